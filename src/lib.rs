@@ -1,0 +1,13 @@
+//! **uroce**: a RoCE v2 stack in userspace over AF_XDP.
+//!
+//! `docs/ARCHITECTURE.md` has the map and the invariants.
+
+pub mod engine;
+pub mod frame;
+pub mod link;
+pub mod memory;
+pub mod pcap;
+pub mod time;
+pub mod transport;
+pub mod verbs;
+pub mod wire;

@@ -1,0 +1,78 @@
+//! Where frames go: a [`Link`] takes frames from and gives frames to a network.
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use crate::frame::Frame;
+use crate::time::Instant;
+
+/// The next hop towards an IP address, a small number that the link gave out in [`Link::hop`] and understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hop(pub u32);
+
+/// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.
+///
+/// Transmission is in two steps, so that a packet is written once, where it leaves from:
+/// [`transmit_buffer`](Link::transmit_buffer) lends the buffer, [`transmit`](Link::transmit) sends what was written.
+pub trait Link: Send {
+    /// Takes up to `budget` received frames, in order of arrival, and appends them to `frames`. Returns their number.
+    /// Only frames to UDP port 4791 arrive here; they begin with the Ethernet header.
+    fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize;
+
+    /// Lends the buffer for one packet, of at least [`max_packet_bytes`](Link::max_packet_bytes) bytes, to be written
+    /// from the IP header on. `None` when all buffers are on their way: try again after the next step.
+    /// Calling it again without `transmit` in between lends the same buffer again.
+    fn transmit_buffer(&mut self) -> Option<&mut [u8]>;
+
+    /// Sends the first `len` bytes of the lent buffer (an IP packet, complete with UDP header and ICRC) to `hop`. The
+    /// link prepends its own header. A hop whose neighbour is not resolved yet keeps a bounded number of packets
+    /// waiting; the rest is dropped and counted.
+    ///
+    /// # Panics
+    /// When no buffer is lent, or `len` is larger than the buffer.
+    fn transmit(&mut self, now: Instant, len: usize, hop: Hop);
+
+    /// Hands everything queued to the kernel (one system call at the most) and does the link's housekeeping:
+    /// neighbours, completed transmissions, delayed frames.
+    fn flush(&mut self, now: Instant);
+
+    /// The next hop towards `destination` from `source`, by the kernel's routes.
+    ///
+    /// # Errors
+    /// [`HopError`] says why there is none.
+    fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError>;
+
+    /// The largest IP packet in bytes this link can send and receive: the interface's MTU, or less where the link
+    /// cannot carry that much in one frame.
+    fn max_packet_bytes(&self) -> usize;
+
+    /// File descriptors that become readable when there is something to receive (or housekeeping to do).
+    fn poll_fds(&self) -> Vec<RawFd>;
+
+    /// When [`flush`](Link::flush) wants to be called although nothing was received (delayed frames, neighbour retries).
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Named counters, for people and for tests.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// Why there is no next hop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HopError {
+    /// The kernel has no route.
+    #[error("no route from {0} to {1}: add one with `ip route add`, or check the GID index")]
+    NoRoute(IpAddr, IpAddr),
+    /// The kernel's route leaves by another interface.
+    #[error("the route to {destination} leaves by {interface}, not by this device")]
+    OtherInterface {
+        /// Where to.
+        destination: IpAddr,
+        /// The interface that the kernel chose.
+        interface: String,
+    },
+    /// The kernel did not answer.
+    #[error("the kernel did not answer a route query for {0}: {1}")]
+    Netlink(IpAddr, String),
+}

@@ -1,0 +1,49 @@
+//! Points in time as the transport sees them: nanoseconds on a monotonic clock whose owner passes them in.
+
+use std::ops::{Add, Sub};
+pub use std::time::Duration;
+
+/// A point in time, in nanoseconds since an epoch that its owner chose.
+///
+/// The engine's epoch is the Unix epoch as read once at start, carried on by the monotonic clock, so that captures carry
+/// true dates and time never runs backwards. The simulator's epoch is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The epoch itself.
+    pub const ZERO: Instant = Instant(0);
+
+    /// The point `ns` nanoseconds after the epoch.
+    pub const fn from_ns(ns: u64) -> Self {
+        Instant(ns)
+    }
+
+    /// Nanoseconds since the epoch.
+    pub const fn as_ns(self) -> u64 {
+        self.0
+    }
+
+    /// The time that passed since `earlier`, zero when `earlier` is not earlier.
+    pub const fn saturating_since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+
+    /// Saturates at the end of time (year 2554 on a Unix epoch).
+    fn add(self, rhs: Duration) -> Instant {
+        Instant(self.0.saturating_add(rhs.as_nanos().try_into().unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Instant> for Instant {
+    type Output = Duration;
+
+    /// Zero when `rhs` is later, as [`Instant::saturating_since`].
+    fn sub(self, rhs: Instant) -> Duration {
+        self.saturating_since(rhs)
+    }
+}

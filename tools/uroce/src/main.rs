@@ -1,0 +1,2 @@
+//! The `uroce` command line.
+fn main() {}
