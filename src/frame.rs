@@ -36,7 +36,31 @@ pub struct FrameBytes<'a> {
     pub tail: &'a [u8],
 }
 
-impl FrameBytes<'_> {
+impl<'a> FrameBytes<'a> {
+    /// All but the first `count` bytes; nothing when there are fewer.
+    pub fn skip(self, count: usize) -> FrameBytes<'a> {
+        let in_head = count.min(self.head.len());
+        let in_tail = (count - in_head).min(self.tail.len());
+        FrameBytes { head: &self.head[in_head..], tail: &self.tail[in_tail..] }
+    }
+
+    /// The first `count` bytes; all when there are fewer.
+    pub fn take(self, count: usize) -> FrameBytes<'a> {
+        let in_head = count.min(self.head.len());
+        let in_tail = (count - in_head).min(self.tail.len());
+        FrameBytes { head: &self.head[..in_head], tail: &self.tail[..in_tail] }
+    }
+
+    /// Copies the bytes to `out`.
+    ///
+    /// # Panics
+    /// When `out` is not of the same length.
+    pub fn copy_to_slice(&self, out: &mut [u8]) {
+        let (head, tail) = out.split_at_mut(self.head.len());
+        head.copy_from_slice(self.head);
+        tail.copy_from_slice(self.tail);
+    }
+
     /// The number of bytes in both parts.
     pub fn len(&self) -> usize {
         self.head.len() + self.tail.len()

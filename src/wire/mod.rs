@@ -1,1 +1,49 @@
 //! RoCE v2 headers, opcodes and the ICRC: views over bytes, no allocation, no clock, no panic on any input.
+//!
+//! A received frame is read in two steps, so that each layer says what is wrong with its own part:
+//! [`RoceFrame::parse`] reads Ethernet, VLAN, IP and UDP; [`Packet::parse`] reads BTH, extended headers, payload and pad.
+//! [`RoceFrame::icrc_ok`] checks the invariant CRC. Sending is [`Flow`] + [`Headers`] + payload, written by
+//! [`Headers::write`].
+
+mod aeth;
+mod atomic;
+mod bth;
+mod deth;
+mod flow;
+mod frame;
+mod headers;
+pub mod icrc;
+mod immediate;
+mod mtu;
+mod numbers;
+mod opcode;
+mod packet;
+mod psn;
+mod reth;
+mod rnr_timer;
+
+pub use aeth::{Aeth, NakCode, Syndrome};
+pub use atomic::{AtomicAckEth, AtomicEth};
+pub use bth::Bth;
+pub use deth::Deth;
+pub use flow::{Addresses, Flow};
+pub use frame::{FrameError, IpHeader, Layer, RoceFrame};
+pub use headers::{Extension, Headers, WriteError};
+pub use immediate::{Ieth, ImmDt};
+pub use mtu::PathMtu;
+pub use numbers::{Key, Msn, PKey, QKey, Qpn};
+pub use opcode::{Opcode, Operation, Position, Service};
+pub use packet::{Packet, PacketError};
+pub use psn::Psn;
+pub use reth::Reth;
+pub use rnr_timer::RnrTimer;
+
+/// The UDP destination port of RoCE v2 (IANA, IBTA Annex A17.9).
+pub const ROCE_PORT: u16 = 4791;
+
+/// Bytes of the invariant CRC at the end of every packet.
+pub const ICRC_BYTES: usize = 4;
+
+/// The first bytes of a RoCE v2 packet at the most: IPv6 40, UDP 8, BTH 12 and the longest extended headers
+/// (AtomicETH, 28). The ICRC is at the other end.
+pub const MAX_HEADER_BYTES: usize = 40 + 8 + 12 + 28;

@@ -1,0 +1,187 @@
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Opcode, PKey, Psn, Qpn};
+
+/// The base transport header, 12 bytes at the start of every packet (IBTA 9.2).
+///
+/// ```text
+/// byte 0  opcode
+///      1  solicited event:1  MigReq:1  pad count:2  transport version:4
+///      2  P_Key:16
+///      4  FECN:1  BECN:1  reserved:6
+///      5  destination QPN:24
+///      8  AckReq:1  reserved:7
+///      9  PSN:24
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Bth {
+    opcode: u8,
+    flags: u8,
+    p_key: U16,
+    congestion: u8,
+    destination: [u8; 3],
+    ack_request: u8,
+    psn: [u8; 3],
+}
+
+const _: () = assert!(size_of::<Bth>() == 12);
+
+const SOLICITED: u8 = 0x80;
+const MIG_REQ: u8 = 0x40;
+const PAD_SHIFT: u8 = 4;
+const TVER: u8 = 0x0f;
+const FECN: u8 = 0x80;
+const BECN: u8 = 0x40;
+const ACK_REQUEST: u8 = 0x80;
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const BYTES: usize = size_of::<Bth>();
+
+    /// A header with the default P_Key, transport version 0 and MigReq set, as RNICs send it (rxe sends it clear; both
+    /// are accepted by everybody).
+    pub fn new(opcode: Opcode, destination: Qpn, psn: Psn) -> Bth {
+        Bth {
+            opcode: opcode.0,
+            flags: MIG_REQ,
+            p_key: U16::new(PKey::DEFAULT.0),
+            destination: destination.to_be_bytes(),
+            psn: psn.to_be_bytes(),
+            ..Bth::default()
+        }
+    }
+
+    /// The opcode.
+    pub fn opcode(&self) -> Opcode {
+        Opcode(self.opcode)
+    }
+
+    /// Whether the receiver is asked for a solicited event.
+    pub fn solicited(&self) -> bool {
+        self.flags & SOLICITED != 0
+    }
+
+    /// The same header with the solicited event bit as given.
+    pub fn with_solicited(mut self, on: bool) -> Bth {
+        set(&mut self.flags, SOLICITED, on);
+        self
+    }
+
+    /// The MigReq bit; hardware sends 1 (migrated), rxe 0.
+    pub fn mig_req(&self) -> bool {
+        self.flags & MIG_REQ != 0
+    }
+
+    /// The same header with the MigReq bit as given.
+    pub fn with_mig_req(mut self, on: bool) -> Bth {
+        set(&mut self.flags, MIG_REQ, on);
+        self
+    }
+
+    /// Bytes of padding between payload and ICRC, 0 to 3.
+    pub fn pad(&self) -> usize {
+        (self.flags >> PAD_SHIFT & 3) as usize
+    }
+
+    /// The same header with the pad count `pad`, of which the low two bits count.
+    pub fn with_pad(mut self, pad: usize) -> Bth {
+        self.flags = self.flags & !(3 << PAD_SHIFT) | (pad as u8 & 3) << PAD_SHIFT;
+        self
+    }
+
+    /// The transport version; 0 is the only one.
+    pub fn tver(&self) -> u8 {
+        self.flags & TVER
+    }
+
+    /// The partition key.
+    pub fn p_key(&self) -> PKey {
+        PKey(self.p_key.get())
+    }
+
+    /// The same header with another partition key.
+    pub fn with_p_key(mut self, p_key: PKey) -> Bth {
+        self.p_key = U16::new(p_key.0);
+        self
+    }
+
+    /// Forward explicit congestion notification.
+    pub fn fecn(&self) -> bool {
+        self.congestion & FECN != 0
+    }
+
+    /// Backward explicit congestion notification; set in CNPs.
+    pub fn becn(&self) -> bool {
+        self.congestion & BECN != 0
+    }
+
+    /// The same header with the BECN bit as given.
+    pub fn with_becn(mut self, on: bool) -> Bth {
+        set(&mut self.congestion, BECN, on);
+        self
+    }
+
+    /// The six reserved bits of byte 4, sent as zero and ignored on receipt (covered by the ICRC as all ones).
+    pub fn reserved_4(&self) -> u8 {
+        self.congestion & 0x3f
+    }
+
+    /// The destination queue pair.
+    pub fn destination(&self) -> Qpn {
+        Qpn::from_be_bytes(self.destination)
+    }
+
+    /// Whether the responder is asked to acknowledge.
+    pub fn ack_request(&self) -> bool {
+        self.ack_request & ACK_REQUEST != 0
+    }
+
+    /// The same header with the AckReq bit as given.
+    pub fn with_ack_request(mut self, on: bool) -> Bth {
+        set(&mut self.ack_request, ACK_REQUEST, on);
+        self
+    }
+
+    /// The seven reserved bits of byte 8, sent as zero and ignored on receipt.
+    pub fn reserved_8(&self) -> u8 {
+        self.ack_request & 0x7f
+    }
+
+    /// The packet sequence number.
+    pub fn psn(&self) -> Psn {
+        Psn::from_be_bytes(self.psn)
+    }
+}
+
+fn set(byte: &mut u8, mask: u8, on: bool) {
+    *byte = if on { *byte | mask } else { *byte & !mask };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_lands_where_the_layout_says() {
+        let bth = Bth::new(Opcode::RC_WRITE_LAST, Qpn::new(0x123456), Psn::new(0xabcdef));
+        assert_eq!(bth.as_bytes(), [0x08, 0x40, 0xff, 0xff, 0, 0x12, 0x34, 0x56, 0, 0xab, 0xcd, 0xef]);
+        assert_eq!(bth.with_solicited(true).as_bytes()[1], 0xc0);
+        assert_eq!(bth.with_mig_req(false).as_bytes()[1], 0);
+        assert_eq!(bth.with_pad(3).as_bytes()[1], 0x70);
+        assert_eq!(bth.with_p_key(PKey(0x8001)).as_bytes()[2..4], [0x80, 0x01]);
+        assert_eq!(bth.with_becn(true).as_bytes()[4], 0x40);
+        assert_eq!(bth.with_ack_request(true).as_bytes()[8], 0x80);
+    }
+
+    #[test]
+    fn each_field_reads_back() {
+        let bth = Bth::read_from_bytes(&[0x64, 0xb5, 0x12, 0x34, 0xd5, 1, 2, 3, 0xff, 4, 5, 6]).unwrap();
+        assert_eq!(bth.opcode(), Opcode::UD_SEND_ONLY);
+        assert!(bth.solicited() && !bth.mig_req() && bth.fecn() && bth.becn() && bth.ack_request());
+        assert_eq!((bth.pad(), bth.tver(), bth.p_key()), (3, 5, PKey(0x1234)));
+        assert_eq!((bth.reserved_4(), bth.reserved_8()), (0x15, 0x7f));
+        assert_eq!((bth.destination(), bth.psn()), (Qpn::new(0x010203), Psn::new(0x040506)));
+    }
+}

@@ -1,0 +1,133 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::ROCE_PORT;
+
+/// What the outer headers of one direction of a connection say: who, to whom, and how to be routed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// Both addresses, of one family.
+    pub addresses: Addresses,
+    /// The UDP source port, the entropy that routers spread flows by.
+    pub source_port: u16,
+    /// IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// IPv4 time to live or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; unused with IPv4.
+    pub flow_label: u32,
+}
+
+/// Source and destination of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Addresses {
+    /// Over IPv4.
+    V4 {
+        /// The sender.
+        source: Ipv4Addr,
+        /// The receiver.
+        destination: Ipv4Addr,
+    },
+    /// Over IPv6.
+    V6 {
+        /// The sender.
+        source: Ipv6Addr,
+        /// The receiver.
+        destination: Ipv6Addr,
+    },
+}
+
+impl Addresses {
+    /// The pair, `None` when the families differ.
+    pub fn new(source: IpAddr, destination: IpAddr) -> Option<Addresses> {
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Some(Addresses::V4 { source, destination }),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => Some(Addresses::V6 { source, destination }),
+            _ => None,
+        }
+    }
+
+    /// The sender.
+    pub fn source(&self) -> IpAddr {
+        match *self {
+            Addresses::V4 { source, .. } => source.into(),
+            Addresses::V6 { source, .. } => source.into(),
+        }
+    }
+
+    /// The receiver.
+    pub fn destination(&self) -> IpAddr {
+        match *self {
+            Addresses::V4 { destination, .. } => destination.into(),
+            Addresses::V6 { destination, .. } => destination.into(),
+        }
+    }
+
+    /// The other direction.
+    pub fn reversed(self) -> Addresses {
+        match self {
+            Addresses::V4 { source, destination } => Addresses::V4 { source: destination, destination: source },
+            Addresses::V6 { source, destination } => Addresses::V6 { source: destination, destination: source },
+        }
+    }
+}
+
+pub(super) const UDP_BYTES: usize = 8;
+
+impl Flow {
+    /// Bytes of the IP and UDP headers.
+    pub const fn header_bytes(&self) -> usize {
+        UDP_BYTES
+            + match self.addresses {
+                Addresses::V4 { .. } => 20,
+                Addresses::V6 { .. } => 40,
+            }
+    }
+
+    /// Writes IP and UDP headers for a datagram of `ib_bytes` (BTH to ICRC) to the start of `out`. The UDP checksum is
+    /// zero, as RoCE v2 senders leave it: the ICRC covers more. `identification` goes into the IPv4 header only.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`header_bytes`](Flow::header_bytes).
+    pub(super) fn write(&self, out: &mut [u8], identification: u16, ib_bytes: usize) {
+        let udp_length = (UDP_BYTES + ib_bytes) as u16;
+        let udp = match self.addresses {
+            Addresses::V4 { source, destination } => {
+                let (ip, udp) = out.split_at_mut(20);
+                ip[0] = 0x45;
+                ip[1] = self.traffic_class;
+                ip[2..4].copy_from_slice(&(20 + udp_length).to_be_bytes());
+                ip[4..6].copy_from_slice(&identification.to_be_bytes());
+                ip[6..8].copy_from_slice(&[0x40, 0]); // don't fragment
+                ip[8] = self.hop_limit;
+                ip[9] = 17; // UDP
+                ip[10..12].fill(0);
+                ip[12..16].copy_from_slice(&source.octets());
+                ip[16..20].copy_from_slice(&destination.octets());
+                let checksum = ipv4_checksum(ip);
+                ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+                udp
+            }
+            Addresses::V6 { source, destination } => {
+                let (ip, udp) = out.split_at_mut(40);
+                let first = 6 << 28 | u32::from(self.traffic_class) << 20 | (self.flow_label & 0xf_ffff);
+                ip[..4].copy_from_slice(&first.to_be_bytes());
+                ip[4..6].copy_from_slice(&udp_length.to_be_bytes());
+                ip[6] = 17; // UDP
+                ip[7] = self.hop_limit;
+                ip[8..24].copy_from_slice(&source.octets());
+                ip[24..40].copy_from_slice(&destination.octets());
+                udp
+            }
+        };
+        udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
+        udp[2..4].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        udp[4..6].copy_from_slice(&udp_length.to_be_bytes());
+        udp[6..8].fill(0);
+    }
+}
+
+/// The internet checksum of an IPv4 header (RFC 1071): zero over a header that carries the right one, and what to put
+/// there when that field is zero.
+pub(super) fn ipv4_checksum(header: &[u8]) -> u16 {
+    etherparse::checksum::Sum16BitWords::new().add_slice(header).ones_complement().to_be()
+}

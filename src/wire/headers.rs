@@ -1,0 +1,133 @@
+use zerocopy::IntoBytes;
+
+use crate::frame::FrameBytes;
+
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Flow, ICRC_BYTES, Ieth, ImmDt, Reth, icrc};
+
+/// The headers of one packet to be sent, from the BTH on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// The base transport header; its pad count is set by [`write`](Headers::write).
+    pub bth: Bth,
+    /// What follows it, as its opcode demands.
+    pub extension: Extension,
+}
+
+/// The combinations of extended headers that RC, UC and UD know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // named for the headers they hold
+pub enum Extension {
+    None,
+    Reth(Reth),
+    RethImmDt(Reth, ImmDt),
+    ImmDt(ImmDt),
+    Ieth(Ieth),
+    Aeth(Aeth),
+    AethAtomicAck(Aeth, AtomicAckEth),
+    Atomic(AtomicEth),
+    Deth(Deth),
+    DethImmDt(Deth, ImmDt),
+}
+
+/// Why a packet could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError<E> {
+    /// The packet does not fit.
+    #[error("a packet of {need} bytes does not fit into {have}")]
+    TooLong {
+        /// The packet's length.
+        need: usize,
+        /// The buffer's.
+        have: usize,
+    },
+    /// The payload could not be had.
+    #[error(transparent)]
+    Payload(E),
+}
+
+impl Extension {
+    /// Bytes on the wire.
+    pub fn len(&self) -> usize {
+        match self {
+            Extension::None => 0,
+            Extension::ImmDt(_) | Extension::Ieth(_) | Extension::Aeth(_) => 4,
+            Extension::Deth(_) => 8,
+            Extension::AethAtomicAck(..) | Extension::DethImmDt(..) => 12,
+            Extension::Reth(_) => 16,
+            Extension::RethImmDt(..) => 20,
+            Extension::Atomic(_) => 28,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Extension::None)
+    }
+
+    fn write(&self, out: &mut [u8]) {
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        match self {
+            Extension::None => {}
+            Extension::Reth(reth) => put(0, reth.as_bytes()),
+            Extension::RethImmDt(reth, imm) => {
+                put(0, reth.as_bytes());
+                put(16, imm.as_bytes());
+            }
+            Extension::ImmDt(imm) => put(0, imm.as_bytes()),
+            Extension::Ieth(ieth) => put(0, ieth.as_bytes()),
+            Extension::Aeth(aeth) => put(0, aeth.as_bytes()),
+            Extension::AethAtomicAck(aeth, atomic) => {
+                put(0, aeth.as_bytes());
+                put(4, atomic.as_bytes());
+            }
+            Extension::Atomic(atomic) => put(0, atomic.as_bytes()),
+            Extension::Deth(deth) => put(0, deth.as_bytes()),
+            Extension::DethImmDt(deth, imm) => {
+                put(0, deth.as_bytes());
+                put(8, imm.as_bytes());
+            }
+        }
+    }
+}
+
+impl Headers {
+    /// Writes a whole packet from the IP header to the ICRC to the start of `out` and returns its length in bytes.
+    /// `fill` writes the `payload_bytes` of payload; it runs before the ICRC is taken, while the bytes are in cache.
+    ///
+    /// `identification` is the IPv4 one; IPv6 has none.
+    ///
+    /// # Errors
+    /// [`WriteError::TooLong`] when `out` is too short; [`WriteError::Payload`] with what `fill` returned.
+    pub fn write<E>(
+        &self,
+        out: &mut [u8],
+        flow: &Flow,
+        identification: u16,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<usize, WriteError<E>> {
+        debug_assert_eq!(
+            self.extension.len(),
+            self.bth.opcode().extension_bytes(),
+            "{} with {:?}",
+            self.bth.opcode(),
+            self.extension
+        );
+        let pad = payload_bytes.wrapping_neg() & 3;
+        let ib_start = flow.header_bytes();
+        let payload_start = ib_start + Bth::BYTES + self.extension.len();
+        let icrc_start = payload_start + payload_bytes + pad;
+        let need = icrc_start + ICRC_BYTES;
+        let have = out.len();
+        let Some(out) = out.get_mut(..need) else { return Err(WriteError::TooLong { need, have }) };
+
+        fill(&mut out[payload_start..payload_start + payload_bytes]).map_err(WriteError::Payload)?;
+        flow.write(out, identification, need - ib_start);
+        out[ib_start..ib_start + Bth::BYTES].copy_from_slice(self.bth.with_pad(pad).as_bytes());
+        self.extension.write(&mut out[ib_start + Bth::BYTES..]);
+        out[icrc_start - pad..icrc_start].fill(0);
+        let icrc = icrc::compute(FrameBytes::from(&out[..icrc_start])).expect("IP, UDP and BTH were just written");
+        out[icrc_start..].copy_from_slice(&icrc.to_le_bytes());
+        Ok(need)
+    }
+}

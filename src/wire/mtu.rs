@@ -1,0 +1,72 @@
+/// A path MTU: the payload bytes of a full packet (IBTA 9.7.4.3; codes as in `enum ibv_mtu`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum PathMtu {
+    /// 256 bytes.
+    Mtu256 = 1,
+    /// 512 bytes.
+    Mtu512 = 2,
+    /// 1024 bytes.
+    Mtu1024 = 3,
+    /// 2048 bytes.
+    Mtu2048 = 4,
+    /// 4096 bytes.
+    Mtu4096 = 5,
+}
+
+impl PathMtu {
+    /// All of them, smallest first.
+    pub const ALL: [PathMtu; 5] =
+        [PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096];
+
+    /// Bytes of payload.
+    pub const fn bytes(self) -> usize {
+        128 << self as u8
+    }
+
+    /// The path MTU of exactly `bytes` payload bytes.
+    pub fn from_bytes(bytes: usize) -> Option<PathMtu> {
+        Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
+    }
+
+    /// The path MTU with this code (1 to 5), as the IBTA and the verbs write it.
+    pub fn from_code(code: u8) -> Option<PathMtu> {
+        Self::ALL.into_iter().find(|mtu| *mtu as u8 == code)
+    }
+
+    /// The largest path MTU whose packets fit into IP packets of `bytes`, `None` below 256 and its headers.
+    ///
+    /// rxe reserves 80 bytes for headers and ICRC (`RXE_MAX_HDR_LENGTH`), and so do we, lest two ends of one link
+    /// disagree.
+    pub fn fitting(bytes: usize) -> Option<PathMtu> {
+        const RESERVED_BYTES: usize = 80;
+        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() + RESERVED_BYTES <= bytes)
+    }
+
+    /// How many packets a message of `len` bytes takes; an empty message takes one.
+    pub const fn packets(self, len: usize) -> u32 {
+        let packets = len.div_ceil(self.bytes());
+        if packets == 0 { 1 } else { packets as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_mtus_give_the_path_mtus_of_rxe() {
+        assert_eq!(PathMtu::fitting(1500), Some(PathMtu::Mtu1024));
+        assert_eq!(PathMtu::fitting(4500), Some(PathMtu::Mtu4096));
+        assert_eq!(PathMtu::fitting(4176), Some(PathMtu::Mtu4096));
+        assert_eq!(PathMtu::fitting(4175), Some(PathMtu::Mtu2048));
+        assert_eq!(PathMtu::fitting(335), None);
+    }
+
+    #[test]
+    fn empty_messages_take_a_packet() {
+        assert_eq!(PathMtu::Mtu256.packets(0), 1);
+        assert_eq!(PathMtu::Mtu256.packets(256), 1);
+        assert_eq!(PathMtu::Mtu256.packets(257), 2);
+    }
+}

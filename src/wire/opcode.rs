@@ -1,0 +1,304 @@
+use std::fmt;
+
+/// A BTH opcode: service in the upper three bits, operation in the lower five (IBTA 9.2.1, Table 38).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
+/// The transport service of an opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Congestion notification (IBTA Annex A17.9.3).
+    Cnp,
+    /// One that this stack does not speak; the upper three bits of the opcode.
+    Unknown(u8),
+}
+
+/// What a packet asks for or answers, wherever it stands in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// SEND, with or without immediate or invalidate.
+    Send,
+    /// RDMA WRITE, with or without immediate.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response.
+    ReadResponse,
+    /// Acknowledge, positive or negative.
+    Acknowledge,
+    /// The answer to an atomic.
+    AtomicAcknowledge,
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// Congestion notification.
+    Cnp,
+    /// A reserved operation, or one of a service that this stack does not speak; the whole opcode.
+    Unknown(u8),
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// The first of several.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The only one.
+    Only,
+}
+
+impl Position {
+    /// The position of packet `index` of `count`.
+    pub const fn of(index: u32, count: u32) -> Position {
+        match (index == 0, index + 1 == count) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, true) => Position::Last,
+            (false, false) => Position::Middle,
+        }
+    }
+
+    /// Whether a message starts here.
+    pub const fn starts(self) -> bool {
+        matches!(self, Position::First | Position::Only)
+    }
+
+    /// Whether a message ends here.
+    pub const fn ends(self) -> bool {
+        matches!(self, Position::Last | Position::Only)
+    }
+}
+
+/// Extended headers by bit, in the order in which they follow the BTH.
+pub(super) mod ext {
+    pub const DETH: u8 = 1;
+    pub const RETH: u8 = 2;
+    pub const ATOMIC: u8 = 4;
+    pub const AETH: u8 = 8;
+    pub const ATOMIC_ACK: u8 = 16;
+    pub const IMMDT: u8 = 32;
+    pub const IETH: u8 = 64;
+}
+
+/// The operations that RC and UC share: name, operation, position, extended headers, payload allowed.
+struct Row(&'static str, Operation, Position, u8, bool);
+
+use Operation as Op;
+use Position as Pos;
+
+/// By the low five bits of an RC opcode. UC has the first twelve.
+const RC: [Option<Row>; 24] = [
+    Some(Row("SEND_FIRST", Op::Send, Pos::First, 0, true)),
+    Some(Row("SEND_MIDDLE", Op::Send, Pos::Middle, 0, true)),
+    Some(Row("SEND_LAST", Op::Send, Pos::Last, 0, true)),
+    Some(Row("SEND_LAST_WITH_IMMEDIATE", Op::Send, Pos::Last, ext::IMMDT, true)),
+    Some(Row("SEND_ONLY", Op::Send, Pos::Only, 0, true)),
+    Some(Row("SEND_ONLY_WITH_IMMEDIATE", Op::Send, Pos::Only, ext::IMMDT, true)),
+    Some(Row("RDMA_WRITE_FIRST", Op::Write, Pos::First, ext::RETH, true)),
+    Some(Row("RDMA_WRITE_MIDDLE", Op::Write, Pos::Middle, 0, true)),
+    Some(Row("RDMA_WRITE_LAST", Op::Write, Pos::Last, 0, true)),
+    Some(Row("RDMA_WRITE_LAST_WITH_IMMEDIATE", Op::Write, Pos::Last, ext::IMMDT, true)),
+    Some(Row("RDMA_WRITE_ONLY", Op::Write, Pos::Only, ext::RETH, true)),
+    Some(Row("RDMA_WRITE_ONLY_WITH_IMMEDIATE", Op::Write, Pos::Only, ext::RETH | ext::IMMDT, true)),
+    Some(Row("RDMA_READ_REQUEST", Op::ReadRequest, Pos::Only, ext::RETH, false)),
+    Some(Row("RDMA_READ_RESPONSE_FIRST", Op::ReadResponse, Pos::First, ext::AETH, true)),
+    Some(Row("RDMA_READ_RESPONSE_MIDDLE", Op::ReadResponse, Pos::Middle, 0, true)),
+    Some(Row("RDMA_READ_RESPONSE_LAST", Op::ReadResponse, Pos::Last, ext::AETH, true)),
+    Some(Row("RDMA_READ_RESPONSE_ONLY", Op::ReadResponse, Pos::Only, ext::AETH, true)),
+    Some(Row("ACKNOWLEDGE", Op::Acknowledge, Pos::Only, ext::AETH, false)),
+    Some(Row("ATOMIC_ACKNOWLEDGE", Op::AtomicAcknowledge, Pos::Only, ext::AETH | ext::ATOMIC_ACK, false)),
+    Some(Row("COMPARE_SWAP", Op::CompareSwap, Pos::Only, ext::ATOMIC, false)),
+    Some(Row("FETCH_ADD", Op::FetchAdd, Pos::Only, ext::ATOMIC, false)),
+    None,
+    Some(Row("SEND_LAST_WITH_INVALIDATE", Op::Send, Pos::Last, ext::IETH, true)),
+    Some(Row("SEND_ONLY_WITH_INVALIDATE", Op::Send, Pos::Only, ext::IETH, true)),
+];
+
+const UC_OPERATIONS: usize = 12;
+const UD_SEND_ONLY: Row = Row("SEND_ONLY", Op::Send, Pos::Only, ext::DETH, true);
+const UD_SEND_ONLY_IMM: Row = Row("SEND_ONLY_WITH_IMMEDIATE", Op::Send, Pos::Only, ext::DETH | ext::IMMDT, true);
+/// The CNP's 16 reserved bytes are its payload as far as lengths go (IBTA Annex A17.9.3).
+const CNP: Row = Row("CNP", Op::Cnp, Pos::Only, 0, true);
+
+#[allow(missing_docs)] // the names are the documentation: IBTA Table 38
+impl Opcode {
+    pub const RC_SEND_FIRST: Opcode = Opcode(0x00);
+    pub const RC_SEND_MIDDLE: Opcode = Opcode(0x01);
+    pub const RC_SEND_LAST: Opcode = Opcode(0x02);
+    pub const RC_SEND_LAST_IMM: Opcode = Opcode(0x03);
+    pub const RC_SEND_ONLY: Opcode = Opcode(0x04);
+    pub const RC_SEND_ONLY_IMM: Opcode = Opcode(0x05);
+    pub const RC_WRITE_FIRST: Opcode = Opcode(0x06);
+    pub const RC_WRITE_MIDDLE: Opcode = Opcode(0x07);
+    pub const RC_WRITE_LAST: Opcode = Opcode(0x08);
+    pub const RC_WRITE_LAST_IMM: Opcode = Opcode(0x09);
+    pub const RC_WRITE_ONLY: Opcode = Opcode(0x0a);
+    pub const RC_WRITE_ONLY_IMM: Opcode = Opcode(0x0b);
+    pub const RC_READ_REQUEST: Opcode = Opcode(0x0c);
+    pub const RC_READ_RESPONSE_FIRST: Opcode = Opcode(0x0d);
+    pub const RC_READ_RESPONSE_MIDDLE: Opcode = Opcode(0x0e);
+    pub const RC_READ_RESPONSE_LAST: Opcode = Opcode(0x0f);
+    pub const RC_READ_RESPONSE_ONLY: Opcode = Opcode(0x10);
+    pub const RC_ACKNOWLEDGE: Opcode = Opcode(0x11);
+    pub const RC_ATOMIC_ACKNOWLEDGE: Opcode = Opcode(0x12);
+    pub const RC_COMPARE_SWAP: Opcode = Opcode(0x13);
+    pub const RC_FETCH_ADD: Opcode = Opcode(0x14);
+    pub const RC_SEND_LAST_INV: Opcode = Opcode(0x16);
+    pub const RC_SEND_ONLY_INV: Opcode = Opcode(0x17);
+    pub const UD_SEND_ONLY: Opcode = Opcode(0x64);
+    pub const UD_SEND_ONLY_IMM: Opcode = Opcode(0x65);
+    pub const CNP: Opcode = Opcode(0x81);
+}
+
+impl Opcode {
+    /// The same operation on another connected service: an RC opcode as UC.
+    ///
+    /// # Panics
+    /// In debug builds, when UC has no such operation.
+    pub fn on_uc(self) -> Opcode {
+        debug_assert!((self.0 as usize) < UC_OPERATIONS, "{self} does not exist on UC");
+        Opcode(0x20 | self.0)
+    }
+
+    /// The transport service, from the upper three bits.
+    pub const fn service(self) -> Service {
+        match self.0 >> 5 {
+            0 => Service::Rc,
+            1 => Service::Uc,
+            3 => Service::Ud,
+            4 => Service::Cnp,
+            other => Service::Unknown(other),
+        }
+    }
+
+    fn row(self) -> Option<&'static Row> {
+        const ROWS: &[Option<Row>; 24] = &RC;
+        let operation = (self.0 & 0x1f) as usize;
+        match self.service() {
+            Service::Rc => ROWS.get(operation)?.as_ref(),
+            Service::Uc => ROWS[..UC_OPERATIONS].get(operation)?.as_ref(),
+            Service::Ud => match operation {
+                4 => Some(&UD_SEND_ONLY),
+                5 => Some(&UD_SEND_ONLY_IMM),
+                _ => None,
+            },
+            Service::Cnp => (operation == 1).then_some(&CNP),
+            Service::Unknown(_) => None,
+        }
+    }
+
+    /// Whether this stack knows the opcode.
+    pub fn is_known(self) -> bool {
+        self.row().is_some()
+    }
+
+    /// What the packet asks for or answers.
+    pub fn operation(self) -> Operation {
+        self.row().map_or(Operation::Unknown(self.0), |row| row.1)
+    }
+
+    /// Where the packet stands in its message; reserved opcodes count as `Only`.
+    pub fn position(self) -> Position {
+        self.row().map_or(Position::Only, |row| row.2)
+    }
+
+    /// Whether the packet may carry payload (IBTA Table 38).
+    pub fn may_have_payload(self) -> bool {
+        self.row().is_some_and(|row| row.4)
+    }
+
+    /// Whether the packet belongs to a responder's answer: READ response, acknowledge, atomic acknowledge.
+    pub fn is_response(self) -> bool {
+        matches!(self.operation(), Op::ReadResponse | Op::Acknowledge | Op::AtomicAcknowledge)
+    }
+
+    /// Whether an ImmDt header is present.
+    pub fn has_immediate(self) -> bool {
+        self.extensions() & ext::IMMDT != 0
+    }
+
+    /// Whether an IETH header is present.
+    pub fn has_invalidate(self) -> bool {
+        self.extensions() & ext::IETH != 0
+    }
+
+    /// The set of extended headers, bits of [`ext`].
+    pub(super) fn extensions(self) -> u8 {
+        self.row().map_or(0, |row| row.3)
+    }
+
+    /// The bytes of the extended headers between BTH and payload.
+    pub fn extension_bytes(self) -> usize {
+        let set = self.extensions();
+        let bytes = |bit: u8, len: usize| if set & bit != 0 { len } else { 0 };
+        bytes(ext::DETH, 8)
+            + bytes(ext::RETH, 16)
+            + bytes(ext::ATOMIC, 28)
+            + bytes(ext::AETH, 4)
+            + bytes(ext::ATOMIC_ACK, 8)
+            + bytes(ext::IMMDT, 4)
+            + bytes(ext::IETH, 4)
+    }
+}
+
+impl fmt::Display for Opcode {
+    /// The kernel's name without `IB_OPCODE_` (include/rdma/ib_pack.h): `RC_RDMA_WRITE_FIRST`; `RESERVED_0x15` where
+    /// there is none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(row) = self.row() else { return write!(f, "RESERVED_{:#04x}", self.0) };
+        let service = match self.service() {
+            Service::Rc => "RC_",
+            Service::Uc => "UC_",
+            Service::Ud => "UD_",
+            Service::Cnp | Service::Unknown(_) => "",
+        };
+        write!(f, "{service}{}", row.0)
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_kernels() {
+        assert_eq!(Opcode::RC_WRITE_FIRST.to_string(), "RC_RDMA_WRITE_FIRST");
+        assert_eq!(Opcode(0x23).to_string(), "UC_SEND_LAST_WITH_IMMEDIATE");
+        assert_eq!(Opcode::UD_SEND_ONLY.to_string(), "UD_SEND_ONLY");
+        assert_eq!(Opcode::CNP.to_string(), "CNP");
+        assert_eq!(Opcode(0x15).to_string(), "RESERVED_0x15");
+        assert_eq!(Opcode(0x2c).to_string(), "RESERVED_0x2c");
+    }
+
+    #[test]
+    fn the_known_opcodes_are_23_of_rc_12_of_uc_2_of_ud_and_cnp() {
+        let count = |service| (0..=255).map(Opcode).filter(|o| o.is_known() && o.service() == service).count();
+        assert_eq!([Service::Rc, Service::Uc, Service::Ud, Service::Cnp].map(count), [23, 12, 2, 1], "IBTA Table 38");
+    }
+
+    #[test]
+    fn extended_headers_have_the_lengths_of_table_38() {
+        assert_eq!(Opcode::RC_SEND_FIRST.extension_bytes(), 0);
+        assert_eq!(Opcode::RC_WRITE_ONLY_IMM.extension_bytes(), 20);
+        assert_eq!(Opcode::RC_ATOMIC_ACKNOWLEDGE.extension_bytes(), 12);
+        assert_eq!(Opcode::RC_COMPARE_SWAP.extension_bytes(), 28);
+        assert_eq!(Opcode::UD_SEND_ONLY_IMM.extension_bytes(), 12);
+        assert_eq!(Opcode::RC_SEND_ONLY_INV.extension_bytes(), 4);
+    }
+}

@@ -1,0 +1,161 @@
+use zerocopy::FromBytes;
+
+use crate::frame::FrameBytes;
+
+use super::opcode::ext;
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode, Reth};
+
+/// A received packet from BTH to payload: a view, checked for length only.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    bth: &'a Bth,
+    extensions: &'a [u8],
+    payload: FrameBytes<'a>,
+    pad: FrameBytes<'a>,
+}
+
+/// Why bytes are no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    /// Too short for the headers that the opcode demands, its pad, and the ICRC.
+    #[error("{have} bytes after UDP, {need} needed for the headers, pad and ICRC of {opcode:?}")]
+    TooShort {
+        /// The opcode, when that much was there.
+        opcode: Option<Opcode>,
+        /// Bytes needed.
+        need: usize,
+        /// Bytes there.
+        have: usize,
+    },
+    /// The length from BTH to ICRC is no multiple of four, which is what the pad is for (IBTA 9.2.6).
+    #[error("{0} bytes after UDP are no multiple of 4")]
+    Unaligned(usize),
+}
+
+impl<'a> Packet<'a> {
+    /// Reads the packet in `ib`: the UDP payload, from BTH to ICRC inclusive. Reserved opcodes are read as if they had
+    /// no extended header.
+    ///
+    /// # Errors
+    /// [`PacketError`], when lengths do not fit together.
+    pub fn parse(ib: FrameBytes<'a>) -> Result<Packet<'a>, PacketError> {
+        let have = ib.len();
+        let short = |opcode, need| PacketError::TooShort { opcode, need, have };
+        let minimum = Bth::BYTES + ICRC_BYTES;
+        if have < minimum {
+            return Err(short(None, minimum));
+        }
+        let Ok((bth, after_bth)) = Bth::ref_from_prefix(ib.head) else { return Err(short(None, minimum)) };
+        let opcode = bth.opcode();
+        let header_bytes = opcode.extension_bytes();
+        let need = minimum + header_bytes + bth.pad();
+        // The second comparison is for frames in two parts: all headers must be in the first.
+        if have < need || after_bth.len() < header_bytes {
+            return Err(short(Some(opcode), need));
+        }
+        if !have.is_multiple_of(4) {
+            return Err(PacketError::Unaligned(have));
+        }
+        let body = ib.skip(Bth::BYTES + header_bytes);
+        let payload_bytes = have - need;
+        Ok(Packet {
+            bth,
+            extensions: &after_bth[..header_bytes],
+            payload: body.take(payload_bytes),
+            pad: body.skip(payload_bytes).take(bth.pad()),
+        })
+    }
+
+    /// The base transport header.
+    pub fn bth(&self) -> &'a Bth {
+        self.bth
+    }
+
+    /// The payload without its pad. What follows the headers of an opcode that carries none (an ACK, say) is here too.
+    pub fn payload(&self) -> FrameBytes<'a> {
+        self.payload
+    }
+
+    /// The pad between payload and ICRC; senders fill it with zeros.
+    pub fn pad(&self) -> FrameBytes<'a> {
+        self.pad
+    }
+
+    /// The extended header of one kind, found by the bits of those before it.
+    fn extension<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable + zerocopy::Unaligned>(
+        &self,
+        bit: u8,
+    ) -> Option<&'a T> {
+        const ORDER: [(u8, usize); 7] = [
+            (ext::DETH, 8),
+            (ext::RETH, 16),
+            (ext::ATOMIC, 28),
+            (ext::AETH, 4),
+            (ext::ATOMIC_ACK, 8),
+            (ext::IMMDT, 4),
+            (ext::IETH, 4),
+        ];
+        let set = self.bth.opcode().extensions();
+        if set & bit == 0 {
+            return None;
+        }
+        let offset: usize = ORDER.iter().filter(|(b, _)| set & b != 0 && *b < bit).map(|(_, len)| len).sum();
+        T::ref_from_prefix(&self.extensions[offset..]).ok().map(|(header, _)| header)
+    }
+
+    /// The RETH, in WRITE_FIRST, WRITE_ONLY and READ requests.
+    pub fn reth(&self) -> Option<&'a Reth> {
+        self.extension(ext::RETH)
+    }
+
+    /// The AETH, in acknowledges and all READ responses but MIDDLE.
+    pub fn aeth(&self) -> Option<&'a Aeth> {
+        self.extension(ext::AETH)
+    }
+
+    /// The AtomicETH, in atomic requests.
+    pub fn atomic_eth(&self) -> Option<&'a AtomicEth> {
+        self.extension(ext::ATOMIC)
+    }
+
+    /// The AtomicAckETH, in atomic acknowledges.
+    pub fn atomic_ack_eth(&self) -> Option<&'a AtomicAckEth> {
+        self.extension(ext::ATOMIC_ACK)
+    }
+
+    /// The immediate data.
+    pub fn imm_dt(&self) -> Option<&'a ImmDt> {
+        self.extension(ext::IMMDT)
+    }
+
+    /// The IETH, in SEND with invalidate.
+    pub fn ieth(&self) -> Option<&'a Ieth> {
+        self.extension(ext::IETH)
+    }
+
+    /// The DETH, in datagrams.
+    pub fn deth(&self) -> Option<&'a Deth> {
+        self.extension(ext::DETH)
+    }
+
+    /// The headers by value, as [`Headers::write`] takes them: reading and writing are inverse.
+    pub fn headers(&self) -> Headers {
+        let extension = match (self.deth(), self.reth(), self.aeth(), self.imm_dt()) {
+            (Some(deth), _, _, None) => Extension::Deth(*deth),
+            (Some(deth), _, _, Some(imm)) => Extension::DethImmDt(*deth, *imm),
+            (_, Some(reth), _, None) => Extension::Reth(*reth),
+            (_, Some(reth), _, Some(imm)) => Extension::RethImmDt(*reth, *imm),
+            (_, _, Some(aeth), _) => match self.atomic_ack_eth() {
+                Some(atomic) => Extension::AethAtomicAck(*aeth, *atomic),
+                None => Extension::Aeth(*aeth),
+            },
+            (_, _, _, Some(imm)) => Extension::ImmDt(*imm),
+            (None, None, None, None) => match (self.atomic_eth(), self.ieth()) {
+                (Some(atomic), _) => Extension::Atomic(*atomic),
+                (_, Some(ieth)) => Extension::Ieth(*ieth),
+                (None, None) => Extension::None,
+            },
+        };
+        Headers { bth: *self.bth, extension }
+    }
+}
