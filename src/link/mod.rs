@@ -4,11 +4,8 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use crate::frame::Frame;
+pub use crate::frame::Hop;
 use crate::time::Instant;
-
-/// The next hop towards an IP address, a small number that the link gave out in [`Link::hop`] and understands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Hop(pub u32);
 
 /// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.
 ///

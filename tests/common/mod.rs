@@ -1,0 +1,5 @@
+//! What several tests share.
+
+#![allow(dead_code)] // each test uses a part of it
+
+pub mod pair;
