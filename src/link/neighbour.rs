@@ -44,7 +44,7 @@ pub(crate) struct EthernetHeader {
 }
 
 impl EthernetHeader {
-    fn new(destination: Mac, source: Mac, tag: Option<(u16, u16)>) -> EthernetHeader {
+    pub(crate) fn new(destination: Mac, source: Mac, tag: Option<(u16, u16)>) -> EthernetHeader {
         let mut bytes = [0; 18];
         bytes[..6].copy_from_slice(&destination);
         bytes[6..12].copy_from_slice(&source);
@@ -463,9 +463,20 @@ impl<W> Entry<W> {
                 self.state = State::Known(header);
                 self.stale = news.state == Reachability::Stale;
             }
-            (Reachability::Failed, _) => {
-                // Somebody waits for the answer: that was it. Else the next packet asks.
+            (Reachability::Gone, _) => {
+                // Whoever waits goes on waiting, and the next poll asks again.
                 self.state = match self.state {
+                    State::Asking { tries, .. } => State::Asking { since: Instant::ZERO, tries },
+                    State::Failed { since } => State::Failed { since },
+                    _ => State::Unknown,
+                };
+                self.stale = false;
+            }
+            (Reachability::Failed, _) => {
+                // Nobody answered the kernel's three questions. That also happens while the interface is coming up (no
+                // link-local address to ask from during duplicate address detection), so the last try counts.
+                self.state = match self.state {
+                    State::Asking { tries, .. } if tries < ASK_TRIES => State::Asking { since: Instant::ZERO, tries },
                     State::Asking { .. } => {
                         counters.failed += 1;
                         State::Failed { since: now }

@@ -107,8 +107,10 @@ pub(crate) enum Reachability {
     Stale,
     /// Being asked for.
     Incomplete,
-    /// Nobody answered, or the entry went away.
+    /// Nobody answered.
     Failed,
+    /// The kernel forgot the entry: a change of the interface, or no room.
+    Gone,
 }
 
 /// Something about the network changed.
@@ -298,7 +300,7 @@ impl Events {
                                 neighbour(&message).map(|n| take(Event::Neighbour(n)));
                             }
                             RouteNetlinkMessage::DelNeighbour(message) => {
-                                let gone = |n: Neighbour| Neighbour { mac: None, state: Reachability::Failed, ..n };
+                                let gone = |n| Neighbour { mac: None, state: Reachability::Gone, ..n };
                                 neighbour(&message).map(|n| take(Event::Neighbour(gone(n))));
                             }
                             _ => take(Event::Topology),

@@ -352,18 +352,8 @@ impl XdpLink {
     fn send(&mut self, pair: u32, at: usize, len: usize, hop: Hop, header: &EthernetHeader) {
         // SAFETY: the pair is ours until it is queued below, and its bytes are not lent any more.
         let bytes = unsafe { &mut *self.pool.pair_bytes(pair) };
-        let header_bytes = header.len();
-        if header_bytes != at {
-            // The buffer was lent with room for another header: the first packet behind a VLAN tag, or without one.
-            bytes.copy_within(at..at + len, header_bytes);
-        }
-        header.write(bytes, bytes[header_bytes] >> 4);
-        self.header_bytes = header_bytes;
-        let frame_bytes = header_bytes + len;
-        if frame_bytes > CHUNK_CAPACITY {
-            // The second chunk's descriptor points behind its headroom; at a path MTU of 4096 that is 300 bytes to move.
-            bytes.copy_within(CHUNK_CAPACITY..frame_bytes, CHUNK_BYTES);
-        }
+        let frame_bytes = lay_out(bytes, at, len, header);
+        self.header_bytes = header.len();
         let first = self.pool.first_chunk(pair) as usize;
         let queue = hop.0 as usize % self.queues.len();
         // SAFETY: the pair is ours, and goes to the kernel with this call.
@@ -563,6 +553,23 @@ impl Link for XdpLink {
     }
 }
 
+/// Puts `header` before the packet of `len` bytes at `at`, so that the frame begins at 0, and what does not fit into the
+/// first chunk where the second one's descriptor points. Returns the frame's length.
+fn lay_out(bytes: &mut [u8], at: usize, len: usize, header: &EthernetHeader) -> usize {
+    let header_bytes = header.len();
+    if header_bytes != at {
+        // The buffer was lent with room for another header: the first packet behind a VLAN tag, or without one.
+        bytes.copy_within(at..at + len, header_bytes);
+    }
+    header.write(bytes, bytes[header_bytes] >> 4);
+    let frame_bytes = header_bytes + len;
+    if frame_bytes > CHUNK_CAPACITY {
+        // The descriptor points behind the chunk's headroom; at a path MTU of 4096 that is 300 bytes to move.
+        bytes.copy_within(CHUNK_CAPACITY..frame_bytes, CHUNK_BYTES);
+    }
+    frame_bytes
+}
+
 /// What can be told before anything is done.
 fn check(interface: &Interface, options: &XdpOptions) -> Result<(), OpenError> {
     let name = || interface.name.clone();
@@ -740,3 +747,34 @@ fn bind_error(
 }
 
 const _: () = assert!(HEADROOM_BYTES + CHUNK_CAPACITY == CHUNK_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For headers of both lengths, behind lent buffers for both, and packets around the end of the first chunk: the two
+    /// descriptors' bytes together are the header and the packet.
+    #[test]
+    fn frames_are_laid_out_in_one_or_two_chunks_behind_either_header() {
+        let headers =
+            [EthernetHeader::new([1; 6], [2; 6], None), EthernetHeader::new([1; 6], [2; 6], Some((77, 0x8100)))];
+        for header in &headers {
+            for at in [14, 18] {
+                for len in
+                    [64, CHUNK_CAPACITY - 18, CHUNK_CAPACITY - 14, CHUNK_CAPACITY - 13, 4200, MULTI_BUFFER_PACKET_BYTES]
+                {
+                    let packet: Vec<u8> = (0..len).map(|i| 0x45 ^ (i % 251) as u8).collect();
+                    let mut bytes = vec![0xee; 2 * CHUNK_BYTES - HEADROOM_BYTES];
+                    bytes[at..at + len].copy_from_slice(&packet);
+                    let frame_bytes = lay_out(&mut bytes, at, len, header);
+                    let head = frame_bytes.min(CHUNK_CAPACITY);
+                    let frame = [&bytes[..head], &bytes[CHUNK_BYTES..CHUNK_BYTES + frame_bytes - head]].concat();
+                    let mut expected = vec![0; header.len()];
+                    header.write(&mut expected, 4);
+                    expected.extend(&packet);
+                    assert!(frame == expected, "header {} at {at} packet {len}", header.len());
+                }
+            }
+        }
+    }
+}

@@ -32,6 +32,8 @@ impl Pair {
         for host in &pair.hosts {
             run("ip", &format!("netns add {host}"));
             run("ip", &format!("-n {host} link set lo up"));
+            // Link-local addresses are good at once, not after a second or two.
+            run("ip", &format!("netns exec {host} sysctl -qw net.ipv6.conf.default.accept_dad=0"));
         }
         let [a, b] = &pair.hosts;
         let q = format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}");
