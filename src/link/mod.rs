@@ -1,5 +1,10 @@
 //! Where frames go: a [`Link`] takes frames from and gives frames to a network.
 
+pub mod device;
+mod neighbour;
+pub mod netlink;
+pub mod xdp;
+
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -68,6 +73,15 @@ pub enum HopError {
         destination: IpAddr,
         /// The interface that the kernel chose.
         interface: String,
+    },
+    /// The destination is one of this host's own addresses.
+    #[error("{0} is this host's own address: packets to it do not leave by this link")]
+    OwnAddress(IpAddr),
+    /// The link's table of hops is full.
+    #[error("more than {limit} destinations on one device")]
+    TooMany {
+        /// The size of the table.
+        limit: usize,
     },
     /// The kernel did not answer.
     #[error("the kernel did not answer a route query for {0}: {1}")]

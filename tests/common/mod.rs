@@ -2,4 +2,5 @@
 
 #![allow(dead_code)] // each test uses a part of it
 
+pub mod hosts;
 pub mod pair;
