@@ -46,6 +46,7 @@
  *     post_recv QP [wr_id=0] [sge=…]… [count=1] [stride=0]
  *     post_srq_recv SRQ …                            as post_recv
  *     poll CQ N TIMEOUT_MS                           n= and for each wc=WR_ID,STATUS,OPCODE,BYTES,FLAGS,IMM_OR_RKEY,SRC_QP,VENDOR_ERR,QPN
+ *         IMM_OR_RKEY of a receive: the immediate data in host order when FLAGS has 2, otherwise the key field as the device left it
  *     mw 1|2 [pd=]                                   mw= rkey=
  *     bind QP MW mr= off= len= access= [wr_id=0]     ibv_bind_mw, for type 1; rkey=
  *     async TIMEOUT_MS                               event=NUMBER name=…, or event=none
@@ -875,10 +876,8 @@ static void do_poll(void) {
   for (uint64_t i = 0; i < got; i++) {
     struct ibv_wc *w = &all[i];
     bool good = w->status == IBV_WC_SUCCESS;
-    uint32_t extra = !good                              ? 0
-                     : w->wc_flags & IBV_WC_WITH_IMM ? ntohl(w->imm_data)
-                     : w->wc_flags & IBV_WC_WITH_INV ? w->invalidated_rkey
-                                                     : 0;
+    bool receive = good && w->opcode & IBV_WC_RECV;
+    uint32_t extra = !receive ? 0 : w->wc_flags & IBV_WC_WITH_IMM ? ntohl(w->imm_data) : w->invalidated_rkey;
     /* Of a failed one only wr_id, status, vendor_err and the QPN mean anything. */
     say(" wc=%llu,%d,%d,%u,0x%x,0x%x,0x%x,0x%x,0x%x", (unsigned long long)w->wr_id, w->status, good ? (int)w->opcode : 0,
         good ? w->byte_len : 0, good ? w->wc_flags : 0, extra, good ? w->src_qp : 0, w->vendor_err, w->qp_num);

@@ -350,9 +350,9 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// Bytes moved, of receives and READs. A datagram's have 40 bytes of GRH before them.
     pub byte_len: u32,
-    /// Bit 0 GRH, bit 1 immediate data, bit 3 invalidated key.
+    /// [`Wc::WITH_GRH`], [`Wc::WITH_IMM`], [`Wc::WITH_INV`].
     pub flags: u32,
-    /// The immediate data (host order) or the key that was invalidated, by `flags`.
+    /// Of a receive: the immediate data (host order) with [`Wc::WITH_IMM`], else the key that was invalidated, if one was.
     pub extra: u32,
     /// Of a datagram, the sender's queue pair number.
     pub src_qp: u32,
@@ -369,6 +369,9 @@ impl Wc {
     pub const WITH_IMM: u32 = 2;
     /// Flag: `extra` is a key that was invalidated.
     pub const WITH_INV: u32 = 8;
+    /// What rxe sets instead of [`Wc::WITH_INV`] (Linux 6.1): it passes the kernel's own number on, which in the verbs' numbering
+    /// says that a checksum was right.
+    pub const WITH_INV_OF_RXE: u32 = 4;
 
     fn parse(text: &str) -> Option<Wc> {
         let n: Vec<u64> = text.split(',').map(number).collect::<Option<_>>()?;
