@@ -6,6 +6,7 @@ use crate::error::{Result, RigError};
 use crate::process;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -452,7 +453,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 enum Wire {
     Tcp(TcpStream),
-    Program(Box<Child>),
+    /// The program, and the descriptor of its output, which the session's reader owns.
+    Program(Box<Child>, RawFd),
 }
 
 /// A session with a verbs agent. Everything made in it goes when it is dropped.
@@ -490,9 +492,10 @@ impl Agent {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let program = Command::new(command.get_program());
         let mut child = process::spawn(command).map_err(|e| process::not_started(&program, e))?;
-        let reader = BufReader::new(child.stdout.take().expect("piped"));
+        let output = child.stdout.take().expect("piped");
         let writer = child.stdin.take().expect("piped");
-        Agent { reader: Box::new(reader), writer: Box::new(writer), wire: Wire::Program(Box::new(child)) }.greeted()
+        let wire = Wire::Program(Box::new(child), output.as_raw_fd());
+        Agent { reader: Box::new(BufReader::new(output)), writer: Box::new(writer), wire }.greeted()
     }
 
     fn greeted(mut self) -> Result<Agent> {
@@ -516,6 +519,11 @@ impl Agent {
         }
         self.writer.write_all(format!("{line}\n").as_bytes()).map_err(what())?;
         self.writer.flush().map_err(what())?;
+        if let Wire::Program(_, output) = &self.wire
+            && !readable(*output, limit)
+        {
+            return Err(what()(std::io::ErrorKind::TimedOut.into()));
+        }
         let mut answer = String::new();
         self.reader.read_line(&mut answer).map_err(what())?;
         match answer.trim_end().strip_prefix("ok") {
@@ -937,7 +945,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.writer.write_all(b"quit\n").and_then(|()| self.writer.flush());
-        if let Wire::Program(child) = &mut self.wire {
+        if let Wire::Program(child, _) = &mut self.wire {
             // It has things to take down first; 2 s are plenty when it is well.
             let until = Instant::now() + Duration::from_secs(2);
             while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
@@ -947,6 +955,14 @@ impl Drop for Agent {
             let _ = child.wait();
         }
     }
+}
+
+/// Whether there is something to read, or the end, within `limit`.
+fn readable(descriptor: RawFd, limit: Duration) -> bool {
+    let mut wanted = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    let limit_ms = limit.as_millis().try_into().unwrap_or(libc::c_int::MAX);
+    // SAFETY: one pollfd of ours.
+    unsafe { libc::poll(&mut wanted, 1, limit_ms) > 0 }
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -10,10 +10,13 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// Changes whenever the way the image is put together does.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
+
+/// Images kept: other branches that share the target directory may want theirs again. About 110 MB each.
+const KEPT: usize = 3;
 
 /// Set to a package like `linux-image-6.1.0-NN-amd64` to have that kernel instead of the newest one apt knows.
 pub const KERNEL_VARIABLE: &str = "UROCE_RXE_KERNEL";
@@ -185,7 +188,7 @@ pub struct Image {
     pub version: String,
 }
 
-/// The image, built if it is not there (about 20 s and a 110 MB download); says on stderr what it does. Another process
+/// The image, built if it is not there (15 s of work and a 100 MB download); says on stderr what it does. Another process
 /// that builds it at the same time is waited for.
 ///
 /// # Errors
@@ -201,9 +204,12 @@ pub fn ensure() -> Result<Image> {
     let key = pattern::hash(parts.join("\0").as_bytes());
     let directory = root.join(format!("image-{key:016x}"));
     if !directory.join("version").exists() {
+        forget_old(&root);
         let mut build = Build { root, started: Instant::now(), kernel, updated: false };
         build.run(&directory)?;
     }
+    // Makes it the newest, for `forget_old`.
+    let _ = fs::File::open(directory.join("version")).and_then(|file| file.set_modified(SystemTime::now()));
     let version = fs::read_to_string(directory.join("version")).map_err(RigError::io("reading the image's version"))?;
     Ok(Image {
         kernel: directory.join("vmlinux"),
@@ -217,6 +223,21 @@ pub fn ensure() -> Result<Image> {
 pub fn directory() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target")).join("rxe")
+}
+
+/// Removes all images but the `KEPT` - 1 last used, before one more is made.
+fn forget_old(root: &Path) {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let mut images: Vec<_> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("image-"))
+        .map(|entry| (fs::metadata(entry.path().join("version")).and_then(|data| data.modified()).ok(), entry.path()))
+        .collect();
+    // One without a version was never finished and sorts first.
+    images.sort();
+    let old = images.len().saturating_sub(KEPT - 1);
+    for (_, path) in images.drain(..old) {
+        let _ = fs::remove_dir_all(path);
+    }
 }
 
 /// Holds `path` locked against other processes until the file is dropped.
@@ -307,6 +328,9 @@ impl Build {
         add_modules(&mut archive, &kernel, &version)?;
         add_programs(&mut archive, &tree, &agent)?;
         add_files(&mut archive);
+        // Where programs look up what the kernel was built with.
+        let config = format!("boot/config-{version}");
+        add_file(&mut archive, &config, &kernel.join(&config))?;
         let mut bytes = Vec::new();
         archive.write(&mut bytes).map_err(RigError::io("packing the initramfs"))?;
         let initramfs = directory.join("initramfs.cpio");
@@ -398,7 +422,11 @@ fn unpack_kernel(deb: &Path, to: &Path) -> Result<String> {
     reader.arg("--fsys-tarfile").arg(deb).stdout(Stdio::piped());
     let mut reader = reader.spawn().map_err(|e| process::not_started(&reader, e))?;
     let mut tar = Command::new("tar");
-    tar.args(["-x", "--wildcards", "-C"]).arg(to).args(["./boot/vmlinuz-*", "*/lib/modules/*/modules.*"]);
+    tar.args(["-x", "--wildcards", "-C"]).arg(to).args([
+        "./boot/vmlinuz-*",
+        "./boot/config-*",
+        "*/lib/modules/*/modules.*",
+    ]);
     tar.args(MODULE_DIRECTORIES.iter().map(|directory| format!("*/lib/modules/*/kernel/{directory}/*")));
     // tar's status says that a pattern matched nothing, which is no fault; what is missing shows below.
     let _ = tar.stdin(reader.stdout.take().expect("piped")).stderr(Stdio::null()).status();

@@ -87,6 +87,7 @@ impl Lab {
         let name = format!("uroce-lab-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let files = Files(std::env::temp_dir().join(name));
         std::fs::create_dir_all(&files.0).map_err(RigError::io(format!("making {}", files.0.display())))?;
+        netns::remove_directory_at_exit(&files.0);
         let mut lab = Lab { machines: Vec::new(), bridge, peer, files };
         lab.wire(options.mtu)?;
         if let Some(image) = image {

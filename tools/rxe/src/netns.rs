@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -221,9 +221,23 @@ fn left_behind(name: &str) -> bool {
 /// The names of the namespaces that this process has made and not yet removed.
 static LIVE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// The directories that go at the process's exit, unless they have gone before.
+static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Has `directory` removed at the process's exit, if it is still there then.
+pub(crate) fn remove_directory_at_exit(directory: &Path) {
+    DIRECTORIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(directory.to_path_buf());
+    remove_at_exit();
+}
+
 /// Has what is still there at the process's exit removed: a lab in a `static` is never dropped.
 fn remove_at_exit() {
     extern "C" fn at_exit() {
+        if let Ok(directories) = DIRECTORIES.try_lock() {
+            for directory in directories.iter() {
+                let _ = std::fs::remove_dir_all(directory);
+            }
+        }
         // A thread that holds the lock while the process exits: the next sweep will do.
         if let Ok(live) = LIVE.try_lock() {
             for name in live.iter() {

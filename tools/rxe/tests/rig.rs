@@ -26,6 +26,10 @@ fn a_veth_pair_carries_datagrams_and_leaves_nothing_behind() {
     let mut listed: Vec<_> = listed.split_whitespace().collect();
     listed.sort_unstable();
     assert_eq!(listed, ["lo", VethPair::A.interface]);
+    // What is pinned for BPF on this host is seen inside too.
+    let file_system = ["-f", "-c", "%T", "/sys/fs/bpf"];
+    let outside = rxe_rig::process::run_args("stat", &file_system).unwrap();
+    assert_eq!(pair.a.exec("stat", &file_system).unwrap(), outside);
     let features = pair.a.exec("ethtool", &["-k", VethPair::A.interface]).unwrap();
     assert!(features.contains("tx-checksumming: off"), "{features}");
     drop(pair);
@@ -61,6 +65,9 @@ fn a_machine_is_booted_reached_captured_and_taken_down() {
     std::fs::remove_file(&back).unwrap();
     vm.put_program(&std::env::current_exe().unwrap(), "/root/test").unwrap();
     assert!(vm.check("/root/test --list", LIMIT).unwrap().contains("a_machine_is_booted"));
+
+    let config = vm.check("cat /boot/config-$(uname -r)", LIMIT).unwrap();
+    assert!(config.contains("CONFIG_XDP_SOCKETS=y"), "AF_XDP can be tried in the machine");
 
     // our side
     assert_eq!(lab.peer().exec("cat", &["/sys/class/net/uroce0/mtu"]).unwrap().trim(), "4500");

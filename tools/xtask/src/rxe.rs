@@ -2,8 +2,8 @@
 //!
 //! `up` leaves a process of its own behind (`rxe hold`) that owns the lab and answers on a socket, one JSON object a line;
 //! `exec` and the others talk to it, and `down` ends it.
-use crate::{Failure, Outcome};
-use rxe_rig::{Lab, LabOptions, process};
+use crate::{Failure, Outcome, setup};
+use rxe_rig::{Lab, LabOptions};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
     match arguments {
         ["build"] => {
+            setup::packages()?;
             let image = rxe_rig::image::ensure()?;
             println!("{}", json!({"kernel": image.kernel, "initramfs": image.initramfs, "version": image.version}));
             Ok(())
@@ -72,6 +73,7 @@ fn up(words: &[&str]) -> Outcome {
     if ask(&json!({"do": "status"})).is_ok() {
         return Err(Failure::Failed("a lab is up already: `cargo xtask rxe down` first".into()));
     }
+    setup::packages()?;
     rxe_rig::image::ensure()?;
     let started = Instant::now();
     let log = rxe_rig::image::directory().join("hold.log");
@@ -211,7 +213,6 @@ fn down() -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let _ = process::run_args("ip", &["netns", "list"]);
     rxe_rig::netns::sweep();
     Ok(())
 }

@@ -49,7 +49,8 @@ pub(crate) fn target_directory() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
-fn packages() -> Outcome {
+/// The Debian packages alone.
+pub(crate) fn packages() -> Outcome {
     let missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !installed(name)).collect();
     if missing.is_empty() {
         eprintln!("setup: all {} Debian packages are there", PACKAGES.len());
