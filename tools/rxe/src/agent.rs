@@ -10,386 +10,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-macro_rules! handle {
-    ($($name:ident: $what:literal),*) => {
-        $(#[doc = concat!("A handle of the agent's: ", $what, ".")]
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub struct $name(pub u32);)*
-    };
-}
+mod object;
+mod work;
 
-handle!(
-    Pd: "a protection domain",
-    Cq: "a completion queue",
-    Srq: "a shared receive queue",
-    Ah: "an address handle"
-);
-
-/// A registered region of the agent's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mr {
-    /// The agent's handle.
-    pub handle: u32,
-    /// The address of its first byte, in the agent's process.
-    pub addr: u64,
-    /// Its length in bytes.
-    pub len: u64,
-    /// Its local key.
-    pub lkey: u32,
-    /// Its remote key.
-    pub rkey: u32,
-}
-
-impl Mr {
-    /// A part of it, for a work request. It may lie outside: the device is to refuse that.
-    pub fn sge(&self, offset: u64, len: u32) -> Sge {
-        Sge { mr: self.handle, offset, len, lkey: None }
-    }
-}
-
-/// A queue pair of the agent's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Qp {
-    /// The agent's handle.
-    pub handle: u32,
-    /// Its number on the wire, 24 bits.
-    pub qpn: u32,
-}
-
-/// A memory window of the agent's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mw {
-    /// The agent's handle.
-    pub handle: u32,
-    /// The key from its allocation; each bind gives another.
-    pub rkey: u32,
-}
-
-/// A piece of a region, for a work request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sge {
-    mr: u32,
-    offset: u64,
-    len: u32,
-    lkey: Option<u32>,
-}
-
-impl Sge {
-    /// The same memory under another local key, as a wrong one.
-    pub fn with_lkey(self, lkey: u32) -> Sge {
-        Sge { lkey: Some(lkey), ..self }
-    }
-
-    fn word(&self) -> String {
-        let lkey = self.lkey.map(|key| format!(":{key:#x}")).unwrap_or_default();
-        format!(" sge={}:{}:{}{lkey}", self.mr, self.offset, self.len)
-    }
-}
-
-/// The transport of a queue pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// Reliable connected.
-    Rc,
-    /// Unreliable connected.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
-}
-
-/// What a queue pair is made with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QpOptions {
-    /// Its transport.
-    pub transport: Transport,
-    /// Where its work requests complete.
-    pub send_cq: Cq,
-    /// Where its receives complete.
-    pub recv_cq: Cq,
-    /// Work requests its send queue holds.
-    pub max_send: u32,
-    /// Receives its receive queue holds.
-    pub max_recv: u32,
-    /// Pieces a work request or receive may have.
-    pub max_sge: u32,
-    /// Bytes that may be sent inline.
-    pub max_inline: u32,
-    /// Takes its receives from there instead.
-    pub srq: Option<Srq>,
-    /// Its protection domain.
-    pub pd: Pd,
-}
-
-impl QpOptions {
-    /// A queue pair of 128 work requests, 512 receives of 4 pieces each and 64 bytes inline, all completing in `cq`, in the
-    /// session's first protection domain.
-    pub fn new(transport: Transport, cq: Cq) -> QpOptions {
-        QpOptions {
-            transport,
-            send_cq: cq,
-            recv_cq: cq,
-            max_send: 128,
-            max_recv: 512,
-            max_sge: 4,
-            max_inline: 64,
-            srq: None,
-            pd: Pd(0),
-        }
-    }
-}
-
-/// The way to the other end, and the values that both ends must agree on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Path {
-    /// The other end's GID.
-    pub gid: [u8; 16],
-    /// The index of our own GID: 0 link-local, 1 IPv4, 2 global IPv6.
-    pub sgid_index: u8,
-    /// The other end's queue pair number.
-    pub dest_qpn: u32,
-    /// The first PSN that the other end sends.
-    pub rq_psn: u32,
-    /// The first PSN that we send.
-    pub sq_psn: u32,
-    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    pub mtu: u32,
-    /// READs and atomics on the way at once, each way.
-    pub rd_atomic: u8,
-    /// The RNR NAK timer's code, 0 to 31.
-    pub rnr_timer: u8,
-    /// The ACK timeout's code: 4.096 µs × 2^timeout; 0 for ever. Emulated machines need 17 (0.5 s).
-    pub timeout: u8,
-    /// Retries, 0 to 7. rxe takes 7 to mean for ever.
-    pub retry: u8,
-    /// Retries after an RNR NAK, 0 to 7; 7 means for ever.
-    pub rnr_retry: u8,
-    /// The traffic class (ToS).
-    pub traffic_class: u8,
-}
-
-impl Path {
-    /// To queue pair `dest_qpn` at `gid` from our GID 1 (IPv4), PSNs from 0 both ways, MTU 1024, 16 READs or atomics, RNR timer
-    /// 12, timeout 17, 7 retries of both kinds.
-    pub fn new(gid: [u8; 16], dest_qpn: u32) -> Path {
-        Path {
-            gid,
-            sgid_index: 1,
-            dest_qpn,
-            rq_psn: 0,
-            sq_psn: 0,
-            mtu: 1024,
-            rd_atomic: 16,
-            rnr_timer: 12,
-            timeout: 17,
-            retry: 7,
-            rnr_retry: 7,
-            traffic_class: 0,
-        }
-    }
-}
-
-/// The access that regions and connected queue pairs are mostly given: all of it.
-pub const ACCESS_ALL: &str = "local_write,remote_write,remote_read,remote_atomic,mw_bind";
-
-/// The Q_Key of datagram queue pairs unless another is given.
-pub const QKEY: u32 = 0x1111_1111;
-
-/// Remote memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Remote {
-    /// Its address in the other end's process.
-    pub addr: u64,
-    /// The key it is reached with.
-    pub rkey: u32,
-}
-
-/// A send work request's operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// SEND.
-    Send,
-    /// SEND with immediate data (host order).
-    SendImm(u32),
-    /// SEND with invalidate of the other end's key.
-    SendInv(u32),
-    /// RDMA WRITE.
-    Write(Remote),
-    /// RDMA WRITE with immediate data (host order).
-    WriteImm(Remote, u32),
-    /// RDMA READ.
-    Read(Remote),
-    /// Compare and swap of 8 bytes.
-    CompareSwap {
-        /// The 8 bytes.
-        at: Remote,
-        /// What must be there.
-        compare: u64,
-        /// What is put there then.
-        swap: u64,
-    },
-    /// Fetch and add of 8 bytes.
-    FetchAdd {
-        /// The 8 bytes.
-        at: Remote,
-        /// What is added.
-        add: u64,
-    },
-    /// Invalidation of a key of our own.
-    LocalInv(u32),
-}
-
-/// A send work request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Send {
-    /// What it does.
-    pub operation: Operation,
-    /// The number that its completion carries.
-    pub wr_id: u64,
-    /// The local memory.
-    pub sges: Vec<Sge>,
-    /// Whether it completes with a completion when it succeeds.
-    pub signaled: bool,
-    /// Whether its receive at the other end raises a solicited event.
-    pub solicited: bool,
-    /// Whether it waits for READs and atomics before it.
-    pub fence: bool,
-    /// Whether its bytes are taken at the call.
-    pub inline: bool,
-    /// For a datagram: address handle, queue pair number and Q_Key.
-    pub to: Option<(Ah, u32, u32)>,
-    /// How many to post, each with `wr_id` one higher.
-    pub count: u32,
-    /// By how many bytes the local memory moves on from one to the next.
-    pub stride: u64,
-    /// By how many bytes the remote memory moves on from one to the next.
-    pub remote_stride: u64,
-}
-
-impl Send {
-    /// One signaled request.
-    pub fn new(operation: Operation, wr_id: u64, sges: &[Sge]) -> Send {
-        Send {
-            operation,
-            wr_id,
-            sges: sges.to_vec(),
-            signaled: true,
-            solicited: false,
-            fence: false,
-            inline: false,
-            to: None,
-            count: 1,
-            stride: 0,
-            remote_stride: 0,
-        }
-    }
-}
-
-/// How a work request ended: the verbs' `ibv_wc_status`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WcStatus(pub u8);
-
-impl WcStatus {
-    /// It did what it should.
-    pub const SUCCESS: WcStatus = WcStatus(0);
-    /// Local length error: as a message longer than its receive.
-    pub const LOC_LEN_ERR: WcStatus = WcStatus(1);
-    /// Local queue pair operation error.
-    pub const LOC_QP_OP_ERR: WcStatus = WcStatus(2);
-    /// Local protection error: a wrong local key or range.
-    pub const LOC_PROT_ERR: WcStatus = WcStatus(4);
-    /// Flushed, since the queue pair went to the error state.
-    pub const WR_FLUSH_ERR: WcStatus = WcStatus(5);
-    /// Memory window bind error.
-    pub const MW_BIND_ERR: WcStatus = WcStatus(6);
-    /// Local access error.
-    pub const LOC_ACCESS_ERR: WcStatus = WcStatus(8);
-    /// The other end found the request invalid.
-    pub const REM_INV_REQ_ERR: WcStatus = WcStatus(9);
-    /// The other end refused the key, the range or the right.
-    pub const REM_ACCESS_ERR: WcStatus = WcStatus(10);
-    /// The other end could not do it.
-    pub const REM_OP_ERR: WcStatus = WcStatus(11);
-    /// No answer in all retries.
-    pub const RETRY_EXC_ERR: WcStatus = WcStatus(12);
-    /// No receive at the other end in all retries.
-    pub const RNR_RETRY_EXC_ERR: WcStatus = WcStatus(13);
-}
-
-/// What completed: the verbs' `ibv_wc_opcode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WcOpcode(pub u8);
-
-impl WcOpcode {
-    /// A SEND of any kind.
-    pub const SEND: WcOpcode = WcOpcode(0);
-    /// An RDMA WRITE of any kind.
-    pub const RDMA_WRITE: WcOpcode = WcOpcode(1);
-    /// An RDMA READ.
-    pub const RDMA_READ: WcOpcode = WcOpcode(2);
-    /// A compare and swap.
-    pub const COMP_SWAP: WcOpcode = WcOpcode(3);
-    /// A fetch and add.
-    pub const FETCH_ADD: WcOpcode = WcOpcode(4);
-    /// A memory window's bind.
-    pub const BIND_MW: WcOpcode = WcOpcode(5);
-    /// A local invalidation.
-    pub const LOCAL_INV: WcOpcode = WcOpcode(6);
-    /// A receive of a SEND.
-    pub const RECV: WcOpcode = WcOpcode(128);
-    /// A receive consumed by an RDMA WRITE with immediate data.
-    pub const RECV_RDMA_WITH_IMM: WcOpcode = WcOpcode(129);
-}
-
-/// A work completion. When `status` is no success, only `wr_id`, `vendor_err` and `qpn` mean anything besides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wc {
-    /// The request's number.
-    pub wr_id: u64,
-    /// How it ended.
-    pub status: WcStatus,
-    /// What it was.
-    pub opcode: WcOpcode,
-    /// Bytes moved, of receives and READs. A datagram's have 40 bytes of GRH before them.
-    pub byte_len: u32,
-    /// [`Wc::WITH_GRH`], [`Wc::WITH_IMM`], [`Wc::WITH_INV`].
-    pub flags: u32,
-    /// Of a receive: the immediate data (host order) with [`Wc::WITH_IMM`], else the key that was invalidated, if one was.
-    pub extra: u32,
-    /// Of a datagram, the sender's queue pair number.
-    pub src_qp: u32,
-    /// The device's own word about a failure.
-    pub vendor_err: u32,
-    /// The queue pair it belongs to.
-    pub qpn: u32,
-}
-
-impl Wc {
-    /// Flag of a datagram's receive: the first 40 bytes are its GRH.
-    pub const WITH_GRH: u32 = 1;
-    /// Flag: `extra` is immediate data.
-    pub const WITH_IMM: u32 = 2;
-    /// Flag: `extra` is a key that was invalidated.
-    pub const WITH_INV: u32 = 8;
-    /// What rxe sets instead of [`Wc::WITH_INV`] (Linux 6.1): it passes the kernel's own number on, which in the verbs' numbering
-    /// says that a checksum was right.
-    pub const WITH_INV_OF_RXE: u32 = 4;
-
-    fn parse(text: &str) -> Option<Wc> {
-        let n: Vec<u64> = text.split(',').map(number).collect::<Option<_>>()?;
-        let &[wr_id, status, opcode, byte_len, flags, extra, src_qp, vendor_err, qpn] = &n[..] else { return None };
-        Some(Wc {
-            wr_id,
-            status: WcStatus(status.try_into().ok()?),
-            opcode: WcOpcode(opcode.try_into().ok()?),
-            byte_len: byte_len.try_into().ok()?,
-            flags: flags.try_into().ok()?,
-            extra: extra.try_into().ok()?,
-            src_qp: src_qp.try_into().ok()?,
-            vendor_err: vendor_err.try_into().ok()?,
-            qpn: qpn.try_into().ok()?,
-        })
-    }
-}
+pub use object::{ACCESS_ALL, Ah, Cq, Mr, Mw, Path, Pd, QKEY, Qp, QpOptions, Srq, Transport};
+pub use work::{Operation, Remote, Send, Sge, Wc, WcOpcode, WcStatus};
 
 /// Where a region differs from the pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -986,5 +611,31 @@ mod tests {
         assert_eq!(Wc::parse("1,2"), None);
         assert_eq!(unhex("0aff"), Some(vec![10, 255]));
         assert_eq!(unhex("0"), None);
+    }
+
+    /// A program that answers as `script` (of sh, with the command in `line`) says.
+    fn session(script: &str) -> Result<Agent> {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("while read -r line; do {script}; done")]);
+        Agent::launch(command)
+    }
+
+    #[test]
+    fn a_child_is_talked_to_and_its_refusals_and_its_end_are_errors() {
+        let mut agent = session(
+            "case $line in hello) echo ok;; pd) echo ok pd=3;; quit|gone) exit;; *) echo err no errno=22;; esac",
+        )
+        .unwrap();
+        assert_eq!(agent.pd().unwrap(), Pd(3));
+        assert_eq!(agent.cq(1).unwrap_err().errno(), Some(22));
+        assert!(agent.command("gone").unwrap_err().to_string().contains("ended"));
+        assert!(session("echo what").is_err(), "no answer to hello");
+    }
+
+    #[test]
+    fn a_silent_child_is_waited_for_no_longer_than_its_limit() {
+        let mut agent = session("case $line in hello) echo ok;; quit) exit;; esac").unwrap();
+        let error = agent.command_within("anything", Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(error, RigError::Io { source, .. } if source.kind() == std::io::ErrorKind::TimedOut));
     }
 }

@@ -67,7 +67,7 @@ impl Vm {
         let VmOptions { name, index, mtu, tap, .. } = options;
         let flags = format!("rig.rxe={} rig.share={}", u8::from(options.rxe), u8::from(options.share.is_some()));
         let append = format!(
-            "console=ttyS0 quiet loglevel=4 mitigations=off nokaslr tsc=unstable random.trust_cpu=on rdinit=/init \
+            "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr tsc=unstable random.trust_cpu=on rdinit=/init \
              rig.name={name} rig.ip={}/24 rig.ip6={}/64 rig.mtu={mtu} {flags}",
             ipv4(*index),
             ipv6(*index)
