@@ -67,6 +67,9 @@ pub const PEER: End = End {
     ipv6: Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100),
 };
 
+/// The nftables table of [`Lab::rule`].
+const RULES: &str = "rig";
+
 /// The port of `verbs-agent` in a machine.
 const AGENT_PORT: u16 = 4700;
 
@@ -157,6 +160,37 @@ impl Lab {
     /// for rules that lose, delay or reorder frames.
     pub fn bridge(&self) -> &Netns {
         &self.bridge
+    }
+
+    /// Adds an nftables rule for the frames that cross the bridge: frames from our side come in by `iifname port0`, those of
+    /// machine n by `iifname tapn`. One percent of our side's RoCE frames is lost by
+    /// `iifname port0 udp dport 4791 numgen random mod 100 < 1 counter drop`. Keep to port 4791: the agents' TCP
+    /// connections cross the bridge's own interface, but a rule for everything stops neighbour discovery. Lose at random: a
+    /// regular loss can fall in step with retransmissions and never let them through.
+    ///
+    /// # Errors
+    /// [`RigError::Command`] when nft does not understand it.
+    pub fn rule(&self, rule: &str) -> Result<()> {
+        self.bridge.exec("nft", &["add", "table", "bridge", RULES])?;
+        let chain = "{ type filter hook forward priority 0; policy accept; }";
+        self.bridge.exec("nft", &["add", "chain", "bridge", RULES, "forward", chain])?;
+        self.bridge.exec("nft", &["add", "rule", "bridge", RULES, "forward", rule]).map(drop)
+    }
+
+    /// The rules as nft lists them, with the counts of those that have a `counter`.
+    ///
+    /// # Errors
+    /// [`RigError::Command`] when there is none.
+    pub fn rules(&self) -> Result<String> {
+        self.bridge.exec("nft", &["list", "table", "bridge", RULES])
+    }
+
+    /// Removes all rules.
+    ///
+    /// # Errors
+    /// [`RigError::Command`] when there is none.
+    pub fn remove_rules(&self) -> Result<()> {
+        self.bridge.exec("nft", &["delete", "table", "bridge", RULES]).map(drop)
     }
 
     /// Starts a capture of the RoCE frames of both sides, on the bridge, before any rule there has its way.

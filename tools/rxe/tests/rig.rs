@@ -76,6 +76,14 @@ fn a_machine_is_booted_reached_captured_and_taken_down() {
         vm.check(&format!("ping6 -c 1 -W 30 {}", PEER.ipv6), LIMIT).unwrap();
     }
 
+    // rules on the bridge
+    let ping = format!("ping -c 1 -W 3 {}", PEER.ipv4);
+    lab.rule("iifname tap0 ip protocol icmp counter drop").unwrap();
+    assert_eq!(vm.run(&ping, LIMIT).unwrap().status, 1);
+    assert!(lab.rules().unwrap().contains("counter packets 1 "), "{}", lab.rules().unwrap());
+    lab.remove_rules().unwrap();
+    vm.check(&ping, LIMIT).unwrap();
+
     // RoCE on the bridge: a UD pingpong of the machine's to our address, which nobody answers, is seen
     let file = std::env::temp_dir().join(format!("uroce-capture-{}-0", std::process::id()));
     let capture = lab.capture(&file).unwrap();
