@@ -297,11 +297,14 @@ impl Events {
                         let NetlinkPayload::InnerMessage(message) = payload else { continue };
                         match message {
                             RouteNetlinkMessage::NewNeighbour(message) => {
-                                neighbour(&message).map(|n| take(Event::Neighbour(n)));
+                                if let Some(news) = neighbour(&message) {
+                                    take(Event::Neighbour(news));
+                                }
                             }
                             RouteNetlinkMessage::DelNeighbour(message) => {
-                                let gone = |n| Neighbour { mac: None, state: Reachability::Gone, ..n };
-                                neighbour(&message).map(|n| take(Event::Neighbour(gone(n))));
+                                if let Some(news) = neighbour(&message) {
+                                    take(Event::Neighbour(Neighbour { mac: None, state: Reachability::Gone, ..news }));
+                                }
                             }
                             _ => take(Event::Topology),
                         }
