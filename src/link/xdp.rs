@@ -37,9 +37,9 @@ pub(crate) const SINGLE_BUFFER_PACKET_BYTES: usize = CHUNK_CAPACITY - ETHERNET_B
 /// The largest IP packet in two chunks.
 pub(crate) const MULTI_BUFFER_PACKET_BYTES: usize = 2 * CHUNK_CAPACITY - ETHERNET_BYTES_MAX;
 
-/// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv4 with
-/// options 60, UDP 8, BTH 12, AtomicETH 28 bytes.
-const HEAD_BYTES_MIN: usize = ETHERNET_BYTES_MAX + 60 + 8 + 12 + 28;
+/// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv6 40,
+/// UDP 8, BTH 12, AtomicETH 28 bytes.
+const HEAD_BYTES_MIN: usize = ETHERNET_BYTES_MAX + 40 + 8 + 12 + 28;
 
 /// Receive chunks for each of several queues: half of them are in its fill ring, so that one NAPI poll's 64 packets of two
 /// chunks do not empty it.
