@@ -117,8 +117,10 @@ pub(crate) enum Reachability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Neighbour(Neighbour),
-    /// Routes, addresses or interfaces: ask again.
-    Topology,
+    /// Routes: look them up again.
+    Routes,
+    /// Interfaces or addresses, and with them maybe routes.
+    Interfaces,
     /// Events were lost: ask for everything again.
     Lost,
 }
@@ -306,7 +308,8 @@ impl Events {
                                     take(Event::Neighbour(Neighbour { mac: None, state: Reachability::Gone, ..news }));
                                 }
                             }
-                            _ => take(Event::Topology),
+                            RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => take(Event::Routes),
+                            _ => take(Event::Interfaces),
                         }
                     }
                 }
