@@ -11,6 +11,8 @@ use std::sync::{Arc, Barrier};
 
 use common::{Pair, PairOptions};
 use uroce::frame::Frame;
+use uroce::link::device::Device;
+use uroce::link::netlink::link_local;
 use uroce::link::xdp::{AttachMode, CopyMode, OpenError, XdpLink, XdpOptions};
 use uroce::link::{Hop, HopError, Link};
 use uroce::time::{Duration, Instant};
@@ -228,6 +230,39 @@ fn hops_are_spread_over_the_queues() {
     assert_eq!(counter(&a, "tx_frames"), 6);
 }
 
+/// An interface that could have more queues than it uses: the link serves those there are.
+#[test]
+fn queues_that_are_switched_off_are_left_out() {
+    let pair = Pair::new(PairOptions { queues: 4, ..PairOptions::default() });
+    let (ok, text) = pair.exec(0, "ethtool -L veth0 rx 2 tx 2");
+    assert!(ok, "{text}");
+    let link = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    assert_eq!(link.queues(), 2);
+}
+
+/// The devices of a namespace, with the GIDs that the kernel's RDMA core would give them, IPv6 on or off.
+#[test]
+fn devices_are_listed_with_their_gids() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    pair.ip(0, "link add spare type veth peer name spare-end");
+    let (ok, text) = pair.exec(0, "sysctl -qw net.ipv6.conf.spare.disable_ipv6=1");
+    assert!(ok, "{text}");
+    let devices = pair.within(0, || Device::list().unwrap());
+    let names: Vec<&str> = devices.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    let device = pair.within(0, || Device::find(None).unwrap());
+    assert_eq!((device.name.as_str(), device.mtu, device.active_mtu), ("veth0", 4500, 4096));
+    assert_eq!(device.link_modes[0].missing, Vec::<String>::new());
+    let ips: Vec<IpAddr> = device.gids.iter().map(|g| g.ip()).collect();
+    assert_eq!(ips, [IpAddr::V6(link_local(device.mac)), v4(1), v6(1)]);
+    let spare = devices.iter().find(|d| d.name == "spare").unwrap();
+    assert!(!spare.is_usable());
+    assert_eq!(spare.gids.iter().map(|g| g.address).collect::<Vec<_>>(), [link_local(spare.mac)]);
+    assert!(spare.link_modes[0].missing[0].contains("ip link set spare up"), "{spare:?}");
+    let error = pair.within(0, || Device::find(Some("nope0")).unwrap_err().to_string());
+    assert!(error.starts_with("no device nope0; there are ") && error.contains("veth0"), "{error}");
+}
+
 /// Waits in poll(2) until one of the link's descriptors is readable.
 fn poll(link: &XdpLink, timeout_ms: i32) -> bool {
     let mut fds: Vec<libc::pollfd> =
@@ -309,6 +344,8 @@ fn a_vanished_interface_is_survived() {
     }
     assert!(a.frames_conserved(), "{:?}", a.accounts());
     assert!(a.hop(v4(1), v4(3)).is_err());
+    a.flush(now() + Duration::from_secs(1));
+    assert!(!poll(&a, 10), "nothing is readable for ever");
 }
 
 /// What is not RoCE stays with the kernel, in both modes, with options and fragments and other ports.
@@ -529,7 +566,7 @@ fn link_local_and_group_destinations_have_hops() {
     let pair = Pair::new(PairOptions::default());
     let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
-    let [from, to] = [&a, &b].map(|l| IpAddr::V6(uroce::link::netlink::link_local(l.interface().mac.unwrap())));
+    let [from, to] = [&a, &b].map(|l| IpAddr::V6(link_local(l.interface().mac.unwrap())));
     send_one(&mut a, from, to, PORT, 200, 1);
     let frame = receive_one(&mut b).expect("link-local").bytes().to_vec();
     assert_eq!(frame[..6], b.interface().mac.unwrap());
@@ -563,7 +600,7 @@ fn link_local_works_where_ipv6_is_off() {
     }
     let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
-    let [from, to] = [&a, &b].map(|l| IpAddr::V6(uroce::link::netlink::link_local(l.interface().mac.unwrap())));
+    let [from, to] = [&a, &b].map(|l| IpAddr::V6(link_local(l.interface().mac.unwrap())));
     send_one(&mut a, from, to, PORT, 200, 1);
     assert!(receive_one(&mut b).is_some());
 }

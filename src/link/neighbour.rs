@@ -292,6 +292,11 @@ impl<W> NextHops<W> {
         self.counters
     }
 
+    /// Whether the interface is still there.
+    pub(crate) fn interface_is_present(&self) -> bool {
+        self.interfaces.iter().any(|i| i.index == self.interface)
+    }
+
     /// Readable when the kernel reports a change.
     pub(crate) fn event_fd(&self) -> RawFd {
         self.events.as_raw_fd()

@@ -106,6 +106,9 @@ impl Default for XdpOptions {
 
 /// A [`Link`] over AF_XDP sockets, one a receive queue of the interface, with common memory.
 ///
+/// Frames above the MTU, as a sender's segmentation offload (UDP GSO) makes on veth, arrive in more than two chunks in skb
+/// mode, and are dropped and counted as `rx_too_many_parts`; in native mode veth turns that offload off.
+///
 /// Frames that it gave out keep its memory and its first socket alive: the interface is free for others when the link
 /// and the last of its frames are gone.
 pub struct XdpLink {
@@ -536,7 +539,10 @@ impl Link for XdpLink {
     }
 
     fn poll_fds(&self) -> Vec<RawFd> {
-        self.queues.iter().map(Queue::fd).chain([self.next_hops.event_fd()]).collect()
+        // Sockets of an interface that is gone are readable for ever.
+        let present = self.next_hops.interface_is_present();
+        let sockets = self.queues.iter().filter(|_| present).map(Queue::fd);
+        sockets.chain([self.next_hops.event_fd()]).collect()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
