@@ -443,7 +443,7 @@ mod tests {
         for bytes in [
             [0; HANDSHAKE_BYTES],
             [b'x'; HANDSHAKE_BYTES],
-            *b"0000:9c4102:1c26ea:0000000000000000000ffff7f0000010\xff\0",
+            *b"0000:9c4102:1c26ea:000000000000000000ffff7f0000010\xff\0",
         ] {
             assert!(Destination::parse(&bytes).unwrap_err().to_string().contains("lid:qpn:psn:gid"));
         }
