@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::IpAddr;
 
-use common::{Pair, PairOptions};
+use common::hosts::{Pair, PairOptions};
 use uroce::frame::Frame;
 use uroce::link::Link;
 use uroce::link::xdp::{XdpLink, XdpOptions};

@@ -246,11 +246,6 @@ impl QueuePair {
         self.responder.has_answers() || (self.state == State::ReadyToSend && self.requester.may_transmit())
     }
 
-    /// Whether requests are sent and not answered yet.
-    pub(super) fn has_unacknowledged(&self) -> bool {
-        self.requester.has_unacknowledged()
-    }
-
     /// Writes the next packet to `out`, its length in bytes; `None` when there is none. Answers go before requests.
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<usize> {
         // Answers go out even in the error state: the NAK that led there is among them.
