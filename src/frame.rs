@@ -102,10 +102,13 @@ impl Frame {
         match &self.owner {
             Owner::Heap(bytes) => FrameBytes { head: bytes, tail: &[] },
             Owner::Pool { parts: [(head, head_len), (tail, tail_len)], .. } => {
-                // SAFETY: `from_pool`'s caller promised the parts stay valid and unwritten until `give_back`, which
-                // happens only in our Drop.
                 let part = |p: *const u8, len: usize| -> &[u8] {
-                    if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, len) } }
+                    if len == 0 {
+                        return &[];
+                    }
+                    // SAFETY: `from_pool`'s caller promised the parts stay valid and unwritten until `give_back`,
+                    // which happens only in our Drop.
+                    unsafe { std::slice::from_raw_parts(p, len) }
                 };
                 FrameBytes { head: part(*head, *head_len), tail: part(*tail, *tail_len) }
             }

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn headers_have_the_ether_type_of_the_packet_behind_any_tag() {
-        let plain = EthernetHeader { destination: Mac([1, 2, 3, 4, 5, 6]), source: Mac([7, 8, 9, 10, 11, 12]), vlan: None };
+        let plain =
+            EthernetHeader { destination: Mac([1, 2, 3, 4, 5, 6]), source: Mac([7, 8, 9, 10, 11, 12]), vlan: None };
         assert_eq!(plain.bytes(0x45)[..14], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x08, 0x00]);
         let tagged = EthernetHeader { vlan: Some(VlanTag { tpid: 0x8100, tci: 0x6005 }), ..plain };
         assert_eq!(tagged.bytes(0x60)[12..], [0x81, 0, 0x60, 5, 0x86, 0xdd]);

@@ -1,10 +1,19 @@
 //! Where frames go: a [`Link`] takes frames from and gives frames to a network.
 
+mod capture;
+mod ethernet;
+pub mod fault;
+mod tapped;
+
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use crate::frame::Frame;
 use crate::time::Instant;
+
+pub use capture::Capture;
+pub use ethernet::{EthernetHeader, Mac, VlanTag};
+pub use tapped::Tapped;
 
 /// The next hop towards an IP address, a small number that the link gave out in [`Link::hop`] and understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +51,13 @@ pub trait Link: Send {
     /// [`HopError`] says why there is none.
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError>;
 
+    /// The Ethernet header that packets to `hop` get now, for captures; `None` while the neighbour is not resolved, and
+    /// on links that cannot see it.
+    fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
+        let _ = hop;
+        None
+    }
+
     /// The largest IP packet in bytes this link can send and receive: the interface's MTU, or less where the link
     /// cannot carry that much in one frame.
     fn max_packet_bytes(&self) -> usize;
@@ -49,7 +65,8 @@ pub trait Link: Send {
     /// File descriptors that become readable when there is something to receive (or housekeeping to do).
     fn poll_fds(&self) -> Vec<RawFd>;
 
-    /// When [`flush`](Link::flush) wants to be called although nothing was received (delayed frames, neighbour retries).
+    /// When [`receive`](Link::receive) and [`flush`](Link::flush) want to be called although nothing arrived (delayed
+    /// frames, neighbour retries); a point that has passed means at once.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }

@@ -77,7 +77,8 @@ impl<'a> Dissection<'a> {
         let captured = captured_bytes.checked_sub(ib_start)?;
         let is_whole = captured >= roce.ib.len();
 
-        let bth = (captured >= Bth::BYTES).then(|| Bth::ref_from_prefix(roce.ib.head).ok()).flatten().map(|(bth, _)| bth);
+        let bth =
+            (captured >= Bth::BYTES).then(|| Bth::ref_from_prefix(roce.ib.head).ok()).flatten().map(|(bth, _)| bth);
         let mut malformed = match &roce.ip {
             ip @ IpHeader::V4(_) if !ip.checksum_ok() => Some(Malformed::Ipv4Checksum),
             _ => None,

@@ -314,7 +314,9 @@ impl<R: Read> Input<R> {
         let kind = u32_at(self.rest(), 0, endianness);
         let bytes = u32_at(self.rest(), 4, endianness) as usize;
         if !(12..=RECORD_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(4) {
-            return Err(self.malformed(format!("a block of type {kind:#x} says {bytes} bytes: the file is damaged here")));
+            return Err(
+                self.malformed(format!("a block of type {kind:#x} says {bytes} bytes: the file is damaged here"))
+            );
         }
         self.need(bytes)?;
         Ok(Some((kind, bytes)))

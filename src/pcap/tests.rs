@@ -77,7 +77,10 @@ fn both_formats_read_back_and_pcapng_keeps_directions_and_comments() {
         let frames = read(&file).unwrap();
         assert_eq!(frames.len(), 3);
         for (i, frame) in frames.iter().enumerate() {
-            assert_eq!((frame.number, &frame.bytes[..], frame.original_bytes), (i as u64 + 1, FRAMES[i], FRAMES[i].len()));
+            assert_eq!(
+                (frame.number, &frame.bytes[..], frame.original_bytes),
+                (i as u64 + 1, FRAMES[i], FRAMES[i].len())
+            );
             assert_eq!(frame.time.as_ns(), TIMES_NS[i]);
         }
         let marks = frames.iter().map(|f| (f.direction, f.comment.as_deref())).collect::<Vec<_>>();
@@ -98,7 +101,10 @@ fn both_formats_read_back_and_pcapng_keeps_directions_and_comments() {
 #[test]
 fn the_suffix_tells_the_format() {
     let of = |name: &str| Format::of(std::path::Path::new(name));
-    assert_eq!(["a.pcapng", "A.PCAPNG", "a.pcap", "a", "pcapng"].map(of).map(|f| f == Format::Pcapng), [true, true, false, false, false]);
+    assert_eq!(
+        ["a.pcapng", "A.PCAPNG", "a.pcap", "a", "pcapng"].map(of).map(|f| f == Format::Pcapng),
+        [true, true, false, false, false]
+    );
 }
 
 #[test]
@@ -138,8 +144,12 @@ fn pcaps_of_both_byte_orders_and_resolutions_are_read() {
 #[test]
 fn pcapngs_of_both_byte_orders_and_all_resolutions_are_read() {
     // Code of the resolution, units, and the nanoseconds that they are.
-    let cases =
-        [(None, 1_000_001, 1_000_001_000), (Some(9), 5, 5), (Some(3), 7, 7_000_000), (Some(0x80 | 10), 1 << 32, 4_194_304_000_000_000)];
+    let cases = [
+        (None, 1_000_001, 1_000_001_000),
+        (Some(9), 5, 5),
+        (Some(3), 7, 7_000_000),
+        (Some(0x80 | 10), 1 << 32, 4_194_304_000_000_000),
+    ];
     for big in [false, true] {
         for (resolution, units, ns) in cases {
             let frames = read(&pcapng(big, resolution, units, 1)).unwrap();
@@ -155,7 +165,10 @@ fn pcapngs_of_both_byte_orders_and_all_resolutions_are_read() {
 fn a_second_section_of_the_other_byte_order_is_read() {
     let file = [pcapng(false, Some(9), 1, 1), pcapng(true, Some(9), 2, 1)].concat();
     let frames = read(&file).unwrap();
-    assert_eq!(frames.iter().map(|f| (f.number, f.time.as_ns())).collect::<Vec<_>>(), [(1, 1), (2, 0), (3, 1), (4, 2), (5, 0), (6, 2)]);
+    assert_eq!(
+        frames.iter().map(|f| (f.number, f.time.as_ns())).collect::<Vec<_>>(),
+        [(1, 1), (2, 0), (3, 1), (4, 2), (5, 0), (6, 2)]
+    );
 }
 
 #[test]
@@ -178,7 +191,7 @@ fn every_truncation_gives_the_frames_before_it_and_says_where() {
         for len in 0..file.len() {
             let Ok(mut reader) = Reader::new(&file[..len]) else { continue };
             let whole = reader.by_ref().map_while(Result::ok).count();
-            assert_eq!(reader.next().is_none(), true, "an error ends it");
+            assert!(reader.next().is_none(), "an error ends it");
             let mut reader = Reader::new(&file[..len]).unwrap().skip(whole);
             match reader.next() {
                 None => {} // cut between two records

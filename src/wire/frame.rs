@@ -139,7 +139,7 @@ impl<'a> RoceFrame<'a> {
                     return Err(FrameError::Fragment);
                 }
                 let says = usize::from(ip.total_len());
-                (IpHeader::V4(ip.clone()), ip.slice().len(), Layer::Ipv4, says)
+                (IpHeader::V4(ip), ip.slice().len(), Layer::Ipv4, says)
             }
             EtherType::IPV6 => {
                 let ip = Ipv6HeaderSlice::from_slice(rest).map_err(|_| match rest {
