@@ -1,4 +1,4 @@
-//! Received frames: who owns the bytes of a frame, and how it gives them back.
+//! Frames: who owns the bytes of a received one and how it gives them back, and where a sent one goes next.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ pub trait FramePool: Send + Sync {
     /// Takes the memory of the frame known by `token` back. Called exactly once a frame.
     fn give_back(&self, token: u64);
 }
+
+/// The next hop towards an IP address: a small number that the link gave out and understands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hop(pub u32);
 
 /// The bytes of a frame: `head` then `tail`; `tail` is empty for frames in one part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,8 +110,8 @@ impl Frame {
                     if len == 0 {
                         return &[];
                     }
-                    // SAFETY: `from_pool`'s caller promised the parts stay valid and unwritten until `give_back`,
-                    // which happens only in our Drop.
+                    // SAFETY: `from_pool`'s caller promised that the parts stay valid and unwritten until
+                    // `give_back`, which happens only in our Drop.
                     unsafe { std::slice::from_raw_parts(p, len) }
                 };
                 FrameBytes { head: part(*head, *head_len), tail: part(*tail, *tail_len) }
