@@ -1,1 +1,243 @@
-//! See docs/ARCHITECTURE.md.
+//! What drives an endpoint over a link: a run-to-completion loop and the only clock.
+//!
+//! The transport lives in the program's process. Whoever polls or posts steps the engine; a background thread does when
+//! nobody has for a while, so that acknowledges, retransmissions and the peer's READs never wait for the program:
+//!
+//! ```text
+//!   program thread:  poll ──► ring of the completion queue, no lock
+//!                      └─ nothing there ──► try_lock ──► step: receive ► timers ► transmit ► flush
+//!   background:      sleeps while programs step; otherwise steps, and sleeps in poll(2) on the link
+//! ```
+
+mod clock;
+mod wake;
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use crate::frame::Frame;
+use crate::link::Link;
+use crate::time::{Duration, Instant};
+use crate::transport::Endpoint;
+
+use clock::Clock;
+use wake::Wake;
+
+/// Frames taken, and packets sent, in one step at the most: enough for one system call to pay for many packets (a batch
+/// of 64 costs a third of 64 single ones on veth), few enough that others get the lock soon.
+const BATCH: usize = 64;
+
+/// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
+const PASSIVE: Duration = Duration::from_micros(500);
+
+/// How long the background thread sleeps at the most, whatever the timers say: lost wake-ups end here.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Batches sent at the most to settle what is owed: 128 packets a queue pair are in flight, and READ answers queued.
+const SETTLE_STEPS: usize = 64;
+
+/// An endpoint on a link, and the thread that keeps it going.
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    /// Threads that want the core for something that cannot wait. Steppers let them pass: a mutex is not fair.
+    waiting: AtomicUsize,
+    /// Steps by program threads.
+    program_steps: AtomicU64,
+    /// Whether the background thread does the stepping now.
+    background_is_active: AtomicBool,
+    /// Completion queues with a notification asked for, about: their programs sleep and do not step.
+    sleepers: AtomicBool,
+    stop: AtomicBool,
+    wake: Wake,
+    clock: Clock,
+    link_fds: Vec<RawFd>,
+}
+
+/// What the engine owns, for those who hold the lock.
+pub struct Core {
+    /// The device.
+    pub endpoint: Endpoint,
+    /// Its link.
+    pub link: Box<dyn Link>,
+    frames: Vec<Frame>,
+}
+
+impl Engine {
+    /// Starts an endpoint on `link` and its background thread, which has all signals blocked. `seed` decides the keys.
+    ///
+    /// # Errors
+    /// When the kernel gives no thread or event descriptor.
+    pub fn start(link: Box<dyn Link>, seed: [u8; 32]) -> io::Result<Engine> {
+        let link_fds = link.poll_fds();
+        let core = Core { endpoint: Endpoint::new(seed), link, frames: Vec::with_capacity(BATCH) };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            waiting: AtomicUsize::new(0),
+            program_steps: AtomicU64::new(0),
+            background_is_active: AtomicBool::new(false),
+            sleepers: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            wake: Wake::new()?,
+            clock: Clock::new(),
+            link_fds,
+        });
+        let thread = {
+            let shared = shared.clone();
+            wake::without_signals(|| {
+                std::thread::Builder::new().name("uroce".to_owned()).spawn(move || shared.run_in_background())
+            })?
+        };
+        Ok(Engine { shared, thread: Some(thread) })
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
+    /// Runs `work` with the core, waiting for it if need be, then sends what has become due.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
+        let mut core = self.shared.lock();
+        let now = self.now();
+        let result = work(&mut core, now);
+        if core.endpoint.may_transmit() {
+            core.transmit(now);
+            core.link.flush(now);
+        }
+        drop(core);
+        if self.shared.background_is_active.load(Ordering::Relaxed) {
+            // New timers may be earlier than what it sleeps for.
+            self.shared.wake.signal();
+        }
+        result
+    }
+
+    /// Receives, sends and runs timers, if nobody else is doing so. Programs call this when they poll.
+    pub fn step(&self) {
+        self.shared.program_steps.fetch_add(1, Ordering::Relaxed);
+        if self.shared.waiting.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        if let Ok(mut core) = self.shared.core.try_lock() {
+            core.step(self.shared.clock.now());
+        }
+    }
+
+    /// Says that the program will sleep until a completion notifies it: from now on the background thread must watch.
+    pub fn will_sleep(&self) {
+        self.shared.sleepers.store(true, Ordering::Release);
+        self.shared.wake.signal();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake.signal();
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported when it happened.
+            let _ = thread.join();
+        }
+        self.shared.lock().settle(self.now());
+    }
+}
+
+impl Core {
+    /// One round. Returns whether anything was received or sent.
+    fn step(&mut self, now: Instant) -> bool {
+        let received = self.link.receive(now, &mut self.frames, BATCH);
+        for frame in self.frames.drain(..) {
+            self.endpoint.handle_frame(now, frame.bytes());
+        }
+        self.endpoint.handle_timeout(now);
+        let sent = self.transmit(now);
+        self.link.flush(now);
+        received + sent > 0
+    }
+
+    /// Sends what is owed before something goes away, as far as the link takes it.
+    pub fn settle(&mut self, now: Instant) {
+        for _ in 0..SETTLE_STEPS {
+            if self.transmit(now) == 0 {
+                break;
+            }
+            self.link.flush(now);
+        }
+    }
+
+    /// Writes up to a batch of packets into the link's buffers. Returns their number.
+    fn transmit(&mut self, now: Instant) -> usize {
+        let mut sent = 0;
+        while sent < BATCH && self.endpoint.may_transmit() {
+            let Some(buffer) = self.link.transmit_buffer() else { break };
+            let Some(transmit) = self.endpoint.poll_transmit(now, buffer) else { break };
+            self.link.transmit(now, transmit.len, transmit.hop);
+            sent += 1;
+        }
+        sent
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let core = self.core.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        core.expect("a thread panicked inside the engine; its state cannot be trusted")
+    }
+
+    fn run_in_background(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let before = self.program_steps.load(Ordering::Relaxed);
+            if !self.sleepers.load(Ordering::Acquire) {
+                self.wake.wait(&[], PASSIVE);
+                if self.program_steps.load(Ordering::Relaxed) != before {
+                    continue;
+                }
+            }
+            self.background_is_active.store(true, Ordering::Release);
+            self.step_until_programs_do();
+            self.background_is_active.store(false, Ordering::Release);
+        }
+    }
+
+    fn step_until_programs_do(&self) {
+        let mut before = self.program_steps.load(Ordering::Relaxed);
+        while !self.stop.load(Ordering::Acquire) {
+            let mut core = self.lock();
+            let now = self.clock.now();
+            let worked = core.step(now);
+            let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
+            let more = core.endpoint.may_transmit();
+            drop(core);
+            let steps = self.program_steps.load(Ordering::Relaxed);
+            if self.sleepers.swap(false, Ordering::AcqRel) {
+                // They will sleep after polling for the last time.
+                before = steps;
+            } else if steps != before {
+                return;
+            }
+            if worked {
+                continue;
+            }
+            let sleep = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
+            // More to send but no buffer, or a closed window: transmissions complete without waking anybody.
+            let sleep = if more { sleep.min(PASSIVE) } else { sleep };
+            self.wake.wait(&self.link_fds, sleep);
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine(wake {})", self.shared.wake.as_raw_fd())
+    }
+}

@@ -1,23 +1,24 @@
 //! Where frames go: a [`Link`] takes frames from and gives frames to a network.
 
 mod capture;
+pub mod device;
 mod ethernet;
 pub mod fault;
+mod neighbour;
+pub mod netlink;
 mod tapped;
+pub mod xdp;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use crate::frame::Frame;
+pub use crate::frame::Hop;
 use crate::time::Instant;
 
 pub use capture::Capture;
 pub use ethernet::{EthernetHeader, Mac, VlanTag};
 pub use tapped::Tapped;
-
-/// The next hop towards an IP address, a small number that the link gave out in [`Link::hop`] and understands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Hop(pub u32);
 
 /// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.
 ///
@@ -88,6 +89,15 @@ pub enum HopError {
         destination: IpAddr,
         /// The interface that the kernel chose.
         interface: String,
+    },
+    /// The destination is one of this host's own addresses.
+    #[error("{0} is this host's own address: packets to it do not leave by this link")]
+    OwnAddress(IpAddr),
+    /// The link's table of hops is full.
+    #[error("more than {limit} destinations on one device")]
+    TooMany {
+        /// The size of the table.
+        limit: usize,
     },
     /// The kernel did not answer.
     #[error("the kernel did not answer a route query for {0}: {1}")]

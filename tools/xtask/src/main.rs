@@ -1,2 +1,78 @@
-//! `cargo xtask`.
-fn main() {}
+//! `cargo xtask`: set-up, demo, tests, benches and the rxe rig. Exit status 2 for a wrong command line, 1 for a failure.
+#![allow(clippy::disallowed_methods, reason = "it times and waits for other programs")]
+
+mod bench;
+mod demo;
+mod lab;
+mod rxe;
+mod setup;
+mod stage;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  setup                 install what is missing (Debian packages, scapy under target/)
+  demo                  two peers over AF_XDP in two namespaces, captured and verified
+  test [--full]         what CI runs; --full: every matrix
+  bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth
+  lab                   two namespaces and a cable to try things in
+  rxe build             build the kernel rxe machine's image
+  rxe up [--n N] [--mtu M] [--memory MIB] [--share DIR] [--no-rxe]
+                        boot N machines (1 or 2) on a bridge; they stay until `rxe down`
+  rxe exec VM COMMAND…  run a shell command in machine vm0 or vm1
+  rxe put VM FILE PATH  copy a program, with its libraries, into a machine
+  rxe capture FILE      capture the bridge's RoCE frames until interrupted
+  rxe status            the namespaces and machines of the running lab
+  rxe down              stop them";
+
+/// Why a command ended without success.
+pub(crate) enum Failure {
+    /// The command line is wrong.
+    Usage(String),
+    /// The work failed.
+    Failed(String),
+    /// A program of ours ended with this status, and has said why.
+    Status(u8),
+}
+
+impl From<rxe_rig::RigError> for Failure {
+    fn from(error: rxe_rig::RigError) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// What a subcommand ends with.
+pub(crate) type Outcome = Result<(), Failure>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.split_first() {
+        Some((&"setup", rest)) => setup::run(rest),
+        Some((&"demo", rest)) => demo::run(rest),
+        Some((&"test", rest)) => test::run(rest),
+        Some((&"bench", rest)) => bench::run(rest),
+        Some((&"lab", rest)) => lab::run(rest),
+        Some((&"rxe", rest)) => rxe::run(rest),
+        Some((&("help" | "--help" | "-h"), _)) => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        Some((other, _)) => Err(Failure::Usage(format!("there is no command {other}"))),
+        None => Err(Failure::Usage("a command is missing".into())),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(text)) => {
+            eprintln!("xtask: {text}\n{USAGE}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(text)) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Status(status)) => ExitCode::from(status),
+    }
+}

@@ -1,0 +1,68 @@
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::time::Duration;
+
+/// An event descriptor that wakes a sleeping thread.
+pub(super) struct Wake {
+    fd: OwnedFd,
+}
+
+impl Wake {
+    pub fn new() -> io::Result<Wake> {
+        // SAFETY: no pointers are involved.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(Wake { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Ends the current [`wait`](Wake::wait), or the next one.
+    pub fn signal(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: `one` is eight readable bytes. It can fail only when 2^64 signals are pending, which is as good.
+        unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Sleeps until a signal, until one of `fds` is readable, or for `timeout`.
+    pub fn wait(&self, fds: &[RawFd], timeout: Duration) {
+        /// Descriptors of a link at the most: its queues' sockets and netlink.
+        const MAX_FDS: usize = 66;
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polled: arrayvec::ArrayVec<libc::pollfd, MAX_FDS> = arrayvec::ArrayVec::new();
+        polled.push(entry(self.fd.as_raw_fd()));
+        polled.extend(fds.iter().take(MAX_FDS - 1).map(|&fd| entry(fd)));
+        let limit = libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos() as libc::c_long,
+        };
+        // SAFETY: `polled` and `limit` live until the call returns.
+        unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &limit, std::ptr::null()) };
+        let mut count = [0u8; 8];
+        // SAFETY: `count` is eight writable bytes; the descriptor does not block.
+        unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}
+
+impl AsRawFd for Wake {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Runs `spawn` with all signals blocked, so that the thread it makes never gets one: programs' handlers must run in
+/// their own threads.
+pub(super) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are plain memory that the calls fill.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        let mut before = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let result = spawn();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}

@@ -1,0 +1,434 @@
+//! Devices: the interfaces that RoCE can run over, their GIDs, and what keeps a link from being opened on them.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::netlink::{self, Interface, Mac, Netlink};
+use super::xdp::{MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES};
+
+/// What an IP packet carries beside its payload at the most: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 bytes. The kernel's
+/// rxe takes the same 80 off the interface's MTU, so both choose the same path MTU.
+const HEADER_BYTES: usize = 80;
+
+/// A network interface as an RDMA device of one port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The interface's name, and the device's.
+    pub name: String,
+    /// The kernel's number of the interface.
+    pub index: u32,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// The largest IP packet in bytes.
+    pub mtu: usize,
+    /// Set up by the administrator.
+    pub up: bool,
+    /// The other end is there.
+    pub carrier: bool,
+    /// Receive queues.
+    pub rx_queues: u32,
+    /// The memory node it is attached to; `None` for virtual interfaces and machines with one node.
+    pub numa_node: Option<u32>,
+    /// Megabits a second, where the interface says so.
+    pub speed_mbps: Option<u32>,
+    /// The GID table, from index 0 on.
+    pub gids: Vec<Gid>,
+    /// The largest payload of a packet over AF_XDP: 256, 512, 1024, 2048 or 4096 bytes.
+    pub active_mtu: u32,
+    /// Whether each link mode can be opened.
+    pub link_modes: Vec<LinkMode>,
+}
+
+/// An entry of a device's GID table. All are RoCE v2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// The GID; `::ffff:a.b.c.d` for an IPv4 address.
+    pub address: Ipv6Addr,
+    /// The interface that has the address: the device's, or a VLAN interface on it.
+    pub interface: String,
+    /// The VLAN that packets from this GID are in.
+    pub vlan: Option<u16>,
+}
+
+impl Gid {
+    /// The address in packets: IPv4 for a mapped one.
+    pub fn ip(&self) -> IpAddr {
+        IpAddr::V6(self.address).to_canonical()
+    }
+}
+
+/// A way to open a link on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkMode {
+    /// `xdp` or `udp`.
+    pub name: &'static str,
+    /// What keeps it from being opened; one line each, with its remedy. Empty: nothing.
+    pub missing: Vec<String>,
+    /// What works less well than it could; one line each.
+    pub limits: Vec<String>,
+}
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// There is no such device.
+    #[error("no device {name}; there {}", list(known))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The devices there are.
+        known: Vec<String>,
+    },
+    /// No interface can be used.
+    #[error("no usable device: no Ethernet interface is up with a carrier; see `ip link`, and `uroce devices`")]
+    None,
+    /// The kernel did not answer.
+    #[error("the kernel did not list its interfaces: {0}")]
+    Netlink(#[from] io::Error),
+}
+
+fn list(known: &[String]) -> String {
+    if known.is_empty() { "are none".to_owned() } else { format!("are {}", known.join(", ")) }
+}
+
+impl Device {
+    /// All Ethernet interfaces of the calling thread's network namespace, by their number, usable or not.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn list() -> Result<Vec<Device>, DeviceError> {
+        let interfaces = Netlink::open()?.interfaces()?;
+        let host = Host::read();
+        let mut devices: Vec<Device> = interfaces
+            .iter()
+            // VLANs are part of the device below them.
+            .filter(|i| i.mac.is_some() && !i.loopback && i.vlan.is_none())
+            .filter_map(|i| device(i, &interfaces, &host))
+            .collect();
+        devices.sort_by_key(|d| d.index);
+        Ok(devices)
+    }
+
+    /// The device of that name, or the first usable one.
+    ///
+    /// # Errors
+    /// When there is no such device, or none at all that is usable.
+    pub fn find(name: Option<&str>) -> Result<Device, DeviceError> {
+        let devices = Device::list()?;
+        match name {
+            None => devices.into_iter().find(Device::is_usable).ok_or(DeviceError::None),
+            Some(name) => {
+                let known = devices.iter().map(|d| d.name.clone()).collect();
+                let found = devices.into_iter().find(|d| d.name == name);
+                found.ok_or_else(|| DeviceError::Unknown { name: name.to_owned(), known })
+            }
+        }
+    }
+
+    /// Whether packets can pass: up, with a carrier, and an MTU that holds the smallest path MTU.
+    pub fn is_usable(&self) -> bool {
+        self.up && self.carrier && self.active_mtu > 0
+    }
+}
+
+/// The largest path MTU for IP packets of `max_packet_bytes`: 256, 512, 1024, 2048 or 4096; 0 when not even 256 fits.
+pub fn active_mtu(max_packet_bytes: usize) -> u32 {
+    let payload = max_packet_bytes.saturating_sub(HEADER_BYTES);
+    [4096, 2048, 1024, 512, 256].into_iter().find(|&mtu| mtu as usize <= payload).unwrap_or(0)
+}
+
+/// What the whole host has or lacks.
+struct Host {
+    missing_capabilities: Vec<&'static str>,
+    kernel: Option<(u32, u32)>,
+    has_af_xdp: bool,
+    lockable_bytes: Option<u64>,
+}
+
+impl Host {
+    fn read() -> Host {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        Host {
+            missing_capabilities: missing_capabilities(),
+            kernel: release.as_deref().and_then(kernel_version),
+            has_af_xdp: has_af_xdp(),
+            lockable_bytes: lockable_bytes(),
+        }
+    }
+}
+
+fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Device> {
+    let mut xdp = LinkMode { name: "xdp", missing: Vec::new(), limits: Vec::new() };
+    let mut udp = LinkMode { name: "udp", missing: Vec::new(), limits: Vec::new() };
+    let name = &interface.name;
+    if !interface.up {
+        xdp.missing.push(format!("the interface is down: ip link set {name} up"));
+    } else if !interface.carrier {
+        xdp.missing.push("no carrier: the cable, or the other end of the pair, is missing or down".to_owned());
+    }
+    if active_mtu(interface.mtu) == 0 {
+        xdp.missing.push(format!("MTU {} is too small for RoCE: ip link set {name} mtu 1500", interface.mtu));
+    }
+    udp.missing.clone_from(&xdp.missing);
+    if !interface.addresses.iter().any(|a| !a.is_loopback()) {
+        udp.missing.push(format!("no IP address: ip addr add ADDRESS dev {name}"));
+    }
+    if !host.has_af_xdp {
+        xdp.missing.push("this kernel has no AF_XDP: one with CONFIG_XDP_SOCKETS=y is needed".to_owned());
+    }
+    if !host.missing_capabilities.is_empty() {
+        let missing = &host.missing_capabilities;
+        xdp.missing.push(format!(
+            "{} missing: run as root, or setcap {}+ep PROGRAM",
+            missing.join(", "),
+            missing.join(",").to_lowercase()
+        ));
+    }
+    if interface.has_xdp_program {
+        xdp.missing.push(format!("another XDP program is attached: end its owner, or ip link set {name} xdp off"));
+    }
+    if let Some(bytes) = host.lockable_bytes
+        && bytes < DEFAULT_UMEM_BYTES
+    {
+        xdp.missing.push(format!(
+            "only {} KiB of memory can be locked: ulimit -l {}, or CAP_IPC_LOCK",
+            bytes / 1024,
+            DEFAULT_UMEM_BYTES / 1024
+        ));
+    }
+    let multi_buffer = host.kernel.is_none_or(|version| version >= (6, 6));
+    let limit = if multi_buffer { MULTI_BUFFER_PACKET_BYTES } else { SINGLE_BUFFER_PACKET_BYTES };
+    if interface.mtu > limit && active_mtu(interface.mtu) > active_mtu(limit) {
+        let least = "kernel 6.6 (multi-buffer AF_XDP) lifts it";
+        xdp.limits.push(format!(
+            "path MTU {} although the interface's MTU is {}: {least}",
+            active_mtu(limit),
+            interface.mtu
+        ));
+    }
+    Some(Device {
+        name: name.clone(),
+        index: interface.index,
+        mac: interface.mac?,
+        mtu: interface.mtu,
+        up: interface.up,
+        carrier: interface.carrier,
+        rx_queues: interface.rx_queues,
+        numa_node: sysfs(interface, "device/numa_node"),
+        speed_mbps: sysfs(interface, "speed"),
+        gids: gids(interface, all),
+        active_mtu: active_mtu(interface.mtu.min(limit)),
+        link_modes: vec![xdp, udp],
+    })
+}
+
+/// The default memory of an AF_XDP link: what must be lockable.
+const DEFAULT_UMEM_BYTES: u64 = (4096 + 2 * 512) * 4096;
+
+/// The GID table as the kernel's RDMA core makes it: first the link-local address made from the MAC, whether IPv6 is on
+/// or not, then IPv4 addresses, then the other IPv6 ones; those of VLAN interfaces behind the device's own.
+fn gids(interface: &Interface, all: &[Interface]) -> Vec<Gid> {
+    let mut gids: Vec<Gid> = Vec::new();
+    let mut add = |interface: &Interface, address: Ipv6Addr| {
+        let gid = Gid { address, interface: interface.name.clone(), vlan: interface.vlan.map(|v| v.id) };
+        if !gids.contains(&gid) {
+            gids.push(gid);
+        }
+    };
+    let uppers = all.iter().filter(|i| i.vlan.is_some_and(|v| v.lower == interface.index));
+    for (at, on) in std::iter::once(interface).chain(uppers).enumerate() {
+        if let (0, Some(mac)) = (at, on.mac) {
+            add(on, netlink::link_local(mac));
+        }
+        for address in &on.addresses {
+            if let IpAddr::V4(ip) = address {
+                add(on, ip.to_ipv6_mapped());
+            }
+        }
+        for address in &on.addresses {
+            if let IpAddr::V6(ip) = address {
+                add(on, *ip);
+            }
+        }
+    }
+    gids
+}
+
+/// A number from sysfs, if sysfs shows this very interface: it is mounted for one namespace, maybe another one.
+fn sysfs<T: std::str::FromStr>(interface: &Interface, file: &str) -> Option<T> {
+    let folder = format!("/sys/class/net/{}", interface.name);
+    let read = |file: &str| fs::read_to_string(format!("{folder}/{file}")).ok();
+    let mac = interface.mac?.map(|b| format!("{b:02x}")).join(":");
+    if read("ifindex")?.trim() != interface.index.to_string() || read("address")?.trim() != mac {
+        return None;
+    }
+    // Unknown ones are -1.
+    read(file)?.trim().parse().ok()
+}
+
+/// `6.18.4-generic` → (6, 18)
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.trim().split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn has_af_xdp() -> bool {
+    // SAFETY: makes a socket and closes it; the descriptor is used by nobody else.
+    unsafe {
+        let socket = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        if socket >= 0 {
+            libc::close(socket);
+            return true;
+        }
+    }
+    // EPERM: it is there, but not for us.
+    io::Error::last_os_error().raw_os_error() != Some(libc::EAFNOSUPPORT)
+}
+
+/// How many bytes may be locked; `None`: any number.
+fn lockable_bytes() -> Option<u64> {
+    const IPC_LOCK: u32 = 14;
+    if effective_capabilities().is_some_and(|bits| bits >> IPC_LOCK & 1 == 1) {
+        return None;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The capabilities AF_XDP needs that the calling thread does not have.
+pub(crate) fn missing_capabilities() -> Vec<&'static str> {
+    /// Bits of linux/capability.h.
+    const NET_ADMIN: u32 = 12;
+    const NET_RAW: u32 = 13;
+    const SYS_ADMIN: u32 = 21;
+    const BPF: u32 = 39;
+    let Some(effective) = effective_capabilities() else { return Vec::new() };
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    let mut missing = Vec::new();
+    if !has(NET_RAW) {
+        missing.push("CAP_NET_RAW");
+    }
+    if !has(NET_ADMIN) {
+        missing.push("CAP_NET_ADMIN");
+    }
+    if !has(BPF) && !has(SYS_ADMIN) {
+        missing.push("CAP_BPF");
+    }
+    missing
+}
+
+/// The CapEff bits of the calling thread; `None` without /proc, where only trying tells.
+fn effective_capabilities() -> Option<u64> {
+    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::netlink::Vlan;
+
+    #[test]
+    fn path_mtu_is_the_largest_that_fits_with_all_headers() {
+        for (mtu, expected) in [
+            (300, 0),
+            (335, 0),
+            (336, 256),
+            (1280, 1024),
+            (1500, 1024),
+            (2300, 2048),
+            (4175, 2048),
+            (4176, 4096),
+            (9000, 4096),
+        ] {
+            assert_eq!(active_mtu(mtu), expected, "MTU {mtu}");
+        }
+        assert_eq!((active_mtu(SINGLE_BUFFER_PACKET_BYTES), active_mtu(MULTI_BUFFER_PACKET_BYTES)), (2048, 4096));
+    }
+
+    fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
+        Interface {
+            index,
+            name: name.into(),
+            mac: Some([0x02, 0, 0, 0, 0, index as u8]),
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            rx_queues: 1,
+            tx_queues: 1,
+            kind: None,
+            vlan: None,
+            has_xdp_program: false,
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn gid_table_begins_with_the_mac_then_ipv4_then_ipv6_and_vlans_behind() {
+        let eth = interface(2, "eth0", &["2001:db8::1", "10.0.0.1", "fe80::ff:fe00:2", "fe80::77", "10.0.0.2"]);
+        let mut vlan = interface(3, "eth0.9", &["10.9.0.1"]);
+        vlan.vlan = Some(Vlan { lower: 2, id: 9, ethertype: 0x8100 });
+        let table = gids(&eth, &[eth.clone(), vlan]);
+        let text: Vec<String> = table.iter().map(|g| format!("{} {} {:?}", g.ip(), g.interface, g.vlan)).collect();
+        assert_eq!(
+            text,
+            [
+                "fe80::ff:fe00:2 eth0 None",
+                "10.0.0.1 eth0 None",
+                "10.0.0.2 eth0 None",
+                "2001:db8::1 eth0 None",
+                "fe80::77 eth0 None",
+                "10.9.0.1 eth0.9 Some(9)",
+            ]
+        );
+        // IPv6 off, no address at all: GID 0 is still there.
+        let bare = interface(4, "eth1", &[]);
+        assert_eq!(gids(&bare, &[]).len(), 1);
+    }
+
+    #[test]
+    fn what_is_missing_is_said_in_lines_with_a_remedy() {
+        let host = Host {
+            missing_capabilities: vec!["CAP_NET_RAW", "CAP_BPF"],
+            kernel: Some((6, 1)),
+            has_af_xdp: false,
+            lockable_bytes: Some(8 << 20),
+        };
+        let mut eth = interface(2, "eth0", &[]);
+        (eth.up, eth.mtu, eth.has_xdp_program) = (false, 9000, true);
+        let device = device(&eth, &[], &host).unwrap();
+        let [xdp, udp] = device.link_modes.as_slice() else { panic!("two modes") };
+        assert_eq!(
+            xdp.missing,
+            [
+                "the interface is down: ip link set eth0 up",
+                "this kernel has no AF_XDP: one with CONFIG_XDP_SOCKETS=y is needed",
+                "CAP_NET_RAW, CAP_BPF missing: run as root, or setcap cap_net_raw,cap_bpf+ep PROGRAM",
+                "another XDP program is attached: end its owner, or ip link set eth0 xdp off",
+                "only 8192 KiB of memory can be locked: ulimit -l 20480, or CAP_IPC_LOCK",
+            ]
+        );
+        assert_eq!(
+            xdp.limits,
+            ["path MTU 2048 although the interface's MTU is 9000: kernel 6.6 (multi-buffer AF_XDP) lifts it"]
+        );
+        assert_eq!(
+            udp.missing,
+            ["the interface is down: ip link set eth0 up", "no IP address: ip addr add ADDRESS dev eth0"]
+        );
+        assert_eq!((device.active_mtu, device.is_usable()), (2048, false));
+    }
+
+    #[test]
+    fn kernel_versions_are_read() {
+        assert_eq!(kernel_version("6.18.4-generic\n"), Some((6, 18)));
+        assert_eq!(kernel_version("6.1.0-13-amd64"), Some((6, 1)));
+        assert_eq!(kernel_version("5.15"), Some((5, 15)));
+        assert_eq!(kernel_version("?"), None);
+    }
+}

@@ -1,0 +1,552 @@
+//! Next hops: which Ethernet header a packet to a destination gets, by the kernel's routes and neighbours.
+//!
+//! The kernel does the asking (ARP, neighbour discovery); its answers arrive on a netlink socket. Packets to a
+//! neighbour that is not known yet wait here, few and not for long.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
+use super::{Hop, HopError};
+use crate::time::{Duration, Instant};
+
+/// Packets that wait for one neighbour; more are dropped. The kernel's own queue holds about as many (unres_qlen_bytes
+/// of 212,992 is some 90 packets of 2 KiB, net/core/neighbour.c).
+const WAITING_PACKETS: usize = 64;
+
+/// How often an unknown neighbour is asked for before its packets are dropped. Each time the kernel itself asks three
+/// times (mcast_solicit).
+const ASK_TRIES: u32 = 3;
+
+/// How long between two such requests: the kernel's three tries take a second each (retrans_time_ms).
+const ASK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How long a neighbour that did not answer is left alone, so that retransmissions do not become a storm of ARP.
+const FAILED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often the kernel is told that a stale neighbour is in use. It confirms within 5 s (delay_first_probe_time).
+const STALE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often the event socket is looked at: seldom when nothing is awaited (a system call costs as much as a packet).
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+const LOOK_INTERVAL_WAITING: Duration = Duration::from_micros(50);
+
+/// Next hops of one device. A hop costs some 200 bytes; a program with more peers than this has another problem.
+const MAX_HOPS: usize = 1 << 16;
+
+/// The Ethernet header of a next hop, but for the EtherType of the packet that follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EthernetHeader {
+    bytes: [u8; 18],
+    len: u8,
+}
+
+impl EthernetHeader {
+    pub(crate) fn new(destination: Mac, source: Mac, tag: Option<(u16, u16)>) -> EthernetHeader {
+        let mut bytes = [0; 18];
+        bytes[..6].copy_from_slice(&destination);
+        bytes[6..12].copy_from_slice(&source);
+        let len = match tag {
+            None => 14,
+            Some((id, ethertype)) => {
+                bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
+                bytes[14..16].copy_from_slice(&(id & 0x0fff).to_be_bytes());
+                18
+            }
+        };
+        EthernetHeader { bytes, len }
+    }
+
+    /// 14, or 18 with a VLAN tag.
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Writes the header in front of an IP packet, whose version says which EtherType it is.
+    pub(crate) fn write(&self, to: &mut [u8], ip_version: u8) {
+        let len = self.len();
+        to[..len].copy_from_slice(&self.bytes[..len]);
+        let ethertype: u16 = if ip_version == 6 { 0x86dd } else { 0x0800 };
+        to[len - 2..len].copy_from_slice(&ethertype.to_be_bytes());
+    }
+}
+
+/// What can be done with a packet to a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Send it behind this header.
+    Send(EthernetHeader),
+    /// Let it wait.
+    Wait,
+    /// Drop it: there is no route any more, or the neighbour does not answer.
+    Drop,
+}
+
+/// A packet that waited, and what became of its neighbour.
+#[derive(Debug)]
+pub(crate) struct Released<W> {
+    pub(crate) packet: W,
+    /// `None`: the neighbour did not answer.
+    pub(crate) header: Option<EthernetHeader>,
+}
+
+/// The table of next hops of one interface; `W` is what the link remembers of a packet that waits.
+pub(crate) struct NextHops<W> {
+    netlink: Netlink,
+    events: Events,
+    interface: u32,
+    /// The interface and the VLAN interfaces on top of it.
+    interfaces: Vec<Interface>,
+    hops: Vec<HopEntry>,
+    by_addresses: HashMap<(IpAddr, IpAddr), u32>,
+    neighbours: Vec<Entry<W>>,
+    by_next_hop: HashMap<(u32, IpAddr), u32>,
+    /// Packets waiting in all entries.
+    waiting: usize,
+    /// Entries in need of attention from `poll`.
+    busy: Vec<u32>,
+    next_look: Instant,
+    counters: Counters,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Neighbours that the kernel was asked for.
+    pub(crate) asked: u64,
+    /// Neighbours that did not answer.
+    pub(crate) failed: u64,
+    /// Times all routes were looked up again because of a change.
+    pub(crate) refreshed: u64,
+}
+
+struct HopEntry {
+    source: IpAddr,
+    destination: IpAddr,
+    /// `None` while there is no route.
+    neighbour: Option<u32>,
+}
+
+struct Entry<W> {
+    interface: u32,
+    address: IpAddr,
+    /// The Ethernet address where it follows from the IP address.
+    fixed_mac: Option<Mac>,
+    state: State,
+    /// The kernel says the entry is stale; since when it was last told of our use.
+    stale: bool,
+    told_at: Option<Instant>,
+    in_busy: bool,
+    waiting: VecDeque<W>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Known(EthernetHeader),
+    /// Not asked for yet.
+    Unknown,
+    Asking {
+        since: Instant,
+        tries: u32,
+    },
+    Failed {
+        since: Instant,
+    },
+}
+
+impl<W> NextHops<W> {
+    /// Opens the sockets in the calling thread's network namespace.
+    pub(crate) fn open(interface: u32) -> io::Result<NextHops<W>> {
+        // Events first: what changes while the tables are read is then not missed.
+        let events = Events::open()?;
+        let mut netlink = Netlink::open()?;
+        let interfaces = own_interfaces(&mut netlink, interface)?;
+        Ok(NextHops {
+            netlink,
+            events,
+            interface,
+            interfaces,
+            hops: Vec::new(),
+            by_addresses: HashMap::default(),
+            neighbours: Vec::new(),
+            by_next_hop: HashMap::default(),
+            waiting: 0,
+            busy: Vec::new(),
+            next_look: Instant::ZERO,
+            counters: Counters::default(),
+        })
+    }
+
+    /// The hop from `source` to `destination`; the same one for the same addresses.
+    pub(crate) fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
+        let (source, destination) = (source.to_canonical(), destination.to_canonical());
+        if let Some(&index) = self.by_addresses.get(&(source, destination)) {
+            if self.hops[index as usize].neighbour.is_none() {
+                self.hops[index as usize].neighbour = Some(self.resolve(source, destination)?);
+            }
+            return Ok(Hop(index));
+        }
+        if self.hops.len() >= MAX_HOPS {
+            return Err(HopError::TooMany { limit: MAX_HOPS });
+        }
+        let neighbour = Some(self.resolve(source, destination)?);
+        let index = self.hops.len() as u32;
+        self.hops.push(HopEntry { source, destination, neighbour });
+        self.by_addresses.insert((source, destination), index);
+        Ok(Hop(index))
+    }
+
+    /// What to do with a packet to `hop` now. After [`Step::Wait`], [`NextHops::wait`] takes it.
+    pub(crate) fn step(&mut self, now: Instant, hop: Hop) -> Step {
+        let Some(index) = self.hops.get(hop.0 as usize).and_then(|h| h.neighbour) else { return Step::Drop };
+        let entry = &mut self.neighbours[index as usize];
+        match entry.state {
+            State::Known(header) => {
+                if entry.stale && !entry.in_busy {
+                    entry.in_busy = true;
+                    self.busy.push(index);
+                }
+                Step::Send(header)
+            }
+            State::Failed { since } if now.saturating_since(since) < FAILED_INTERVAL => Step::Drop,
+            State::Failed { .. } => {
+                entry.state = State::Unknown;
+                Step::Wait
+            }
+            State::Unknown | State::Asking { .. } => Step::Wait,
+        }
+    }
+
+    /// Lets a packet wait; gives it back when too many wait already.
+    pub(crate) fn wait(&mut self, hop: Hop, packet: W) -> Result<(), W> {
+        let Some(index) = self.hops.get(hop.0 as usize).and_then(|h| h.neighbour) else { return Err(packet) };
+        let entry = &mut self.neighbours[index as usize];
+        if entry.waiting.len() >= WAITING_PACKETS {
+            return Err(packet);
+        }
+        entry.waiting.push_back(packet);
+        self.waiting += 1;
+        if !entry.in_busy {
+            entry.in_busy = true;
+            self.busy.push(index);
+            // Ask at the next poll, not at the next look.
+            self.next_look = Instant::ZERO;
+        }
+        Ok(())
+    }
+
+    /// Hears what the kernel has to say, asks for neighbours, and appends the packets whose waiting is over to
+    /// `released`. Cheap when nothing is awaited and the last look was not long ago.
+    pub(crate) fn poll(&mut self, now: Instant, released: &mut Vec<Released<W>>) {
+        if now < self.next_look {
+            return;
+        }
+        self.read_events(now, released);
+        for at in (0..self.busy.len()).rev() {
+            let index = self.busy[at];
+            if !self.attend(now, index, released) {
+                self.neighbours[index as usize].in_busy = false;
+                self.busy.swap_remove(at);
+            }
+        }
+        self.next_look = now + if self.waiting > 0 { LOOK_INTERVAL_WAITING } else { LOOK_INTERVAL };
+    }
+
+    /// When [`NextHops::poll`] has something to do without an event.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let due = |&index: &u32| match self.neighbours[index as usize].state {
+            State::Asking { since, .. } => since + ASK_INTERVAL,
+            _ => self.next_look,
+        };
+        self.busy.iter().map(due).min()
+    }
+
+    /// Packets that wait for neighbours.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// What happened so far.
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Readable when the kernel reports a change.
+    pub(crate) fn event_fd(&self) -> RawFd {
+        self.events.as_raw_fd()
+    }
+
+    fn read_events(&mut self, now: Instant, released: &mut Vec<Released<W>>) {
+        let NextHops { events, by_next_hop, neighbours, interfaces, waiting, counters, .. } = self;
+        let mut topology = false;
+        let mut lost = false;
+        events.read(|event| match event {
+            Event::Topology => topology = true,
+            Event::Lost => lost = true,
+            Event::Neighbour(news) => {
+                if let Some(&index) = by_next_hop.get(&(news.interface, news.address)) {
+                    let entry = &mut neighbours[index as usize];
+                    entry.hear(now, news, interfaces, counters);
+                    *waiting -= entry.release(released);
+                }
+            }
+        });
+        if topology || lost {
+            self.refresh(now, lost, released);
+        }
+    }
+
+    /// Asks, or asks again, for a neighbour. False when there is nothing more to do for it.
+    fn attend(&mut self, now: Instant, index: u32, released: &mut Vec<Released<W>>) -> bool {
+        let entry = &mut self.neighbours[index as usize];
+        let (interface, address) = (entry.interface, entry.address);
+        match entry.state {
+            State::Known(_) => {
+                if entry.stale && entry.told_at.is_none_or(|at| now.saturating_since(at) >= STALE_INTERVAL) {
+                    entry.told_at = Some(now);
+                    entry.stale = false;
+                    self.counters.asked += 1;
+                    // If it fails the old address goes on being used, as it was until now.
+                    let _ = self.netlink.use_neighbour(interface, address);
+                }
+                false
+            }
+            State::Asking { since, .. } if now.saturating_since(since) < ASK_INTERVAL => true,
+            State::Asking { tries, .. } if tries >= ASK_TRIES => {
+                entry.state = State::Failed { since: now };
+                self.counters.failed += 1;
+                self.waiting -= entry.release(released);
+                false
+            }
+            State::Unknown | State::Asking { .. } => {
+                let tries = if let State::Asking { tries, .. } = entry.state { tries } else { 0 };
+                entry.state = State::Asking { since: now, tries: tries + 1 };
+                self.counters.asked += 1;
+                let _ = self.netlink.use_neighbour(interface, address);
+                true
+            }
+            State::Failed { .. } => false,
+        }
+    }
+
+    /// Looks everything up again after a change of interfaces, addresses or routes.
+    fn refresh(&mut self, now: Instant, neighbours_too: bool, released: &mut Vec<Released<W>>) {
+        self.counters.refreshed += 1;
+        if let Ok(interfaces) = own_interfaces(&mut self.netlink, self.interface)
+            && interfaces != self.interfaces
+        {
+            self.interfaces = interfaces;
+            // Our own MAC address or a VLAN's tag may have changed: headers are made anew.
+            for entry in &mut self.neighbours {
+                entry.state = match (entry.state, entry.fixed_mac) {
+                    (_, Some(mac)) => {
+                        header(&self.interfaces, entry.interface, mac).map_or(State::Unknown, State::Known)
+                    }
+                    (State::Known(_), None) => State::Unknown,
+                    (state, None) => state,
+                };
+            }
+            self.load_neighbours(now, released);
+        } else if neighbours_too {
+            self.load_neighbours(now, released);
+        }
+        for index in 0..self.hops.len() {
+            let HopEntry { source, destination, .. } = self.hops[index];
+            self.hops[index].neighbour = self.resolve(source, destination).ok();
+        }
+    }
+
+    fn load_neighbours(&mut self, now: Instant, released: &mut Vec<Released<W>>) {
+        let Ok(all) = self.netlink.neighbours() else { return };
+        for news in all {
+            if let Some(&index) = self.by_next_hop.get(&(news.interface, news.address)) {
+                let entry = &mut self.neighbours[index as usize];
+                entry.hear(now, news, &self.interfaces, &mut self.counters);
+                self.waiting -= entry.release(released);
+            }
+        }
+    }
+
+    /// The neighbour that a packet goes to first.
+    fn resolve(&mut self, source: IpAddr, destination: IpAddr) -> Result<u32, HopError> {
+        let interface = self.sending_interface(source, destination);
+        let route = self
+            .netlink
+            .route(source, destination, interface)
+            .map_err(|error| HopError::Netlink(destination, error.to_string()))?;
+        let route = match route {
+            Some(Route { kind: RouteKind::Unreachable, .. }) => return Err(HopError::NoRoute(source, destination)),
+            Some(route) => route,
+            // Where IPv6 is off there are no routes for it, but link-local addresses are made from MACs anyway.
+            None => match destination {
+                IpAddr::V6(ip) if ip.is_unicast_link_local() && netlink::mac_of_link_local(ip).is_some() => Route {
+                    kind: RouteKind::Unicast,
+                    interface: interface.unwrap_or(self.interface),
+                    next_hop: destination,
+                },
+                _ => return Err(HopError::NoRoute(source, destination)),
+            },
+        };
+        let own = |i: &Interface| i.addresses.contains(&destination);
+        if route.kind == RouteKind::Local || self.interfaces.iter().any(own) {
+            return Err(HopError::OwnAddress(destination));
+        }
+        let Some(via) = self.interfaces.iter().find(|i| i.index == route.interface) else {
+            return Err(HopError::OtherInterface { destination, interface: self.name_of(route.interface) });
+        };
+        let fixed_mac = match route.kind {
+            RouteKind::Broadcast => Some([0xff; 6]),
+            RouteKind::Multicast => Some(netlink::multicast_mac(destination)),
+            _ if destination.is_multicast() => Some(netlink::multicast_mac(destination)),
+            _ => None,
+        };
+        // The neighbour of a group is the group itself, also behind a gateway.
+        let next_hop = if fixed_mac.is_some() { destination } else { route.next_hop };
+        if let Some(&index) = self.by_next_hop.get(&(route.interface, next_hop)) {
+            return Ok(index);
+        }
+        let ipv6_is_off = via.addresses.iter().all(IpAddr::is_ipv4);
+        let fixed_mac = fixed_mac.or_else(|| match next_hop {
+            IpAddr::V6(ip) if ipv6_is_off => netlink::mac_of_link_local(ip),
+            _ => None,
+        });
+        let mut entry = Entry {
+            interface: route.interface,
+            address: next_hop,
+            fixed_mac,
+            state: State::Unknown,
+            stale: false,
+            told_at: None,
+            in_busy: false,
+            waiting: VecDeque::with_capacity(WAITING_PACKETS),
+        };
+        if let Some(mac) = fixed_mac {
+            entry.state = header(&self.interfaces, entry.interface, mac).map_or(State::Unknown, State::Known);
+        } else if let Ok(all) = self.netlink.neighbours()
+            && let Some(news) = all.into_iter().find(|n| n.interface == entry.interface && n.address == next_hop)
+            && let Some(mac) = news.mac
+            && let Some(header) = header(&self.interfaces, entry.interface, mac)
+        {
+            entry.state = State::Known(header);
+            entry.stale = news.state == Reachability::Stale;
+        }
+        let index = self.neighbours.len() as u32;
+        self.by_next_hop.insert((entry.interface, next_hop), index);
+        self.neighbours.push(entry);
+        Ok(index)
+    }
+
+    /// The interface that a destination does not name by itself: link-local and multicast ones are the same on every
+    /// interface, so it is the one that has the source address.
+    fn sending_interface(&self, source: IpAddr, destination: IpAddr) -> Option<u32> {
+        let ambiguous = destination.is_multicast()
+            || matches!(destination, IpAddr::V6(ip) if ip.is_unicast_link_local())
+            || matches!(destination, IpAddr::V4(ip) if ip.is_link_local() || ip.is_broadcast());
+        let with_source = || self.interfaces.iter().find(|i| i.addresses.contains(&source)).map(|i| i.index);
+        ambiguous.then(|| with_source().unwrap_or(self.interface))
+    }
+
+    fn name_of(&mut self, index: u32) -> String {
+        let all = self.netlink.interfaces().unwrap_or_default();
+        all.into_iter().find(|i| i.index == index).map_or_else(|| format!("interface {index}"), |i| i.name)
+    }
+}
+
+impl<W> Entry<W> {
+    fn hear(&mut self, now: Instant, news: netlink::Neighbour, interfaces: &[Interface], counters: &mut Counters) {
+        let header = news.mac.and_then(|mac| header(interfaces, self.interface, mac));
+        match (news.state, header) {
+            (Reachability::Valid | Reachability::Stale, Some(header)) => {
+                self.state = State::Known(header);
+                self.stale = news.state == Reachability::Stale;
+            }
+            (Reachability::Gone, _) => {
+                // Whoever waits goes on waiting, and the next poll asks again.
+                self.state = match self.state {
+                    State::Asking { tries, .. } => State::Asking { since: Instant::ZERO, tries },
+                    State::Failed { since } => State::Failed { since },
+                    _ => State::Unknown,
+                };
+                self.stale = false;
+            }
+            (Reachability::Failed, _) => {
+                // Nobody answered the kernel's three questions. That also happens while the interface is coming up (no
+                // link-local address to ask from during duplicate address detection), so the last try counts.
+                self.state = match self.state {
+                    State::Asking { tries, .. } if tries < ASK_TRIES => State::Asking { since: Instant::ZERO, tries },
+                    State::Asking { .. } => {
+                        counters.failed += 1;
+                        State::Failed { since: now }
+                    }
+                    State::Failed { since } => State::Failed { since },
+                    _ => State::Unknown,
+                };
+                self.stale = false;
+            }
+            // The kernel is asking.
+            _ => {}
+        }
+    }
+
+    /// Hands out the packets that need not wait any longer; returns their number.
+    fn release(&mut self, released: &mut Vec<Released<W>>) -> usize {
+        let header = match self.state {
+            State::Known(header) => Some(header),
+            State::Failed { .. } => None,
+            State::Unknown | State::Asking { .. } => return 0,
+        };
+        let number = self.waiting.len();
+        released.extend(self.waiting.drain(..).map(|packet| Released { packet, header }));
+        number
+    }
+}
+
+fn header(interfaces: &[Interface], index: u32, destination: Mac) -> Option<EthernetHeader> {
+    let interface = interfaces.iter().find(|i| i.index == index)?;
+    let tag = interface.vlan.map(|v| (v.id, v.ethertype));
+    Some(EthernetHeader::new(destination, interface.mac?, tag))
+}
+
+/// The interface and its VLAN interfaces.
+fn own_interfaces(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Interface>> {
+    let mut all = netlink.interfaces()?;
+    // A VLAN interface's tag goes onto the interface below only; two tags are not carried.
+    all.retain(|i| i.index == index || i.vlan.is_some_and(|v| v.lower == index));
+    for interface in &mut all {
+        if interface.index == index {
+            interface.vlan = None;
+        }
+        // These change by our own doing and do not matter to headers.
+        interface.has_xdp_program = false;
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ethernet_header_is_written_with_the_type_of_the_packet_and_the_tag() {
+        let mut bytes = [0xaa; 20];
+        EthernetHeader::new([1; 6], [2; 6], None).write(&mut bytes, 4);
+        assert_eq!(bytes[..15], [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0x08, 0x00, 0xaa]);
+        let tagged = EthernetHeader::new([1; 6], [2; 6], Some((0x123, 0x8100)));
+        tagged.write(&mut bytes, 6);
+        assert_eq!((tagged.len(), &bytes[12..19]), (18, &[0x81, 0x00, 0x01, 0x23, 0x86, 0xdd, 0xaa][..]));
+    }
+
+    #[test]
+    fn own_loopback_address_and_unknown_hops_are_told_apart() {
+        let lo = Netlink::open().unwrap().interfaces().unwrap().into_iter().find(|i| i.loopback).unwrap();
+        let mut hops = NextHops::<()>::open(lo.index).unwrap();
+        let own: IpAddr = "127.0.0.1".parse().unwrap();
+        assert_eq!(hops.hop(own, own), Err(HopError::OwnAddress(own)));
+        assert_eq!(hops.step(Instant::ZERO, Hop(7)), Step::Drop);
+        assert_eq!(hops.wait(Hop(7), ()), Err(()));
+        assert_eq!(hops.waiting(), 0);
+    }
+}

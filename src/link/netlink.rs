@@ -1,0 +1,534 @@
+//! What the kernel knows about interfaces and routes, asked for over rtnetlink.
+//!
+//! rtnetlink answers while the request is being sent, so nothing here waits: when the socket is empty after a request,
+//! the kernel has not answered.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, RawFd};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_core::{NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, VlanProtocol,
+};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Bytes of one read. The kernel fills a dump's reads up to 32 KiB (NLMSG_GOODSIZE, net/netlink/af_netlink.c).
+const READ_BYTES: usize = 64 * 1024;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// A network interface as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The kernel's number of the interface.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its Ethernet address; `None` on what is not Ethernet.
+    pub mac: Option<Mac>,
+    /// The largest IP packet, in bytes.
+    pub mtu: usize,
+    /// Set up by the administrator.
+    pub up: bool,
+    /// A cable, or the other end of a pair, is there and up.
+    pub carrier: bool,
+    /// It is the loopback interface.
+    pub loopback: bool,
+    /// Receive queues.
+    pub rx_queues: u32,
+    /// Transmit queues.
+    pub tx_queues: u32,
+    /// What kind of virtual interface it is, if it is one.
+    pub kind: Option<String>,
+    /// The VLAN it carries, if it is a VLAN interface.
+    pub vlan: Option<Vlan>,
+    /// An XDP program is attached to it.
+    pub has_xdp_program: bool,
+    /// Its IP addresses, in the kernel's order.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A VLAN on top of another interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// The interface below.
+    pub lower: u32,
+    /// The VLAN id, 0 to 4095.
+    pub id: u16,
+    /// The tag's EtherType: 0x8100 (802.1Q) or 0x88a8 (802.1ad).
+    pub ethertype: u16,
+}
+
+/// Where a packet leaves, by the kernel's routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) kind: RouteKind,
+    /// The interface it leaves by.
+    pub(crate) interface: u32,
+    /// Whom to hand it to: the gateway, or the destination itself.
+    pub(crate) next_hop: IpAddr,
+}
+
+/// What sort of destination a route has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteKind {
+    Unicast,
+    /// One of the host's own addresses.
+    Local,
+    Broadcast,
+    Multicast,
+    /// The route says that there is none.
+    Unreachable,
+}
+
+/// An entry of the kernel's neighbour table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    pub(crate) interface: u32,
+    pub(crate) address: IpAddr,
+    /// Known, and not declared dead.
+    pub(crate) mac: Option<Mac>,
+    pub(crate) state: Reachability,
+}
+
+/// How far a neighbour entry can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reachability {
+    /// Confirmed lately, being confirmed, or set by hand.
+    Valid,
+    /// Known, but to be confirmed when used.
+    Stale,
+    /// Being asked for.
+    Incomplete,
+    /// Nobody answered.
+    Failed,
+    /// The kernel forgot the entry: a change of the interface, or no room.
+    Gone,
+}
+
+/// Something about the network changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Neighbour(Neighbour),
+    /// Routes, addresses or interfaces: ask again.
+    Topology,
+    /// Events were lost: ask for everything again.
+    Lost,
+}
+
+/// A request socket.
+pub(crate) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    buffer: Box<[u8]>,
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's network namespace.
+    pub(crate) fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink { socket, sequence: 0, buffer: vec![0; READ_BYTES].into() })
+    }
+
+    /// All interfaces, with their addresses.
+    pub(crate) fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+        let mut interfaces: Vec<Interface> = Vec::new();
+        self.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP, |message| {
+            if let RouteNetlinkMessage::NewLink(link) = message {
+                interfaces.push(interface(&link));
+            }
+        })?;
+        self.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP, |message| {
+            if let RouteNetlinkMessage::NewAddress(message) = message
+                && let Some(address) = usable_address(&message)
+                && let Some(interface) = interfaces.iter_mut().find(|i| i.index == message.header.index)
+                && !interface.addresses.contains(&address)
+            {
+                interface.addresses.push(address);
+            }
+        })?;
+        Ok(interfaces)
+    }
+
+    /// The route that a packet from `source` to `destination` takes; `interface` narrows the question to routes by it.
+    pub(crate) fn route(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        interface: Option<u32>,
+    ) -> io::Result<Option<Route>> {
+        let mut query = RouteMessage::default();
+        let (family, bits) = family(destination);
+        query.header.address_family = family;
+        query.header.destination_prefix_length = bits;
+        query.attributes.push(RouteAttribute::Destination(RouteAddress::from(destination)));
+        if !source.is_unspecified() && source.is_ipv4() == destination.is_ipv4() {
+            query.header.source_prefix_length = bits;
+            query.attributes.push(RouteAttribute::Source(RouteAddress::from(source)));
+        }
+        if let Some(index) = interface {
+            query.attributes.push(RouteAttribute::Oif(index));
+        }
+        let mut answer = None;
+        let asked = self.request(RouteNetlinkMessage::GetRoute(query), 0, |message| {
+            if let RouteNetlinkMessage::NewRoute(message) = message {
+                answer = route(&message, destination);
+            }
+        });
+        match asked {
+            Ok(()) => Ok(answer),
+            Err(error) => match error.raw_os_error() {
+                // What the kernel says for "no route", a prohibiting one, and a source that is not ours.
+                Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL | libc::ENETDOWN) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The neighbours of the given interfaces.
+    pub(crate) fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
+        let mut all = Vec::new();
+        self.request(RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()), NLM_F_DUMP, |message| {
+            if let RouteNetlinkMessage::NewNeighbour(message) = message {
+                all.extend(neighbour(&message));
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// Tells the kernel that a packet is about to be sent to a neighbour: an unknown one is then asked for, a stale one
+    /// confirmed, as for the kernel's own packets. Needs CAP_NET_ADMIN.
+    pub(crate) fn use_neighbour(&mut self, interface: u32, address: IpAddr) -> io::Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address).0;
+        message.header.ifindex = interface;
+        message.header.state = NeighbourState::None;
+        message.header.flags = NeighbourFlags::Use;
+        message.attributes.push(NeighbourAttribute::Destination(match address {
+            IpAddr::V4(ip) => ip.into(),
+            IpAddr::V6(ip) => ip.into(),
+        }));
+        self.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_ACK, |_| ())
+    }
+
+    /// Sends a request and hands every message of the answer to `take`.
+    fn request(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        mut take: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        loop {
+            let len = match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            let mut done = false;
+            for (header, payload) in messages(&self.buffer[..len.min(READ_BYTES)]) {
+                if header.sequence_number != self.sequence {
+                    // The rest of an answer that an earlier request gave up on.
+                    continue;
+                }
+                match payload {
+                    NetlinkPayload::Done(_) => done = true,
+                    NetlinkPayload::Error(error) => match error.code {
+                        Some(code) => return Err(io::Error::from_raw_os_error(-code.get())),
+                        None => done = true,
+                    },
+                    NetlinkPayload::InnerMessage(inner) => {
+                        take(inner);
+                        // One message answers what is neither a dump nor acknowledged.
+                        done |= flags & (NLM_F_DUMP | NLM_F_ACK) == 0;
+                    }
+                    _ => {}
+                }
+            }
+            if done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A socket on which the kernel reports changes.
+pub(crate) struct Events {
+    socket: Socket,
+    buffer: Box<[u8]>,
+}
+
+impl Events {
+    /// Subscribes to changes of neighbours, routes, addresses and interfaces of the calling thread's network namespace.
+    pub(crate) fn open() -> io::Result<Events> {
+        /// RTNLGRP_* of linux/rtnetlink.h: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE.
+        const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        for group in GROUPS {
+            socket.add_membership(group)?;
+        }
+        Ok(Events { socket, buffer: vec![0; READ_BYTES].into() })
+    }
+
+    /// Hands what happened to `take`, at most 64 reads of it, so that a storm of changes holds nobody up.
+    pub(crate) fn read(&mut self, mut take: impl FnMut(Event)) {
+        for _ in 0..64 {
+            match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_DONTWAIT) {
+                Ok(len) => {
+                    for (_, payload) in messages(&self.buffer[..len.min(READ_BYTES)]) {
+                        let NetlinkPayload::InnerMessage(message) = payload else { continue };
+                        match message {
+                            RouteNetlinkMessage::NewNeighbour(message) => {
+                                neighbour(&message).map(|n| take(Event::Neighbour(n)));
+                            }
+                            RouteNetlinkMessage::DelNeighbour(message) => {
+                                let gone = |n| Neighbour { mac: None, state: Reachability::Gone, ..n };
+                                neighbour(&message).map(|n| take(Event::Neighbour(gone(n))));
+                            }
+                            _ => take(Event::Topology),
+                        }
+                    }
+                }
+                // The socket's buffer ran over.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => take(Event::Lost),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The messages in what one read brought. One that cannot be understood (newer kernels add attributes) is left out.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>)> + use<'_> {
+    std::iter::from_fn(move || {
+        loop {
+            let len = NetlinkBuffer::new_checked(bytes).ok()?.length() as usize;
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes[..len]);
+            // Messages begin at multiples of four bytes.
+            bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+            if let Ok(message) = message {
+                return Some((message.header, message.payload));
+            }
+        }
+    })
+}
+
+fn family(address: IpAddr) -> (AddressFamily, u8) {
+    match address {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    }
+}
+
+fn interface(link: &LinkMessage) -> Interface {
+    let mut interface = Interface {
+        index: link.header.index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        up: link.header.flags.contains(LinkFlags::Up),
+        carrier: link.header.flags.contains(LinkFlags::LowerUp),
+        loopback: link.header.flags.contains(LinkFlags::Loopback),
+        rx_queues: 1,
+        tx_queues: 1,
+        kind: None,
+        vlan: None,
+        has_xdp_program: false,
+        addresses: Vec::new(),
+    };
+    let mut lower = None;
+    let mut tag = None;
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => interface.mtu = *mtu as usize,
+            LinkAttribute::NumRxQueues(queues) => interface.rx_queues = (*queues).max(1),
+            LinkAttribute::NumTxQueues(queues) => interface.tx_queues = (*queues).max(1),
+            LinkAttribute::Link(index) => lower = Some(*index),
+            LinkAttribute::Address(mac) if link.header.link_layer_type == LinkLayerType::Ether => {
+                interface.mac = mac.as_slice().try_into().ok();
+            }
+            LinkAttribute::Xdp(xdp) => {
+                interface.has_xdp_program |= xdp.iter().any(|x| matches!(x, LinkXdp::ProgId(id) if *id != 0));
+            }
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    match info {
+                        LinkInfo::Kind(kind) => interface.kind = Some(kind_name(kind)),
+                        LinkInfo::Data(InfoData::Vlan(data)) => tag = Some(vlan_tag(data)),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if let (Some(lower), Some((id, ethertype))) = (lower, tag) {
+        interface.vlan = Some(Vlan { lower, id, ethertype });
+    }
+    interface
+}
+
+fn kind_name(kind: &InfoKind) -> String {
+    kind.to_string()
+}
+
+fn vlan_tag(data: &[InfoVlan]) -> (u16, u16) {
+    let (mut id, mut ethertype) = (0, 0x8100);
+    for info in data {
+        match info {
+            InfoVlan::Id(vlan) => id = *vlan,
+            InfoVlan::Protocol(VlanProtocol::Ieee8021Ad) => ethertype = 0x88a8,
+            _ => {}
+        }
+    }
+    (id, ethertype)
+}
+
+/// The address, unless it turned out to be somebody else's. The peer's address of a point-to-point link is not ours:
+/// IFA_LOCAL goes before IFA_ADDRESS.
+fn usable_address(message: &AddressMessage) -> Option<IpAddr> {
+    if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
+        return None;
+    }
+    let local = message.attributes.iter().find_map(|a| match a {
+        AddressAttribute::Local(ip) => Some(*ip),
+        _ => None,
+    });
+    local.or_else(|| {
+        message.attributes.iter().find_map(|a| match a {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        })
+    })
+}
+
+fn route(message: &RouteMessage, destination: IpAddr) -> Option<Route> {
+    let kind = match message.header.kind {
+        RouteType::Unicast | RouteType::Anycast => RouteKind::Unicast,
+        RouteType::Local => RouteKind::Local,
+        RouteType::Broadcast => RouteKind::Broadcast,
+        RouteType::Multicast => RouteKind::Multicast,
+        _ => RouteKind::Unreachable,
+    };
+    let mut interface = None;
+    let mut next_hop = destination;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(RouteAddress::Inet(ip)) => next_hop = IpAddr::V4(*ip),
+            RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => next_hop = IpAddr::V6(*ip),
+            RouteAttribute::Via(RouteVia::Inet(ip)) => next_hop = IpAddr::V4(*ip),
+            RouteAttribute::Via(RouteVia::Inet6(ip)) => next_hop = IpAddr::V6(*ip),
+            _ => {}
+        }
+    }
+    Some(Route { kind, interface: interface?, next_hop })
+}
+
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    use netlink_packet_route::neighbour::NeighbourAddress;
+    let mut address = None;
+    let mut mac = None;
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => address = Some(IpAddr::V4(*ip)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => address = Some(IpAddr::V6(*ip)),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
+            _ => {}
+        }
+    }
+    let state = match message.header.state {
+        NeighbourState::Reachable
+        | NeighbourState::Delay
+        | NeighbourState::Probe
+        | NeighbourState::Permanent
+        | NeighbourState::Noarp => Reachability::Valid,
+        NeighbourState::Stale => Reachability::Stale,
+        NeighbourState::Failed => Reachability::Failed,
+        _ => Reachability::Incomplete,
+    };
+    if matches!(state, Reachability::Incomplete | Reachability::Failed) {
+        mac = None;
+    }
+    Some(Neighbour { interface: message.header.ifindex, address: address?, mac, state })
+}
+
+/// The link-local IPv6 address that an Ethernet address gives (RFC 4291, appendix A: modified EUI-64).
+pub fn link_local(mac: Mac) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac;
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// The Ethernet address that a link-local IPv6 address was made from, if it was made from one.
+pub(crate) fn mac_of_link_local(address: Ipv6Addr) -> Option<Mac> {
+    let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = address.octets() else { return None };
+    Some([a ^ 2, b, c, d, e, f])
+}
+
+/// The Ethernet group address of an IP multicast address (RFC 1112 section 6.4, RFC 2464 section 7).
+pub(crate) fn multicast_mac(address: IpAddr) -> Mac {
+    match address {
+        IpAddr::V4(ip) => {
+            let [_, b, c, d] = Ipv4Addr::octets(&ip);
+            [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+        }
+        IpAddr::V6(ip) => {
+            let o = ip.octets();
+            [0x33, 0x33, o[12], o[13], o[14], o[15]]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RFC 4291 appendix A's rule: the universal/local bit is flipped, ff:fe goes in between.
+    #[test]
+    fn link_local_address_is_made_from_the_mac_and_leads_back_to_it() {
+        let mac = [0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde];
+        assert_eq!(link_local(mac).to_string(), "fe80::3656:78ff:fe9a:bcde");
+        assert_eq!(mac_of_link_local(link_local(mac)), Some(mac));
+        assert_eq!(mac_of_link_local("fe80::1".parse().unwrap()), None);
+        assert_eq!(mac_of_link_local("2001:db8::3656:78ff:fe9a:bcde".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn multicast_addresses_map_to_ethernet_groups() {
+        assert_eq!(multicast_mac("239.129.2.3".parse().unwrap()), [0x01, 0x00, 0x5e, 1, 2, 3]);
+        assert_eq!(multicast_mac("ff02::1:2".parse().unwrap()), [0x33, 0x33, 0, 1, 0, 2]);
+    }
+
+    #[test]
+    fn own_loopback_interface_is_listed_with_its_address() {
+        let mut netlink = Netlink::open().unwrap();
+        let all = netlink.interfaces().unwrap();
+        let lo = all.iter().find(|i| i.loopback).expect("every namespace has lo");
+        assert_eq!((lo.name.as_str(), lo.mtu > 1280), ("lo", true));
+    }
+}

@@ -1,0 +1,147 @@
+//! The BPF program: loading it, attaching it to an interface, and telling it which socket belongs to which queue.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use aya::maps::{MapError, XskMap};
+use aya::programs::{ProgramError, Xdp, XdpError, XdpMode};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+
+/// The program's object file; ELF parsers want it aligned.
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/uroce.bpf.o")));
+
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+const PROGRAM: &str = "uroce";
+const SOCKETS: &str = "xsks";
+
+/// Where in the receive path the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachMode {
+    /// In the driver: the fastest. Also called driver mode.
+    Native,
+    /// In the kernel's network stack, on any interface. Also called generic mode.
+    Skb,
+}
+
+impl AttachMode {
+    /// `native` or `skb`.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttachMode::Native => "native",
+            AttachMode::Skb => "skb",
+        }
+    }
+}
+
+/// A loaded program; dropping it detaches it.
+pub(super) struct Program {
+    ebpf: Ebpf,
+}
+
+impl Program {
+    /// Loads the program, with room for the sockets of `queues` queues.
+    pub(super) fn load(queues: u32) -> io::Result<Program> {
+        let mut ebpf = EbpfLoader::new().map_max_entries(SOCKETS, queues.max(1)).load(&OBJECT.0).map_err(ebpf_error)?;
+        xdp(&mut ebpf)?.load().map_err(program_error)?;
+        Ok(Program { ebpf })
+    }
+
+    /// Attaches the program; it stays until this value is dropped or the process ends.
+    pub(super) fn attach(&mut self, interface: u32, mode: AttachMode) -> io::Result<()> {
+        let mode = match mode {
+            AttachMode::Native => XdpMode::Driver,
+            AttachMode::Skb => XdpMode::Skb,
+        };
+        xdp(&mut self.ebpf)?.attach_to_if_index(interface, mode).map_err(program_error)?;
+        Ok(())
+    }
+
+    /// Frames of queue `queue` go to `socket` from now on.
+    pub(super) fn add_socket(&mut self, queue: u32, socket: RawFd) -> io::Result<()> {
+        let map = self.ebpf.map_mut(SOCKETS).ok_or_else(|| io::Error::other("the program has no socket map"))?;
+        let mut map = XskMap::try_from(map).map_err(map_error)?;
+        map.set(queue, socket, 0).map_err(map_error)
+    }
+}
+
+fn xdp(ebpf: &mut Ebpf) -> io::Result<&mut Xdp> {
+    let program = ebpf.program_mut(PROGRAM).ok_or_else(|| io::Error::other("the object has no program"))?;
+    program.try_into().map_err(program_error)
+}
+
+/// The kernel's error number where there is one: that is what the caller decides by.
+fn program_error(error: ProgramError) -> io::Error {
+    match error {
+        ProgramError::SyscallError(error) => error.io_error,
+        ProgramError::LoadError { io_error, .. } => io_error,
+        ProgramError::XdpError(XdpError::NetlinkError(error)) => match error.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::other(error),
+        },
+        other => io::Error::other(one_line(&other)),
+    }
+}
+
+fn map_error(error: MapError) -> io::Error {
+    match error {
+        MapError::SyscallError(error) => error.io_error,
+        MapError::CreateError { io_error, .. } => io_error,
+        other => io::Error::other(one_line(&other)),
+    }
+}
+
+fn ebpf_error(error: EbpfError) -> io::Error {
+    match error {
+        EbpfError::MapError(error) => map_error(error),
+        EbpfError::ProgramError(error) => program_error(error),
+        other => io::Error::other(one_line(&other)),
+    }
+}
+
+fn one_line(error: &dyn std::error::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of an ELF64 little-endian object's section, found by name.
+    fn section<'a>(object: &'a [u8], wanted: &str) -> &'a [u8] {
+        let u16_at = |at: usize| u16::from_le_bytes(object[at..at + 2].try_into().unwrap()) as usize;
+        let u32_at = |at: usize| u32::from_le_bytes(object[at..at + 4].try_into().unwrap()) as usize;
+        let u64_at = |at: usize| u64::from_le_bytes(object[at..at + 8].try_into().unwrap()) as usize;
+        let header = |index: usize| u64_at(0x28) + index * u16_at(0x3a);
+        let bytes = |header: usize| &object[u64_at(header + 0x18)..][..u64_at(header + 0x20)];
+        let names = bytes(header(u16_at(0x3e)));
+        (0..u16_at(0x3c))
+            .map(header)
+            .find(|&h| names[u32_at(h)..].split(|&b| b == 0).next() == Some(wanted.as_bytes()))
+            .map(bytes)
+            .unwrap_or_else(|| panic!("no section {wanted}"))
+    }
+
+    fn compiler(object: &[u8]) -> String {
+        let at = object.windows(14).position(|w| w == b"clang version ").expect("clang names itself");
+        object[at..].iter().take_while(|&&b| b != 0).map(|&b| b as char).collect()
+    }
+
+    /// The program built here from the source and the committed one have the same instructions, when the same compiler
+    /// built them. Mended by: `clang -O2 -g -target bpf -mcpu=v3 -fdebug-compilation-dir=. -c xdp/uroce.bpf.c -o
+    /// xdp/uroce.bpf.o`.
+    #[test]
+    fn committed_program_is_the_one_the_source_gives() {
+        let committed = include_bytes!("../../../xdp/uroce.bpf.o");
+        let (ours, theirs) = (compiler(&OBJECT.0), compiler(committed));
+        if ours != theirs {
+            eprintln!("not compared: built by {ours}, committed from {theirs}");
+            return;
+        }
+        for name in ["xdp.frags", ".maps", "license"] {
+            assert!(section(&OBJECT.0, name) == section(committed, name), "{name} differs: commit the new object");
+        }
+        assert_eq!(section(committed, "license"), b"Dual MIT/GPL\0");
+    }
+}

@@ -1,0 +1,188 @@
+//! One queue of the interface: its socket and its four rings.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use xsk_rs::FrameDesc;
+use xsk_rs::socket::{RxQueue, TxQueue};
+use xsk_rs::umem::{CompQueue, FillQueue};
+
+use super::pool::{CHUNK_CAPACITY, Pool};
+
+/// Descriptors that go to or come from a ring at a time. 64 packets are in two cache pages of descriptors; larger
+/// batches bring nothing on veth.
+pub(super) const BATCH: usize = 64;
+
+/// Says in a descriptor that the packet goes on in the next one (linux/if_xdp.h).
+const XDP_PKT_CONTD: u32 = 1;
+
+/// A socket bound to one queue.
+pub(super) struct Queue {
+    tx: TxQueue,
+    rx: RxQueue,
+    fill: FillQueue,
+    completion: CompQueue,
+    /// Whether the kernel sets its need-wakeup flags; without them it wants to be woken every time.
+    need_wakeup: bool,
+    transmit_ring: u32,
+    /// Receive chunks that the kernel has.
+    in_kernel: u32,
+    /// Chunks it should have.
+    fill_level: u32,
+    staged: [FrameDesc; BATCH],
+    staged_len: usize,
+    scratch: [FrameDesc; BATCH],
+}
+
+/// What a queue is made of.
+pub(super) struct QueueParts {
+    pub(super) tx: TxQueue,
+    pub(super) rx: RxQueue,
+    pub(super) fill: FillQueue,
+    pub(super) completion: CompQueue,
+    pub(super) need_wakeup: bool,
+    pub(super) transmit_ring: u32,
+    pub(super) fill_level: u32,
+}
+
+impl Queue {
+    pub(super) fn new(parts: QueueParts) -> Queue {
+        let QueueParts { tx, rx, fill, completion, need_wakeup, transmit_ring, fill_level } = parts;
+        Queue {
+            tx,
+            rx,
+            fill,
+            completion,
+            need_wakeup,
+            transmit_ring,
+            in_kernel: 0,
+            fill_level,
+            staged: [FrameDesc::default(); BATCH],
+            staged_len: 0,
+            scratch: [FrameDesc::default(); BATCH],
+        }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.rx.fd().as_raw_fd()
+    }
+
+    /// Receive chunks that the kernel has, the receive ring's included.
+    pub(super) fn in_kernel(&self) -> u32 {
+        self.in_kernel
+    }
+
+    /// Chunks that the kernel lacks.
+    pub(super) fn wanted(&self) -> usize {
+        (self.fill_level - self.in_kernel) as usize
+    }
+
+    /// Gives the kernel chunks to receive into, from the end of `free`.
+    pub(super) fn refill(&mut self, free: &mut Vec<u32>, descriptors: &[FrameDesc]) {
+        let mut number = self.wanted().min(free.len());
+        while number > 0 {
+            let batch = number.min(BATCH);
+            let from = free.len() - batch;
+            for (slot, &chunk) in self.scratch.iter_mut().zip(&free[from..]) {
+                *slot = descriptors[chunk as usize];
+            }
+            // SAFETY: the chunks were free, hence nobody's, and leave `free` below; they are this UMEM's.
+            let produced = unsafe { self.fill.produce(&self.scratch[..batch]) };
+            if produced == 0 {
+                // The ring holds `fill_level` at least, so this happens only while the kernel lags.
+                break;
+            }
+            free.truncate(from);
+            self.in_kernel += produced as u32;
+            number -= batch;
+        }
+        if self.need_wakeup && self.fill.needs_wakeup() {
+            // Zero-copy drivers that ran out of chunks wait for a call. Copy mode never asks for one.
+            let _ = self.fill.wakeup(self.rx.fd_mut(), 0);
+        }
+    }
+
+    /// Takes up to `budget` received descriptors, a batch at the most.
+    pub(super) fn receive(&mut self, budget: usize) -> &[FrameDesc] {
+        let budget = budget.min(BATCH);
+        // SAFETY: this UMEM is the only one the socket has.
+        let number = unsafe { self.rx.consume(&mut self.scratch[..budget]) };
+        self.in_kernel -= number as u32;
+        &self.scratch[..number]
+    }
+
+    /// Queues the frame of `len` bytes in the pair of chunks `first`, `second`; the tail, if there is one, lies at the
+    /// second one's start.
+    ///
+    /// # Safety
+    /// The caller must own the pair; the kernel owns it from now until it is completed.
+    pub(super) unsafe fn transmit(&mut self, pool: &Arc<Pool>, first: FrameDesc, second: FrameDesc, len: usize) -> u8 {
+        if self.staged_len + 2 > BATCH {
+            self.submit();
+        }
+        let head = len.min(CHUNK_CAPACITY);
+        let parts = if len > head { 2 } else { 1 };
+        for (at, (mut descriptor, len)) in [(first, head), (second, len - head)].into_iter().take(parts).enumerate() {
+            // SAFETY: the chunk is the caller's.
+            unsafe { pool.set_len(&mut descriptor, len) };
+            descriptor.set_options(if at + 1 < parts { XDP_PKT_CONTD } else { 0 });
+            self.staged[self.staged_len] = descriptor;
+            self.staged_len += 1;
+        }
+        parts as u8
+    }
+
+    /// Puts the queued descriptors into the ring, which has room for every chunk there is.
+    fn submit(&mut self) {
+        if self.staged_len == 0 {
+            return;
+        }
+        // SAFETY: `transmit`'s callers gave their chunks up.
+        let produced = unsafe { self.tx.produce(&self.staged[..self.staged_len]) };
+        debug_assert_eq!(produced, self.staged_len, "the transmit ring holds all pairs");
+        if produced == self.staged_len {
+            self.staged_len = 0;
+        }
+    }
+
+    /// Hands everything queued to the kernel. The kernel may take a part only (its budget a call, or no memory): as long
+    /// as it takes something it is called again.
+    ///
+    /// # Errors
+    /// What the kernel says when it will not send at all: the interface is gone, for example.
+    pub(super) fn kick(&mut self) -> io::Result<()> {
+        self.submit();
+        let mut pending = self.pending();
+        while pending > 0 && (!self.need_wakeup || self.tx.needs_wakeup()) {
+            self.tx.wakeup()?;
+            let left = self.pending();
+            if left >= pending {
+                break;
+            }
+            pending = left;
+        }
+        Ok(())
+    }
+
+    /// Descriptors that the kernel has not taken yet.
+    pub(super) fn pending(&mut self) -> u32 {
+        self.transmit_ring - self.tx.nb_free_exact()
+    }
+
+    /// Takes up to a batch of completed descriptors.
+    pub(super) fn completed(&mut self) -> &[FrameDesc] {
+        // SAFETY: this UMEM is the only one the socket has.
+        let number = unsafe { self.completion.consume(&mut self.scratch) };
+        &self.scratch[..number]
+    }
+
+    /// The kernel's own counts: dropped for a full ring, for want of chunks, and for other reasons; and transmit
+    /// descriptors it refused.
+    pub(super) fn statistics(&self) -> [u64; 4] {
+        match self.rx.fd().xdp_statistics() {
+            Ok(s) => [s.rx_ring_full(), s.rx_fill_ring_empty_descs(), s.rx_dropped(), s.tx_invalid_descs()],
+            Err(_) => [0; 4],
+        }
+    }
+}

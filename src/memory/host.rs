@@ -1,0 +1,135 @@
+use std::io;
+use std::ptr::NonNull;
+
+/// Memory of our own to register: anonymous, zeroed, populated pages that live as long as this value.
+///
+/// Read and written through copies only, since a remote peer may write at any time.
+#[derive(Debug)]
+pub struct HostMemory {
+    address: NonNull<u8>,
+    len: usize,
+    mapped_bytes: usize,
+}
+
+/// The kernel gave no memory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot map {bytes} bytes: {source}")]
+pub struct MapError {
+    bytes: usize,
+    source: io::Error,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is accessed through raw copies only.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above; racing copies are what RDMA is, and no reference to the bytes is ever made.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// Maps `len` bytes, page-aligned and zeroed.
+    ///
+    /// # Errors
+    /// [`MapError`] when the kernel refuses.
+    pub fn new(len: usize) -> Result<HostMemory, MapError> {
+        let mapped_bytes = len.max(1);
+        // SAFETY: a fresh anonymous mapping overlaps nothing.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(MapError { bytes: len, source: io::Error::last_os_error() });
+        }
+        let address = NonNull::new(address.cast()).expect("the kernel does not map page zero unasked");
+        Ok(HostMemory { address, len, mapped_bytes })
+    }
+
+    /// The address of the first byte, as work requests and peers name it.
+    pub fn address(&self) -> u64 {
+        self.address.as_ptr() as u64
+    }
+
+    /// The first byte, for registering.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `out.len()` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// When that goes beyond the end.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.check(offset, out.len());
+        // SAFETY: the range was checked to lie in the mapping, and `out` is memory of the caller's own.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr().add(offset), out.as_mut_ptr(), out.len()) }
+    }
+
+    /// Copies `data` to `offset`.
+    ///
+    /// # Panics
+    /// When that goes beyond the end.
+    pub fn write(&self, offset: usize, data: &[u8]) {
+        self.check(offset, data.len());
+        // SAFETY: the range was checked to lie in the mapping, and `data` is memory of the caller's own.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_ptr().add(offset), data.len()) }
+    }
+
+    /// A copy of `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// When that goes beyond the end.
+    pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.read(offset, &mut out);
+        out
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "{len} bytes at {offset} go beyond the {} of this memory",
+            self.len
+        );
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and whoever registered it keeps us alive.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back_and_the_rest_is_zero() {
+        let memory = HostMemory::new(100).unwrap();
+        memory.write(10, b"abc");
+        assert_eq!(memory.to_vec(9, 5), b"\0abc\0");
+        assert_eq!(HostMemory::new(0).unwrap().to_vec(0, 0), b"");
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond")]
+    fn reading_beyond_the_end_panics() {
+        HostMemory::new(100).unwrap().to_vec(usize::MAX, 2);
+    }
+}

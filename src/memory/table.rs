@@ -1,0 +1,551 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustc_hash::FxHashMap;
+
+use crate::frame::FrameBytes;
+use crate::wire::{Key, Qpn};
+
+use super::{HostMemory, KeySource};
+
+/// A protection domain: queue pairs, regions and windows work together only within one (IBTA 10.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pd(pub u32);
+
+bitflags::bitflags! {
+    /// What may be done with a region or through a queue pair; the values of `enum ibv_access_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// Local writes: receive buffers, READ and atomic results.
+        const LOCAL_WRITE = 1;
+        /// RDMA WRITE by the peer.
+        const REMOTE_WRITE = 2;
+        /// RDMA READ by the peer.
+        const REMOTE_READ = 4;
+        /// Atomics by the peer.
+        const REMOTE_ATOMIC = 8;
+        /// Memory windows may be bound to the region.
+        const MW_BIND = 16;
+        /// Later WRITEs may become visible before earlier ones.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+/// Why an access was refused. A remote peer's becomes a NAK, a local one a completion status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// No region or window has this key, or it was invalidated or deregistered.
+    #[error("no region has the key {0}")]
+    NoSuchKey(Key),
+    /// The key is of another protection domain, or of a window bound to another queue pair.
+    #[error("the key {0} belongs to another protection domain or queue pair")]
+    Foreign(Key),
+    /// The region does not allow it.
+    #[error("the region of key {key} does not allow {wanted:?}")]
+    Denied {
+        /// The region's key.
+        key: Key,
+        /// What was wanted.
+        wanted: Access,
+    },
+    /// Not all of the bytes lie in the region.
+    #[error("{len} bytes at {address:#x} do not lie in the region of key {key}")]
+    OutOfBounds {
+        /// The region's key.
+        key: Key,
+        /// The first byte asked for.
+        address: u64,
+        /// How many.
+        len: u64,
+    },
+}
+
+/// Why a memory window could not be bound (IBTA 10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// The window's key is unknown, or of another protection domain.
+    #[error("no window has the key {0}")]
+    NoSuchWindow(Key),
+    /// The window is bound; it must be invalidated first.
+    #[error("the window of key {0} is bound already")]
+    Bound(Key),
+    /// The region does not exist, does not allow binding, or not that access.
+    #[error("the region of key {0} does not allow this binding")]
+    Region(Key),
+    /// The range does not lie in the region.
+    #[error("{len} bytes at {address:#x} do not lie in the region")]
+    OutOfBounds {
+        /// The first byte.
+        address: u64,
+        /// How many.
+        len: u64,
+    },
+    /// The key's upper 24 bits are not the window's.
+    #[error("the new key {0} is not one of the window's")]
+    WrongKey(Key),
+}
+
+/// What a type 2 window shall give access to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowBinding {
+    /// The window, by the key it has now.
+    pub window: Key,
+    /// The key it shall have: the same upper 24 bits, the lower 8 at the consumer's choice.
+    pub new_key: Key,
+    /// The region below it.
+    pub region: Key,
+    /// The first byte.
+    pub address: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// What peers may do.
+    pub access: Access,
+}
+
+/// All regions and windows of an endpoint, by key. L_Key and R_Key of a region are the same number.
+pub struct MemoryTable {
+    /// By the upper 24 bits of the key, so that a window is found by any of its 256 keys.
+    entries: FxHashMap<u32, Entry>,
+    keys: KeySource,
+}
+
+struct Entry {
+    key: Key,
+    pd: Pd,
+    kind: Kind,
+}
+
+enum Kind {
+    Region(Region),
+    Window(Option<BoundWindow>),
+}
+
+struct Region {
+    /// The address that requests name the first byte by.
+    iova: u64,
+    start: *mut u8,
+    len: u64,
+    access: Access,
+    /// Windows bound to it: it cannot go before they do.
+    windows: u32,
+    /// Keeps memory of our own alive; `None` for memory that the program lent.
+    _owner: Option<Arc<HostMemory>>,
+}
+
+struct BoundWindow {
+    queue_pair: Qpn,
+    region: Key,
+    address: u64,
+    len: u64,
+    access: Access,
+}
+
+// SAFETY: the pointers are to memory that whoever registered it keeps valid until deregistration, from any thread.
+unsafe impl Send for MemoryTable {}
+
+impl MemoryTable {
+    /// An empty table with keys from `keys`.
+    pub fn new(keys: KeySource) -> MemoryTable {
+        MemoryTable { entries: FxHashMap::default(), keys }
+    }
+
+    /// The source of unguessable numbers, for QPNs and PSNs too.
+    pub fn keys(&mut self) -> &mut KeySource {
+        &mut self.keys
+    }
+
+    /// How many regions and windows there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Registers memory of our own, known to peers by its own addresses.
+    pub fn register(&mut self, pd: Pd, memory: Arc<HostMemory>, access: Access) -> Key {
+        let (start, len, iova) = (memory.as_ptr(), memory.len() as u64, memory.address());
+        self.insert_region(pd, Region { iova, start, len, access, windows: 0, _owner: Some(memory) })
+    }
+
+    /// Registers memory that the program lends, known to peers as `iova` and on.
+    ///
+    /// # Safety
+    /// `len` bytes at `start` must stay readable, and writable if `access` has any write or atomic right, until
+    /// [`deregister`](MemoryTable::deregister) returned. Peers and the program may race on their contents.
+    pub unsafe fn register_borrowed(&mut self, pd: Pd, start: *mut u8, len: u64, iova: u64, access: Access) -> Key {
+        self.insert_region(pd, Region { iova, start, len, access, windows: 0, _owner: None })
+    }
+
+    fn insert_region(&mut self, pd: Pd, region: Region) -> Key {
+        self.insert(pd, Kind::Region(region))
+    }
+
+    /// Makes a type 2 memory window, not yet bound.
+    pub fn allocate_window(&mut self, pd: Pd) -> Key {
+        self.insert(pd, Kind::Window(None))
+    }
+
+    fn insert(&mut self, pd: Pd, kind: Kind) -> Key {
+        let key = loop {
+            let key = self.keys.next_u32();
+            // Zero is what programs send with empty messages, and reads like a forgotten key.
+            if key >> 8 != 0 && !self.entries.contains_key(&(key >> 8)) {
+                break Key(key);
+            }
+        };
+        self.entries.insert(key.0 >> 8, Entry { key, pd, kind });
+        key
+    }
+
+    /// Removes a region or window. From then on its key is refused.
+    ///
+    /// # Errors
+    /// [`AccessError::NoSuchKey`], or [`AccessError::Denied`] with [`Access::MW_BIND`] while windows are bound to it.
+    pub fn deregister(&mut self, key: Key) -> Result<(), AccessError> {
+        match &self.entry(key)?.kind {
+            Kind::Region(region) if region.windows > 0 => {
+                return Err(AccessError::Denied { key, wanted: Access::MW_BIND });
+            }
+            Kind::Region(_) => {}
+            Kind::Window(_) => self.unbind(key.0 >> 8),
+        }
+        self.entries.remove(&(key.0 >> 8));
+        Ok(())
+    }
+
+    fn unbind(&mut self, index: u32) {
+        let Some(Entry { kind: Kind::Window(bound), .. }) = self.entries.get_mut(&index) else { return };
+        let Some(BoundWindow { region, .. }) = bound.take() else { return };
+        if let Some(Entry { kind: Kind::Region(region), .. }) = self.entries.get_mut(&(region.0 >> 8)) {
+            region.windows -= 1;
+        }
+    }
+
+    /// Binds a type 2 window on behalf of `queue_pair` (IBTA 10.6.7.2.1).
+    ///
+    /// # Errors
+    /// [`WindowError`].
+    pub fn bind(&mut self, pd: Pd, queue_pair: Qpn, binding: &WindowBinding) -> Result<(), WindowError> {
+        let WindowBinding { window, new_key, region: region_key, address, len, access } = *binding;
+        match self.entries.get(&(window.0 >> 8)) {
+            Some(Entry { key, pd: of, kind: Kind::Window(bound) }) if *key == window && *of == pd => {
+                if bound.is_some() {
+                    return Err(WindowError::Bound(window));
+                }
+            }
+            _ => return Err(WindowError::NoSuchWindow(window)),
+        }
+        if new_key.0 >> 8 != window.0 >> 8 {
+            return Err(WindowError::WrongKey(new_key));
+        }
+        let region = match self.entries.get_mut(&(region_key.0 >> 8)) {
+            Some(Entry { key, pd: of, kind: Kind::Region(region) }) if *key == region_key && *of == pd => region,
+            _ => return Err(WindowError::Region(region_key)),
+        };
+        let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        if !region.access.contains(Access::MW_BIND) || (writes && !region.access.contains(Access::LOCAL_WRITE)) {
+            return Err(WindowError::Region(region_key));
+        }
+        if region.offset(address, len).is_none() {
+            return Err(WindowError::OutOfBounds { address, len });
+        }
+        region.windows += 1;
+        let entry = self.entries.get_mut(&(window.0 >> 8)).expect("found above");
+        entry.key = new_key;
+        entry.kind = Kind::Window(Some(BoundWindow { queue_pair, region: region_key, address, len, access }));
+        Ok(())
+    }
+
+    /// Invalidates a bound type 2 window, on a local request or a peer's SEND with invalidate (IBTA 10.6.7.2.6).
+    ///
+    /// # Errors
+    /// [`AccessError`] when the key is not that of a window bound to `queue_pair`. Ordinary regions cannot be
+    /// invalidated, as with rxe.
+    pub fn invalidate(&mut self, pd: Pd, queue_pair: Qpn, key: Key) -> Result<(), AccessError> {
+        match self.entries.get(&(key.0 >> 8)) {
+            Some(Entry { key: current, pd: of, kind: Kind::Window(Some(bound)) }) if *current == key => {
+                if *of != pd || bound.queue_pair != queue_pair {
+                    return Err(AccessError::Foreign(key));
+                }
+            }
+            _ => return Err(AccessError::NoSuchKey(key)),
+        }
+        self.unbind(key.0 >> 8);
+        Ok(())
+    }
+
+    /// The memory that a peer names: `len` bytes at `address` in the region or window of `key`, for `wanted`, asked for
+    /// through `queue_pair`. An empty span needs no key at all (IBTA 9.7.4.1.5).
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn remote(
+        &self,
+        pd: Pd,
+        queue_pair: Qpn,
+        key: Key,
+        address: u64,
+        len: u64,
+        wanted: Access,
+    ) -> Result<Span, AccessError> {
+        if len == 0 {
+            return Ok(Span::EMPTY);
+        }
+        let entry = self.entry(key)?;
+        if entry.pd != pd {
+            return Err(AccessError::Foreign(key));
+        }
+        let denied = AccessError::Denied { key, wanted };
+        let out_of_bounds = AccessError::OutOfBounds { key, address, len };
+        match &entry.kind {
+            Kind::Region(region) => {
+                if !region.access.contains(wanted) {
+                    return Err(denied);
+                }
+                region.span(address, len).ok_or(out_of_bounds)
+            }
+            Kind::Window(None) => Err(AccessError::NoSuchKey(key)),
+            Kind::Window(Some(window)) => {
+                if window.queue_pair != queue_pair {
+                    return Err(AccessError::Foreign(key));
+                }
+                if !window.access.contains(wanted) {
+                    return Err(denied);
+                }
+                let offset = address.checked_sub(window.address).ok_or(out_of_bounds)?;
+                if offset > window.len || len > window.len - offset {
+                    return Err(out_of_bounds);
+                }
+                match &self.entry(window.region)?.kind {
+                    Kind::Region(region) => region.span(address, len).ok_or(out_of_bounds),
+                    Kind::Window(_) => Err(AccessError::NoSuchKey(key)),
+                }
+            }
+        }
+    }
+
+    /// The memory that the program itself names in a scatter or gather entry; `write` when it shall be written.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn local(&self, pd: Pd, key: Key, address: u64, len: u64, write: bool) -> Result<Span, AccessError> {
+        if len == 0 {
+            return Ok(Span::EMPTY);
+        }
+        let entry = self.entry(key)?;
+        if entry.pd != pd {
+            return Err(AccessError::Foreign(key));
+        }
+        let Kind::Region(region) = &entry.kind else { return Err(AccessError::NoSuchKey(key)) };
+        if write && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(AccessError::Denied { key, wanted: Access::LOCAL_WRITE });
+        }
+        region.span(address, len).ok_or(AccessError::OutOfBounds { key, address, len })
+    }
+
+    fn entry(&self, key: Key) -> Result<&Entry, AccessError> {
+        self.entries.get(&(key.0 >> 8)).filter(|entry| entry.key == key).ok_or(AccessError::NoSuchKey(key))
+    }
+}
+
+impl Region {
+    /// Where `address` lies in the region, if all `len` bytes do; addresses that wrap do not.
+    fn offset(&self, address: u64, len: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.iova)?;
+        (offset <= self.len && len <= self.len - offset).then_some(offset)
+    }
+
+    fn span(&self, address: u64, len: u64) -> Option<Span> {
+        let offset = self.offset(address, len)?;
+        // SAFETY: the offset was checked to lie in the region.
+        Some(Span { start: unsafe { self.start.add(offset as usize) }, len: len as usize })
+    }
+}
+
+/// Bytes of a region that may be accessed now: checked, and used before anything else can happen to the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Span {
+    const EMPTY: Span = Span { start: std::ptr::dangling_mut(), len: 0 };
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies the span to `out`.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn read(&self, out: &mut [u8]) {
+        assert_eq!(self.len, out.len());
+        // SAFETY: whoever registered the region keeps it valid; `out` is a frame's, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(self.start, out.as_mut_ptr(), self.len) }
+    }
+
+    /// Copies `data` to the span, the last bytes last: programs poll on them.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn write(&self, data: FrameBytes<'_>) {
+        assert_eq!(self.len, data.len());
+        let mut at = self.start;
+        let parts = [data.head, data.tail];
+        let last = if data.tail.is_empty() { 0 } else { 1 };
+        for (index, part) in parts.into_iter().enumerate() {
+            // memcpy promises no order, so the last eight bytes go separately, after a release fence.
+            let early = if index == last { part.len().saturating_sub(8) } else { part.len() };
+            // SAFETY: the parts together have the span's length, whoever registered the region keeps it valid, and a
+            // frame does not overlap it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(part.as_ptr(), at, early);
+                if index == last {
+                    std::sync::atomic::fence(Ordering::Release);
+                    std::ptr::copy_nonoverlapping(part[early..].as_ptr(), at.add(early), part.len() - early);
+                }
+                at = at.add(part.len());
+            }
+        }
+    }
+
+    /// Replaces the eight bytes of the span, aligned to eight, by `new(old)` in one atomic step, and returns the old
+    /// ones. In the host's byte order, as all RoCE devices do it.
+    ///
+    /// # Errors
+    /// When the span is not eight aligned bytes.
+    pub fn update_u64(&self, new: impl Fn(u64) -> u64) -> Result<u64, Misaligned> {
+        if self.len != 8 || !(self.start as usize).is_multiple_of(8) {
+            return Err(Misaligned);
+        }
+        // SAFETY: eight aligned bytes of a region that whoever registered it keeps valid; all access that must not
+        // tear is atomic.
+        let cell = unsafe { AtomicU64::from_ptr(self.start.cast()) };
+        let mut old = cell.load(Ordering::Acquire);
+        loop {
+            match cell.compare_exchange_weak(old, new(old), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(old),
+                Err(now) => old = now,
+            }
+        }
+    }
+}
+
+/// An atomic was asked for at an address that is no multiple of eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misaligned;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> MemoryTable {
+        MemoryTable::new(KeySource::new([7; 32]))
+    }
+
+    const PD: Pd = Pd(1);
+    const QPN: Qpn = Qpn::new(9);
+    const ALL: Access =
+        Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::MW_BIND);
+
+    #[test]
+    fn remote_access_stays_in_the_region() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let key = table.register(PD, memory, ALL);
+        let remote = |address, len| table.remote(PD, QPN, key, address, len, Access::REMOTE_WRITE);
+        assert!(remote(base, 100).is_ok() && remote(base + 99, 1).is_ok());
+        for (address, len) in [(base, 101), (base + 100, 1), (base - 1, 1), (u64::MAX, 2), (base, u64::MAX)] {
+            assert!(matches!(remote(address, len), Err(AccessError::OutOfBounds { .. })), "{len} at {address:#x}");
+        }
+        assert!(remote(12345, 0).is_ok(), "an empty access needs no address");
+    }
+
+    #[test]
+    fn keys_domains_and_rights_are_checked() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let key = table.register(PD, memory, Access::REMOTE_READ);
+        let ask = |pd, key, wanted| table.remote(pd, QPN, key, base, 1, wanted).map(|_| ());
+        assert_eq!(ask(PD, key, Access::REMOTE_READ), Ok(()));
+        assert_eq!(ask(Pd(2), key, Access::REMOTE_READ), Err(AccessError::Foreign(key)));
+        assert_eq!(ask(PD, key, Access::REMOTE_WRITE), Err(AccessError::Denied { key, wanted: Access::REMOTE_WRITE }));
+        let other = Key(key.0 ^ 1);
+        assert_eq!(ask(PD, other, Access::REMOTE_READ), Err(AccessError::NoSuchKey(other)));
+        assert!(table.local(PD, key, base, 1, false).is_ok());
+        assert!(table.local(PD, key, base, 1, true).is_err());
+        table.deregister(key).unwrap();
+        assert!(table.local(PD, key, base, 1, false).is_err());
+        assert!(table.deregister(key).is_err());
+    }
+
+    #[test]
+    fn windows_give_access_through_their_queue_pair_until_invalidated() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let region = table.register(PD, memory, ALL);
+        let window = table.allocate_window(PD);
+        let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
+        let access = Access::REMOTE_WRITE;
+        let binding = WindowBinding { window, new_key, region, address: base + 10, len: 20, access };
+        assert!(table.remote(PD, QPN, window, base + 10, 1, access).is_err(), "not bound yet");
+        table.bind(PD, QPN, &binding).unwrap();
+        let ask = |table: &MemoryTable, qpn, address, len, wanted| {
+            table.remote(PD, qpn, new_key, address, len, wanted).is_ok()
+        };
+        assert!(ask(&table, QPN, base + 10, 20, access));
+        assert!(!ask(&table, QPN, base + 9, 1, access) && !ask(&table, QPN, base + 10, 21, access));
+        assert!(!ask(&table, Qpn::new(8), base + 10, 1, access));
+        assert!(!ask(&table, QPN, base + 10, 1, Access::REMOTE_READ));
+        assert!(table.deregister(region).is_err(), "a window is bound to it");
+        assert!(table.invalidate(PD, Qpn::new(8), new_key).is_err());
+        table.invalidate(PD, QPN, new_key).unwrap();
+        assert!(!ask(&table, QPN, base + 10, 1, access));
+        assert!(table.invalidate(PD, QPN, region).is_err(), "ordinary regions cannot be invalidated");
+        table.deregister(region).unwrap();
+        table.deregister(new_key).unwrap();
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn atomics_want_eight_aligned_bytes() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let key = table.register(PD, memory.clone(), ALL | Access::REMOTE_ATOMIC);
+        let at = |address| table.remote(PD, QPN, key, address, 8, Access::REMOTE_ATOMIC).unwrap();
+        assert_eq!(at(base + 8).update_u64(|old| old + 5), Ok(0));
+        assert_eq!(at(base + 8).update_u64(|old| old + 5), Ok(5));
+        assert_eq!(memory.to_vec(8, 8), 10u64.to_ne_bytes());
+        assert_eq!(at(base + 4).update_u64(|old| old), Err(Misaligned));
+    }
+
+    #[test]
+    fn data_in_two_parts_is_placed_whole() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(40).unwrap());
+        let base = memory.address();
+        let key = table.register(PD, memory.clone(), ALL);
+        let data: Vec<u8> = (1..=40).collect();
+        for cut in 0..=40 {
+            memory.write(0, &[0; 40]);
+            let (head, tail) = data.split_at(cut);
+            table.remote(PD, QPN, key, base, 40, Access::REMOTE_WRITE).unwrap().write(FrameBytes { head, tail });
+            assert_eq!(memory.to_vec(0, 40), data, "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+use crate::frame::FrameBytes;
+use crate::wire::{NakCode, Operation, Packet, Position, Psn, Syndrome};
+
+use super::completion::Status;
+use super::queue_pair::{Fatal, Identity, Surroundings};
+use super::requester::Requester;
+use super::work::{Data, SendOperation, scatter};
+
+/// The completer: what the peer's answers mean for the requests in flight.
+impl Requester {
+    /// Takes an acknowledge, a READ response or an atomic acknowledge (IBTA 9.7.5).
+    pub fn handle_response(
+        &mut self,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let psn = packet.bth().psn();
+        // Only what is in flight can be answered. rxe believes acknowledges for PSNs it has not sent; we don't.
+        if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) {
+            cx.counters.stray_response += 1;
+            return Ok(());
+        }
+        match packet.bth().opcode().operation() {
+            Operation::Acknowledge => {
+                let Some(aeth) = packet.aeth() else { return Ok(()) };
+                self.handle_acknowledge(psn, aeth.syndrome(), identity, cx)?;
+            }
+            Operation::ReadResponse | Operation::AtomicAcknowledge => self.handle_data(psn, packet, identity, cx)?,
+            _ => {}
+        }
+        if self.cursor_psn().is_before(self.unacknowledged) {
+            // What was being sent again has arrived after all.
+            self.go_back();
+        }
+        Ok(())
+    }
+
+    fn handle_acknowledge(
+        &mut self,
+        psn: Psn,
+        syndrome: Syndrome,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        match syndrome {
+            Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), identity, cx),
+            Syndrome::RnrNak(timer) => {
+                cx.counters.rcvd_rnr_err += 1;
+                self.acknowledge_before(psn, identity, cx)?;
+                if self.unacknowledged != psn || self.is_waiting_for_receiver() {
+                    return Ok(());
+                }
+                self.wait_for_receiver(timer.delay(), identity, cx)
+            }
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                cx.counters.rcvd_seq_err += 1;
+                self.acknowledge_before(psn, identity, cx)?;
+                // While it waits for the receiver it will go back anyway.
+                if self.unacknowledged != psn || self.is_waiting_for_receiver() {
+                    return Ok(());
+                }
+                self.retry(identity, cx)
+            }
+            Syndrome::Nak(code) => {
+                let status = match code {
+                    NakCode::InvalidRequest | NakCode::InvalidRdRequest => Status::RemoteInvalidRequest,
+                    NakCode::RemoteAccessError => Status::RemoteAccess,
+                    NakCode::RemoteOperationalError => Status::RemoteOperation,
+                    NakCode::PsnSequenceError | NakCode::Unknown(_) => {
+                        cx.counters.stray_response += 1;
+                        return Ok(());
+                    }
+                };
+                self.acknowledge_before(psn, identity, cx)?;
+                // A NAK may be for any packet of its message. When answers to an earlier READ are missing as well, that
+                // READ is not to blame; it is asked for again, and runs out of patience with a peer in error.
+                match self.queue.front() {
+                    Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, identity, cx),
+                    _ => Ok(()),
+                }
+            }
+            Syndrome::Unknown(_) => {
+                cx.counters.stray_response += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Everything before `psn` has arrived, says the peer. READs and atomics are complete only with their answers: when
+    /// one is missing, it was lost, and is asked for again (IBTA 9.7.5.1.1, implied NAK).
+    fn acknowledge_before(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        let missing = self
+            .queue
+            .iter()
+            .take_while(|wqe| wqe.first_psn.is_before(psn))
+            .find(|wqe| wqe.awaits_answer())
+            .map(|wqe| wqe.first_psn.plus(wqe.received));
+        let to = match missing {
+            Some(missing) if missing.is_before(psn) => missing,
+            _ => psn,
+        };
+        self.progress(to, cx.now);
+        self.retire(identity, cx)?;
+        if to.is_before(psn) { self.report_gap(identity, cx) } else { Ok(()) }
+    }
+
+    /// An answer to a READ or atomic was lost: asks for it again, once.
+    fn report_gap(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        if self.gap_reported || self.is_waiting_for_receiver() {
+            return Ok(());
+        }
+        self.gap_reported = true;
+        self.retry(identity, cx)
+    }
+
+    /// Takes a READ response or atomic acknowledge.
+    fn handle_data(
+        &mut self,
+        psn: Psn,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        if packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome(), Syndrome::Ack { .. })) {
+            cx.counters.stray_response += 1;
+            return Ok(());
+        }
+        let Some(index) = self.queue.iter().position(|wqe| wqe.awaits_answer()) else {
+            cx.counters.stray_response += 1;
+            return Ok(());
+        };
+        let wqe = &self.queue[index];
+        let expected = wqe.first_psn.plus(wqe.received);
+        if psn != expected {
+            if psn.is_before(expected) {
+                // An answer to something that needs none.
+                cx.counters.stray_response += 1;
+                return Ok(());
+            }
+            // A later one: this one was lost. All before it has arrived, since answers come in order.
+            return self.acknowledge_before(psn, identity, cx);
+        }
+
+        // The answer implies that all requests before it were carried out.
+        let (first_psn, received) = (wqe.first_psn, wqe.received);
+        let placed = self.place(index, packet, identity, cx);
+        self.progress(first_psn.plus(received), cx.now);
+        let status = match placed {
+            Ok(()) => {
+                let wqe = &mut self.queue[index];
+                wqe.received += 1;
+                let complete = !wqe.awaits_answer();
+                if complete && index < self.cursor.index {
+                    self.reads_in_flight -= 1;
+                }
+                self.progress(psn.plus(1), cx.now);
+                return self.retire(identity, cx);
+            }
+            Err(status) => status,
+        };
+        self.retire(identity, cx)?;
+        self.fail_oldest(status, identity, cx)
+    }
+
+    /// Checks an answer against what was asked, and places it.
+    fn place(
+        &self,
+        index: usize,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &Surroundings<'_>,
+    ) -> Result<(), Status> {
+        let wqe = &self.queue[index];
+        let Data::Sges(sges) = &wqe.request.data else { return Err(Status::LocalQpOperation) };
+        let protection = |_| Status::LocalProtection;
+        if wqe.request.operation.is_atomic() {
+            let Some(original) = packet.atomic_ack_eth() else { return Err(Status::BadResponse) };
+            let bytes = original.original().to_ne_bytes();
+            return scatter(cx.memory, identity.pd, sges, 0, FrameBytes::from(&bytes[..])).map_err(protection);
+        }
+        debug_assert!(matches!(wqe.request.operation, SendOperation::Read(_)));
+        // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with
+        // MIDDLE, the IBTA says FIRST).
+        let is_last = wqe.received + 1 == wqe.packets;
+        let ends = matches!(packet.bth().opcode().position(), Position::Last | Position::Only);
+        if packet.bth().opcode().operation() != Operation::ReadResponse || ends != is_last {
+            return Err(Status::BadResponse);
+        }
+        let mtu = identity.path_mtu.bytes() as u32;
+        let offset = wqe.received * mtu;
+        if packet.payload().len() != (wqe.len - offset).min(mtu) as usize {
+            return Err(Status::BadResponse);
+        }
+        scatter(cx.memory, identity.pd, sges, offset, packet.payload()).map_err(protection)
+    }
+}

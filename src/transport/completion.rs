@@ -1,0 +1,212 @@
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+
+use crate::wire::{Key, Qpn};
+
+/// How a work request ended; the values of `enum ibv_wc_status` (IBTA 10.8.3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// As asked for.
+    Success = 0,
+    /// A message longer than the receive request, or than the queue pair may carry.
+    LocalLength = 1,
+    /// A local fault of the queue pair's processing.
+    LocalQpOperation = 2,
+    /// A local range is not registered, or not for this.
+    LocalProtection = 4,
+    /// The queue pair went to the error state before the request was done.
+    WrFlush = 5,
+    /// A memory window could not be bound.
+    MwBind = 6,
+    /// An answer that cannot be.
+    BadResponse = 7,
+    /// A peer's request failed on our memory while it was being served.
+    LocalAccess = 8,
+    /// The peer found the request invalid.
+    RemoteInvalidRequest = 9,
+    /// The peer refused the access.
+    RemoteAccess = 10,
+    /// The peer failed.
+    RemoteOperation = 11,
+    /// The peer did not answer, however often it was asked.
+    RetryExceeded = 12,
+    /// The peer had no receive request, however often it was asked.
+    RnrRetryExceeded = 13,
+}
+
+/// What a completion is for; the values of `enum ibv_wc_opcode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)] // named for the operations
+pub enum CompletionKind {
+    Send = 0,
+    Write = 1,
+    Read = 2,
+    CompareSwap = 3,
+    FetchAdd = 4,
+    BindWindow = 5,
+    LocalInvalidate = 6,
+    Receive = 128,
+    ReceiveWriteWithImmediate = 129,
+}
+
+/// The report on one work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The work request's own name.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// What it was.
+    pub kind: CompletionKind,
+    /// Bytes received, or transferred by a READ or atomic.
+    pub byte_len: u32,
+    /// The peer's immediate data.
+    pub immediate: Option<u32>,
+    /// The key that the peer's SEND invalidated.
+    pub invalidated: Option<Key>,
+    /// The queue pair.
+    pub qpn: Qpn,
+}
+
+/// When a completion queue shall notify next (IBTA 11.4.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Notify {
+    /// Not.
+    Never = 0,
+    /// At the next solicited or failed completion.
+    Solicited = 1,
+    /// At the next completion.
+    Next = 2,
+}
+
+/// A completion queue: a bounded ring that the transport fills and programs empty, without a lock.
+pub struct CompletionQueue {
+    ring: ArrayQueue<Completion>,
+    overflowed: AtomicBool,
+    notify: AtomicU8,
+    on_notify: Box<dyn Fn() + Send + Sync>,
+}
+
+impl CompletionQueue {
+    /// A queue of `capacity` completions, at least one. `on_notify` is called once for each
+    /// [`request_notification`](CompletionQueue::request_notification), in the thread that drives the transport.
+    pub fn new(capacity: usize, on_notify: impl Fn() + Send + Sync + 'static) -> CompletionQueue {
+        CompletionQueue {
+            ring: ArrayQueue::new(capacity.max(1)),
+            overflowed: AtomicBool::new(false),
+            notify: AtomicU8::new(Notify::Never as u8),
+            on_notify: Box::new(on_notify),
+        }
+    }
+
+    /// The oldest completion.
+    pub fn poll(&self) -> Option<Completion> {
+        self.ring.pop()
+    }
+
+    /// Whether there is no completion.
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// How many completions it can hold.
+    pub fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    /// Whether a completion was lost because the queue was full. It stays so (IBTA 11.6.3.1).
+    pub fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Acquire)
+    }
+
+    /// Asks for one notification; asking for any outweighs asking for a solicited one.
+    pub fn request_notification(&self, notify: Notify) {
+        self.notify.fetch_max(notify as u8, Ordering::AcqRel);
+    }
+
+    /// Whether a notification is asked for.
+    pub fn wants_notification(&self) -> bool {
+        self.notify.load(Ordering::Acquire) != Notify::Never as u8
+    }
+
+    /// Adds a completion. Returns false when it was lost because the queue was full.
+    pub(super) fn push(&self, completion: Completion, solicited: bool) -> bool {
+        let urgent = solicited || completion.status != Status::Success;
+        let room = self.ring.push(completion).is_ok();
+        if !room {
+            self.overflowed.store(true, Ordering::Release);
+        }
+        let wanted = if urgent { Notify::Solicited as u8 } else { Notify::Next as u8 };
+        let asked = self.notify.load(Ordering::Acquire);
+        if asked >= wanted
+            && asked != 0
+            && self.notify.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
+            (self.on_notify)();
+        }
+        room
+    }
+}
+
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CompletionQueue({} of {})", self.ring.len(), self.ring.capacity())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    fn completion(status: Status) -> Completion {
+        Completion {
+            wr_id: 1,
+            status,
+            kind: CompletionKind::Send,
+            byte_len: 0,
+            immediate: None,
+            invalidated: None,
+            qpn: Qpn::new(2),
+        }
+    }
+
+    #[test]
+    fn notifies_once_a_request_and_solicited_requests_wait_for_solicited_or_failed_ones() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let seen = count.clone();
+        let cq = CompletionQueue::new(10, move || {
+            seen.fetch_add(1, Ordering::Relaxed);
+        });
+        let notified = || count.swap(0, Ordering::Relaxed);
+        cq.push(completion(Status::Success), false);
+        assert_eq!(notified(), 0, "nobody asked");
+        cq.request_notification(Notify::Next);
+        cq.push(completion(Status::Success), false);
+        cq.push(completion(Status::Success), false);
+        assert_eq!(notified(), 1);
+        cq.request_notification(Notify::Solicited);
+        cq.push(completion(Status::Success), false);
+        assert_eq!(notified(), 0);
+        cq.push(completion(Status::Success), true);
+        assert_eq!(notified(), 1);
+        cq.request_notification(Notify::Solicited);
+        cq.push(completion(Status::WrFlush), false);
+        assert_eq!(notified(), 1);
+    }
+
+    #[test]
+    fn a_full_queue_loses_the_new_completion_and_says_so() {
+        let cq = CompletionQueue::new(1, || {});
+        assert!(cq.push(completion(Status::Success), false));
+        assert!(!cq.push(completion(Status::WrFlush), false));
+        assert!(cq.has_overflowed());
+        assert_eq!(cq.poll().unwrap().status, Status::Success);
+        assert_eq!(cq.poll(), None);
+    }
+}

@@ -1,0 +1,318 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::frame::{FrameBytes, Hop};
+use crate::memory::{KeySource, MemoryTable, Pd};
+use crate::time::Instant;
+use crate::wire::{Addresses, Operation, PKey, Packet, Qpn, RoceFrame, Service};
+
+use super::attributes::{Capabilities, ModifyError, QpAttributes};
+use super::completion::CompletionQueue;
+use super::counters::Counters;
+use super::queue_pair::{PostError, QueuePair, Surroundings};
+use super::timers::Timers;
+use super::work::{ReceiveRequest, SendRequest};
+
+/// An RDMA device without clock, thread and socket: queue pairs, memory, timers and counters.
+///
+/// `handle_*` tell it what happened, `poll_*` ask what it wants. Nothing happens in between.
+pub struct Endpoint {
+    queue_pairs: FxHashMap<u32, Box<QueuePair>>,
+    memory: MemoryTable,
+    counters: Counters,
+    events: VecDeque<Event>,
+    timers: Timers,
+    /// Queue pairs that may have something to send, each once.
+    ready: VecDeque<Qpn>,
+    /// Packets that the first of them has sent in this turn.
+    turn_packets: u32,
+    identification: u16,
+    next_pd: u32,
+}
+
+/// Packets that a queue pair sends before the next one's turn: enough to stay in its cache lines, few enough for the
+/// others not to wait.
+const TURN_PACKETS: u32 = 16;
+
+/// Queue pairs of an endpoint at the most. The endpoint must find a free 24-bit number by drawing.
+const MAX_QUEUE_PAIRS: usize = 1 << 20;
+
+/// Something that programs hear of asynchronously (IBTA 11.6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The queue pair went to the error state by itself.
+    QueuePairFatal(Qpn),
+    /// The peer's request was invalid.
+    RequestError(Qpn),
+    /// The peer asked for memory that it may not have.
+    AccessError(Qpn),
+    /// A completion queue of this queue pair lost a completion.
+    CompletionQueueOverflow(Qpn),
+}
+
+/// A packet that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes from the IP header to the ICRC.
+    pub len: usize,
+    /// Where it goes.
+    pub hop: Hop,
+}
+
+/// Why a queue pair was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// A queue of no request, or of too many.
+    #[error("a queue of {0} requests: 1 to 65536 are possible")]
+    Capacity(usize),
+    /// Too many queue pairs.
+    #[error("there are {0} queue pairs already, and no room for more")]
+    TooMany(usize),
+}
+
+/// There is no such queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no queue pair {0}")]
+pub struct NoSuchQueuePair(pub Qpn);
+
+impl Endpoint {
+    /// An endpoint without queue pairs. `seed` decides all numbers that strangers must not guess.
+    pub fn new(seed: [u8; 32]) -> Endpoint {
+        let mut keys = KeySource::new(seed);
+        let identification = keys.next_u32() as u16;
+        Endpoint {
+            queue_pairs: FxHashMap::default(),
+            memory: MemoryTable::new(keys),
+            counters: Counters::default(),
+            events: VecDeque::new(),
+            timers: Timers::default(),
+            ready: VecDeque::new(),
+            turn_packets: 0,
+            identification,
+            next_pd: 1,
+        }
+    }
+
+    /// The registered memory.
+    pub fn memory(&mut self) -> &mut MemoryTable {
+        &mut self.memory
+    }
+
+    /// A new protection domain.
+    pub fn allocate_pd(&mut self) -> Pd {
+        let pd = Pd(self.next_pd);
+        self.next_pd += 1;
+        pd
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How many queue pairs there are.
+    pub fn queue_pairs(&self) -> usize {
+        self.queue_pairs.len()
+    }
+
+    /// A queue pair in the RESET state, with a number drawn at random.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_queue_pair(
+        &mut self,
+        pd: Pd,
+        capabilities: Capabilities,
+        send_cq: Arc<CompletionQueue>,
+        receive_cq: Arc<CompletionQueue>,
+    ) -> Result<Qpn, CreateError> {
+        for capacity in [capabilities.max_send_requests, capabilities.max_receive_requests] {
+            if !(1..=Capabilities::MAX_REQUESTS).contains(&capacity) {
+                return Err(CreateError::Capacity(capacity));
+            }
+        }
+        if self.queue_pairs.len() >= MAX_QUEUE_PAIRS {
+            return Err(CreateError::TooMany(self.queue_pairs.len()));
+        }
+        let qpn = loop {
+            let qpn = self.memory.keys().qpn();
+            if !self.queue_pairs.contains_key(&qpn.value()) {
+                break qpn;
+            }
+        };
+        let queue_pair = QueuePair::new(qpn, pd, capabilities, send_cq, receive_cq);
+        self.queue_pairs.insert(qpn.value(), Box::new(queue_pair));
+        Ok(qpn)
+    }
+
+    /// A queue pair, to look at.
+    ///
+    /// # Errors
+    /// [`NoSuchQueuePair`].
+    pub fn queue_pair(&self, qpn: Qpn) -> Result<&QueuePair, NoSuchQueuePair> {
+        self.queue_pairs.get(&qpn.value()).map(|qp| &**qp).ok_or(NoSuchQueuePair(qpn))
+    }
+
+    /// Removes a queue pair, without completions for what is posted (IBTA 11.2.5.4).
+    ///
+    /// # Errors
+    /// [`NoSuchQueuePair`].
+    pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
+        self.queue_pairs.remove(&qpn.value()).map(|_| ()).ok_or(NoSuchQueuePair(qpn))
+    }
+
+    /// Changes a queue pair's state and attributes.
+    ///
+    /// # Errors
+    /// [`ModifyError`]; nothing was changed then.
+    pub fn modify(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
+        self.with(now, qpn, |qp, cx| qp.modify(attributes, cx)).unwrap_or(Err(ModifyError::NoSuchQueuePair(qpn)))
+    }
+
+    /// Posts a send request.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
+        self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(PostError::NoSuchQueuePair(qpn)))
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    pub fn post_receive(&mut self, now: Instant, qpn: Qpn, request: ReceiveRequest) -> Result<(), PostError> {
+        self.with(now, qpn, |qp, cx| qp.post_receive(request, cx)).unwrap_or(Err(PostError::NoSuchQueuePair(qpn)))
+    }
+
+    /// Takes a received Ethernet frame. Whatever is wrong with it is counted, and at the most answered.
+    pub fn handle_frame(&mut self, now: Instant, frame: FrameBytes<'_>) {
+        self.counters.rcvd_pkts += 1;
+        if let Err(reason) = self.dispatch(now, frame) {
+            *reason(&mut self.counters) += 1;
+        }
+    }
+
+    /// The checks that need no queue pair, then those that do, then the ICRC, then the roles. Returns the counter of
+    /// the check that failed.
+    fn dispatch(&mut self, now: Instant, frame: FrameBytes<'_>) -> Result<(), fn(&mut Counters) -> &mut u64> {
+        let roce = RoceFrame::parse(frame).map_err(|_| counter(|c| &mut c.malformed))?;
+        let packet = Packet::parse(roce.ib).map_err(|_| counter(|c| &mut c.malformed))?;
+        if !roce.ip.checksum_ok() {
+            return Err(|c| &mut c.bad_ip_checksum);
+        }
+        let bth = packet.bth();
+        if bth.tver() != 0 {
+            return Err(|c| &mut c.bad_tver);
+        }
+        let opcode = bth.opcode();
+        if opcode.operation() == Operation::Cnp {
+            return Err(|c| &mut c.rcvd_cnp);
+        }
+        if !opcode.is_known() || opcode.service() != Service::Rc {
+            return Err(|c| &mut c.bad_opcode);
+        }
+        let qpn = bth.destination();
+        let qp = self.queue_pairs.get(&qpn.value()).ok_or(counter(|c| &mut c.unknown_qpn))?;
+        if !PKey::DEFAULT.matches(bth.p_key()) {
+            return Err(|c| &mut c.bad_p_key);
+        }
+        let expected: Option<Addresses> = qp.flow().map(|flow| flow.addresses.reversed());
+        match expected {
+            None => return Err(|c| &mut c.wrong_state),
+            Some(addresses) if addresses != roce.ip.addresses() => return Err(|c| &mut c.wrong_address),
+            Some(_) => {}
+        }
+        if !roce.icrc_ok() {
+            return Err(|c| &mut c.bad_icrc);
+        }
+        self.with(now, qpn, |qp, cx| qp.handle_packet(&packet, cx));
+        Ok(())
+    }
+
+    /// Wakes every queue pair whose time has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(qpn) = self.timers.pop_due(now) {
+            self.with(now, qpn, |qp, cx| {
+                qp.armed = None;
+                if qp.deadline().is_some_and(|at| at <= cx.now) {
+                    qp.handle_timeout(cx);
+                }
+            });
+        }
+    }
+
+    /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called; it may turn out to be early.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Writes the next packet to `out`, from the IP header on. `None` when there is nothing to send now.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        while let Some(&qpn) = self.ready.front() {
+            let sent = self.with(now, qpn, |qp, cx| {
+                let len = qp.poll_transmit(out, cx)?;
+                let hop = qp.identity.path.as_ref()?.hop;
+                Some(Transmit { len, hop })
+            });
+            match sent.flatten() {
+                Some(transmit) => {
+                    self.turn_packets += 1;
+                    if self.turn_packets >= TURN_PACKETS {
+                        self.turn_packets = 0;
+                        self.ready.rotate_left(1);
+                    }
+                    return Some(transmit);
+                }
+                None => {
+                    self.turn_packets = 0;
+                    self.ready.pop_front();
+                    if let Some(qp) = self.queue_pairs.get_mut(&qpn.value()) {
+                        qp.is_ready = false;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether [`poll_transmit`](Endpoint::poll_transmit) may have something.
+    pub fn may_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The oldest event that nobody has taken yet.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Runs `work` on a queue pair, and sees to its timer and its place in the queue of those that may send.
+    fn with<T>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
+    ) -> Option<T> {
+        let Endpoint { queue_pairs, memory, counters, events, identification, timers, ready, .. } = self;
+        let qp = queue_pairs.get_mut(&qpn.value())?;
+        let result = work(qp, &mut Surroundings { now, memory, counters, events, identification });
+        if !qp.is_ready && qp.may_transmit() {
+            qp.is_ready = true;
+            ready.push_back(qpn);
+        }
+        if let Some(deadline) = qp.deadline()
+            && qp.armed.is_none_or(|armed| deadline < armed)
+        {
+            qp.armed = Some(deadline);
+            timers.arm(deadline, qpn);
+        }
+        Some(result)
+    }
+}
+
+/// Gives the closures one type.
+fn counter(which: fn(&mut Counters) -> &mut u64) -> fn(&mut Counters) -> &mut u64 {
+    which
+}

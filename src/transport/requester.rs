@@ -1,0 +1,468 @@
+use std::collections::VecDeque;
+
+use crate::memory::AccessError;
+use crate::time::{Duration, Instant};
+use crate::wire::{AtomicEth, Bth, Extension, Ieth, ImmDt, PathMtu, Position, Psn, Reth};
+
+use super::attributes::QpAttributes;
+use super::completion::{CompletionKind, Status};
+use super::queue_pair::{Fatal, Identity, MAX_MESSAGE_BYTES, PostError, Surroundings};
+use super::work::{Data, SendOperation, SendRequest};
+
+/// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
+/// receive rings in front of such peers.
+pub(super) const WINDOW_PACKETS: i32 = 128;
+
+/// Every packet with such a PSN asks for an acknowledge, so that the window never closes without one on its way.
+const ACK_REQUEST_EVERY: u32 = 64;
+
+/// The requester: posted send requests become packets, in PSN order; lost ones are sent again from the first missing
+/// one on (go-back-N, as rxe and RNICs speak it).
+///
+/// ```text
+///   queue:   [ done ... | in flight ............ | posted, not sent ... ]
+///   PSN:                ^unacknowledged   ^cursor        ^posted
+///                                              ^sent (after the highest ever sent)
+/// ```
+#[derive(Debug, Default)]
+pub(super) struct Requester {
+    pub(super) queue: VecDeque<Wqe>,
+    /// The PSN after the last posted request.
+    posted: Psn,
+    /// The oldest PSN not acknowledged.
+    pub(super) unacknowledged: Psn,
+    /// The PSN after the highest one ever sent.
+    pub(super) sent: Psn,
+    pub(super) cursor: Cursor,
+    /// READs and atomics before the cursor that are not complete.
+    pub(super) reads_in_flight: u32,
+    max_rd_atomic: u32,
+    timeout: Option<Duration>,
+    retry_count: u8,
+    rnr_retry: u8,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    retransmit_at: Option<Instant>,
+    /// After an RNR NAK: when to try again.
+    rnr_until: Option<Instant>,
+    /// A lost answer was noticed from a later one, and asked for again; not twice without progress.
+    pub(super) gap_reported: bool,
+}
+
+/// A send request on its way.
+#[derive(Debug)]
+pub(super) struct Wqe {
+    pub request: SendRequest,
+    pub first_psn: Psn,
+    /// PSNs it takes: packets sent, or answers expected for a READ; none for local operations.
+    pub packets: u32,
+    pub len: u32,
+    /// Answers received, of a READ or atomic.
+    pub received: u32,
+    /// For local operations: carried out.
+    done: bool,
+    /// Why it fails as soon as all before it are complete.
+    failed: Option<Status>,
+}
+
+/// Where the requester stands: the next packet to send is number `packet` of the request at `index`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    pub index: usize,
+    pub packet: u32,
+}
+
+impl Wqe {
+    pub fn kind(&self) -> CompletionKind {
+        match self.request.operation {
+            SendOperation::Send | SendOperation::SendWithImmediate(_) | SendOperation::SendWithInvalidate(_) => {
+                CompletionKind::Send
+            }
+            SendOperation::Write(_) | SendOperation::WriteWithImmediate(..) => CompletionKind::Write,
+            SendOperation::Read(_) => CompletionKind::Read,
+            SendOperation::CompareSwap { .. } => CompletionKind::CompareSwap,
+            SendOperation::FetchAdd { .. } => CompletionKind::FetchAdd,
+            SendOperation::BindWindow(_) => CompletionKind::BindWindow,
+            SendOperation::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
+        }
+    }
+
+    /// Whether it waits for an answer with data.
+    pub fn awaits_answer(&self) -> bool {
+        self.request.operation.is_read_or_atomic() && self.received < self.packets
+    }
+}
+
+impl Requester {
+    pub fn configure(&mut self, attributes: &QpAttributes) {
+        if let Some(psn) = attributes.send_psn {
+            (self.posted, self.unacknowledged, self.sent) = (psn, psn, psn);
+        }
+        if let Some(code) = attributes.timeout {
+            // IBTA 9.9.2.1.1: 4.096 µs × 2^code, 0 for no timeout.
+            self.timeout = (code != 0).then(|| Duration::from_nanos(4096 << code));
+        }
+        if let Some(count) = attributes.retry_count {
+            (self.retry_count, self.retries_left) = (count, count);
+        }
+        if let Some(count) = attributes.rnr_retry {
+            (self.rnr_retry, self.rnr_retries_left) = (count, count);
+        }
+        if let Some(max) = attributes.max_rd_atomic {
+            self.max_rd_atomic = u32::from(max);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn posted(&self) -> Psn {
+        self.posted
+    }
+
+    pub fn post(&mut self, request: SendRequest, path_mtu: PathMtu) -> Result<(), PostError> {
+        let len = request.data.len();
+        let operation = &request.operation;
+        if len > MAX_MESSAGE_BYTES {
+            return Err(PostError::TooLong(len));
+        }
+        if operation.is_atomic() && len != 8 {
+            return Err(PostError::AtomicLength(len));
+        }
+        if operation.is_read_or_atomic() {
+            if matches!(request.data, Data::Inline(_)) {
+                return Err(PostError::Inline);
+            }
+            if self.max_rd_atomic == 0 {
+                return Err(PostError::NoReads);
+            }
+        }
+        let packets = match operation {
+            operation if operation.is_local() => 0,
+            operation if operation.is_atomic() => 1,
+            _ => path_mtu.packets(len as usize),
+        };
+        let first_psn = self.posted;
+        self.posted = first_psn.plus(packets);
+        self.queue.push_back(Wqe {
+            request,
+            first_psn,
+            packets,
+            len: len as u32,
+            received: 0,
+            done: false,
+            failed: None,
+        });
+        Ok(())
+    }
+
+    pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
+        for wqe in std::mem::take(&mut self.queue) {
+            identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::WrFlush, 0, cx);
+        }
+        self.cursor = Cursor::default();
+        self.reads_in_flight = 0;
+        (self.retransmit_at, self.rnr_until) = (None, None);
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.rnr_until.or(self.retransmit_at)
+    }
+
+    pub fn has_unacknowledged(&self) -> bool {
+        self.sent != self.unacknowledged
+    }
+
+    pub fn may_transmit(&self) -> bool {
+        self.rnr_until.is_none() && self.cursor.index < self.queue.len()
+    }
+
+    /// Writes the next packet, if there is one and it may go.
+    pub fn poll_transmit(
+        &mut self,
+        out: &mut [u8],
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<Option<usize>, Fatal> {
+        if self.rnr_until.is_some() {
+            return Ok(None);
+        }
+        while let Some(wqe) = self.queue.get(self.cursor.index) {
+            if wqe.failed.is_some() {
+                break;
+            }
+            if wqe.packets == 0 {
+                if !self.run_local(identity, cx) {
+                    break;
+                }
+                self.retire(identity, cx)?;
+                continue;
+            }
+            let psn = wqe.first_psn.plus(self.cursor.packet);
+            let is_read_or_atomic = wqe.request.operation.is_read_or_atomic();
+            let window_closed = psn.since(self.unacknowledged) >= WINDOW_PACKETS;
+            let reads_exhausted = is_read_or_atomic && self.reads_in_flight >= self.max_rd_atomic;
+            let fenced = wqe.request.fence && self.cursor.packet == 0 && self.reads_in_flight > 0;
+            if window_closed || reads_exhausted || fenced {
+                break;
+            }
+            return match write_request(wqe, self.cursor.packet, psn, out, identity, cx) {
+                Ok(Some(len)) => {
+                    self.advance(cx.now);
+                    Ok(Some(len))
+                }
+                Ok(None) => Ok(None),
+                Err(_) => {
+                    // IBTA 10.8.3.3: a local protection error; it is reported when all before it are complete.
+                    cx.counters.send_err += 1;
+                    self.queue[self.cursor.index].failed = Some(Status::LocalProtection);
+                    self.retire(identity, cx)?;
+                    Ok(None)
+                }
+            };
+        }
+        Ok(None)
+    }
+
+    /// Carries out the local operation at the cursor. False when it must wait.
+    fn run_local(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> bool {
+        let index = self.cursor.index;
+        let wqe = &mut self.queue[index];
+        match wqe.request.operation {
+            SendOperation::BindWindow(binding) => {
+                if wqe.request.fence && self.reads_in_flight > 0 {
+                    return false;
+                }
+                if cx.memory.bind(identity.pd, identity.qpn, &binding).is_err() {
+                    wqe.failed = Some(Status::MwBind);
+                }
+            }
+            SendOperation::LocalInvalidate(key) => {
+                // After everything before it: the peer may still need the window for that (IBTA 10.8.3.2, Table 76).
+                if index > 0 {
+                    return false;
+                }
+                if cx.memory.invalidate(identity.pd, identity.qpn, key).is_err() {
+                    wqe.failed = Some(Status::MwBind);
+                }
+            }
+            _ => unreachable!("only local operations take no PSN"),
+        }
+        wqe.done = wqe.failed.is_none();
+        if wqe.done {
+            self.cursor = Cursor { index: index + 1, packet: 0 };
+        }
+        true
+    }
+
+    /// Moves the cursor past the packet just sent.
+    fn advance(&mut self, now: Instant) {
+        let wqe = &self.queue[self.cursor.index];
+        self.cursor.packet = match wqe.request.operation {
+            SendOperation::Read(_) => wqe.packets,
+            _ => self.cursor.packet + 1,
+        };
+        let next_psn = wqe.first_psn.plus(self.cursor.packet);
+        if self.cursor.packet == wqe.packets {
+            self.reads_in_flight += u32::from(wqe.request.operation.is_read_or_atomic());
+            self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
+        }
+        if self.sent.is_before(next_psn) {
+            self.sent = next_psn;
+        }
+        if self.retransmit_at.is_none() {
+            self.retransmit_at = self.timeout.map(|timeout| now + timeout);
+        }
+    }
+
+    /// Completes and removes requests that are done, from the oldest on.
+    pub(super) fn retire(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        while let Some(wqe) = self.queue.front() {
+            if let Some(status) = wqe.failed {
+                return self.fail_oldest(status, identity, cx);
+            }
+            let done = match wqe.packets {
+                0 => wqe.done,
+                packets => self.unacknowledged.since(wqe.first_psn) >= packets as i32,
+            };
+            if !done {
+                break;
+            }
+            if wqe.request.signaled {
+                let byte_len = if wqe.request.operation.is_read_or_atomic() { wqe.len } else { 0 };
+                identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
+            }
+            self.queue.pop_front();
+            self.cursor = match self.cursor.index.checked_sub(1) {
+                Some(index) => Cursor { index, ..self.cursor },
+                // It was being sent again, and a late acknowledge came first.
+                None => Cursor::default(),
+            };
+        }
+        Ok(())
+    }
+
+    /// Reports the oldest request as failed; the caller flushes the others.
+    pub(super) fn fail_oldest(
+        &mut self,
+        status: Status,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        if let Some(wqe) = self.queue.pop_front() {
+            identity.complete_send(wqe.request.wr_id, wqe.kind(), status, 0, cx);
+        }
+        Err(Fatal)
+    }
+
+    /// Moves the oldest unacknowledged PSN forward, to `to`. Progress: all patience starts anew.
+    pub(super) fn progress(&mut self, to: Psn, now: Instant) {
+        if !self.unacknowledged.is_before(to) {
+            return;
+        }
+        self.unacknowledged = to;
+        (self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);
+        self.gap_reported = false;
+        self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);
+    }
+
+    /// The PSN of the packet at the cursor.
+    pub(super) fn cursor_psn(&self) -> Psn {
+        self.queue.get(self.cursor.index).map_or(self.posted, |wqe| wqe.first_psn.plus(self.cursor.packet))
+    }
+
+    /// Moves the cursor to the packet with the oldest unacknowledged PSN.
+    pub(super) fn go_back(&mut self) {
+        let psn = self.unacknowledged;
+        let found = self.queue.iter().position(|wqe| match wqe.packets {
+            0 => !wqe.done,
+            packets => psn.is_within(wqe.first_psn, packets) || psn.is_before(wqe.first_psn),
+        });
+        let index = found.unwrap_or(self.queue.len());
+        let packet = self.queue.get(index).map_or(0, |wqe| match wqe.packets {
+            0 => 0,
+            _ => psn.since(wqe.first_psn).max(0) as u32,
+        });
+        self.cursor = Cursor { index, packet };
+        self.reads_in_flight = self.queue.range(..index).filter(|wqe| wqe.awaits_answer()).count() as u32;
+    }
+
+    /// Goes back because something was lost, if patience allows.
+    pub(super) fn retry(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        let Some(left) = self.retries_left.checked_sub(1) else {
+            cx.counters.retry_exceeded_err += 1;
+            return self.fail_oldest(Status::RetryExceeded, identity, cx);
+        };
+        self.retries_left = left;
+        cx.counters.completer_retry += 1;
+        self.go_back();
+        self.retransmit_at = self.timeout.map(|timeout| cx.now + timeout);
+        Ok(())
+    }
+
+    /// Waits because the peer had no receive request, if patience allows.
+    pub(super) fn wait_for_receiver(
+        &mut self,
+        delay: Duration,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        /// The retry count that means «for ever» (IBTA 9.7.5.2.8).
+        const FOR_EVER: u8 = 7;
+        if self.rnr_retry != FOR_EVER {
+            let Some(left) = self.rnr_retries_left.checked_sub(1) else {
+                cx.counters.retry_rnr_exceeded_err += 1;
+                return self.fail_oldest(Status::RnrRetryExceeded, identity, cx);
+            };
+            self.rnr_retries_left = left;
+        }
+        self.go_back();
+        self.rnr_until = Some(cx.now + delay);
+        self.retransmit_at = None;
+        Ok(())
+    }
+
+    pub fn handle_timeout(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        if let Some(at) = self.rnr_until {
+            if at <= cx.now {
+                self.rnr_until = None;
+                self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| cx.now + timeout);
+            }
+            return Ok(());
+        }
+        match self.retransmit_at {
+            Some(at) if at <= cx.now => {
+                self.gap_reported = false;
+                self.retry(identity, cx)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn is_waiting_for_receiver(&self) -> bool {
+        self.rnr_until.is_some()
+    }
+}
+
+/// Writes packet number `packet` of `wqe`.
+fn write_request(
+    wqe: &Wqe,
+    packet: u32,
+    psn: Psn,
+    out: &mut [u8],
+    identity: &Identity,
+    cx: &mut Surroundings<'_>,
+) -> Result<Option<usize>, AccessError> {
+    let mtu = identity.path_mtu.bytes() as u32;
+    let position = Position::of(packet, wqe.packets);
+    let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
+    let offset = packet * mtu;
+    let rest = wqe.len - offset;
+    let (extension, payload_bytes) = match wqe.request.operation {
+        SendOperation::Read(remote) => {
+            // The rest of the answers, when some are there already.
+            let reth = Reth::new(remote.address.wrapping_add(offset.into()), remote.key, rest);
+            (Extension::Reth(reth), 0)
+        }
+        SendOperation::CompareSwap { remote, compare, swap } => {
+            (Extension::Atomic(AtomicEth::new(remote.address, remote.key, swap, compare)), 0)
+        }
+        SendOperation::FetchAdd { remote, add } => {
+            (Extension::Atomic(AtomicEth::new(remote.address, remote.key, add, 0)), 0)
+        }
+        SendOperation::Write(remote) if position.starts() => {
+            (Extension::Reth(Reth::new(remote.address, remote.key, wqe.len)), rest.min(mtu))
+        }
+        SendOperation::WriteWithImmediate(remote, data) if position.starts() => {
+            let reth = Reth::new(remote.address, remote.key, wqe.len);
+            let extension = match position {
+                Position::Only => Extension::RethImmDt(reth, ImmDt::new(data)),
+                _ => Extension::Reth(reth),
+            };
+            (extension, rest.min(mtu))
+        }
+        SendOperation::SendWithImmediate(data) | SendOperation::WriteWithImmediate(_, data) if position.ends() => {
+            (Extension::ImmDt(ImmDt::new(data)), rest.min(mtu))
+        }
+        SendOperation::SendWithInvalidate(key) if position.ends() => (Extension::Ieth(Ieth::new(key)), rest.min(mtu)),
+        _ => (Extension::None, rest.min(mtu)),
+    };
+    let carries_event = matches!(
+        wqe.request.operation,
+        SendOperation::Send
+            | SendOperation::SendWithImmediate(_)
+            | SendOperation::SendWithInvalidate(_)
+            | SendOperation::WriteWithImmediate(..)
+    );
+    let bth = Bth::new(opcode, identity.remote, psn)
+        .with_ack_request(
+            position.ends()
+                || opcode == crate::wire::Opcode::RC_READ_REQUEST
+                || psn.value() % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1,
+        )
+        .with_solicited(wqe.request.solicited && position.ends() && carries_event);
+    identity.write(out, bth, extension, payload_bytes as usize, cx, |memory, out| {
+        wqe.request.data.gather(memory, identity.pd, offset, out)
+    })
+}

@@ -1,0 +1,107 @@
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::transport::{self, Completion, Notify};
+
+/// A completion queue. Polling it takes no contended lock, and drives the engine when there is nothing yet.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    engine: Arc<Engine>,
+    ring: Arc<transport::CompletionQueue>,
+    polls: AtomicU32,
+}
+
+/// A poll in so many drives the engine although there was a completion: a program that always finds one must not starve
+/// its own acknowledges.
+const STEP_EVERY: u32 = 16;
+
+impl CompletionQueue {
+    pub(super) fn new(engine: Arc<Engine>, ring: transport::CompletionQueue) -> CompletionQueue {
+        CompletionQueue { engine, ring: Arc::new(ring), polls: AtomicU32::new(0) }
+    }
+
+    pub(super) fn ring(&self) -> &Arc<transport::CompletionQueue> {
+        &self.ring
+    }
+
+    /// The oldest completion, if there is one.
+    pub fn poll(&self) -> Option<Completion> {
+        if self.polls.fetch_add(1, Ordering::Relaxed) % STEP_EVERY == STEP_EVERY - 1 {
+            self.engine.step();
+        }
+        self.ring.poll().or_else(|| {
+            self.engine.step();
+            self.ring.poll()
+        })
+    }
+
+    /// Whether completions were lost because the queue was full.
+    pub fn has_overflowed(&self) -> bool {
+        self.ring.has_overflowed()
+    }
+
+    /// Asks for one notification over the channel. Poll once more afterwards: a completion may have come just before.
+    pub fn request_notification(&self, notify: Notify) {
+        self.ring.request_notification(notify);
+        self.engine.will_sleep();
+    }
+}
+
+/// A descriptor that becomes readable when a completion queue notifies (an eventfd).
+#[derive(Debug)]
+pub struct CompletionChannel {
+    fd: Arc<OwnedFd>,
+}
+
+impl CompletionChannel {
+    /// A channel.
+    ///
+    /// # Errors
+    /// When the kernel gives no descriptor.
+    pub fn new() -> io::Result<CompletionChannel> {
+        // SAFETY: no pointers are involved.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(CompletionChannel { fd: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }) })
+    }
+
+    pub(super) fn notifier(&self) -> impl Fn() + Send + Sync + 'static {
+        let fd = self.fd.clone();
+        move || {
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: `one` is eight readable bytes; the write can fail only when there are 2^64 notifications.
+            unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+
+    /// Sleeps until a notification or for `timeout`, and takes all notifications there are. Returns their number.
+    ///
+    /// # Errors
+    /// When poll(2) fails, other than by a signal.
+    pub fn wait(&self, timeout: Duration) -> io::Result<u64> {
+        let mut polled = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let limit = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: `polled` lives until the call returns.
+        if unsafe { libc::poll(&mut polled, 1, limit) } < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+        }
+        let mut count = [0u8; 8];
+        // SAFETY: `count` is eight writable bytes; the descriptor does not block.
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        Ok(if read == 8 { u64::from_ne_bytes(count) } else { 0 })
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,268 @@
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::link::device::{Device, DeviceError, Gid};
+use crate::link::xdp::{self, XdpLink, XdpOptions};
+use crate::link::{HopError, Link};
+use crate::memory::{Access, HostMemory, MapError, Pd};
+use crate::transport::{self, Capabilities, CreateError, Event, Path};
+use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
+
+use super::{CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair};
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context {
+    engine: Arc<Engine>,
+    device: Device,
+    path_mtu: PathMtu,
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// The interface's name; `None` for the first usable one.
+    pub device: Option<String>,
+    /// How the AF_XDP link is opened.
+    pub xdp: XdpOptions,
+}
+
+/// Why a device was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Its link was not opened.
+    #[error(transparent)]
+    Xdp(#[from] xdp::OpenError),
+    /// Its MTU is too small for the smallest path MTU and its headers.
+    #[error(
+        "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
+    )]
+    Mtu {
+        /// The interface.
+        device: String,
+        /// Its largest packet.
+        bytes: usize,
+    },
+    /// The kernel gave no thread, descriptor or randomness.
+    #[error("cannot start the engine: {0}")]
+    Engine(#[from] io::Error),
+}
+
+/// How to reach a peer, as programs say it (IBTA 11.2.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// Our address: an index of the device's GID table.
+    pub source_gid_index: usize,
+    /// The peer's GID; `::ffff:a.b.c.d` for an IPv4 address.
+    pub destination_gid: Ipv6Addr,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// IPv4 time to live or IPv6 hop limit; 0 counts as 64, as rxe has it.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// Why there is no path to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// The GID table is shorter.
+    #[error("{device} has no GID with index {index}: there are {count}, see `uroce devices`")]
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// The index asked for.
+        index: usize,
+        /// The length of the table.
+        count: usize,
+    },
+    /// One is IPv4 and the other IPv6.
+    #[error("GID {index} is {own}, the peer's is {peer}: one is IPv4, the other IPv6; choose another GID index")]
+    Family {
+        /// The index of our GID.
+        index: usize,
+        /// Our address.
+        own: IpAddr,
+        /// The peer's.
+        peer: IpAddr,
+    },
+    /// The kernel has no way there by this device.
+    #[error(transparent)]
+    Hop(#[from] HopError),
+}
+
+/// The hop limit when none is given (rxe_av.c and the kernel's default TTL).
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+impl Context {
+    /// Opens a device over AF_XDP.
+    ///
+    /// # Errors
+    /// [`OpenError`] says in one line what is missing, where, and what to do.
+    pub fn open(options: &OpenOptions) -> Result<Context, OpenError> {
+        let device = Device::find(options.device.as_deref())?;
+        let link = XdpLink::open(&device.name, &options.xdp)?;
+        Context::with_link(device, Box::new(link))
+    }
+
+    /// Opens a device over a link that is open already.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn with_link(device: Device, link: Box<dyn Link>) -> Result<Context, OpenError> {
+        let bytes = link.max_packet_bytes();
+        let Some(path_mtu) = PathMtu::fitting(bytes) else {
+            return Err(OpenError::Mtu { device: device.name, bytes });
+        };
+        Ok(Context { engine: Arc::new(Engine::start(link, system_randomness()?)?), device, path_mtu })
+    }
+
+    /// The device as it was when it was opened.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its addresses.
+    pub fn gids(&self) -> &[Gid] {
+        &self.device.gids
+    }
+
+    /// The largest path MTU that the link can carry.
+    pub fn active_mtu(&self) -> PathMtu {
+        self.path_mtu
+    }
+
+    /// A new protection domain.
+    pub fn allocate_pd(&self) -> ProtectionDomain {
+        let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
+        ProtectionDomain { engine: self.engine.clone(), pd }
+    }
+
+    /// A completion queue of `capacity` completions.
+    pub fn create_completion_queue(&self, capacity: usize) -> CompletionQueue {
+        CompletionQueue::new(self.engine.clone(), transport::CompletionQueue::new(capacity, || {}))
+    }
+
+    /// A completion queue that notifies over `channel`.
+    pub fn create_completion_queue_on(&self, capacity: usize, channel: &CompletionChannel) -> CompletionQueue {
+        CompletionQueue::new(self.engine.clone(), transport::CompletionQueue::new(capacity, channel.notifier()))
+    }
+
+    /// The path from one of our GIDs to a peer, for a connection between two queue pairs. Its UDP source port follows
+    /// from both numbers as with rxe, so that both directions use the same.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub fn path(&self, vector: &AddressVector, local: Qpn, remote: Qpn) -> Result<Path, PathError> {
+        let index = vector.source_gid_index;
+        let Some(gid) = self.gids().get(index) else {
+            return Err(PathError::NoSuchGid { device: self.device.name.clone(), index, count: self.gids().len() });
+        };
+        let (own, peer) = (gid.ip(), IpAddr::V6(vector.destination_gid).to_canonical());
+        let addresses = Addresses::new(own, peer).ok_or(PathError::Family { index, own, peer })?;
+        let hop = self.engine.with(|core, _| core.link.hop(own, peer))?;
+        let flow = Flow {
+            addresses,
+            source_port: source_port(local, remote),
+            traffic_class: vector.traffic_class,
+            hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
+            flow_label: vector.flow_label,
+        };
+        Ok(Path { flow, hop })
+    }
+
+    /// A PSN to start from that nobody can guess.
+    pub fn random_psn(&self) -> Psn {
+        self.engine.with(|core, _| core.endpoint.memory().keys().psn())
+    }
+
+    /// The oldest asynchronous event that nobody has taken yet.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.engine.with(|core, _| core.endpoint.poll_event())
+    }
+
+    /// What happened so far, by name: the transport's counters, then the link's.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.engine.with(|core, _| core.endpoint.counters().list().chain(core.link.counters()).collect())
+    }
+}
+
+/// A protection domain: regions and queue pairs made by it work together.
+#[derive(Debug)]
+pub struct ProtectionDomain {
+    engine: Arc<Engine>,
+    pd: Pd,
+}
+
+impl ProtectionDomain {
+    /// Maps and registers `len` bytes of zeroed memory.
+    ///
+    /// # Errors
+    /// When the kernel gives no memory.
+    pub fn allocate_region(&self, len: usize, access: Access) -> Result<MemoryRegion, MapError> {
+        let memory = Arc::new(HostMemory::new(len)?);
+        let key = self.engine.with(|core, _| core.endpoint.memory().register(self.pd, memory.clone(), access));
+        Ok(MemoryRegion::new(self.engine.clone(), memory, key))
+    }
+
+    /// Makes a type 2 memory window, not yet bound.
+    pub fn allocate_window(&self) -> MemoryWindow {
+        let key = self.engine.with(|core, _| core.endpoint.memory().allocate_window(self.pd));
+        MemoryWindow::new(self.engine.clone(), key)
+    }
+
+    /// A reliably connected queue pair in the RESET state.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_queue_pair(
+        &self,
+        capabilities: &Capabilities,
+        send: &CompletionQueue,
+        receive: &CompletionQueue,
+    ) -> Result<QueuePair, CreateError> {
+        let (send_ring, receive_ring) = (send.ring().clone(), receive.ring().clone());
+        let qpn = self
+            .engine
+            .with(|core, _| core.endpoint.create_queue_pair(self.pd, *capabilities, send_ring, receive_ring))?;
+        Ok(QueuePair::new(self.engine.clone(), qpn, send, receive))
+    }
+}
+
+/// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways
+/// (rdma_calc_flow_label and rdma_flow_label_to_udp_sport in the kernel's ib_verbs.h).
+fn source_port(local: Qpn, remote: Qpn) -> u16 {
+    let mut v = u64::from(local.value()) * u64::from(remote.value());
+    v ^= v >> 20;
+    v ^= v >> 40;
+    let label = (v & 0xf_ffff) as u32;
+    0xc000 | ((label & 0x3fff) ^ ((label & 0xf_c000) >> 14)) as u16
+}
+
+fn system_randomness() -> io::Result<[u8; 32]> {
+    let mut seed = [0u8; 32];
+    // SAFETY: the buffer is 32 writable bytes.
+    let filled = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    if filled == seed.len() as isize { Ok(seed) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_ports_are_the_same_both_ways_and_rxes() {
+        // From a capture of a Linux 6.1 rxe peer: queue pairs 0x11 and 0x12.
+        assert_eq!(source_port(Qpn::new(0x11), Qpn::new(0x12)), 0xc000 | 0x132);
+        for (a, b) in [(1, 2), (0xabcdef, 0x123456), (0xffffff, 0xfffffe)] {
+            let (a, b) = (Qpn::new(a), Qpn::new(b));
+            assert_eq!(source_port(a, b), source_port(b, a));
+            assert!(source_port(a, b) >= 0xc000);
+        }
+    }
+}

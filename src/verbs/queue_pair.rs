@@ -1,0 +1,70 @@
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::transport::{ModifyError, PostError, QpAttributes, ReceiveRequest, SendRequest, State};
+use crate::wire::{Psn, Qpn};
+
+use super::CompletionQueue;
+
+/// A reliably connected queue pair. Dropping it destroys it.
+#[derive(Debug)]
+pub struct QueuePair {
+    engine: Arc<Engine>,
+    qpn: Qpn,
+    /// The rings outlive the queue pair that fills them.
+    _completion_queues: [Arc<crate::transport::CompletionQueue>; 2],
+}
+
+impl QueuePair {
+    pub(super) fn new(engine: Arc<Engine>, qpn: Qpn, send: &CompletionQueue, receive: &CompletionQueue) -> QueuePair {
+        QueuePair { engine, qpn, _completion_queues: [send.ring().clone(), receive.ring().clone()] }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map_or(State::Reset, |qp| qp.state()))
+    }
+
+    /// The PSN that the next send request will take, and the next one expected from the peer.
+    pub fn psns(&self) -> (Psn, Psn) {
+        self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map(|qp| qp.psns()).unwrap_or_default())
+    }
+
+    /// Changes state and attributes (IBTA 11.2.5.2).
+    ///
+    /// # Errors
+    /// [`ModifyError`] names the transition and the attribute; nothing was changed then.
+    pub fn modify(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
+        self.engine.with(|core, now| core.endpoint.modify(now, self.qpn, attributes))
+    }
+
+    /// Posts a send request, and sends what may go at once.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
+        self.engine.with(|core, now| core.endpoint.post_send(now, self.qpn, request))
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
+        self.engine.with(|core, now| core.endpoint.post_receive(now, self.qpn, request))
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let _ = self.engine.with(|core, now| {
+            core.settle(now);
+            core.endpoint.destroy_queue_pair(self.qpn)
+        });
+    }
+}

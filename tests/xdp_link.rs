@@ -1,0 +1,533 @@
+//! The AF_XDP link between two network namespaces. Needs root, `ip` and veth.
+//!
+//! Every test makes its own namespaces; a thread in each opens an [`XdpLink`]. Frames carry a number and bytes derived
+//! from it, and the receiver checks every byte.
+
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+
+use common::hosts::{Pair, PairOptions};
+use uroce::frame::Frame;
+use uroce::link::xdp::{AttachMode, CopyMode, OpenError, XdpLink, XdpOptions};
+use uroce::link::{Hop, HopError, Link};
+use uroce::time::{Duration, Instant};
+
+const PORT: u16 = 4791;
+
+fn now() -> Instant {
+    #[allow(clippy::disallowed_methods)] // a test may look at the clock
+    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    Instant::from_ns(START.elapsed().as_nanos() as u64)
+}
+
+fn v4(last: u8) -> IpAddr {
+    Ipv4Addr::new(10, 7, 0, last).into()
+}
+
+fn v6(last: u16) -> IpAddr {
+    Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, last).into()
+}
+
+/// Writes an IP/UDP packet of `len` bytes whose payload is made from `number`; returns its length.
+fn write_packet(to: &mut [u8], source: IpAddr, destination: IpAddr, port: u16, len: usize, number: u64) -> usize {
+    let at = match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            to[..20].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            to[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+            to[12..16].copy_from_slice(&source.octets());
+            to[16..20].copy_from_slice(&destination.octets());
+            let sum: u32 = to[..20].chunks(2).map(|c| u32::from(u16::from_be_bytes([c[0], c[1]]))).sum();
+            let sum = (sum & 0xffff) + (sum >> 16);
+            let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+            to[10..12].copy_from_slice(&sum.to_be_bytes());
+            20
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            to[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, 17, 64]);
+            to[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes());
+            to[8..24].copy_from_slice(&source.octets());
+            to[24..40].copy_from_slice(&destination.octets());
+            40
+        }
+        _ => panic!("two families"),
+    };
+    let udp = &mut to[at..len];
+    let udp_len = udp.len() as u16;
+    udp[..2].copy_from_slice(&0xc000u16.to_be_bytes());
+    udp[2..4].copy_from_slice(&port.to_be_bytes());
+    udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+    udp[6..8].fill(0);
+    udp[8..16].copy_from_slice(&number.to_be_bytes());
+    for (i, byte) in udp[16..].iter_mut().enumerate() {
+        *byte = pattern(number, i);
+    }
+    len
+}
+
+fn pattern(number: u64, at: usize) -> u8 {
+    (number as usize).wrapping_mul(31).wrapping_add(at.wrapping_mul(7)).wrapping_add(at >> 8) as u8
+}
+
+/// The IP packet length of frame `number`: 64 to `max` bytes, every length sooner or later.
+fn length(number: u64, max: usize) -> usize {
+    64 + (number as usize * 977) % (max - 64 + 1)
+}
+
+/// The number in a received frame, after all of its bytes were checked. `vlan`: whether it is tagged.
+fn check_frame(frame: &Frame, vlan: bool, max: usize) -> u64 {
+    let bytes = frame.bytes().to_vec();
+    let ip = &bytes[if vlan { 18 } else { 14 }..];
+    let at = if ip[0] >> 4 == 4 { 20 } else { 40 };
+    let number = u64::from_be_bytes(ip[at + 8..at + 16].try_into().unwrap());
+    assert_eq!(ip.len(), length(number, max), "length of frame {number}");
+    let wrong = ip[at + 16..].iter().enumerate().find(|&(i, &b)| b != pattern(number, i));
+    assert_eq!(wrong, None, "bytes of frame {number} of {}", ip.len());
+    number
+}
+
+/// Sends `count` packets over the hops in turn and takes what arrives, until both ends have all or time is up. Returns
+/// the numbers received. Ends pace each other: no more than 64 packets ahead of what the peer has received.
+struct Exchange {
+    count: u64,
+    max: usize,
+    vlan: bool,
+    received: [AtomicU64; 2],
+    start: Barrier,
+}
+
+impl Exchange {
+    fn run(&self, side: usize, link: &mut XdpLink, hops: &[(Hop, IpAddr, IpAddr)]) -> Vec<u64> {
+        self.start.wait();
+        let mut numbers = Vec::new();
+        let mut frames = Vec::new();
+        let mut sent = 0;
+        let deadline = now() + Duration::from_secs(20);
+        while (numbers.len() < self.count as usize || sent < self.count) && now() < deadline {
+            let mut batch = 0;
+            while sent < self.count && batch < 32 && sent < self.received[1 - side].load(Ordering::Acquire) + 64 {
+                let (hop, source, destination) = hops[(sent / 16) as usize % hops.len()];
+                let Some(buffer) = link.transmit_buffer() else { break };
+                let len = write_packet(buffer, source, destination, PORT, length(sent, self.max), sent);
+                link.transmit(now(), len, hop);
+                sent += 1;
+                batch += 1;
+            }
+            link.flush(now());
+            link.receive(now(), &mut frames, 64);
+            numbers.extend(frames.drain(..).map(|f| check_frame(&f, self.vlan, self.max)));
+            self.received[side].store(numbers.len() as u64, Ordering::Release);
+        }
+        self.start.wait();
+        // What is still on its way back from the kernel.
+        for _ in 0..100 {
+            link.flush(now());
+        }
+        let accounts = link.accounts();
+        assert!(link.frames_conserved(), "{accounts:?}");
+        assert_eq!(
+            (accounts.receive_held, accounts.transmit_kernel, accounts.transmit_waiting),
+            (0, 0, 0),
+            "{accounts:?}"
+        );
+        numbers
+    }
+}
+
+/// Both ways between two links opened with `options`, over IPv4 and IPv6 in turn; every frame must arrive whole.
+fn exchange(
+    pair: &Pair,
+    options: &XdpOptions,
+    count: u64,
+    max: usize,
+    check: impl Fn(&XdpLink) + Send + Sync + 'static,
+) {
+    let exchange = Arc::new(Exchange {
+        count,
+        max,
+        vlan: false,
+        received: [AtomicU64::new(0), AtomicU64::new(0)],
+        start: Barrier::new(2),
+    });
+    let check = Arc::new(check);
+    let threads = [0, 1].map(|side| {
+        let (exchange, options, check) = (Arc::clone(&exchange), options.clone(), Arc::clone(&check));
+        pair.spawn(side, move || {
+            let mut link = XdpLink::open("veth0", &options).unwrap_or_else(|e| panic!("{e}"));
+            check(&link);
+            let (me, peer) = (side as u8 + 1, 2 - side as u8);
+            let hops = [(v4(me), v4(peer)), (v6(me.into()), v6(peer.into()))]
+                .map(|(source, destination)| (link.hop(source, destination).unwrap(), source, destination));
+            let numbers = exchange.run(side, &mut link, &hops);
+            (numbers, link.counters())
+        })
+    });
+    let results = threads.map(|thread| thread.join().unwrap());
+    let counters: Vec<_> = results.iter().map(|r| r.1.clone()).collect();
+    for (side, (mut numbers, _)) in results.into_iter().enumerate() {
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len() as u64, count, "side {side}: {counters:?}");
+    }
+}
+
+fn options(mode: AttachMode) -> XdpOptions {
+    XdpOptions { mode: Some(mode), ..XdpOptions::default() }
+}
+
+#[test]
+fn frames_of_every_length_arrive_whole_in_native_mode() {
+    let pair = Pair::new(PairOptions::default());
+    exchange(&pair, &options(AttachMode::Native), 10_000, 1500, |link| {
+        assert_eq!((link.mode(), link.is_zero_copy(), link.is_multi_buffer()), (AttachMode::Native, false, false));
+    });
+}
+
+#[test]
+fn frames_of_every_length_arrive_whole_in_skb_mode() {
+    let pair = Pair::new(PairOptions::default());
+    exchange(&pair, &options(AttachMode::Skb), 10_000, 1500, |link| assert_eq!(link.mode(), AttachMode::Skb));
+}
+
+#[test]
+fn frames_in_two_chunks_arrive_whole_in_native_mode() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    exchange(&pair, &options(AttachMode::Native), 10_000, 4200, |link| assert!(link.is_multi_buffer()));
+}
+
+#[test]
+fn frames_in_two_chunks_arrive_whole_in_skb_mode() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    exchange(&pair, &options(AttachMode::Skb), 10_000, 4200, |link| assert!(link.is_multi_buffer()));
+}
+
+/// veth with two receive queues on each side: hops are spread over the transmit queues, and frames arrive on both.
+#[test]
+fn all_receive_queues_are_served() {
+    let pair = Pair::new(PairOptions { queues: 2, ..PairOptions::default() });
+    exchange(&pair, &options(AttachMode::Native), 10_000, 1500, |link| assert_eq!(link.queues(), 2));
+}
+
+/// What is not RoCE stays with the kernel, in both modes, with options and fragments and other ports.
+#[test]
+fn other_traffic_stays_with_the_kernel() {
+    for mode in [AttachMode::Native, AttachMode::Skb] {
+        let pair = Pair::new(PairOptions::default());
+        let link = pair.within(0, move || XdpLink::open("veth0", &options(mode)).unwrap());
+        for target in ["10.7.0.1", "fd07::1"] {
+            let (ok, text) = pair.exec(1, &format!("ping -c 3 -i 0.01 -W 2 {target}"));
+            assert!(ok, "{mode:?}: {text}");
+        }
+        let socket = pair.within(0, || std::net::UdpSocket::bind("10.7.0.1:4790").unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        // Larger than the MTU: the kernel puts the fragments together.
+        let sent = vec![7; 4000];
+        let bytes = sent.clone();
+        pair.within(1, move || {
+            std::net::UdpSocket::bind("10.7.0.2:0").unwrap().send_to(&bytes, "10.7.0.1:4790").unwrap();
+        });
+        let mut received = [0; 5000];
+        let len = socket.recv(&mut received).expect("a datagram to another port reaches its socket");
+        assert_eq!(received[..len], sent);
+        drop(link);
+    }
+}
+
+/// Waits for one frame.
+fn receive_one(link: &mut XdpLink) -> Option<Frame> {
+    let deadline = now() + Duration::from_secs(3);
+    let mut frames = Vec::new();
+    while now() < deadline {
+        link.flush(now());
+        if link.receive(now(), &mut frames, 1) == 1 {
+            return frames.pop();
+        }
+        std::thread::yield_now();
+    }
+    None
+}
+
+/// Sends packet `number` of `len` bytes, and flushes for as long as its neighbour is asked for.
+fn send_one(link: &mut XdpLink, source: IpAddr, destination: IpAddr, port: u16, len: usize, number: u64) {
+    let hop = link.hop(source, destination).unwrap();
+    let buffer = link.transmit_buffer().unwrap();
+    let len = write_packet(buffer, source, destination, port, len, number);
+    link.transmit(now(), len, hop);
+    let deadline = now() + Duration::from_secs(3);
+    while link.accounts().transmit_waiting > 0 && now() < deadline {
+        link.flush(now());
+    }
+    link.flush(now());
+}
+
+fn counter(link: &XdpLink, name: &str) -> u64 {
+    link.counters().into_iter().find(|c| c.0 == name).unwrap_or_else(|| panic!("no counter {name}")).1
+}
+
+/// A hop through a VLAN interface is tagged, tagged frames are received, and untagged ones go on beside them.
+#[test]
+fn vlan_hops_are_tagged_and_tagged_frames_arrive() {
+    for protocol in ["802.1Q", "802.1ad"] {
+        let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+        let (made, text) = pair.exec(0, &format!("ip link add link veth0 name probe type vlan proto {protocol} id 5"));
+        if !made {
+            eprintln!("skipped: this kernel has no VLAN interfaces: {text}");
+            return;
+        }
+        for (host, name) in ["a", "b"].into_iter().enumerate() {
+            // Tags stay in the packet, as they do on a wire.
+            pair.ip(host, &format!("link add link veth0 name vlan-{name} type vlan proto {protocol} id 77"));
+            pair.ip(host, &format!("addr add 10.77.0.{}/24 dev vlan-{name}", host + 1));
+            pair.ip(host, &format!("link set vlan-{name} up"));
+        }
+        let [mut a, mut b] =
+            [0, 1].map(|host| pair.within(host, || XdpLink::open("veth0", &options(AttachMode::Native)).unwrap()));
+        let tagged = [1, 2].map(|last| IpAddr::from([10, 77, 0, last]));
+        for (number, len) in [(0, 100), (1, 4200), (2, 1000)] {
+            send_one(&mut a, tagged[0], tagged[1], PORT, len, number);
+            let frame = receive_one(&mut b).expect("a tagged frame").bytes().to_vec();
+            let ethertype: u16 = if protocol == "802.1Q" { 0x8100 } else { 0x88a8 };
+            assert_eq!(frame[12..18], [ethertype.to_be_bytes(), [0, 77], [8, 0]].concat());
+            let mut expected = vec![0; len];
+            write_packet(&mut expected, tagged[0], tagged[1], PORT, len, number);
+            assert!(frame[18..] == expected, "bytes behind the tag, {len} long");
+            // Another header length each time: the packet is moved behind it.
+            send_one(&mut a, v4(1), v4(2), PORT, len, number);
+            let frame = receive_one(&mut b).expect("an untagged frame").bytes().to_vec();
+            write_packet(&mut expected, v4(1), v4(2), PORT, len, number);
+            assert!(frame[14..] == expected && frame[12..14] == [8, 0], "untagged, {len} long");
+        }
+        assert!(a.frames_conserved() && b.frames_conserved());
+    }
+}
+
+/// Tagged RoCE frames, as a switch's trunk port sends them, reach the link; ones with two tags go to the kernel.
+#[test]
+fn tagged_frames_arrive() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    for mode in [AttachMode::Native, AttachMode::Skb] {
+        let mut link = pair.within(0, move || XdpLink::open("veth0", &options(mode)).unwrap());
+        let mac = link.interface().mac.unwrap();
+        for (number, tags) in [[0x88a8u16, 0x8100].as_slice(), &[0x8100], &[0x88a8], &[]].into_iter().enumerate() {
+            let mut frame = [mac, [2, 0, 0, 0, 0, 7]].concat();
+            for tag in tags {
+                frame.extend([tag.to_be_bytes(), [0, 77]].concat());
+            }
+            frame.extend([8, 0]);
+            let mut packet = vec![0; 300];
+            write_packet(&mut packet, v4(2), v4(1), PORT, 300, number as u64);
+            frame.extend(&packet);
+            pair.within(1, {
+                let frame = frame.clone();
+                move || send_raw("veth0", &frame)
+            });
+            if tags.len() == 2 {
+                continue;
+            }
+            // The one with two tags would have come first.
+            assert!(receive_one(&mut link).expect("a frame").bytes().to_vec() == frame, "{mode:?} {tags:x?}");
+        }
+    }
+}
+
+/// Sends an Ethernet frame from a packet socket of the calling thread's namespace.
+fn send_raw(interface: &str, frame: &[u8]) {
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: plain calls; the name, the frame and the address live through them, and the length is the address's.
+    unsafe {
+        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+        let mut to: libc::sockaddr_ll = std::mem::zeroed();
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        let len = size_of_val(&to) as u32;
+        let sent = libc::sendto(socket, frame.as_ptr().cast(), frame.len(), 0, (&raw const to).cast(), len);
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+        libc::close(socket);
+    }
+}
+
+/// Packets to a neighbour that is not there wait, few of them, and are dropped and counted at last.
+#[test]
+fn packets_without_a_neighbour_wait_bounded_and_are_dropped() {
+    let pair = Pair::new(PairOptions::default());
+    let mut link = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let hop = link.hop(v4(1), v4(99)).unwrap();
+    for number in 0..100 {
+        let buffer = link.transmit_buffer().unwrap();
+        let len = write_packet(buffer, v4(1), v4(99), PORT, 100, number);
+        link.transmit(now(), len, hop);
+    }
+    link.flush(now());
+    let waiting = link.accounts().transmit_waiting;
+    assert_eq!((waiting, counter(&link, "tx_no_neighbour")), (64, 36));
+    assert!(link.poll_timeout().is_some(), "retries are due");
+    let deadline = now() + Duration::from_secs(15);
+    while link.accounts().transmit_waiting > 0 && now() < deadline {
+        link.flush(now());
+        std::thread::yield_now();
+    }
+    assert_eq!((counter(&link, "tx_no_neighbour"), counter(&link, "neighbours_failed")), (100, 1));
+    assert!(link.frames_conserved());
+    // And it goes on: the neighbour appears.
+    pair.ip(1, "addr add 10.7.0.99/24 dev veth0");
+    let mut peer = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let deadline = now() + Duration::from_secs(5);
+    while counter(&link, "tx_frames") == 0 && now() < deadline {
+        send_one(&mut link, v4(1), v4(99), PORT, 100, 7);
+    }
+    assert!(receive_one(&mut peer).is_some());
+}
+
+/// Routes are the kernel's: a gateway's MAC, another interface, no route, one's own address; and they change.
+#[test]
+fn hops_follow_the_kernels_routes() {
+    let pair = Pair::new(PairOptions::default());
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let far = IpAddr::from([192, 0, 2, 1]);
+    assert_eq!(a.hop(v4(1), far), Err(HopError::NoRoute(v4(1), far)));
+    assert_eq!(a.hop(v4(1), v4(1)), Err(HopError::OwnAddress(v4(1))));
+    assert_eq!(a.hop(v6(1), v6(1)), Err(HopError::OwnAddress(v6(1))));
+    pair.ip(0, "link add other type veth peer name other-end");
+    pair.ip(0, "addr add 198.51.100.1/24 dev other");
+    pair.ip(0, "link set other-end up");
+    pair.ip(0, "link set other up");
+    let beside = IpAddr::from([198, 51, 100, 2]);
+    let error = a.hop(v4(1), beside).unwrap_err();
+    assert_eq!(error, HopError::OtherInterface { destination: beside, interface: "other".into() });
+
+    pair.ip(0, "route add 192.0.2.0/24 via 10.7.0.2");
+    send_one(&mut a, v4(1), far, PORT, 100, 1);
+    let frame = receive_one(&mut b).expect("through the gateway").bytes().to_vec();
+    assert_eq!(frame[..6], b.interface().mac.unwrap());
+    let mapped = IpAddr::from(Ipv4Addr::new(10, 7, 0, 2).to_ipv6_mapped());
+    assert_eq!(a.hop(v4(1), mapped), a.hop(v4(1), v4(2)), "mapped addresses are the IPv4 ones");
+
+    // A hop given out before follows a change of the route.
+    let gone = a.hop(v4(1), far).unwrap();
+    pair.ip(0, "route del 192.0.2.0/24");
+    let until = now() + Duration::from_millis(100);
+    while now() < until {
+        a.flush(now());
+    }
+    let hop = a.hop(v4(1), v4(2)).unwrap();
+    let before = counter(&a, "tx_no_neighbour");
+    let buffer = a.transmit_buffer().unwrap();
+    let len = write_packet(buffer, v4(1), far, PORT, 100, 2);
+    a.transmit(now(), len, gone);
+    assert_eq!(counter(&a, "tx_no_neighbour"), before + 1, "no route any more");
+    assert_ne!(hop, gone);
+    assert_eq!(a.hop(v4(1), far), Err(HopError::NoRoute(v4(1), far)));
+}
+
+/// Link-local IPv6 goes by the device's interface, groups have their own MAC, and the peer's MAC may change.
+#[test]
+fn link_local_and_group_destinations_have_hops() {
+    let pair = Pair::new(PairOptions::default());
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let [from, to] = [&a, &b].map(|l| IpAddr::V6(uroce::link::netlink::link_local(l.interface().mac.unwrap())));
+    send_one(&mut a, from, to, PORT, 200, 1);
+    let frame = receive_one(&mut b).expect("link-local").bytes().to_vec();
+    assert_eq!(frame[..6], b.interface().mac.unwrap());
+    send_one(&mut a, from, "ff02::1:77".parse().unwrap(), PORT, 200, 2);
+    let frame = receive_one(&mut b).expect("IPv6 group").bytes().to_vec();
+    assert_eq!(frame[..6], [0x33, 0x33, 0, 1, 0, 0x77]);
+    send_one(&mut a, v4(1), "239.1.2.3".parse().unwrap(), PORT, 200, 3);
+    let frame = receive_one(&mut b).expect("IPv4 group").bytes().to_vec();
+    assert_eq!(frame[..6], [0x01, 0, 0x5e, 1, 2, 3]);
+
+    send_one(&mut a, v4(1), v4(2), PORT, 200, 4);
+    receive_one(&mut b).expect("before the change");
+    pair.ip(1, "link set veth0 address 02:00:00:00:00:99");
+    pair.ip(0, "neigh replace 10.7.0.2 lladdr 02:00:00:00:00:99 dev veth0");
+    let until = now() + Duration::from_millis(100);
+    while now() < until {
+        a.flush(now());
+    }
+    send_one(&mut a, v4(1), v4(2), PORT, 200, 5);
+    let frame = receive_one(&mut b).expect("after the change").bytes().to_vec();
+    assert_eq!(frame[..6], [2, 0, 0, 0, 0, 0x99]);
+}
+
+/// GID 0 is made from the MAC even where IPv6 is off, and packets between two such addresses arrive.
+#[test]
+fn link_local_works_where_ipv6_is_off() {
+    let pair = Pair::new(PairOptions::default());
+    for host in [0, 1] {
+        let (ok, text) = pair.exec(host, "sysctl -qw net.ipv6.conf.veth0.disable_ipv6=1");
+        assert!(ok, "{text}");
+    }
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let [from, to] = [&a, &b].map(|l| IpAddr::V6(uroce::link::netlink::link_local(l.interface().mac.unwrap())));
+    send_one(&mut a, from, to, PORT, 200, 1);
+    assert!(receive_one(&mut b).is_some());
+}
+
+/// What cannot be opened is refused in one line that says why.
+#[test]
+fn refusals_are_one_line_and_name_the_remedy() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    let refused = |name: &'static str, options: XdpOptions| {
+        let error = pair.within(0, move || XdpLink::open(name, &options).map(|_| ()).unwrap_err());
+        let text = error.to_string();
+        assert!(!text.contains('\n') && text.len() < 250, "{text:?}");
+        (error, text)
+    };
+    let (error, text) = refused("nope0", XdpOptions::default());
+    assert!(matches!(error, OpenError::NoInterface { .. }) && text.contains("ip link"), "{text}");
+    let (error, text) = refused("lo", XdpOptions::default());
+    assert!(matches!(error, OpenError::NotEthernet { .. }), "{text}");
+    let zero_copy = XdpOptions { copy: CopyMode::ZeroCopy, ..XdpOptions::default() };
+    let (error, text) = refused("veth0", zero_copy);
+    assert!(matches!(error, OpenError::ZeroCopy { .. }) && text.contains("copy mode"), "{text}");
+    let (error, text) = refused("veth0", XdpOptions { queues: Some(9), ..XdpOptions::default() });
+    assert!(matches!(error, OpenError::Option { .. }), "{text}");
+
+    let first = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let (error, text) = refused("veth0", XdpOptions::default());
+    assert!(matches!(error, OpenError::OtherProgram { .. }) && text.contains("another XDP program"), "{text}");
+    drop(first);
+    // The queue is free again at once, or nearly so.
+    pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).map(|_| ()).unwrap());
+    pair.ip(0, "link set veth0 down");
+    let (error, text) = refused("veth0", XdpOptions::default());
+    assert!(matches!(error, OpenError::Down { .. }) && text.contains("up"), "{text}");
+}
+
+/// A thread without capabilities is told which ones it lacks.
+#[test]
+fn missing_capabilities_are_named() {
+    let pair = Pair::new(PairOptions::default());
+    let error = pair.within(0, || {
+        // struct __user_cap_header_struct of version 3, this thread, and no capabilities at all
+        let header: [u32; 2] = [0x2008_0522, 0];
+        let none = [0u32; 6];
+        // SAFETY: both structures have the layout of capset(2), and outlive the call.
+        let dropped = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+        assert_eq!(dropped, 0);
+        XdpLink::open("veth0", &XdpOptions::default()).map(|_| ()).unwrap_err()
+    });
+    let text = error.to_string();
+    assert!(matches!(error, OpenError::Capability { .. }), "{text}");
+    assert!(text.contains("CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF") && text.contains("setcap"), "{text}");
+}
+
+/// A frame that outlives its link keeps its bytes.
+#[test]
+fn frames_outlive_their_link() {
+    let pair = Pair::new(PairOptions::default());
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    send_one(&mut a, v4(1), v4(2), PORT, length(5, 1500), 5);
+    let frame = receive_one(&mut b).unwrap();
+    assert_eq!((b.accounts().receive_held, b.frames_conserved()), (1, true));
+    drop(b);
+    assert_eq!(check_frame(&frame, false, 1500), 5);
+    let elsewhere = std::thread::spawn(move || drop(frame));
+    elsewhere.join().unwrap();
+    pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).map(|_| ()).unwrap());
+}

@@ -1,0 +1,138 @@
+//! `cargo xtask setup`: installs what is missing. The other commands call it first.
+use crate::{Failure, Outcome};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Debian packages, and what each is for.
+const PACKAGES: &[(&str, &str)] = &[
+    ("clang", "the XDP program"),
+    ("llvm", "the XDP program"),
+    ("lld", "the XDP program"),
+    ("libelf-dev", "libbpf, which the AF_XDP crate builds"),
+    ("zlib1g-dev", "libbpf"),
+    ("m4", "libbpf"),
+    ("pkg-config", "libbpf"),
+    ("make", "libbpf"),
+    ("gcc", "C crates, verbs-agent"),
+    ("libc6-dev", "C crates, verbs-agent"),
+    ("iproute2", "namespaces"),
+    ("ethtool", "offloads of veth interfaces"),
+    ("nftables", "losing frames on purpose"),
+    ("tcpdump", "captures on the bridge"),
+    ("tshark", "a second opinion on captures"),
+    ("qemu-system-x86", "the kernel rxe machine"),
+    ("kmod", "the machine's modules"),
+    ("xz-utils", "the machine's kernel"),
+    ("zstd", "newer kernels"),
+    ("lz4", "other kernels"),
+    ("tar", "unpacking the kernel"),
+    ("busybox-static", "small hosts in tests"),
+    ("python3", "scapy"),
+    ("python3-venv", "scapy"),
+];
+
+/// The packet library that makes frames we did not make ourselves.
+const SCAPY: &str = "scapy==2.6.1";
+
+pub(crate) fn run(arguments: &[&str]) -> Outcome {
+    if let Some(other) = arguments.first() {
+        return Err(Failure::Usage(format!("setup takes no argument, not {other}")));
+    }
+    packages()?;
+    scapy()
+}
+
+/// Where `target/` is.
+pub(crate) fn target_directory() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root.canonicalize().unwrap_or(root);
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+/// The Debian packages alone.
+pub(crate) fn packages() -> Outcome {
+    let missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !installed(name)).collect();
+    if missing.is_empty() {
+        eprintln!("setup: all {} Debian packages are there", PACKAGES.len());
+        return Ok(());
+    }
+    for (name, purpose) in &missing {
+        eprintln!("setup: {name} is missing ({purpose})");
+    }
+    // SAFETY: no arguments, no effect.
+    if unsafe { libc::geteuid() } != 0 {
+        let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
+        return Err(Failure::Failed(format!(
+            "not root, so install them yourself: apt-get install {}",
+            names.join(" ")
+        )));
+    }
+    let install = || {
+        let mut command = apt();
+        command.args(["install", "-y", "-qq", "--no-install-recommends"]).args(missing.iter().map(|(name, _)| *name));
+        eprintln!("setup: apt-get install");
+        say(&mut command)
+    };
+    // The lists may be missing, or name files that the archive no longer has.
+    if !have_lists() || install().is_err() {
+        eprintln!("setup: apt-get update");
+        say(apt().arg("update").arg("-qq"))?;
+        install()?;
+    }
+    match missing.iter().find(|(name, _)| !installed(name)) {
+        Some((name, _)) => Err(Failure::Failed(format!("{name} is still not installed"))),
+        None => Ok(()),
+    }
+}
+
+/// An `apt-get` that asks nothing and waits for whoever else holds the package database. Its archive is one of our own:
+/// some containers delete the common one after every apt run, also under the feet of another.
+fn apt() -> Command {
+    let archives = target_directory().join("setup-archives");
+    let _ = std::fs::create_dir_all(archives.join("partial"));
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
+    command.args(["-o", "DPkg::Lock::Timeout=900", "-o", "APT::Sandbox::User=root", "-o", "Dpkg::Use-Pty=0", "-o"]);
+    command.arg(format!("Dir::Cache::archives={}", archives.display()));
+    command
+}
+
+fn have_lists() -> bool {
+    std::fs::read_dir("/var/lib/apt/lists")
+        .is_ok_and(|lists| lists.flatten().any(|entry| entry.file_name().to_string_lossy().contains("_Packages")))
+}
+
+fn installed(package: &str) -> bool {
+    let query =
+        Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]).stderr(Stdio::null()).output();
+    query.is_ok_and(|output| output.status.success() && output.stdout == b"installed")
+}
+
+/// The Python that has scapy; there after [`run`].
+pub(crate) fn scapy_python() -> PathBuf {
+    target_directory().join("scapy/bin/python3")
+}
+
+fn scapy() -> Outcome {
+    let python = scapy_python();
+    let version = SCAPY.split("==").nth(1).unwrap_or_default();
+    let check = format!("import scapy, sys; sys.exit(scapy.VERSION != {version:?})");
+    let there = || {
+        let status = Command::new(&python).args(["-c", &check]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if there() {
+        eprintln!("setup: {SCAPY} is there");
+        return Ok(());
+    }
+    let directory = target_directory().join("scapy");
+    eprintln!("setup: {SCAPY} into {}", directory.display());
+    say(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&directory))?;
+    say(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", SCAPY]))?;
+    if there() { Ok(()) } else { Err(Failure::Failed(format!("{} cannot import scapy", python.display()))) }
+}
+
+/// Runs a command whose words are for the user, on stderr.
+fn say(command: &mut Command) -> Outcome {
+    rxe_rig::process::run(command).map(drop).map_err(Failure::from)
+}

@@ -1,0 +1,54 @@
+//! Named steps run one after the other, with their times, up to the first that fails.
+use crate::{Failure, Outcome};
+use std::process::Command;
+use std::time::Instant;
+
+/// One step: a command, whose output is the user's, or work of our own.
+pub(crate) struct Stage {
+    name: &'static str,
+    work: Box<dyn FnOnce() -> Outcome>,
+}
+
+impl Stage {
+    pub(crate) fn of(name: &'static str, work: impl FnOnce() -> Outcome + 'static) -> Stage {
+        Stage { name, work: Box::new(work) }
+    }
+
+    /// `cargo` with these words (the same cargo that runs us).
+    pub(crate) fn cargo(name: &'static str, words: &[&str]) -> Stage {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.args(words);
+        let line = format!("cargo {}", words.join(" "));
+        Stage::of(name, move || {
+            eprintln!("   {line}");
+            let status = command.status().map_err(|e| Failure::Failed(format!("starting `{line}`: {e}")))?;
+            if status.success() { Ok(()) } else { Err(Failure::Failed(format!("`{line}` failed: {status}"))) }
+        })
+    }
+}
+
+/// Runs `stages` in order; `only`, when not empty, names those to run.
+pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Outcome {
+    if let Some(name) = only.iter().find(|name| !stages.iter().any(|stage| stage.name == **name)) {
+        let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+        return Err(Failure::Usage(format!("there is no stage {name}; there are {}", names.join(", "))));
+    }
+    let started = Instant::now();
+    let mut times = Vec::new();
+    for stage in stages.into_iter().filter(|stage| only.is_empty() || only.contains(&stage.name)) {
+        eprintln!("== {}", stage.name);
+        let began = Instant::now();
+        let outcome = (stage.work)();
+        let seconds = began.elapsed().as_secs_f64();
+        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+        eprintln!("== {} {verdict} in {seconds:.1} s", stage.name);
+        times.push(format!("{:>8.1} s  {} {verdict}", seconds, stage.name));
+        if outcome.is_err() {
+            eprintln!("{}", times.join("\n"));
+            return outcome;
+        }
+    }
+    eprintln!("{}\n{:>8.1} s  in all", times.join("\n"), started.elapsed().as_secs_f64());
+    Ok(())
+}
