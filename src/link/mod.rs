@@ -17,7 +17,7 @@ pub use crate::frame::Hop;
 use crate::time::Instant;
 
 pub use capture::Capture;
-pub use ethernet::{EthernetHeader, Mac, VlanTag};
+pub use ethernet::EthernetHeader;
 pub use tapped::Tapped;
 
 /// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::fault::{Corruption, Fate, FaultEngine, FaultSpec, HoldQueue};
-use super::{Capture, EthernetHeader, Hop, HopError, Link, Mac};
+use super::{Capture, EthernetHeader, Hop, HopError, Link};
 use crate::frame::{Frame, FrameBytes};
 use crate::pcap::{Direction, Record};
 use crate::time::Instant;
@@ -164,7 +164,6 @@ fn record_sent<L: Link>(
 ) {
     let Some(capture) = capture else { return };
     let header = inner.ethernet_header(hop);
-    let unresolved = EthernetHeader { destination: Mac::default(), source: Mac::default(), vlan: None };
     let joined;
     let comment = match (header, comment) {
         (Some(_), comment) => comment,
@@ -174,10 +173,11 @@ fn record_sent<L: Link>(
             &joined
         }
     };
-    let header = header.unwrap_or(unresolved);
+    let header = header.unwrap_or(EthernetHeader::new([0; 6], [0; 6], None));
     let Some(packet) = inner.transmit_buffer() else { return };
     let packet = &packet[..len];
-    let bytes = header.bytes(packet.first().copied().unwrap_or(0));
+    let mut bytes = [0; EthernetHeader::BYTES_MAX];
+    header.write(&mut bytes, packet.first().map_or(4, |first| first >> 4));
     capture.record(Record {
         time: now,
         direction: Direction::Sent,

@@ -7,16 +7,13 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::link::VlanTag;
 use crate::pcap::{CapturedFrame, Format, Reader};
 use crate::time::Duration;
 use crate::wire::{Addresses, Extension, Flow, Headers, Opcode, Packet, Psn, Qpn, RoceFrame};
 
-const HEADER: EthernetHeader = EthernetHeader {
-    destination: Mac([2, 0, 0, 0, 0, 2]),
-    source: Mac([2, 0, 0, 0, 0, 1]),
-    vlan: Some(VlanTag { tpid: 0x8100, tci: 5 }),
-};
+fn header() -> EthernetHeader {
+    EthernetHeader::new([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], Some((5, 0x8100)))
+}
 
 /// Sent packets, and frames to be received, in memory. Hop 7 is resolved, others are not.
 #[derive(Default)]
@@ -62,7 +59,7 @@ impl Link for Memory {
     }
 
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
-        (hop == Hop(7)).then_some(HEADER)
+        (hop == Hop(7)).then(header)
     }
 
     fn max_packet_bytes(&self) -> usize {
@@ -117,7 +114,9 @@ fn packet(psn: u32) -> Vec<u8> {
 }
 
 fn frame(packet: &[u8]) -> Vec<u8> {
-    [&HEADER.bytes(packet[0])[..HEADER.len()], packet].concat()
+    let mut bytes = vec![0; header().len()];
+    header().write(&mut bytes, packet[0] >> 4);
+    [&bytes, packet].concat()
 }
 
 /// PSN and whether the ICRC is right; a corrupted BTH can make it any PSN.
