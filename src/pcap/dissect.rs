@@ -55,13 +55,18 @@ pub enum Malformed {
     Ipv4Checksum,
 }
 
+const UDP_BYTES: usize = 8;
+
 impl<'a> Dissection<'a> {
     /// Reads `frame`, an Ethernet frame at its original length, of which only the first `captured_bytes` are true (see
     /// [`CapturedFrame::padded`](super::CapturedFrame::padded)). `None` when it is no IP packet to UDP port 4791, or too
     /// little of it is there to tell.
     pub fn of(frame: &'a [u8], captured_bytes: usize) -> Option<Dissection<'a>> {
         let nothing = Dissection { frame: None, bth: None, packet: None, icrc: Icrc::Absent, malformed: None };
-        let roce = match RoceFrame::parse(FrameBytes::from(frame)) {
+        let parsed = RoceFrame::parse(FrameBytes::from(frame));
+        // Zeros in place of a header that was not captured say nothing.
+        udp_start(frame).filter(|start| start + UDP_BYTES <= captured_bytes)?;
+        let roce = match parsed {
             Ok(roce) => roce,
             Err(error @ (FrameError::Length { .. } | FrameError::Ipv4Options)) => {
                 return Some(Dissection { malformed: Some(error.into()), ..nothing });
@@ -107,11 +112,17 @@ impl<'a> Dissection<'a> {
     }
 }
 
+/// Where the UDP header of an IP packet over UDP begins, should it have one.
+fn udp_start(frame: &[u8]) -> Option<usize> {
+    let ip_start = if matches!(frame.get(12..14)?, [0x08, 0x00] | [0x86, 0xdd]) { 14 } else { 18 };
+    let first = *frame.get(ip_start)?;
+    Some(ip_start + if first >> 4 == 6 { 40 } else { usize::from(first & 15) * 4 })
+}
+
 /// Whether an IPv4 fragment begins with a UDP header to port 4791; later fragments have no ports to tell by.
 fn is_first_fragment_to_roce(frame: &[u8]) -> bool {
+    let Some(udp) = udp_start(frame) else { return false };
     let ip_start = if matches!(frame[12..14], [0x08, 0x00]) { 14 } else { 18 };
-    let ip = &frame[ip_start..];
-    let header_bytes = usize::from(ip[0] & 15) * 4;
-    let offset = u16::from_be_bytes([ip[6], ip[7]]) & 0x1fff;
-    offset == 0 && ip.get(header_bytes + 2..header_bytes + 4) == Some(&ROCE_PORT.to_be_bytes()[..])
+    let offset = u16::from_be_bytes([frame[ip_start + 6], frame[ip_start + 7]]) & 0x1fff;
+    offset == 0 && frame.get(udp + 2..udp + 4) == Some(&ROCE_PORT.to_be_bytes()[..])
 }

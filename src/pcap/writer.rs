@@ -21,6 +21,9 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// The longest that a frame stays in the buffer, as long as [`Writer::poll`] is called.
 const FLUSH_AFTER: Duration = Duration::from_millis(100);
 
+/// The most that the 16-bit length of a pcapng option can say, padding aside.
+const COMMENT_BYTES_MAX: usize = 65_532;
+
 /// The kinds of file that can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -47,7 +50,7 @@ pub struct Record<'a> {
     pub direction: Direction,
     /// The frame from the Ethernet header on, in parts that follow each other.
     pub parts: &'a [&'a [u8]],
-    /// A remark on it, at most 64 KiB.
+    /// A remark on it; what goes beyond 65,532 bytes is left out.
     pub comment: Option<&'a str>,
 }
 
@@ -142,7 +145,8 @@ impl<W: Write> Writer<W> {
                     Direction::Sent => 2,
                 };
                 let mut options = vec![EnhancedPacketOption::Flags(flags)];
-                options.extend(record.comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text))));
+                let comment = record.comment.map(|text| &text[..text.floor_char_boundary(COMMENT_BYTES_MAX)]);
+                options.extend(comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text))));
                 let packet = EnhancedPacketBlock {
                     interface_id: 0,
                     timestamp: Duration::from_nanos(ns),
