@@ -72,6 +72,9 @@ pub trait Link: Send {
         None
     }
 
+    /// What it is, in a word: `xdp-native-copy`, say.
+    fn mode(&self) -> String;
+
     /// Named counters, for people and for tests.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }

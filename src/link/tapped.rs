@@ -365,6 +365,10 @@ impl<L: Link> Link for Tapped<L> {
         [self.inner.poll_timeout(), capture, faults].into_iter().flatten().min()
     }
 
+    fn mode(&self) -> String {
+        self.inner.mode()
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.inner.counters();
         if let Some(capture) = &self.capture {

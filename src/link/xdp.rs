@@ -553,6 +553,11 @@ impl Link for XdpLink {
         [self.retry_at, self.next_hops.poll_timeout()].into_iter().flatten().min()
     }
 
+    fn mode(&self) -> String {
+        let copy = if self.is_zero_copy() { "zero-copy" } else { "copy" };
+        format!("xdp-{}-{copy}", XdpLink::mode(self).name())
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let c = &self.counters;
         let mut kernel = [0; 4];

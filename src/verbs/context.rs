@@ -1,11 +1,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::link::device::{Device, DeviceError, Gid};
+use crate::link::fault::FaultSpec;
 use crate::link::xdp::{self, XdpLink, XdpOptions};
-use crate::link::{HopError, Link};
+use crate::link::{Capture, HopError, Link, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd};
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
@@ -27,6 +29,10 @@ pub struct OpenOptions {
     pub device: Option<String>,
     /// How the AF_XDP link is opened.
     pub xdp: XdpOptions,
+    /// A file for every frame that is sent or received: pcap with nanoseconds, or pcapng by its suffix.
+    pub capture: Option<PathBuf>,
+    /// What goes wrong on purpose.
+    pub faults: Option<FaultSpec>,
 }
 
 /// Why a device was not opened.
@@ -47,6 +53,14 @@ pub enum OpenError {
         device: String,
         /// Its largest packet.
         bytes: usize,
+    },
+    /// The capture cannot be written.
+    #[error("cannot write the capture {}: {source}", file.display())]
+    Capture {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// The kernel gave no thread, descriptor or randomness.
     #[error("cannot start the engine: {0}")]
@@ -107,7 +121,15 @@ impl Context {
     pub fn open(options: &OpenOptions) -> Result<Context, OpenError> {
         let device = Device::find(options.device.as_deref())?;
         let link = XdpLink::open(&device.name, &options.xdp)?;
-        Context::with_link(device, Box::new(link))
+        let capture = options
+            .capture
+            .as_deref()
+            .map(|file| Capture::create(file).map_err(|source| OpenError::Capture { file: file.to_owned(), source }));
+        let link: Box<dyn Link> = match (capture.transpose()?, &options.faults) {
+            (None, None) => Box::new(link),
+            (capture, faults) => Box::new(Tapped::new(link, capture, *faults)),
+        };
+        Context::with_link(device, link)
     }
 
     /// Opens a device over a link that is open already.
@@ -125,6 +147,11 @@ impl Context {
     /// The device as it was when it was opened.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// What its link is, in a word: `xdp-native-copy`, say.
+    pub fn link_mode(&self) -> String {
+        self.engine.with(|core, _| core.link.mode())
     }
 
     /// Its addresses.

@@ -70,6 +70,10 @@ impl Link for Memory {
         Vec::new()
     }
 
+    fn mode(&self) -> String {
+        "memory".to_owned()
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![("own", 1)]
     }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods)] // it measures real time
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
@@ -184,8 +185,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 
     let (elapsed, mut round_trips) = side.play(is_client)?;
-    report(arguments, elapsed, &mut round_trips);
     side.drain();
+    side.report(elapsed, &mut round_trips);
     if arguments.check {
         side.check(is_client)?;
     }
@@ -348,6 +349,35 @@ impl<'a> Side<'a> {
         }
     }
 
+    fn report(&self, elapsed: Duration, round_trips: &mut [Duration]) {
+        let arguments = self.arguments;
+        round_trips.sort_unstable();
+        let at = |share: f64| round_trips[((round_trips.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
+        let (bytes, seconds) = (u64::from(arguments.size) * u64::from(arguments.iterations) * 2, elapsed.as_secs_f64());
+        let mbit = bytes as f64 * 8.0 / seconds / 1e6;
+        let usec = seconds * 1e6 / f64::from(arguments.iterations);
+        if arguments.json {
+            let counters: BTreeMap<_, _> = self.context.counters().into_iter().collect();
+            let result = json!({
+                "iterations": arguments.iterations, "size": arguments.size, "bytes": bytes, "seconds": seconds,
+                "mbit_per_second": mbit, "usec_per_iteration": usec,
+                "link_mode": self.context.link_mode(), "counters": counters,
+                "round_trip_usec": {"min": at(0.0), "p50": at(0.5), "p99": at(0.99), "max": at(1.0)},
+            });
+            println!("{result}");
+            return;
+        }
+        println!("{bytes} bytes in {seconds:.2} seconds = {mbit:.2} Mbit/sec");
+        println!("{} iters in {seconds:.2} seconds = {usec:.2} usec/iter", arguments.iterations);
+        println!(
+            "round trip: min {:.2}, median {:.2}, 99 % {:.2}, max {:.2} usec",
+            at(0.0),
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+
     fn check(&self, is_client: bool) -> Result<(), Failure> {
         let bytes = self.region.memory().to_vec(0, self.region.len());
         let wrong = if is_client {
@@ -409,26 +439,6 @@ fn read_destination(stream: &mut TcpStream) -> Result<Destination, Failure> {
 
 fn print_address(what: &str, Destination { qpn, psn, gid }: Destination) {
     println!("  {what} LID 0x0000, QPN {:#08x}, PSN {:#08x}, GID {gid}", qpn.value(), psn.value());
-}
-
-fn report(arguments: &Arguments, elapsed: Duration, round_trips: &mut [Duration]) {
-    round_trips.sort_unstable();
-    let at = |share: f64| round_trips[((round_trips.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
-    let (bytes, seconds) = (u64::from(arguments.size) * u64::from(arguments.iterations) * 2, elapsed.as_secs_f64());
-    let mbit = bytes as f64 * 8.0 / seconds / 1e6;
-    let usec = seconds * 1e6 / f64::from(arguments.iterations);
-    if arguments.json {
-        let result = json!({
-            "iterations": arguments.iterations, "size": arguments.size, "bytes": bytes, "seconds": seconds,
-            "mbit_per_second": mbit, "usec_per_iteration": usec,
-            "round_trip_usec": {"min": at(0.0), "p50": at(0.5), "p99": at(0.99), "max": at(1.0)},
-        });
-        println!("{result}");
-        return;
-    }
-    println!("{bytes} bytes in {seconds:.2} seconds = {mbit:.2} Mbit/sec");
-    println!("{} iters in {seconds:.2} seconds = {usec:.2} usec/iter", arguments.iterations);
-    println!("round trip: min {:.2}, median {:.2}, 99 % {:.2}, max {:.2} usec", at(0.0), at(0.5), at(0.99), at(1.0));
 }
 
 #[cfg(test)]

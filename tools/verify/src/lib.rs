@@ -66,12 +66,12 @@ pub enum VerifyError {
 
 impl Tools {
     /// `uroce` as given, tshark from the path, and the Python of `$UROCE_PYTHON`, or else the one in the environment
-    /// `venv` in `target`, where `cargo xtask setup` puts scapy.
+    /// `scapy` in `target`, where `cargo xtask setup` puts it.
     ///
     /// # Errors
     /// [`VerifyError::Missing`] when tshark or scapy is not there.
     pub fn find(uroce: PathBuf, target: &Path) -> Result<Tools, VerifyError> {
-        let python = std::env::var_os("UROCE_PYTHON").map_or_else(|| target.join("venv/bin/python"), PathBuf::from);
+        let python = std::env::var_os("UROCE_PYTHON").map_or_else(|| target.join("scapy/bin/python3"), PathBuf::from);
         let tools = Tools { uroce, tshark: "tshark".into(), python };
         run(&tools.tshark, ["--version"])?;
         let import = run(&tools.python, ["-c", "import scapy.contrib.roce"])?;
