@@ -170,6 +170,18 @@ impl MemoryTable {
         self.insert_region(pd, Region { iova, start, len, access, windows: 0, _owner: Some(memory) })
     }
 
+    /// Registers `len` bytes from `offset` on of memory of our own, known to peers by their own addresses.
+    ///
+    /// # Panics
+    /// When that goes beyond the end of the memory.
+    pub fn register_part(&mut self, pd: Pd, memory: Arc<HostMemory>, offset: usize, len: usize, access: Access) -> Key {
+        assert!(offset <= memory.len() && len <= memory.len() - offset, "{len} bytes at {offset} of {}", memory.len());
+        // SAFETY: the offset was checked to lie in the mapping, or just behind it.
+        let start = unsafe { memory.as_ptr().add(offset) };
+        let iova = memory.address() + offset as u64;
+        self.insert_region(pd, Region { iova, start, len: len as u64, access, windows: 0, _owner: Some(memory) })
+    }
+
     /// Registers memory that the program lends, known to peers as `iova` and on.
     ///
     /// # Safety
@@ -471,6 +483,17 @@ mod tests {
             assert!(matches!(remote(address, len), Err(AccessError::OutOfBounds { .. })), "{len} at {address:#x}");
         }
         assert!(remote(12345, 0).is_ok(), "an empty access needs no address");
+    }
+
+    #[test]
+    fn a_part_of_memory_is_all_that_its_key_gives() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let key = table.register_part(PD, memory, 10, 20, ALL);
+        let remote = |address, len| table.remote(PD, QPN, key, address, len, Access::REMOTE_WRITE).is_ok();
+        assert!(remote(base + 10, 20));
+        assert!(!remote(base + 9, 1) && !remote(base + 10, 21) && !remote(base + 30, 1));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod device_arguments;
 mod devices;
 mod pingpong;
 mod report;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ enum Command {
     Decode(decode::Arguments),
     Devices(devices::Arguments),
     Pingpong(pingpong::Arguments),
+    Sim(sim::Arguments),
 }
 
 /// What went wrong, in one line.
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Decode(arguments) => return decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uroce: {error}");
