@@ -680,8 +680,8 @@ impl World {
 
         let flow = &connection.flows[s];
         // What follows a request that must fail is flushed.
-        let void = flow.bad.is_some() || flow.failed;
-        let bad = bad && !void;
+        let void = flow.void || flow.failed;
+        let bad = bad && !void && flow.bad.is_none();
         let (mut fault, mut places) = (None, !void);
         let (requester, responder) = match &mut connection.sides {
             [a, b] if s == 0 => (a, b),
@@ -847,6 +847,7 @@ impl World {
         flow.posted_receives += u64::from(kind.consumes());
         if fault.is_some() {
             flow.bad = flow.bad.or(Some(index));
+            flow.void |= !(fault == Some(Fault::Local) && kind == Kind::Read);
         }
         if kind.writes() && places && fault.is_none() {
             payload.fill(0, &mut flow.planned[planned(at, len)]);

@@ -212,6 +212,8 @@ pub(super) struct Flow {
     pub last_flag: u64,
     /// The first request that must fail.
     pub bad: Option<u64>,
+    /// Nothing posted after it is carried out. (After a READ into a bad buffer it is, until the answer comes.)
+    pub void: bool,
 }
 
 impl Flow {
@@ -240,6 +242,7 @@ impl Flow {
             flags: VecDeque::new(),
             last_flag,
             bad: None,
+            void: false,
         }
     }
 

@@ -670,9 +670,19 @@ impl Oracle {
     pub fn close(&mut self, now: Instant, c: usize) {
         for s in [0, 1] {
             let flow = &self.connections[c].flows[s];
-            let unsettled = (flow.completed..flow.posted()).next();
-            if let Some(index) = unsettled {
+            let (completed, posted) = (flow.completed, flow.posted());
+            // Those that are not signaled may have been successful; if they were not, they would have been flushed.
+            let missing = (completed..posted).find(|index| flow.failed || flow.wr(*index).is_none_or(|wr| wr.signaled));
+            if let Some(index) = missing {
                 self.violation_at(now, c, s, format!("request {index} was neither completed nor flushed"));
+            } else if completed < posted {
+                self.execute(now, c, s, posted, "completed in silence");
+                for index in completed..posted {
+                    if let Err(text) = self.requester_done(now, c, s, index, true) {
+                        self.violation_at(now, c, s, text);
+                    }
+                }
+                self.connections[c].flows[s].completed = posted;
             }
             if let Some(receive) = self.connections[c].sides[s].receives.front() {
                 let wr_id = receive.wr_id;
@@ -816,7 +826,12 @@ impl Oracle {
         if psn == flow.expected {
             flow.expected = end;
             (flow.nak_sent, flow.nak_due) = (false, false);
-        } else if psn > flow.expected && !flow.nak_sent && !connection.sides[1 - s].killed {
+        } else if psn > flow.expected
+            && !flow.nak_sent
+            && !connection.sides[1 - s].killed
+            // Else nobody is there any more to send it to.
+            && !connection.sides[s].destroyed
+        {
             (flow.nak_sent, flow.nak_due) = (true, true);
         }
     }
