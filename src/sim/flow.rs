@@ -190,6 +190,7 @@ pub(super) struct Flow {
     pub rnr_until: Option<Instant>,
     /// RNR NAKs received since the last progress.
     pub rnr_naks: u32,
+    pub most_rnr_naks: u32,
 
     /// Requests that the responder must have carried out: it said so.
     pub executed: u64,
@@ -231,6 +232,7 @@ impl Flow {
             acknowledged: 0,
             rnr_until: None,
             rnr_naks: 0,
+            most_rnr_naks: 0,
             executed: 0,
             arrived: 0,
             early: BTreeMap::new(),

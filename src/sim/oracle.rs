@@ -258,8 +258,7 @@ impl Oracle {
     fn nak_sent(&mut self, now: Instant, c: usize, s: usize, psn: u64, syndrome: Syndrome) {
         let connection = &mut self.connections[c];
         let flow = &mut connection.flows[s];
-        flow.expected = psn;
-        (flow.nak_sent, flow.nak_due) = (true, false);
+        flow.nak_due = false;
         let wr = flow.find(psn).cloned();
         let text = match (syndrome, wr) {
             (Syndrome::RnrNak(_), Some(wr)) => {
@@ -489,7 +488,7 @@ impl Oracle {
                     // The NAK may be lost, and the peer is silent after it.
                     || (self.weather == Weather::Mild && flow.bad.is_some())
             }
-            Status::RnrRetryExceeded => connection.rnr_retry != 7 && flow.rnr_naks > u32::from(connection.rnr_retry),
+            Status::RnrRetryExceeded => connection.rnr_retry != 7 && flow.most_rnr_naks > u32::from(connection.rnr_retry),
             Status::RemoteAccess if wr.frozen => true,
             status => wr.fault.is_some_and(|fault| fault.status() == status),
         };
@@ -643,9 +642,10 @@ impl Oracle {
         let (start, len) = connection.layout.target();
         connection.sides[side].arena.accept(start, len);
         let flow = &mut connection.flows[1 - side];
-        let executed = flow.executed;
-        for wr in flow.wrs.iter_mut().filter(|wr| wr.index >= executed) {
-            if !wr.kind.is_send() && wr.len > 0 {
+        // READs that are being answered too.
+        let (executed, completed) = (flow.executed, flow.completed);
+        for wr in flow.wrs.iter_mut() {
+            if (wr.index >= executed || (wr.kind == Kind::Read && wr.index >= completed)) && !wr.kind.is_send() && wr.len > 0 {
                 wr.frozen = true;
                 wr.places = false;
             }
@@ -805,9 +805,21 @@ impl Observer for Oracle {
         if !header.opcode.is_response() {
             self.poll_flag(now, c, 1 - receiver);
         }
+        let Ok(queue_pair) = endpoint.queue_pair(header.qpn) else { return };
         let flow = &mut self.connections[c].flows[1 - receiver];
-        if flow.nak_due && endpoint.queue_pair(header.qpn).is_ok_and(|qp| qp.state() == State::Error) {
+        if queue_pair.state() == State::Error {
             flow.nak_due = false;
+        } else if !header.opcode.is_response()
+            && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected)
+            && expected < flow.expected
+        {
+            // It has refused the packet: for that a receive request must be missing.
+            let consumes = flow.find(expected).is_some_and(|wr| wr.kind.consumes());
+            flow.expected = expected;
+            (flow.nak_sent, flow.nak_due) = (true, false);
+            if !consumes {
+                self.violation_at(now, c, receiver, format!("has not taken packet {expected}, which was next"));
+            }
         }
     }
 }
@@ -871,6 +883,7 @@ impl Oracle {
             && flow.rnr_until.is_none_or(|until| until < now)
         {
             flow.rnr_naks += 1;
+            flow.most_rnr_naks = flow.most_rnr_naks.max(flow.rnr_naks);
             flow.rnr_until = Some(now + timer.delay());
         }
     }

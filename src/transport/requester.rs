@@ -388,6 +388,8 @@ impl Requester {
         self.unacknowledged = to;
         (self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);
         self.gap_reported = false;
+        // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
+        self.rnr_until = None;
         self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Responder {
 enum Answer {
     Acknowledge { psn: Psn, syndrome: Syndrome, msn: Msn },
     Read(ReadAnswer),
-    Atomic { psn: Psn, msn: Msn, original: u64 },
+    Atomic { psn: Psn, msn: Msn, original: u64, again: bool },
 }
 
 /// READ responses that are being sent.
@@ -47,6 +47,8 @@ struct ReadAnswer {
     /// Its place among `count` packets.
     index: u32,
     count: u32,
+    /// The peer had it before, or may have: it does not count as outstanding.
+    again: bool,
 }
 
 #[derive(Debug)]
@@ -160,7 +162,7 @@ impl Responder {
         let packets = identity.path_mtu.packets(len as usize);
         let psn = packet.bth().psn();
         self.save(Saved { first_psn: psn, packets, msn: self.msn, original: None });
-        let answer = ReadAnswer { msn: self.msn, key, psn, address, rest: len, index: 0, count: packets };
+        let answer = ReadAnswer { msn: self.msn, key, psn, address, rest: len, index: 0, count: packets, again: false };
         self.answers.push_back(Answer::Read(answer));
         Ok(packets)
     }
@@ -186,14 +188,19 @@ impl Responder {
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
         self.save(Saved { first_psn: psn, packets: 1, msn, original: Some(original) });
-        self.answers.push_back(Answer::Atomic { psn, msn, original });
+        self.answers.push_back(Answer::Atomic { psn, msn, original, again: false });
         Ok(1)
     }
 
-    /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
+    /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4);
+    /// answers to duplicates don't: the peer may have had the first ones and gone on.
     fn check_outstanding(&self) -> Result<(), Refusal> {
-        let outstanding =
-            self.answers.iter().filter(|answer| matches!(answer, Answer::Read(_) | Answer::Atomic { .. })).count();
+        let first = |answer: &&Answer| match answer {
+            Answer::Read(read) => !read.again,
+            Answer::Atomic { again, .. } => !again,
+            Answer::Acknowledge { .. } => false,
+        };
+        let outstanding = self.answers.iter().filter(first).count();
         if outstanding < self.max_dest_rd_atomic { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
@@ -223,11 +230,12 @@ impl Responder {
                 // MigReq is clear in rxe's requests. It wants its answers to go on where they were, with MIDDLE; the
                 // IBTA wants them to start with FIRST.
                 let (index, count) = if packet.bth().mig_req() { (0, packets) } else { (index, saved.packets) };
-                self.answer_again(ReadAnswer { msn: saved.msn, key, psn, address, rest, index, count }, cx);
+                let msn = saved.msn;
+                self.answer_again(ReadAnswer { msn, key, psn, address, rest, index, count, again: true }, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), msn, .. })) => {
                 if self.may_answer(cx) {
-                    self.answers.push_back(Answer::Atomic { psn, msn, original });
+                    self.answers.push_back(Answer::Atomic { psn, msn, original, again: true });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -278,7 +286,7 @@ impl Responder {
             Some(Answer::Acknowledge { psn, syndrome, msn }) => {
                 (Opcode::RC_ACKNOWLEDGE, *psn, Extension::Aeth(Aeth::new(*syndrome, *msn)))
             }
-            Some(Answer::Atomic { psn, msn, original }) => {
+            Some(Answer::Atomic { psn, msn, original, .. }) => {
                 let aeth = Aeth::new(Syndrome::ACK, *msn);
                 let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(*original));
                 (Opcode::RC_ATOMIC_ACKNOWLEDGE, *psn, extension)
