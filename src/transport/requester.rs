@@ -248,6 +248,11 @@ impl Requester {
             if wqe.failed.is_some() || (draining && !begun) {
                 break;
             }
+            if wqe.packets == 0 && wqe.done {
+                // What is before it is sent again; it is not carried out again.
+                self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
+                continue;
+            }
             if wqe.packets == 0 {
                 if !self.run_local(identity, cx) {
                     break;
