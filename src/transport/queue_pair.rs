@@ -69,6 +69,8 @@ pub struct QueuePairInit {
     pub receive_cq: Arc<CompletionQueue>,
     /// Where receive requests come from, if it has no queue of its own.
     pub srq: Option<Srq>,
+    /// What the link can carry: the limit of datagrams. Connected queue pairs are told their own.
+    pub path_mtu: PathMtu,
 }
 
 /// What a queue pair works on that is not its own.
@@ -165,23 +167,13 @@ impl AnyResponder {
 
 impl QueuePair {
     pub(super) fn new(qpn: Qpn, init: QueuePairInit) -> QueuePair {
-        let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq } = init;
+        let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu } = init;
         let mut responder = AnyResponder::new(service);
         if let Some(srq) = srq {
             responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
         QueuePair {
-            identity: Identity {
-                qpn,
-                service,
-                pd,
-                remote: Qpn::default(),
-                // A datagram is one packet of what the link can carry; connected queue pairs are told.
-                path_mtu: PathMtu::Mtu4096,
-                path: None,
-                send_cq,
-                receive_cq,
-            },
+            identity: Identity { qpn, service, pd, remote: Qpn::default(), path_mtu, path: None, send_cq, receive_cq },
             capabilities,
             state: State::Reset,
             notify_drained: false,

@@ -167,7 +167,7 @@ impl Context {
     /// A new protection domain.
     pub fn allocate_pd(&self) -> ProtectionDomain {
         let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
-        ProtectionDomain { engine: self.engine.clone(), pd }
+        ProtectionDomain { engine: self.engine.clone(), pd, path_mtu: self.path_mtu }
     }
 
     /// A completion queue of `capacity` completions.
@@ -236,6 +236,7 @@ impl Context {
 pub struct ProtectionDomain {
     engine: Arc<Engine>,
     pd: Pd,
+    path_mtu: PathMtu,
 }
 
 impl ProtectionDomain {
@@ -267,6 +268,7 @@ impl ProtectionDomain {
             send_cq: options.send.ring().clone(),
             receive_cq: options.receive.ring().clone(),
             srq: options.srq.map(SharedReceiveQueue::number),
+            path_mtu: self.path_mtu,
         };
         let qpn = self.engine.with(|core, _| core.endpoint.create_queue_pair(init))?;
         Ok(QueuePair::new(self.engine.clone(), qpn))

@@ -93,7 +93,8 @@ impl Pair {
             let cq = Arc::new(CompletionQueue::new(4096, || {}));
             let capabilities = Capabilities { max_send_requests: 1024, max_receive_requests: 1024 };
             let (send_cq, receive_cq) = (cq.clone(), cq.clone());
-            let init = QueuePairInit { service: Service::Rc, pd, capabilities, send_cq, receive_cq, srq: None };
+            let init =
+                QueuePairInit { service: Service::Rc, pd, capabilities, send_cq, receive_cq, srq: None, path_mtu };
             let qpn = endpoint.create_queue_pair(init).unwrap();
             Node { endpoint, memory, key, pd, qpn, cq }
         });
