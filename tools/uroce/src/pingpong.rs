@@ -1,7 +1,7 @@
 //! `uroce pingpong`: the peer of ibv_{rc,uc,ud,srq}_pingpong, with their flags, their handshake and their output.
 //!
 //! The handshake over TCP: the client sends 52 bytes `lid:qpn:psn:gid` in hexadecimal with a NUL at the end, for each
-//! queue pair; the server brings its queue pairs to RTS and answers likewise; the client sends `done` and a NUL.
+//! queue pair (srq: 256 times, unused ones all zeros); the server brings its queue pairs to RTS and answers likewise; the client sends `done` and a NUL.
 
 #![allow(clippy::disallowed_methods)] // it measures real time
 
@@ -140,9 +140,14 @@ struct Destination {
 }
 
 const HANDSHAKE_BYTES: usize = 52;
+/// Queue pairs that ibv_srq_pingpong has room for (MAX_QP).
+const SRQ_TABLE: usize = 256;
 const DONE: &[u8; 5] = b"done\0";
 
 impl Destination {
+    /// An unused place in the table.
+    const NONE: Destination = Destination { qpn: Qpn::new(0), psn: Psn::new(0), gid: Ipv6Addr::UNSPECIFIED };
+
     fn to_bytes(self) -> [u8; HANDSHAKE_BYTES] {
         let (qpn, psn, gid) = (self.qpn.value(), self.psn.value(), u128::from(self.gid));
         let text = format!("0000:{qpn:06x}:{psn:06x}:{gid:032x}\0");
@@ -203,7 +208,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let remotes = match &arguments.host {
         Some(host) => {
             let mut stream = connect(host, arguments.port, Duration::from_secs(arguments.patience))?;
-            side.players.iter().try_for_each(|player| stream.write_all(&player.local.to_bytes()))?;
+            stream.write_all(&side.handshake())?;
             let remotes = side.read_destinations(&mut stream)?;
             stream.write_all(DONE)?;
             side.connect(&remotes)?;
@@ -214,7 +219,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             stream.set_read_timeout(Some(Duration::from_secs(arguments.patience)))?;
             let remotes = side.read_destinations(&mut stream)?;
             side.connect(&remotes)?;
-            side.players.iter().try_for_each(|player| stream.write_all(&player.local.to_bytes()))?;
+            stream.write_all(&side.handshake())?;
             let mut done = [0; DONE.len()];
             stream.read_exact(&mut done).map_err(|e| format!("the client ended the handshake early: {e}"))?;
             remotes
@@ -295,8 +300,32 @@ impl<'a> Side<'a> {
         Ok(Side { arguments, context, channel, cq, region, srq, players, gid_index, receives_posted: 0 })
     }
 
+    /// Messages of the handshake each way. ibv_srq_pingpong always sends its whole table, however many queue pairs it
+    /// uses.
+    fn handshake_messages(&self) -> usize {
+        if self.srq.is_some() { SRQ_TABLE } else { 1 }
+    }
+
+    fn handshake(&self) -> Vec<u8> {
+        let own = self.players.iter().map(|player| player.local);
+        own.chain(std::iter::repeat(Destination::NONE))
+            .take(self.handshake_messages())
+            .flat_map(Destination::to_bytes)
+            .collect()
+    }
+
     fn read_destinations(&self, stream: &mut TcpStream) -> Result<Vec<Destination>, Failure> {
-        self.players.iter().map(|_| read_destination(stream)).collect()
+        let all: Vec<Destination> =
+            (0..self.handshake_messages()).map(|_| read_destination(stream)).collect::<Result<_, _>>()?;
+        let used = all.iter().filter(|destination| **destination != Destination::NONE).count();
+        if used != self.players.len() {
+            return Err(format!(
+                "the peer has {used} queue pairs, we have {}: give both the same -q",
+                self.players.len()
+            )
+            .into());
+        }
+        Ok(all[..used].to_vec())
     }
 
     fn connect(&mut self, remotes: &[Destination]) -> Result<(), Failure> {
