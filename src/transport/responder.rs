@@ -181,8 +181,7 @@ impl Responder {
         let original = match packet.bth().opcode().operation() {
             Operation::CompareSwap => span.update_u64(|old| if old == eth.compare() { eth.swap_or_add() } else { old }),
             _ => span.update_u64(|old| old.wrapping_add(eth.swap_or_add())),
-        }
-        .map_err(|_| Refusal::INVALID)?;
+        }?;
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
         self.save(Saved { first_psn: psn, packets: 1, msn, original: Some(original) });
@@ -313,7 +312,7 @@ impl Responder {
         let bth = Bth::new(opcode, identity.remote, psn);
         let written = identity.write(out, bth, extension, len as usize, cx, |memory, out| {
             let wanted = Access::REMOTE_READ;
-            memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).map(|span| span.read(out))
+            memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).and_then(|span| span.read(out))
         });
         match written {
             Ok(written) => {
