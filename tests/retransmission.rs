@@ -105,3 +105,26 @@ fn answers_owed_again_do_not_count_as_outstanding() {
     all(next, &mut c);
     assert_eq!(psns(c.answers()), (0..2 * limit).map(psn).collect::<Vec<_>>());
 }
+
+/// What a peer with MigReq clear (rxe) gets when it asks for a READ again from its middle: the rest, beginning with MIDDLE.
+/// With MigReq set (RNICs) it begins with FIRST, as the IBTA has it. A part of the rest ends with LAST.
+#[test]
+fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wants_it() {
+    use Opcode as O;
+    let mut c = Crafted::new();
+    let (mtu, key, address) = (MTU.bytes() as u32, c.key, c.at(0));
+    let read = |c: &mut Crafted, index, len, mig_req| {
+        let bth = c.bth(O::RC_READ_REQUEST, psn(index)).with_mig_req(mig_req);
+        let reth = Reth::new(address + u64::from(index * mtu), key, len);
+        let answers = c.send(bth, Extension::Reth(reth), &[]);
+        answers.iter().map(|answer| (answer.opcode, answer.psn, answer.payload_bytes as u32)).collect::<Vec<_>>()
+    };
+    let (first, middle, last) = (O::RC_READ_RESPONSE_FIRST, O::RC_READ_RESPONSE_MIDDLE, O::RC_READ_RESPONSE_LAST);
+    let whole = read(&mut c, 0, 3 * mtu + 5, true);
+    assert_eq!(whole, [(first, psn(0), mtu), (middle, psn(1), mtu), (middle, psn(2), mtu), (last, psn(3), 5)]);
+    assert_eq!(read(&mut c, 1, 2 * mtu + 5, false), whole[1..]);
+    assert_eq!(read(&mut c, 1, 2 * mtu + 5, true), [(first, psn(1), mtu), (middle, psn(2), mtu), (last, psn(3), 5)]);
+    assert_eq!(read(&mut c, 1, 2 * mtu, false), [(middle, psn(1), mtu), (last, psn(2), mtu)]);
+    assert_eq!(read(&mut c, 2, mtu, true), [(O::RC_READ_RESPONSE_ONLY, psn(2), mtu)]);
+    assert_eq!(read(&mut c, 2, 3 * mtu, false), [], "more than there was is not given");
+}

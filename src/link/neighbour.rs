@@ -8,6 +8,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
+use super::EthernetHeader;
 use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
 use super::{Hop, HopError};
 use crate::time::{Duration, Instant};
@@ -41,43 +42,6 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Next hops of one device. A hop costs some 200 bytes; a program with more peers than this has another problem.
 const MAX_HOPS: usize = 1 << 16;
-
-/// The Ethernet header of a next hop, but for the EtherType of the packet that follows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EthernetHeader {
-    bytes: [u8; 18],
-    len: u8,
-}
-
-impl EthernetHeader {
-    pub(crate) fn new(destination: Mac, source: Mac, tag: Option<(u16, u16)>) -> EthernetHeader {
-        let mut bytes = [0; 18];
-        bytes[..6].copy_from_slice(&destination);
-        bytes[6..12].copy_from_slice(&source);
-        let len = match tag {
-            None => 14,
-            Some((id, ethertype)) => {
-                bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
-                bytes[14..16].copy_from_slice(&(id & 0x0fff).to_be_bytes());
-                18
-            }
-        };
-        EthernetHeader { bytes, len }
-    }
-
-    /// 14, or 18 with a VLAN tag.
-    pub(crate) fn len(&self) -> usize {
-        usize::from(self.len)
-    }
-
-    /// Writes the header in front of an IP packet, whose version says which EtherType it is.
-    pub(crate) fn write(&self, to: &mut [u8], ip_version: u8) {
-        let len = self.len();
-        to[..len].copy_from_slice(&self.bytes[..len]);
-        let ethertype: u16 = if ip_version == 6 { 0x86dd } else { 0x0800 };
-        to[len - 2..len].copy_from_slice(&ethertype.to_be_bytes());
-    }
-}
 
 /// What can be done with a packet to a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +192,15 @@ impl<W> NextHops<W> {
                 Step::Wait
             }
             State::Unknown | State::Asking { .. } => Step::Wait,
+        }
+    }
+
+    /// The header that packets to `hop` get now.
+    pub(crate) fn header(&self, hop: Hop) -> Option<EthernetHeader> {
+        let index = self.hops.get(hop.0 as usize)?.neighbour?;
+        match self.neighbours[index as usize].state {
+            State::Known(header) => Some(header),
+            State::Unknown | State::Asking { .. } | State::Failed { .. } => None,
         }
     }
 
@@ -567,16 +540,6 @@ fn own_interfaces(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Interface
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ethernet_header_is_written_with_the_type_of_the_packet_and_the_tag() {
-        let mut bytes = [0xaa; 20];
-        EthernetHeader::new([1; 6], [2; 6], None).write(&mut bytes, 4);
-        assert_eq!(bytes[..15], [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0x08, 0x00, 0xaa]);
-        let tagged = EthernetHeader::new([1; 6], [2; 6], Some((0x123, 0x8100)));
-        tagged.write(&mut bytes, 6);
-        assert_eq!((tagged.len(), &bytes[12..19]), (18, &[0x81, 0x00, 0x01, 0x23, 0x86, 0xdd, 0xaa][..]));
-    }
 
     #[test]
     fn own_loopback_address_and_unknown_hops_are_told_apart() {

@@ -19,9 +19,9 @@ use xsk_rs::umem::{Umem, UmemCreateError};
 use self::pool::{CHUNK_BYTES, CHUNK_CAPACITY, HEADROOM_BYTES, Pool, chunk_of};
 use self::program::Program;
 use self::queue::{BATCH, Queue, QueueParts};
-use super::neighbour::{EthernetHeader, NextHops, Released, Step};
+use super::neighbour::{NextHops, Released, Step};
 use super::netlink::{Interface, Netlink};
-use super::{Hop, HopError, Link, device};
+use super::{EthernetHeader, Hop, HopError, Link, device};
 use crate::frame::Frame;
 use crate::time::{Duration, Instant};
 
@@ -532,6 +532,10 @@ impl Link for XdpLink {
 
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         self.next_hops.hop(source, destination)
+    }
+
+    fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
+        self.next_hops.header(hop)
     }
 
     fn max_packet_bytes(&self) -> usize {

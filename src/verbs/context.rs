@@ -7,10 +7,10 @@ use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{HopError, Link};
 use crate::memory::{Access, HostMemory, MapError, Pd};
-use crate::transport::{self, Capabilities, CreateError, Event, Path};
+use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
-use super::{CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair};
+use super::{CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, SharedReceiveQueue};
 
 /// An open device.
 #[derive(Debug)]
@@ -159,6 +159,18 @@ impl Context {
     /// # Errors
     /// [`PathError`].
     pub fn path(&self, vector: &AddressVector, local: Qpn, remote: Qpn) -> Result<Path, PathError> {
+        self.path_from_port(vector, source_port(local, remote))
+    }
+
+    /// The path for datagrams: an address handle. Its UDP source port follows from our queue pair's number.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub fn address_handle(&self, vector: &AddressVector, local: Qpn) -> Result<Path, PathError> {
+        self.path_from_port(vector, source_port(local, local))
+    }
+
+    fn path_from_port(&self, vector: &AddressVector, source_port: u16) -> Result<Path, PathError> {
         let index = vector.source_gid_index;
         let Some(gid) = self.gids().get(index) else {
             return Err(PathError::NoSuchGid { device: self.device.name.clone(), index, count: self.gids().len() });
@@ -168,7 +180,7 @@ impl Context {
         let hop = self.engine.with(|core, _| core.link.hop(own, peer))?;
         let flow = Flow {
             addresses,
-            source_port: source_port(local, remote),
+            source_port,
             traffic_class: vector.traffic_class,
             hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
             flow_label: vector.flow_label,
@@ -216,22 +228,46 @@ impl ProtectionDomain {
         MemoryWindow::new(self.engine.clone(), key)
     }
 
-    /// A reliably connected queue pair in the RESET state.
+    /// A queue pair in the RESET state.
     ///
     /// # Errors
     /// [`CreateError`].
-    pub fn create_queue_pair(
-        &self,
-        capabilities: &Capabilities,
-        send: &CompletionQueue,
-        receive: &CompletionQueue,
-    ) -> Result<QueuePair, CreateError> {
-        let (send_ring, receive_ring) = (send.ring().clone(), receive.ring().clone());
-        let qpn = self
-            .engine
-            .with(|core, _| core.endpoint.create_queue_pair(self.pd, *capabilities, send_ring, receive_ring))?;
-        Ok(QueuePair::new(self.engine.clone(), qpn, send, receive))
+    pub fn create_queue_pair(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateError> {
+        let init = QueuePairInit {
+            service: options.service,
+            pd: self.pd,
+            capabilities: options.capabilities,
+            send_cq: options.send.ring().clone(),
+            receive_cq: options.receive.ring().clone(),
+            srq: options.srq.map(SharedReceiveQueue::number),
+        };
+        let qpn = self.engine.with(|core, _| core.endpoint.create_queue_pair(init))?;
+        Ok(QueuePair::new(self.engine.clone(), qpn))
     }
+
+    /// A receive queue of `capacity` requests for several queue pairs.
+    ///
+    /// # Errors
+    /// [`SrqError::Size`].
+    pub fn create_shared_receive_queue(&self, capacity: usize) -> Result<SharedReceiveQueue, SrqError> {
+        let srq = self.engine.with(|core, _| core.endpoint.create_srq(self.pd, capacity))?;
+        Ok(SharedReceiveQueue::new(self.engine.clone(), srq))
+    }
+}
+
+/// What a queue pair is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct QueuePairOptions<'a> {
+    /// The transport service.
+    pub service: Service,
+    /// The sizes of its queues.
+    pub capabilities: Capabilities,
+    /// Where send requests are reported.
+    pub send: &'a CompletionQueue,
+    /// Where receive requests are reported.
+    pub receive: &'a CompletionQueue,
+    /// Where receive requests come from, if not from a queue of its own.
+    pub srq: Option<&'a SharedReceiveQueue>,
 }
 
 /// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways

@@ -7,8 +7,8 @@ use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory, Pd, WindowBinding};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, ReceiveRequest,
-    SendOperation, SendRequest, Sge, State,
+    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
+    ReceiveRequest, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
     Addresses, Bth, Extension, Flow, Headers, Key, Opcode, Packet, PathMtu, Psn, Qpn, RnrTimer, RoceFrame, Syndrome,
@@ -82,7 +82,9 @@ impl Crafted {
         let private = register(pd, Access::LOCAL_WRITE);
         let cq = Arc::new(CompletionQueue::new(4096, || {}));
         let capabilities = Capabilities { max_send_requests: 64, max_receive_requests: 64 };
-        let qpn = endpoint.create_queue_pair(pd, capabilities, cq.clone(), cq.clone()).unwrap();
+        let (send_cq, receive_cq) = (cq.clone(), cq.clone());
+        let init = QueuePairInit { service: Service::Rc, pd, capabilities, send_cq, receive_cq, srq: None };
+        let qpn = endpoint.create_queue_pair(init).unwrap();
         let flow = Flow {
             addresses: Addresses::V4 { source: US, destination: PEER },
             source_port: 0xc000,
@@ -91,7 +93,13 @@ impl Crafted {
             flow_label: 0,
         };
         let steps = [
-            QpAttributes { state: Some(State::Init), access: Some(access), ..Default::default() },
+            QpAttributes {
+                state: Some(State::Init),
+                p_key_index: Some(0),
+                port: Some(1),
+                access: Some(access),
+                ..Default::default()
+            },
             QpAttributes {
                 state: Some(State::ReadyToReceive),
                 path: Some(Path { flow, hop: Hop(0) }),
@@ -214,7 +222,7 @@ impl Crafted {
     }
 
     pub fn counters(&self) -> Counters {
-        *self.endpoint.counters()
+        self.endpoint.counters()
     }
 
     /// Panics when anything but `touched` (a range of the region) is not as it was at first.

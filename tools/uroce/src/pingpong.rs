@@ -14,7 +14,8 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use uroce::verbs::{
     Access, AddressVector, Capabilities, CompletionChannel, CompletionQueue, Context, Data, MemoryRegion, Notify,
-    PathMtu, Psn, QpAttributes, Qpn, QueuePair, ReceiveRequest, RnrTimer, SendOperation, SendRequest, State, Status,
+    PathMtu, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation, SendRequest,
+    Service, State, Status,
 };
 
 use crate::Failure;
@@ -219,8 +220,15 @@ impl<'a> Side<'a> {
         let cq = context.create_completion_queue_on(arguments.receive_depth as usize + 1, &channel);
         let capabilities =
             Capabilities { max_send_requests: 1, max_receive_requests: arguments.receive_depth as usize };
-        let qp = pd.create_queue_pair(&capabilities, &cq, &cq)?;
-        let init = QpAttributes { state: Some(State::Init), access: Some(Access::empty()), ..Default::default() };
+        let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
+        let qp = pd.create_queue_pair(&options)?;
+        let init = QpAttributes {
+            state: Some(State::Init),
+            p_key_index: Some(0),
+            port: Some(1),
+            access: Some(Access::empty()),
+            ..Default::default()
+        };
         qp.modify(&init)?;
         Ok(Side { arguments, context, channel, cq, region, qp, gid_index, receives_posted: 0 })
     }

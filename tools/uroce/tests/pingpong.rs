@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Ended, uroce, wait_for_listener};
+use common::programs::{Ended, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 
 const PORT: u16 = 18515;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LIMIT, uroce, wait_for_listener};
+use common::programs::{LIMIT, uroce, wait_for_listener};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 
 /// Path MTU × GID × size, in both roles.

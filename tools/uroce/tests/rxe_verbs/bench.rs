@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 
 use rxe_rig::agent::{self, ACCESS_ALL, Agent, Cq, Mr, Qp, QpOptions, Transport};
 use rxe_rig::{Lab, LabOptions, lab, pattern};
+use uroce::link::Tapped;
+use uroce::link::device::Device;
+use uroce::link::fault::FaultSpec;
+use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::verbs::{
     Access, AddressVector, Capabilities, CompletionChannel, CompletionQueue, Context, Data, Key, MemoryRegion, Notify,
-    OpenOptions, PathMtu, ProtectionDomain, Psn, QpAttributes, Qpn, QueuePair, ReceiveRequest, Remote, RnrTimer,
-    SendOperation, SendRequest, SgeList, State, WindowBinding,
+    PathMtu, ProtectionDomain, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, Remote, RnrTimer,
+    SendOperation, SendRequest, Service, SgeList, State, WindowBinding,
 };
 
 /// How long anything may take. Emulated machines are slow, and retransmission waits half a second.
@@ -165,7 +169,8 @@ const RD_ATOMIC: u8 = 16;
 pub struct Bench {
     pub lab: Lab,
     pub agent: Agent,
-    pub options: OpenOptions,
+    /// What our device does to the frames that it sends and receives.
+    faults: Option<FaultSpec>,
     theirs: Mr,
     ours: Option<Ours>,
     started: Instant,
@@ -185,17 +190,21 @@ impl Bench {
         let lab = Lab::start(&LabOptions { mtu, ..LabOptions::default() }).unwrap_or_else(|e| panic!("no lab: {e}"));
         let mut agent = lab.agent(0).unwrap();
         let theirs = agent.mr(REGION as u64, ACCESS_ALL).unwrap();
-        let options = OpenOptions { device: Some(lab::PEER.interface.to_owned()), ..OpenOptions::default() };
-        let mut bench = Bench { lab, agent, options, theirs, ours: None, started };
-        bench.reopen();
+        let mut bench = Bench { lab, agent, faults: None, theirs, ours: None, started };
+        bench.open_with(None);
         bench.say("the machine is up");
         bench
     }
 
-    /// Opens our device anew, with the options as they are now.
-    pub fn reopen(&mut self) {
-        self.ours = None;
-        let context = self.lab.peer().run(|| Context::open(&self.options)).unwrap_or_else(|e| panic!("{e}"));
+    /// Opens our device anew, with faults.
+    pub fn open_with(&mut self, faults: Option<FaultSpec>) {
+        (self.ours, self.faults) = (None, faults);
+        let open = || {
+            let device = Device::find(Some(lab::PEER.interface)).unwrap_or_else(|e| panic!("{e}"));
+            let link = XdpLink::open(&device.name, &XdpOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            Context::with_link(device, Box::new(Tapped::new(link, None, faults))).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let context = self.lab.peer().run(open);
         let pd = context.allocate_pd();
         let region = pd.allocate_region(REGION, ALL).unwrap();
         self.ours = Some(Ours { region, pd, context });
@@ -211,7 +220,8 @@ impl Bench {
 
     /// Progress, with the time since the start: shown when the test fails, or with `--nocapture`.
     pub fn say(&self, what: &str) {
-        println!("{:6.1} s  {what}", self.started.elapsed().as_secs_f32());
+        let faults = self.faults.map_or(String::new(), |faults| format!(" ({faults:?})"));
+        println!("{:6.1} s  {what}{faults}", self.started.elapsed().as_secs_f32());
     }
 
     pub fn counter(&self, name: &str) -> u64 {
@@ -226,7 +236,9 @@ impl Bench {
         let send_cq = context.create_completion_queue(1024);
         let receive_cq = context.create_completion_queue_on(1024, &channel);
         let capabilities = Capabilities { max_send_requests: 256, max_receive_requests: 256 };
-        let qp = pd.create_queue_pair(&capabilities, &send_cq, &receive_cq).unwrap();
+        let (send, receive) = (&send_cq, &receive_cq);
+        let options = QueuePairOptions { service: Service::Rc, capabilities, send, receive, srq: None };
+        let qp = pd.create_queue_pair(&options).unwrap();
 
         let agent = &mut self.agent;
         let (their_send_cq, their_receive_cq) = (agent.cq(1024).unwrap(), agent.cq_with_events(1024).unwrap());
@@ -264,7 +276,13 @@ impl Bench {
         let path = context.path(&vector, qp.qpn(), destination).unwrap();
         let (timeout, retry_count, rnr_retry) = setup.our_patience;
         let steps = [
-            QpAttributes { state: Some(State::Init), access: Some(setup.our_access), ..Default::default() },
+            QpAttributes {
+                state: Some(State::Init),
+                p_key_index: Some(0),
+                port: Some(1),
+                access: Some(setup.our_access),
+                ..Default::default()
+            },
             QpAttributes {
                 state: Some(State::ReadyToReceive),
                 path: Some(path),
@@ -402,7 +420,7 @@ impl Conversation<'_> {
         };
         let Request { wr_id, fence, solicited, .. } = *request;
         self.qp
-            .post_send(SendRequest { wr_id, operation, data, signaled: true, solicited, fence })
+            .post_send(SendRequest { solicited, fence, ..SendRequest::new(wr_id, operation, data) })
             .unwrap_or_else(|e| panic!("{request:?}: {e}"));
     }
 

@@ -15,8 +15,10 @@ mod transfers;
 use std::sync::{Mutex, PoisonError};
 
 use bench::{Bench, Setup, Side};
+use pipeline::Shape;
 use random::Random;
 use transfers::Kind;
+use uroce::link::fault::FaultSpec;
 use uroce::verbs::PathMtu;
 
 /// A machine takes a processor, and our side another one.
@@ -42,7 +44,7 @@ fn contents_at_path_mtu_1024() {
     transfers::windows(&mut bench, PathMtu::Mtu1024);
     transfers::fences(&mut bench, PathMtu::Mtu1024);
     transfers::solicited_and_inline(&mut bench, PathMtu::Mtu1024);
-    pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu1024), SEED, 100);
+    pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu1024), SEED, Shape::SHORT);
     failures::all(&mut bench, PathMtu::Mtu1024);
 }
 
@@ -56,23 +58,39 @@ fn contents_at_path_mtu_4096() {
     every_operation(&mut bench, PathMtu::Mtu4096, 1, &Kind::ALL);
     every_operation(&mut bench, PathMtu::Mtu4096, 2, &[Kind::Send, Kind::WriteImmediate, Kind::Read]);
     every_operation(&mut bench, PathMtu::Mtu2048, 0, &[Kind::SendImmediate, Kind::Write, Kind::Read]);
-    pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu4096), SEED ^ 1, 100);
+    pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu4096), SEED ^ 1, Shape::SHORT);
 }
 
 #[test]
-fn contents_over_loss() {
+fn contents_over_networks_that_lose_double_overtake_and_corrupt() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bench = Bench::start(1500);
-    for permille in [10, 50] {
-        for from in ["port0", "tap0"] {
-            let rule = format!("iifname {from} udp dport 4791 numgen random mod 1000 < {permille} counter drop");
-            bench.lab.rule(&rule).unwrap();
+    for (text, rounds) in [
+        ("loss=0.01", 8),
+        ("loss=0.05", 6),
+        ("dup=0.05,reorder=0.05", 6),
+        ("reorder=0.2,reorder_by=10", 3),
+        ("loss=0.01,dup=0.02,reorder=0.02,corrupt=0.02,delay=300us,delay_share=0.05", 4),
+    ] {
+        for round in 0..rounds {
+            let faults: FaultSpec = text.parse().unwrap();
+            bench.open_with(Some(FaultSpec { seed: SEED + round, ..faults }));
+            let setup = Setup { gid: (round % 3) as usize, ..Setup::new(PathMtu::Mtu1024) };
+            pipeline::both_ways(&mut bench, &setup, SEED + round, Shape::SHORT);
+            if round == 0 {
+                pipeline::both_ways(&mut bench, &setup, SEED, Shape::LONG);
+            }
+            for (name, wanted) in [
+                ("lost", faults.loss),
+                ("duplicated", faults.duplicate),
+                ("reordered", faults.reorder),
+                ("corrupted", faults.corrupt),
+            ] {
+                let happened =
+                    ["tx", "rx"].map(|way| bench.counter(&format!("fault_{way}_{name}"))).iter().sum::<u64>();
+                assert_eq!(happened > 0, wanted > 0.0, "{name}: {happened} frames with {text}");
+            }
         }
-        for round in 0..20 {
-            pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu1024), SEED + round, 100);
-        }
-        println!("{}", bench.lab.rules().unwrap());
-        bench.lab.remove_rules().unwrap();
     }
 }
 

@@ -7,8 +7,22 @@ use crate::bench::{
 };
 use crate::random::Random;
 
-/// Bytes that an operation has to itself in each area.
-const SLOT: usize = 10_000;
+/// How many operations, and of what length.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    count: usize,
+    /// Bytes that an operation has to itself in each area.
+    slot: usize,
+    /// Most operations are shorter than this.
+    mostly: usize,
+}
+
+impl Shape {
+    /// Many that are mostly of one packet.
+    pub const SHORT: Shape = Shape { count: 100, slot: 10_000, mostly: 300 };
+    /// A few of many packets.
+    pub const LONG: Shape = Shape { count: 12, slot: 50_000, mostly: 50_000 };
+}
 
 /// What memory holds before something arrives.
 const BEFORE: u64 = 78;
@@ -17,6 +31,7 @@ const BEFORE: u64 = 78;
 struct Plan {
     side: Side,
     seed: u64,
+    shape: Shape,
     requests: Vec<Request>,
     kinds: Vec<u8>,
     /// Receives for the other end: the slot, and what they complete as.
@@ -28,10 +43,11 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(c: &Conversation<'_>, side: Side, seed: u64, count: usize) -> Plan {
+    fn new(c: &Conversation<'_>, side: Side, seed: u64, shape: Shape) -> Plan {
+        let Shape { count, slot: slot_bytes, mostly } = shape;
         let mut random = Random(seed ^ side as u64);
         let image = |offset: usize, seed| {
-            let mut bytes = vec![0; count * SLOT];
+            let mut bytes = vec![0; count * slot_bytes];
             pattern::fill(&mut bytes, offset as u64, seed);
             bytes
         };
@@ -39,6 +55,7 @@ impl Plan {
         let mut plan = Plan {
             side,
             seed,
+            shape,
             requests: Vec::new(),
             kinds: Vec::new(),
             receives: Vec::new(),
@@ -48,9 +65,9 @@ impl Plan {
         };
         let other = side.other();
         for i in 0..count {
-            let slot = i * SLOT;
+            let slot = i * slot_bytes;
             // Mostly short ones, some of several packets.
-            let len = if random.below(3) == 0 { random.below(SLOT + 1) } else { random.below(300) };
+            let len = if random.below(3) == 0 { random.below(slot_bytes + 1) } else { random.below(mostly) };
             let (there, immediate) = (c.at(other, TARGET + slot), 0xabc0_0000 | i as u32);
             let choice = random.below(7);
             let (operation, kind) = match choice {
@@ -94,14 +111,14 @@ impl Plan {
 
     /// Memory at both ends as it shall be before, and the receives.
     fn prepare(&self, c: &mut Conversation<'_>) {
-        let (side, other, len) = (self.side, self.side.other(), self.requests.len() * SLOT);
+        let (side, other, len) = (self.side, self.side.other(), self.shape.count * self.shape.slot);
         c.fill(side, SOURCE, len, self.seed);
         c.fill(other, READABLE, len, self.seed + 1);
         c.fill(other, TARGET, len, BEFORE);
         c.fill(side, RESULT, len, BEFORE);
         c.write(other, COUNTER, &5u64.to_le_bytes());
         for &(slot, ..) in &self.receives {
-            c.post_receive(other, slot as u64, &[(TARGET + slot * SLOT, SLOT)]);
+            c.post_receive(other, slot as u64, &[(TARGET + slot * self.shape.slot, self.shape.slot)]);
         }
     }
 
@@ -119,13 +136,14 @@ impl Plan {
     }
 }
 
-/// `count` operations from each end, all posted before the first is looked at.
-pub fn both_ways(bench: &mut Bench, setup: &Setup, seed: u64, count: usize) {
+/// Operations from each end, all posted before the first is looked at.
+pub fn both_ways(bench: &mut Bench, setup: &Setup, seed: u64, shape: Shape) {
+    let count = shape.count;
     let names = ["completer_retry", "rcvd_seq_err", "duplicate_request", "out_of_seq_request"];
     let counters = |bench: &Bench| names.map(|name| bench.counter(name));
     let before = counters(bench);
     let mut c = bench.converse(setup);
-    let plans = Side::BOTH.map(|side| Plan::new(&c, side, seed ^ (side as u64) << 8, count));
+    let plans = Side::BOTH.map(|side| Plan::new(&c, side, seed ^ (side as u64) << 8, shape));
     for plan in &plans {
         plan.prepare(&mut c);
     }
