@@ -83,7 +83,15 @@ impl Crafted {
         let cq = Arc::new(CompletionQueue::new(4096, || {}));
         let capabilities = Capabilities { max_send_requests: 64, max_receive_requests: 64 };
         let (send_cq, receive_cq) = (cq.clone(), cq.clone());
-        let init = QueuePairInit { service: Service::Rc, pd, capabilities, send_cq, receive_cq, srq: None };
+        let init = QueuePairInit {
+            service: Service::Rc,
+            pd,
+            capabilities,
+            send_cq,
+            receive_cq,
+            srq: None,
+            path_mtu: PathMtu::Mtu1024,
+        };
         let qpn = endpoint.create_queue_pair(init).unwrap();
         let flow = Flow {
             addresses: Addresses::V4 { source: US, destination: PEER },
