@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use uroce::frame::{FrameBytes, Hop};
-use uroce::memory::{Access, HostMemory, Pd, WindowBinding};
+use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
@@ -151,7 +151,7 @@ impl Crafted {
 
     /// Binds a window over a range of the region, and returns its key.
     pub fn bind_window(&mut self, offset: usize, len: usize, access: Access) -> Key {
-        let window = self.endpoint.memory().allocate_window(self.pd);
+        let window = self.endpoint.memory().allocate_window(self.pd, WindowKind::Two);
         let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
         let (region, address) = (self.key, self.at(offset));
         let binding = WindowBinding { window, new_key, region, address, len: len as u64, access };

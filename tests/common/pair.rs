@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use uroce::frame::{FrameBytes, Hop};
-use uroce::memory::{Access, HostMemory, Pd};
+use uroce::memory::{Access, HostMemory, Pd, WindowKind};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Destination, Endpoint, Event, Path, QpAttributes,
@@ -217,7 +217,7 @@ impl Pair {
 
     pub fn allocate_window(&mut self, side: Side) -> Key {
         let pd = self.node(side).pd;
-        self.node(side).endpoint.memory().allocate_window(pd)
+        self.node(side).endpoint.memory().allocate_window(pd, WindowKind::Two)
     }
 
     pub fn set_access(&mut self, side: Side, access: Access) {

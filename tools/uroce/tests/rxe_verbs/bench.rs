@@ -533,7 +533,7 @@ impl Conversation<'_> {
     pub fn bind_window(&mut self, side: Side, offset: usize, len: usize) -> u32 {
         let key = match side {
             Side::Us => {
-                let mut window = self.bench.ours().pd.allocate_window();
+                let mut window = self.bench.ours().pd.allocate_window(uroce::verbs::WindowKind::Two);
                 let (old, new_key) = (window.key(), window.next_key());
                 let Remote { address, key: region } = self.region().remote(offset);
                 let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
