@@ -4,7 +4,9 @@ mod common;
 
 use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
 use uroce::frame::FrameBytes;
-use uroce::wire::{AtomicEth, Extension, Opcode, Psn, Reth, Syndrome};
+use uroce::time::Duration;
+use uroce::transport::SendOperation;
+use uroce::wire::{Aeth, AtomicEth, Extension, Msn, Opcode, Psn, Reth, RnrTimer, Syndrome};
 
 fn psn(index: u32) -> Psn {
     FIRST_PSN.plus(index)
@@ -127,4 +129,29 @@ fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wan
     assert_eq!(read(&mut c, 1, 2 * mtu, false), [(middle, psn(1), mtu), (last, psn(2), mtu)]);
     assert_eq!(read(&mut c, 2, mtu, true), [(O::RC_READ_RESPONSE_ONLY, psn(2), mtu)]);
     assert_eq!(read(&mut c, 2, 3 * mtu, false), [], "more than there was is not given");
+}
+
+/// A peer without receive requests for a long time: each RNR NAK brings a deadline before the one of the timeout.
+#[test]
+fn timers_that_were_overtaken_do_not_pile_up() {
+    let mut c = Crafted::new();
+    c.post_send(1, SendOperation::Send, 0, 8);
+    let sent = c.answers();
+    assert_eq!(sent.len(), 1);
+    let rnr = Extension::Aeth(Aeth::new(Syndrome::RnrNak(RnrTimer::new(1)), Msn::new(0)));
+    for round in 0..1000 {
+        assert_eq!(c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), rnr, &[]), []);
+        c.now = c.now + Duration::from_micros(10);
+        c.endpoint.handle_timeout(c.now);
+        assert_eq!(c.answers(), sent, "round {round}: it is sent again");
+    }
+    let ack = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+    assert_eq!(c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), ack, &[]), []);
+    assert_eq!(c.completion().map(|done| done.wr_id), Some(1));
+    let mut wakes = 0;
+    while let Some(at) = c.endpoint.poll_timeout() {
+        c.endpoint.handle_timeout(at);
+        wakes += 1;
+    }
+    assert!(wakes <= 4 + 64, "{wakes} timers are left");
 }
