@@ -186,6 +186,7 @@ impl On for Event {
             Event::RequestError(_) => Event::RequestError(qpn),
             Event::QueuePairFatal(_) => Event::QueuePairFatal(qpn),
             Event::CompletionQueueOverflow(_) => Event::CompletionQueueOverflow(qpn),
+            other => other,
         }
     }
 }

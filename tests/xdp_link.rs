@@ -11,6 +11,8 @@ use std::sync::{Arc, Barrier};
 
 use common::hosts::{Pair, PairOptions};
 use uroce::frame::Frame;
+use uroce::link::device::Device;
+use uroce::link::netlink::link_local;
 use uroce::link::xdp::{AttachMode, CopyMode, OpenError, XdpLink, XdpOptions};
 use uroce::link::{Hop, HopError, Link};
 use uroce::time::{Duration, Instant};
@@ -210,6 +212,142 @@ fn all_receive_queues_are_served() {
     exchange(&pair, &options(AttachMode::Native), 10_000, 1500, |link| assert_eq!(link.queues(), 2));
 }
 
+/// A hop always leaves by the same queue, hops are spread over the queues, and RoCE on a queue that is not served goes to
+/// the kernel: of two hops, the link that serves one of two queues receives one.
+#[test]
+fn hops_are_spread_over_the_queues() {
+    let pair = Pair::new(PairOptions { queues: 2, ..PairOptions::default() });
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let one = XdpOptions { queues: Some(1), ..XdpOptions::default() };
+    let mut b = pair.within(1, move || XdpLink::open("veth0", &one).unwrap());
+    assert_eq!((a.queues(), b.queues()), (2, 1));
+    for number in [0, 2, 4] {
+        send_one(&mut a, v4(1), v4(2), PORT, length(number, 1500), number);
+        send_one(&mut a, v6(1), v6(2), PORT, length(number + 1, 1500), number + 1);
+        assert_eq!(check_frame(&receive_one(&mut b).expect("queue 0"), false, 1500), number);
+    }
+    assert_eq!(b.receive(now(), &mut Vec::new(), 64), 0);
+    assert_eq!(counter(&a, "tx_frames"), 6);
+}
+
+/// An interface that could have more queues than it uses: the link serves those there are.
+#[test]
+fn queues_that_are_switched_off_are_left_out() {
+    let pair = Pair::new(PairOptions { queues: 4, ..PairOptions::default() });
+    let (ok, text) = pair.exec(0, "ethtool -L veth0 rx 2 tx 2");
+    assert!(ok, "{text}");
+    let link = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    assert_eq!(link.queues(), 2);
+}
+
+/// The devices of a namespace, with the GIDs that the kernel's RDMA core would give them, IPv6 on or off.
+#[test]
+fn devices_are_listed_with_their_gids() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    pair.ip(0, "link add spare type veth peer name spare-end");
+    let (ok, text) = pair.exec(0, "sysctl -qw net.ipv6.conf.spare.disable_ipv6=1");
+    assert!(ok, "{text}");
+    let devices = pair.within(0, || Device::list().unwrap());
+    let names: Vec<&str> = devices.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    let device = pair.within(0, || Device::find(None).unwrap());
+    assert_eq!((device.name.as_str(), device.mtu, device.active_mtu), ("veth0", 4500, 4096));
+    assert_eq!(device.link_modes[0].missing, Vec::<String>::new());
+    let ips: Vec<IpAddr> = device.gids.iter().map(|g| g.ip()).collect();
+    assert_eq!(ips, [IpAddr::V6(link_local(device.mac)), v4(1), v6(1)]);
+    let spare = devices.iter().find(|d| d.name == "spare").unwrap();
+    assert!(!spare.is_usable());
+    assert_eq!(spare.gids.iter().map(|g| g.address).collect::<Vec<_>>(), [link_local(spare.mac)]);
+    assert!(spare.link_modes[0].missing[0].contains("ip link set spare up"), "{spare:?}");
+    let error = pair.within(0, || Device::find(Some("nope0")).unwrap_err().to_string());
+    assert!(error.starts_with("no device nope0; there are ") && error.contains("veth0"), "{error}");
+}
+
+/// Waits in poll(2) until one of the link's descriptors is readable.
+fn poll(link: &XdpLink, timeout_ms: i32) -> bool {
+    let mut fds: Vec<libc::pollfd> =
+        link.poll_fds().into_iter().map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    // SAFETY: the array lives through the call, with its length.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) > 0 }
+}
+
+/// A sleeping owner is woken by a frame, and by news of a neighbour that its packets wait for.
+#[test]
+fn descriptors_become_readable_for_frames_and_for_neighbours() {
+    let pair = Pair::new(PairOptions::default());
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let hop = a.hop(v4(1), v4(2)).unwrap();
+    let buffer = a.transmit_buffer().unwrap();
+    let len = write_packet(buffer, v4(1), v4(2), PORT, length(3, 1500), 3);
+    a.transmit(now(), len, hop);
+    let deadline = now() + Duration::from_secs(5);
+    let mut sleeps = 0;
+    a.flush(now());
+    while a.accounts().transmit_waiting > 0 && now() < deadline {
+        poll(&a, 1000);
+        sleeps += 1;
+        a.flush(now() + Duration::from_millis(1));
+    }
+    assert!((1..1000).contains(&sleeps), "{sleeps}");
+    let deadline = now() + Duration::from_secs(5);
+    let mut frames = Vec::new();
+    while b.receive(now(), &mut frames, 8) == 0 && now() < deadline {
+        assert!(poll(&b, 5000), "nothing in five seconds");
+        b.flush(now() + Duration::from_secs(1));
+    }
+    assert_eq!(check_frame(&frames[0], false, 1500), 3);
+}
+
+/// The sockets stay out of programs that are started and the rings out of children.
+#[test]
+fn sockets_and_rings_are_not_inherited() {
+    let pair = Pair::new(PairOptions::default());
+    let link = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    for fd in link.poll_fds() {
+        // SAFETY: asks for the flags of an open descriptor.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) } & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+    }
+    let socket = std::fs::read_link(format!("/proc/self/fd/{}", link.poll_fds()[0])).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut rings = 0;
+    let mut ours = false;
+    for line in maps.lines() {
+        if line.contains("-7f") || line.contains(" rw-s ") {
+            ours = line.ends_with(socket.to_str().unwrap());
+        }
+        if let Some(flags) = line.strip_prefix("VmFlags:")
+            && std::mem::take(&mut ours)
+        {
+            rings += 1;
+            assert!(flags.contains(" dc "), "a ring is copied to children: {flags}");
+        }
+    }
+    assert_eq!(rings, 4, "receive, transmit, fill, completion");
+}
+
+/// The interface goes away under an open link: nothing panics, and nothing is lost track of.
+#[test]
+fn a_vanished_interface_is_survived() {
+    let pair = Pair::new(PairOptions::default());
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    send_one(&mut a, v4(1), v4(2), PORT, 100, 0);
+    pair.ip(0, "link del veth0");
+    let hop = a.hop(v4(1), v4(2));
+    for number in 0..2000 {
+        if let (Ok(hop), Some(buffer)) = (&hop, a.transmit_buffer()) {
+            let len = write_packet(buffer, v4(1), v4(2), PORT, 100, number);
+            a.transmit(now(), len, *hop);
+        }
+        a.flush(now());
+        a.receive(now(), &mut Vec::new(), 64);
+    }
+    assert!(a.frames_conserved(), "{:?}", a.accounts());
+    assert!(a.hop(v4(1), v4(3)).is_err());
+    a.flush(now() + Duration::from_secs(1));
+    assert!(!poll(&a, 10), "nothing is readable for ever");
+}
+
 /// What is not RoCE stays with the kernel, in both modes, with options and fragments and other ports.
 #[test]
 fn other_traffic_stays_with_the_kernel() {
@@ -264,43 +402,6 @@ fn send_one(link: &mut XdpLink, source: IpAddr, destination: IpAddr, port: u16, 
 
 fn counter(link: &XdpLink, name: &str) -> u64 {
     link.counters().into_iter().find(|c| c.0 == name).unwrap_or_else(|| panic!("no counter {name}")).1
-}
-
-/// A hop through a VLAN interface is tagged, tagged frames are received, and untagged ones go on beside them.
-#[test]
-fn vlan_hops_are_tagged_and_tagged_frames_arrive() {
-    for protocol in ["802.1Q", "802.1ad"] {
-        let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
-        let (made, text) = pair.exec(0, &format!("ip link add link veth0 name probe type vlan proto {protocol} id 5"));
-        if !made {
-            eprintln!("skipped: this kernel has no VLAN interfaces: {text}");
-            return;
-        }
-        for (host, name) in ["a", "b"].into_iter().enumerate() {
-            // Tags stay in the packet, as they do on a wire.
-            pair.ip(host, &format!("link add link veth0 name vlan-{name} type vlan proto {protocol} id 77"));
-            pair.ip(host, &format!("addr add 10.77.0.{}/24 dev vlan-{name}", host + 1));
-            pair.ip(host, &format!("link set vlan-{name} up"));
-        }
-        let [mut a, mut b] =
-            [0, 1].map(|host| pair.within(host, || XdpLink::open("veth0", &options(AttachMode::Native)).unwrap()));
-        let tagged = [1, 2].map(|last| IpAddr::from([10, 77, 0, last]));
-        for (number, len) in [(0, 100), (1, 4200), (2, 1000)] {
-            send_one(&mut a, tagged[0], tagged[1], PORT, len, number);
-            let frame = receive_one(&mut b).expect("a tagged frame").bytes().to_vec();
-            let ethertype: u16 = if protocol == "802.1Q" { 0x8100 } else { 0x88a8 };
-            assert_eq!(frame[12..18], [ethertype.to_be_bytes(), [0, 77], [8, 0]].concat());
-            let mut expected = vec![0; len];
-            write_packet(&mut expected, tagged[0], tagged[1], PORT, len, number);
-            assert!(frame[18..] == expected, "bytes behind the tag, {len} long");
-            // Another header length each time: the packet is moved behind it.
-            send_one(&mut a, v4(1), v4(2), PORT, len, number);
-            let frame = receive_one(&mut b).expect("an untagged frame").bytes().to_vec();
-            write_packet(&mut expected, v4(1), v4(2), PORT, len, number);
-            assert!(frame[14..] == expected && frame[12..14] == [8, 0], "untagged, {len} long");
-        }
-        assert!(a.frames_conserved() && b.frames_conserved());
-    }
 }
 
 /// Tagged RoCE frames, as a switch's trunk port sends them, reach the link; ones with two tags go to the kernel.
@@ -428,7 +529,7 @@ fn link_local_and_group_destinations_have_hops() {
     let pair = Pair::new(PairOptions::default());
     let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
-    let [from, to] = [&a, &b].map(|l| IpAddr::V6(uroce::link::netlink::link_local(l.interface().mac.unwrap())));
+    let [from, to] = [&a, &b].map(|l| IpAddr::V6(link_local(l.interface().mac.unwrap())));
     send_one(&mut a, from, to, PORT, 200, 1);
     let frame = receive_one(&mut b).expect("link-local").bytes().to_vec();
     assert_eq!(frame[..6], b.interface().mac.unwrap());
@@ -462,7 +563,7 @@ fn link_local_works_where_ipv6_is_off() {
     }
     let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
-    let [from, to] = [&a, &b].map(|l| IpAddr::V6(uroce::link::netlink::link_local(l.interface().mac.unwrap())));
+    let [from, to] = [&a, &b].map(|l| IpAddr::V6(link_local(l.interface().mac.unwrap())));
     send_one(&mut a, from, to, PORT, 200, 1);
     assert!(receive_one(&mut b).is_some());
 }
@@ -503,17 +604,43 @@ fn refusals_are_one_line_and_name_the_remedy() {
 fn missing_capabilities_are_named() {
     let pair = Pair::new(PairOptions::default());
     let error = pair.within(0, || {
-        // struct __user_cap_header_struct of version 3, this thread, and no capabilities at all
-        let header: [u32; 2] = [0x2008_0522, 0];
-        let none = [0u32; 6];
-        // SAFETY: both structures have the layout of capset(2), and outlive the call.
-        let dropped = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
-        assert_eq!(dropped, 0);
+        keep_capabilities(0);
         XdpLink::open("veth0", &XdpOptions::default()).map(|_| ()).unwrap_err()
     });
     let text = error.to_string();
     assert!(matches!(error, OpenError::Capability { .. }), "{text}");
     assert!(text.contains("CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF") && text.contains("setcap"), "{text}");
+}
+
+/// CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF are enough, but for the limit on locked memory, which the error names.
+#[test]
+fn three_capabilities_suffice_within_the_memory_limit() {
+    let pair = Pair::new(PairOptions::default());
+    let (default, small) = pair.within(0, || {
+        let limit = libc::rlimit { rlim_cur: 8 << 20, rlim_max: 8 << 20 };
+        keep_capabilities(1 << 12 | 1 << 13 | 1 << 39);
+        // SAFETY: the limit is a valid rlimit; lowering it needs no privilege, and the links of the other tests in this
+        // process have CAP_IPC_LOCK.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
+        let default = XdpLink::open("veth0", &XdpOptions::default()).map(|_| ());
+        let small = XdpOptions { receive_frames: 512, transmit_packets: 64, ..XdpOptions::default() };
+        (default, XdpLink::open("veth0", &small).map(|_| ()))
+    });
+    let text = default.unwrap_err().to_string();
+    assert!(text.contains("20971520 bytes") && text.contains("ulimit -l"), "{text}");
+    small.unwrap();
+}
+
+/// Leaves the calling thread with these capabilities (bits of linux/capability.h).
+fn keep_capabilities(bits: u64) {
+    // struct __user_cap_header_struct of version 3, for this thread; then low and high halves of effective, permitted and
+    // inheritable ones
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let (low, high) = (bits as u32, (bits >> 32) as u32);
+    let data = [low, low, 0, high, high, 0];
+    // SAFETY: both structures have the layout of capset(2), and outlive the call.
+    let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// A frame that outlives its link keeps its bytes.

@@ -3,8 +3,9 @@
  * Steers RoCE v2 (UDP destination port 4791) to the AF_XDP socket of its receive queue; everything else, ARP and
  * neighbour discovery among it, goes on to the kernel.
  *
- * Looked through: at most one VLAN tag (802.1Q or 802.1ad), IPv4 with or without options, IPv6 without extension
- * headers. Passed to the kernel: fragments (only the first one has ports) and whatever is cut short.
+ * Looked through: at most one VLAN tag (802.1Q or 802.1ad), IPv4 without options (RoCE v2 has none), IPv6 without
+ * extension headers. Passed to the kernel: fragments (only the first one has ports) and whatever is cut short. All
+ * offsets are constants: the verifier lets only programs with CAP_PERFMON compute with others.
  *
  * No header is included: the few definitions below are kernel ABI, and this way the program builds on any machine that
  * has clang, whatever kernel headers it has. It loads on 5.18 (the first kernel with xdp.frags) and later.
@@ -81,17 +82,15 @@ int uroce(struct xdp_md *ctx)
 	}
 
 	if (ethertype == ETHERTYPE_IPV4) {
-		u32 header_bytes;
-
 		if (ip + 20 > end)
 			return XDP_PASS;
-		header_bytes = (ip[0] & 0x0f) * 4;
-		if (ip[0] >> 4 != 4 || header_bytes < 20 || ip[9] != PROTOCOL_UDP)
+		/* version 4, five words */
+		if (ip[0] != 0x45 || ip[9] != PROTOCOL_UDP)
 			return XDP_PASS;
 		/* more fragments, or not the first one */
 		if (load_be16(ip + 6) & 0x3fff)
 			return XDP_PASS;
-		udp = ip + header_bytes;
+		udp = ip + 20;
 	} else if (ethertype == ETHERTYPE_IPV6) {
 		if (ip + IPV6_BYTES > end)
 			return XDP_PASS;

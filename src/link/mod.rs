@@ -1,8 +1,12 @@
 //! Where frames go: a [`Link`] takes frames from and gives frames to a network.
 
+mod capture;
 pub mod device;
+mod ethernet;
+pub mod fault;
 mod neighbour;
 pub mod netlink;
+mod tapped;
 pub mod xdp;
 
 use std::net::IpAddr;
@@ -11,6 +15,10 @@ use std::os::fd::RawFd;
 use crate::frame::Frame;
 pub use crate::frame::Hop;
 use crate::time::Instant;
+
+pub use capture::Capture;
+pub use ethernet::EthernetHeader;
+pub use tapped::Tapped;
 
 /// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.
 ///
@@ -44,6 +52,13 @@ pub trait Link: Send {
     /// [`HopError`] says why there is none.
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError>;
 
+    /// The Ethernet header that packets to `hop` get now, for captures; `None` while the neighbour is not resolved, and
+    /// on links that cannot see it.
+    fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
+        let _ = hop;
+        None
+    }
+
     /// The largest IP packet in bytes this link can send and receive: the interface's MTU, or less where the link
     /// cannot carry that much in one frame.
     fn max_packet_bytes(&self) -> usize;
@@ -51,10 +66,14 @@ pub trait Link: Send {
     /// File descriptors that become readable when there is something to receive (or housekeeping to do).
     fn poll_fds(&self) -> Vec<RawFd>;
 
-    /// When [`flush`](Link::flush) wants to be called although nothing was received (delayed frames, neighbour retries).
+    /// When [`receive`](Link::receive) and [`flush`](Link::flush) want to be called although nothing arrived (delayed
+    /// frames, neighbour retries); a point that has passed means at once.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
+
+    /// What it is, in a word: `xdp-native-copy`, say.
+    fn mode(&self) -> String;
 
     /// Named counters, for people and for tests.
     fn counters(&self) -> Vec<(&'static str, u64)>;

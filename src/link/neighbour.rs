@@ -8,6 +8,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
+use super::EthernetHeader;
 use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
 use super::{Hop, HopError};
 use crate::time::{Duration, Instant};
@@ -33,45 +34,14 @@ const STALE_INTERVAL: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 const LOOK_INTERVAL_WAITING: Duration = Duration::from_micros(50);
 
+/// Routes looked up again at one poll after a change. Each costs a system call of some 5 µs, and packets wait meanwhile.
+const REFRESH_BATCH: usize = 32;
+
+/// How long between two such batches.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Next hops of one device. A hop costs some 200 bytes; a program with more peers than this has another problem.
 const MAX_HOPS: usize = 1 << 16;
-
-/// The Ethernet header of a next hop, but for the EtherType of the packet that follows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EthernetHeader {
-    bytes: [u8; 18],
-    len: u8,
-}
-
-impl EthernetHeader {
-    pub(crate) fn new(destination: Mac, source: Mac, tag: Option<(u16, u16)>) -> EthernetHeader {
-        let mut bytes = [0; 18];
-        bytes[..6].copy_from_slice(&destination);
-        bytes[6..12].copy_from_slice(&source);
-        let len = match tag {
-            None => 14,
-            Some((id, ethertype)) => {
-                bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
-                bytes[14..16].copy_from_slice(&(id & 0x0fff).to_be_bytes());
-                18
-            }
-        };
-        EthernetHeader { bytes, len }
-    }
-
-    /// 14, or 18 with a VLAN tag.
-    pub(crate) fn len(&self) -> usize {
-        usize::from(self.len)
-    }
-
-    /// Writes the header in front of an IP packet, whose version says which EtherType it is.
-    pub(crate) fn write(&self, to: &mut [u8], ip_version: u8) {
-        let len = self.len();
-        to[..len].copy_from_slice(&self.bytes[..len]);
-        let ethertype: u16 = if ip_version == 6 { 0x86dd } else { 0x0800 };
-        to[len - 2..len].copy_from_slice(&ethertype.to_be_bytes());
-    }
-}
 
 /// What can be done with a packet to a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +77,9 @@ pub(crate) struct NextHops<W> {
     waiting: usize,
     /// Entries in need of attention from `poll`.
     busy: Vec<u32>,
+    /// The hop whose route is looked up next, and how many there are to be after a change.
+    refresh_at: usize,
+    refresh_left: usize,
     next_look: Instant,
     counters: Counters,
 }
@@ -148,7 +121,8 @@ enum State {
     /// Not asked for yet.
     Unknown,
     Asking {
-        since: Instant,
+        /// `None`: to be asked again at once.
+        since: Option<Instant>,
         tries: u32,
     },
     Failed {
@@ -174,6 +148,8 @@ impl<W> NextHops<W> {
             by_next_hop: HashMap::default(),
             waiting: 0,
             busy: Vec::new(),
+            refresh_at: 0,
+            refresh_left: 0,
             next_look: Instant::ZERO,
             counters: Counters::default(),
         })
@@ -219,6 +195,15 @@ impl<W> NextHops<W> {
         }
     }
 
+    /// The header that packets to `hop` get now.
+    pub(crate) fn header(&self, hop: Hop) -> Option<EthernetHeader> {
+        let index = self.hops.get(hop.0 as usize)?.neighbour?;
+        match self.neighbours[index as usize].state {
+            State::Known(header) => Some(header),
+            State::Unknown | State::Asking { .. } | State::Failed { .. } => None,
+        }
+    }
+
     /// Lets a packet wait; gives it back when too many wait already.
     pub(crate) fn wait(&mut self, hop: Hop, packet: W) -> Result<(), W> {
         let Some(index) = self.hops.get(hop.0 as usize).and_then(|h| h.neighbour) else { return Err(packet) };
@@ -251,16 +236,22 @@ impl<W> NextHops<W> {
                 self.busy.swap_remove(at);
             }
         }
-        self.next_look = now + if self.waiting > 0 { LOOK_INTERVAL_WAITING } else { LOOK_INTERVAL };
+        self.next_look = now
+            + match (self.waiting, self.refresh_left) {
+                (1.., _) => LOOK_INTERVAL_WAITING,
+                (0, 1..) => REFRESH_INTERVAL,
+                (0, 0) => LOOK_INTERVAL,
+            };
     }
 
     /// When [`NextHops::poll`] has something to do without an event.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let due = |&index: &u32| match self.neighbours[index as usize].state {
-            State::Asking { since, .. } => since + ASK_INTERVAL,
+            State::Asking { since: Some(since), .. } => since + ASK_INTERVAL,
             _ => self.next_look,
         };
-        self.busy.iter().map(due).min()
+        let refresh = (self.refresh_left > 0).then_some(self.next_look);
+        self.busy.iter().map(due).chain(refresh).min()
     }
 
     /// Packets that wait for neighbours.
@@ -274,6 +265,11 @@ impl<W> NextHops<W> {
         self.counters
     }
 
+    /// Whether the interface is still there.
+    pub(crate) fn interface_is_present(&self) -> bool {
+        self.interfaces.iter().any(|i| i.index == self.interface)
+    }
+
     /// Readable when the kernel reports a change.
     pub(crate) fn event_fd(&self) -> RawFd {
         self.events.as_raw_fd()
@@ -281,10 +277,10 @@ impl<W> NextHops<W> {
 
     fn read_events(&mut self, now: Instant, released: &mut Vec<Released<W>>) {
         let NextHops { events, by_next_hop, neighbours, interfaces, waiting, counters, .. } = self;
-        let mut topology = false;
-        let mut lost = false;
+        let (mut interfaces_changed, mut routes_changed, mut lost) = (false, false, false);
         events.read(|event| match event {
-            Event::Topology => topology = true,
+            Event::Routes => routes_changed = true,
+            Event::Interfaces => interfaces_changed = true,
             Event::Lost => lost = true,
             Event::Neighbour(news) => {
                 if let Some(&index) = by_next_hop.get(&(news.interface, news.address)) {
@@ -294,9 +290,14 @@ impl<W> NextHops<W> {
                 }
             }
         });
-        if topology || lost {
-            self.refresh(now, lost, released);
+        if interfaces_changed || lost {
+            self.refresh_interfaces(now, lost, released);
         }
+        if interfaces_changed || routes_changed || lost {
+            self.counters.refreshed += 1;
+            self.refresh_left = self.hops.len();
+        }
+        self.refresh_routes();
     }
 
     /// Asks, or asks again, for a neighbour. False when there is nothing more to do for it.
@@ -314,7 +315,7 @@ impl<W> NextHops<W> {
                 }
                 false
             }
-            State::Asking { since, .. } if now.saturating_since(since) < ASK_INTERVAL => true,
+            State::Asking { since: Some(since), .. } if now.saturating_since(since) < ASK_INTERVAL => true,
             State::Asking { tries, .. } if tries >= ASK_TRIES => {
                 entry.state = State::Failed { since: now };
                 self.counters.failed += 1;
@@ -323,7 +324,7 @@ impl<W> NextHops<W> {
             }
             State::Unknown | State::Asking { .. } => {
                 let tries = if let State::Asking { tries, .. } = entry.state { tries } else { 0 };
-                entry.state = State::Asking { since: now, tries: tries + 1 };
+                entry.state = State::Asking { since: Some(now), tries: tries + 1 };
                 self.counters.asked += 1;
                 let _ = self.netlink.use_neighbour(interface, address);
                 true
@@ -332,13 +333,14 @@ impl<W> NextHops<W> {
         }
     }
 
-    /// Looks everything up again after a change of interfaces, addresses or routes.
-    fn refresh(&mut self, now: Instant, neighbours_too: bool, released: &mut Vec<Released<W>>) {
-        self.counters.refreshed += 1;
+    /// Reads the interfaces again, and what depends on them.
+    fn refresh_interfaces(&mut self, now: Instant, neighbours_too: bool, released: &mut Vec<Released<W>>) {
+        let mut reload = neighbours_too;
         if let Ok(interfaces) = own_interfaces(&mut self.netlink, self.interface)
             && interfaces != self.interfaces
         {
             self.interfaces = interfaces;
+            reload = true;
             // Our own MAC address or a VLAN's tag may have changed: headers are made anew.
             for entry in &mut self.neighbours {
                 entry.state = match (entry.state, entry.fixed_mac) {
@@ -349,13 +351,19 @@ impl<W> NextHops<W> {
                     (state, None) => state,
                 };
             }
-            self.load_neighbours(now, released);
-        } else if neighbours_too {
+        }
+        if reload {
             self.load_neighbours(now, released);
         }
-        for index in 0..self.hops.len() {
-            let HopEntry { source, destination, .. } = self.hops[index];
-            self.hops[index].neighbour = self.resolve(source, destination).ok();
+    }
+
+    /// Looks up some of the routes that a change may have moved.
+    fn refresh_routes(&mut self) {
+        for _ in 0..self.refresh_left.min(REFRESH_BATCH) {
+            self.refresh_at = (self.refresh_at + 1) % self.hops.len();
+            let HopEntry { source, destination, .. } = self.hops[self.refresh_at];
+            self.hops[self.refresh_at].neighbour = self.resolve(source, destination).ok();
+            self.refresh_left -= 1;
         }
     }
 
@@ -421,7 +429,7 @@ impl<W> NextHops<W> {
             stale: false,
             told_at: None,
             in_busy: false,
-            waiting: VecDeque::with_capacity(WAITING_PACKETS),
+            waiting: VecDeque::new(),
         };
         if let Some(mac) = fixed_mac {
             entry.state = header(&self.interfaces, entry.interface, mac).map_or(State::Unknown, State::Known);
@@ -432,6 +440,10 @@ impl<W> NextHops<W> {
         {
             entry.state = State::Known(header);
             entry.stale = news.state == Reachability::Stale;
+        }
+        if !matches!(entry.state, State::Known(_)) {
+            // Packets are about to wait here; later, none allocates.
+            entry.waiting.reserve_exact(WAITING_PACKETS);
         }
         let index = self.neighbours.len() as u32;
         self.by_next_hop.insert((entry.interface, next_hop), index);
@@ -466,7 +478,7 @@ impl<W> Entry<W> {
             (Reachability::Gone, _) => {
                 // Whoever waits goes on waiting, and the next poll asks again.
                 self.state = match self.state {
-                    State::Asking { tries, .. } => State::Asking { since: Instant::ZERO, tries },
+                    State::Asking { tries, .. } => State::Asking { since: None, tries },
                     State::Failed { since } => State::Failed { since },
                     _ => State::Unknown,
                 };
@@ -476,7 +488,7 @@ impl<W> Entry<W> {
                 // Nobody answered the kernel's three questions. That also happens while the interface is coming up (no
                 // link-local address to ask from during duplicate address detection), so the last try counts.
                 self.state = match self.state {
-                    State::Asking { tries, .. } if tries < ASK_TRIES => State::Asking { since: Instant::ZERO, tries },
+                    State::Asking { tries, .. } if tries < ASK_TRIES => State::Asking { since: None, tries },
                     State::Asking { .. } => {
                         counters.failed += 1;
                         State::Failed { since: now }
@@ -528,16 +540,6 @@ fn own_interfaces(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Interface
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ethernet_header_is_written_with_the_type_of_the_packet_and_the_tag() {
-        let mut bytes = [0xaa; 20];
-        EthernetHeader::new([1; 6], [2; 6], None).write(&mut bytes, 4);
-        assert_eq!(bytes[..15], [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0x08, 0x00, 0xaa]);
-        let tagged = EthernetHeader::new([1; 6], [2; 6], Some((0x123, 0x8100)));
-        tagged.write(&mut bytes, 6);
-        assert_eq!((tagged.len(), &bytes[12..19]), (18, &[0x81, 0x00, 0x01, 0x23, 0x86, 0xdd, 0xaa][..]));
-    }
 
     #[test]
     fn own_loopback_address_and_unknown_hops_are_told_apart() {

@@ -117,8 +117,10 @@ pub(crate) enum Reachability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Neighbour(Neighbour),
-    /// Routes, addresses or interfaces: ask again.
-    Topology,
+    /// Routes: look them up again.
+    Routes,
+    /// Interfaces or addresses, and with them maybe routes.
+    Interfaces,
     /// Events were lost: ask for everything again.
     Lost,
 }
@@ -297,13 +299,17 @@ impl Events {
                         let NetlinkPayload::InnerMessage(message) = payload else { continue };
                         match message {
                             RouteNetlinkMessage::NewNeighbour(message) => {
-                                neighbour(&message).map(|n| take(Event::Neighbour(n)));
+                                if let Some(news) = neighbour(&message) {
+                                    take(Event::Neighbour(news));
+                                }
                             }
                             RouteNetlinkMessage::DelNeighbour(message) => {
-                                let gone = |n| Neighbour { mac: None, state: Reachability::Gone, ..n };
-                                neighbour(&message).map(|n| take(Event::Neighbour(gone(n))));
+                                if let Some(news) = neighbour(&message) {
+                                    take(Event::Neighbour(Neighbour { mac: None, state: Reachability::Gone, ..news }));
+                                }
                             }
-                            _ => take(Event::Topology),
+                            RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => take(Event::Routes),
+                            _ => take(Event::Interfaces),
                         }
                     }
                 }

@@ -19,11 +19,11 @@ use xsk_rs::umem::{Umem, UmemCreateError};
 use self::pool::{CHUNK_BYTES, CHUNK_CAPACITY, HEADROOM_BYTES, Pool, chunk_of};
 use self::program::Program;
 use self::queue::{BATCH, Queue, QueueParts};
-use super::neighbour::{EthernetHeader, NextHops, Released, Step};
+use super::neighbour::{NextHops, Released, Step};
 use super::netlink::{Interface, Netlink};
-use super::{Hop, HopError, Link, device};
+use super::{EthernetHeader, Hop, HopError, Link, device};
 use crate::frame::Frame;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 pub use self::error::OpenError;
 pub use self::program::AttachMode;
@@ -37,9 +37,17 @@ pub(crate) const SINGLE_BUFFER_PACKET_BYTES: usize = CHUNK_CAPACITY - ETHERNET_B
 /// The largest IP packet in two chunks.
 pub(crate) const MULTI_BUFFER_PACKET_BYTES: usize = 2 * CHUNK_CAPACITY - ETHERNET_BYTES_MAX;
 
-/// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv4 with
-/// options 60, UDP 8, BTH 12, AtomicETH 28 bytes.
-const HEAD_BYTES_MIN: usize = ETHERNET_BYTES_MAX + 60 + 8 + 12 + 28;
+/// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv6 40,
+/// UDP 8, BTH 12, AtomicETH 28 bytes.
+const HEAD_BYTES_MIN: usize = ETHERNET_BYTES_MAX + 40 + 8 + 12 + 28;
+
+/// Receive chunks for each of several queues: half of them are in its fill ring, so that one NAPI poll's 64 packets of two
+/// chunks do not empty it.
+const CHUNKS_A_QUEUE_MIN: u32 = 256;
+
+/// How long until [`Link::flush`] should be called again when the kernel would not take a packet (no memory for it, for a
+/// moment) or all buffers are on their way: some twenty packets' time.
+const RETRY: Duration = Duration::from_micros(50);
 
 /// The part of the transmit buffers that packets without a neighbour may occupy: a peer that is not there must not stop
 /// the traffic to those that are.
@@ -72,8 +80,8 @@ pub struct XdpOptions {
     /// Receive queues to serve, from 0 on, one socket each; `None`: all of the interface's. RoCE on the others goes to
     /// the kernel.
     pub queues: Option<u32>,
-    /// Chunks of 4 KiB for received frames, 64 to 65536; a frame takes one, or two above 3840 bytes. Half of them are
-    /// with the kernel, half are for frames that are held. 4096 survive some 3 ms without the receiving thread at the
+    /// Chunks of 4 KiB for received frames, 64 to 65536, and at least 256 a queue; a frame takes one, or two above 3840
+    /// bytes. Half of them are with the kernel, half are for frames that are held. 4096 survive some 3 ms without the receiving thread at the
     /// 0.7 Mpps of a veth; 512 stay in the cache and are up to 8 % faster.
     pub receive_frames: u32,
     /// Packets that can be on their way out at the same time, 8 KiB each, 16 to 16384.
@@ -97,6 +105,9 @@ impl Default for XdpOptions {
 }
 
 /// A [`Link`] over AF_XDP sockets, one a receive queue of the interface, with common memory.
+///
+/// Frames above the MTU, as a sender's segmentation offload (UDP GSO) makes on veth, arrive in more than two chunks in skb
+/// mode, and are dropped and counted as `rx_too_many_parts`; in native mode veth turns that offload off.
 ///
 /// Frames that it gave out keep its memory and its first socket alive: the interface is free for others when the link
 /// and the last of its frames are gone.
@@ -122,6 +133,10 @@ pub struct XdpLink {
     /// Length of the last packet's Ethernet header: where the next one's IP header is lent.
     header_bytes: usize,
     released: Vec<Released<Waiting>>,
+    /// When to look again although nothing was received.
+    retry_at: Option<Instant>,
+    /// A buffer was asked for and there was none.
+    starved: bool,
     next_queue: usize,
     interface: Interface,
     mode: AttachMode,
@@ -253,6 +268,8 @@ impl XdpLink {
             lent: None,
             header_bytes: 14,
             released: Vec::with_capacity(options.transmit_packets as usize),
+            retry_at: None,
+            starved: false,
             next_queue: 0,
             max_packet_bytes: interface.mtu.min(limit),
             interface,
@@ -451,6 +468,7 @@ impl Link for XdpLink {
             }
             let Some(pair) = self.free_pairs.pop() else {
                 self.counters.tx_no_buffer += 1;
+                self.starved = true;
                 return None;
             };
             self.lent = Some(Lent { pair, header_bytes: self.header_bytes });
@@ -493,13 +511,21 @@ impl Link for XdpLink {
             self.release();
         }
         if self.in_flight > 0 {
+            let mut stalled = false;
             for queue in &mut self.queues {
                 match queue.kick() {
-                    Ok(()) => self.counters.tx_stalls += u64::from(queue.pending() > 0),
+                    Ok(0) => {}
+                    Ok(_) => {
+                        self.counters.tx_stalls += 1;
+                        stalled = true;
+                    }
                     Err(_) => self.counters.tx_errors += 1,
                 }
             }
             self.collect_completed();
+            stalled |= self.starved && self.free_pairs.is_empty();
+            self.starved &= stalled;
+            self.retry_at = stalled.then(|| now + RETRY);
         }
         self.refill(1);
     }
@@ -508,16 +534,28 @@ impl Link for XdpLink {
         self.next_hops.hop(source, destination)
     }
 
+    fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
+        self.next_hops.header(hop)
+    }
+
     fn max_packet_bytes(&self) -> usize {
         self.max_packet_bytes
     }
 
     fn poll_fds(&self) -> Vec<RawFd> {
-        self.queues.iter().map(Queue::fd).chain([self.next_hops.event_fd()]).collect()
+        // Sockets of an interface that is gone are readable for ever.
+        let present = self.next_hops.interface_is_present();
+        let sockets = self.queues.iter().filter(|_| present).map(Queue::fd);
+        sockets.chain([self.next_hops.event_fd()]).collect()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.next_hops.poll_timeout()
+        [self.retry_at, self.next_hops.poll_timeout()].into_iter().flatten().min()
+    }
+
+    fn mode(&self) -> String {
+        let copy = if self.is_zero_copy() { "zero-copy" } else { "copy" };
+        format!("xdp-{}-{copy}", XdpLink::mode(self).name())
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -574,8 +612,7 @@ fn lay_out(bytes: &mut [u8], at: usize, len: usize, header: &EthernetHeader) -> 
 fn check(interface: &Interface, options: &XdpOptions) -> Result<(), OpenError> {
     let name = || interface.name.clone();
     let range = |what, value: u32, least: u32, most: u32| {
-        let outside = !(least..=most).contains(&value);
-        outside.then(|| OpenError::Option { what, value, least, most }).map_or(Ok(()), Err)
+        if (least..=most).contains(&value) { Ok(()) } else { Err(OpenError::Option { what, value, least, most }) }
     };
     range("receive_frames", options.receive_frames, 64, 65536)?;
     range("transmit_packets", options.transmit_packets, 16, 16384)?;
@@ -651,11 +688,13 @@ impl Sockets {
 
     fn bind(interface: &Interface, options: &XdpOptions, flags: BindFlags, wanted: u32) -> Result<Sockets, OpenError> {
         let size = |entries: u32| QueueSize::new(entries.next_power_of_two()).expect("a power of two");
-        let receive = size(options.receive_frames);
+        let least = if wanted > 1 { wanted * CHUNKS_A_QUEUE_MIN } else { 0 };
+        let receive_frames = options.receive_frames.max(least);
+        let receive = size(receive_frames);
         // Every descriptor of every packet fits: these rings are never full.
         let transmit = size(2 * options.transmit_packets);
-        let (pool, umem, descriptors) = Pool::new(options.receive_frames, options.transmit_packets, receive, transmit)
-            .map_err(|error| memory_error(interface, options, error))?;
+        let (pool, umem, descriptors) = Pool::new(receive_frames, options.transmit_packets, receive, transmit)
+            .map_err(|error| memory_error(interface, receive_frames + 2 * options.transmit_packets, error))?;
         let config = SocketConfig::builder()
             .rx_queue_size(receive)
             .tx_queue_size(transmit)
@@ -715,10 +754,10 @@ fn source(error: &(dyn std::error::Error + 'static)) -> io::Error {
     }
 }
 
-fn memory_error(interface: &Interface, options: &XdpOptions, error: UmemCreateError) -> OpenError {
+fn memory_error(interface: &Interface, chunks: u32, error: UmemCreateError) -> OpenError {
     let interface = interface.name.clone();
     let error = source(&error);
-    let bytes = (options.receive_frames as usize + 2 * options.transmit_packets as usize) * CHUNK_BYTES;
+    let bytes = chunks as usize * CHUNK_BYTES;
     match error.raw_os_error() {
         Some(libc::EAFNOSUPPORT) => OpenError::NoAfXdp { interface },
         Some(libc::EPERM | libc::EACCES) => OpenError::Capability { interface, missing: vec!["CAP_NET_RAW"] },

@@ -1,1 +1,21 @@
-//! See docs/ARCHITECTURE.md.
+//! Captures: reading and writing pcap and pcapng files, and what their RoCE frames say.
+
+mod dissect;
+mod reader;
+mod writer;
+
+pub use dissect::{Dissection, Icrc, Malformed};
+pub use reader::{CapturedFrame, ReadError, Reader};
+pub use writer::{Format, Record, Writer};
+
+/// Which way a frame went, as seen by the one who captured it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// It came in.
+    Received,
+    /// It went out.
+    Sent,
+}
+
+#[cfg(test)]
+mod tests;

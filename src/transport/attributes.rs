@@ -2,17 +2,63 @@ use std::fmt;
 
 use crate::frame::Hop;
 use crate::memory::Access;
-use crate::wire::{Flow, PathMtu, Psn, Qpn, RnrTimer};
+use crate::wire::{Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
-/// The states of a queue pair (IBTA 10.3.1).
+/// The transport service of a queue pair (IBTA 9.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// The general services interface, QP1: unreliable datagrams of the management class.
+    Gsi,
+}
+
+impl Service {
+    /// Whether requests name their destination one by one.
+    pub fn is_datagram(self) -> bool {
+        matches!(self, Service::Ud | Service::Gsi)
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            Service::Ud => "UD",
+            Service::Gsi => "GSI",
+        })
+    }
+}
+
+/// The states of a queue pair (IBTA 10.3.1); the values of `enum ibv_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 #[allow(missing_docs)] // the IBTA's names
 pub enum State {
-    Reset,
-    Init,
-    ReadyToReceive,
-    ReadyToSend,
-    Error,
+    Reset = 0,
+    Init = 1,
+    ReadyToReceive = 2,
+    ReadyToSend = 3,
+    SendQueueDrained = 4,
+    SendQueueError = 5,
+    Error = 6,
+}
+
+impl State {
+    /// Whether packets from the peer are taken.
+    pub(super) fn receives(self) -> bool {
+        !matches!(self, State::Reset | State::Init | State::Error)
+    }
+
+    /// Whether the requester is alive, if only to finish what it began.
+    pub(super) fn sends(self) -> bool {
+        matches!(self, State::ReadyToSend | State::SendQueueDrained)
+    }
 }
 
 impl fmt::Display for State {
@@ -22,6 +68,8 @@ impl fmt::Display for State {
             State::Init => "INIT",
             State::ReadyToReceive => "RTR",
             State::ReadyToSend => "RTS",
+            State::SendQueueDrained => "SQD",
+            State::SendQueueError => "SQE",
             State::Error => "ERR",
         })
     }
@@ -32,7 +80,7 @@ impl fmt::Display for State {
 pub struct Capabilities {
     /// Send requests posted and not completed, 1 to 2^16.
     pub max_send_requests: usize,
-    /// Receive requests posted and not completed, 1 to 2^16.
+    /// Receive requests posted and not completed, 1 to 2^16. Without meaning with a shared receive queue.
     pub max_receive_requests: usize,
 }
 
@@ -44,40 +92,93 @@ impl Capabilities {
 /// How packets reach the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The outer headers of packets to the peer. Packets are accepted only from its destination.
+    /// The outer headers of packets to the peer. Connected queue pairs accept packets only from its destination.
     pub flow: Flow,
     /// The next hop, from the link.
     pub hop: Hop,
 }
 
+bitflags::bitflags! {
+    /// Names of attributes; the values of `enum ibv_qp_attr_mask`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Attributes: u32 {
+        /// `IBV_QP_STATE`.
+        const STATE = 1 << 0;
+        /// `IBV_QP_CUR_STATE`.
+        const CUR_STATE = 1 << 1;
+        /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`.
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `IBV_QP_ACCESS_FLAGS`.
+        const ACCESS_FLAGS = 1 << 3;
+        /// `IBV_QP_PKEY_INDEX`.
+        const PKEY_INDEX = 1 << 4;
+        /// `IBV_QP_PORT`.
+        const PORT = 1 << 5;
+        /// `IBV_QP_QKEY`.
+        const QKEY = 1 << 6;
+        /// `IBV_QP_AV`.
+        const AV = 1 << 7;
+        /// `IBV_QP_PATH_MTU`.
+        const PATH_MTU = 1 << 8;
+        /// `IBV_QP_TIMEOUT`.
+        const TIMEOUT = 1 << 9;
+        /// `IBV_QP_RETRY_CNT`.
+        const RETRY_CNT = 1 << 10;
+        /// `IBV_QP_RNR_RETRY`.
+        const RNR_RETRY = 1 << 11;
+        /// `IBV_QP_RQ_PSN`.
+        const RQ_PSN = 1 << 12;
+        /// `IBV_QP_MAX_QP_RD_ATOMIC`.
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// `IBV_QP_MIN_RNR_TIMER`.
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `IBV_QP_SQ_PSN`.
+        const SQ_PSN = 1 << 16;
+        /// `IBV_QP_MAX_DEST_RD_ATOMIC`.
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// `IBV_QP_DEST_QPN`.
+        const DEST_QPN = 1 << 20;
+    }
+}
+
 /// What a modification sets; `None` leaves a value alone (IBTA 11.2.5.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpAttributes {
-    /// The state to go to.
+    /// The state to go to (`STATE`).
     pub state: Option<State>,
-    /// What the peer may do with our memory through this queue pair.
+    /// The state that the program believes it is in (`CUR_STATE`).
+    pub current_state: Option<State>,
+    /// Whether an event shall tell when the send queue is drained (`EN_SQD_ASYNC_NOTIFY`).
+    pub notify_drained: Option<bool>,
+    /// What the peer may do with our memory through this queue pair (`ACCESS_FLAGS`).
     pub access: Option<Access>,
-    /// How to reach the peer.
+    /// The partition key's index; there is only 0 (`PKEY_INDEX`).
+    pub p_key_index: Option<u16>,
+    /// The device's port; there is only 1 (`PORT`).
+    pub port: Option<u8>,
+    /// The key that datagrams to us must carry (`QKEY`).
+    pub q_key: Option<QKey>,
+    /// How to reach the peer (`AV`).
     pub path: Option<Path>,
-    /// The payload bytes of a full packet.
+    /// The payload bytes of a full packet (`PATH_MTU`).
     pub path_mtu: Option<PathMtu>,
-    /// The peer's queue pair.
+    /// The peer's queue pair (`DEST_QPN`).
     pub destination: Option<Qpn>,
-    /// The first PSN that the peer will send.
+    /// The first PSN that the peer will send (`RQ_PSN`).
     pub receive_psn: Option<Psn>,
-    /// The first PSN that we shall send.
+    /// The first PSN that we shall send (`SQ_PSN`).
     pub send_psn: Option<Psn>,
-    /// READs and atomics that the peer may have outstanding, 0 to [`Self::MAX_RD_ATOMIC`].
+    /// READs and atomics that the peer may have outstanding, 0 to [`Self::MAX_RD_ATOMIC`] (`MAX_DEST_RD_ATOMIC`).
     pub max_dest_rd_atomic: Option<u8>,
-    /// READs and atomics that we may have outstanding, 0 to [`Self::MAX_RD_ATOMIC`].
+    /// READs and atomics that we may have outstanding, 0 to [`Self::MAX_RD_ATOMIC`] (`MAX_QP_RD_ATOMIC`).
     pub max_rd_atomic: Option<u8>,
-    /// How long the peer shall wait when we have no receive request.
+    /// How long the peer shall wait when we have no receive request (`MIN_RNR_TIMER`).
     pub min_rnr_timer: Option<RnrTimer>,
-    /// The local ACK timeout code: 4.096 µs × 2^code, 0 for none, up to 31 (IBTA 9.9.2.1.1).
+    /// The local ACK timeout code: 4.096 µs × 2^code, 0 for none, up to 31 (IBTA 9.9.2.1.1; `TIMEOUT`).
     pub timeout: Option<u8>,
-    /// How often to send again without progress before giving up, 0 to 7.
+    /// How often to send again without progress before giving up, 0 to 7 (`RETRY_CNT`).
     pub retry_count: Option<u8>,
-    /// How often to try again after RNR NAKs before giving up, 0 to 6; 7 for ever.
+    /// How often to try again after RNR NAKs before giving up, 0 to 6; 7 for ever (`RNR_RETRY`).
     pub rnr_retry: Option<u8>,
 }
 
@@ -85,41 +186,88 @@ impl QpAttributes {
     /// READs and atomics outstanding in one direction at the most; rxe's and ConnectX's limit is 128 and 16.
     pub const MAX_RD_ATOMIC: u8 = 128;
 
-    /// The attributes that a transition needs and this one lacks; `None` when that transition does not exist.
-    pub(super) fn missing(&self, from: State, to: State) -> Option<Option<&'static str>> {
-        let required: &[(&'static str, bool)] = match (from, to) {
-            (_, State::Reset | State::Error) => &[],
-            (State::Reset | State::Init, State::Init) => &[("access", self.access.is_some() || from == to)],
-            (State::Init, State::ReadyToReceive) => &[
-                ("path", self.path.is_some()),
-                ("path_mtu", self.path_mtu.is_some()),
-                ("destination", self.destination.is_some()),
-                ("receive_psn", self.receive_psn.is_some()),
-                ("max_dest_rd_atomic", self.max_dest_rd_atomic.is_some()),
-                ("min_rnr_timer", self.min_rnr_timer.is_some()),
-            ],
-            (State::ReadyToReceive, State::ReadyToSend) => &[
-                ("send_psn", self.send_psn.is_some()),
-                ("timeout", self.timeout.is_some()),
-                ("retry_count", self.retry_count.is_some()),
-                ("rnr_retry", self.rnr_retry.is_some()),
-                ("max_rd_atomic", self.max_rd_atomic.is_some()),
-            ],
-            (State::ReadyToSend, State::ReadyToSend) => &[],
-            _ => return None,
-        };
-        Some(required.iter().find(|(_, there)| !there).map(|(name, _)| *name))
+    /// The names of those that are set.
+    pub fn given(&self) -> Attributes {
+        use Attributes as A;
+        let QpAttributes {
+            state,
+            current_state,
+            notify_drained,
+            access,
+            p_key_index,
+            port,
+            q_key,
+            path,
+            path_mtu,
+            destination,
+            receive_psn,
+            send_psn,
+            max_dest_rd_atomic,
+            max_rd_atomic,
+            min_rnr_timer,
+            timeout,
+            retry_count,
+            rnr_retry,
+        } = self;
+        [
+            (A::STATE, state.is_some()),
+            (A::CUR_STATE, current_state.is_some()),
+            (A::EN_SQD_ASYNC_NOTIFY, notify_drained.is_some()),
+            (A::ACCESS_FLAGS, access.is_some()),
+            (A::PKEY_INDEX, p_key_index.is_some()),
+            (A::PORT, port.is_some()),
+            (A::QKEY, q_key.is_some()),
+            (A::AV, path.is_some()),
+            (A::PATH_MTU, path_mtu.is_some()),
+            (A::DEST_QPN, destination.is_some()),
+            (A::RQ_PSN, receive_psn.is_some()),
+            (A::SQ_PSN, send_psn.is_some()),
+            (A::MAX_DEST_RD_ATOMIC, max_dest_rd_atomic.is_some()),
+            (A::MAX_QP_RD_ATOMIC, max_rd_atomic.is_some()),
+            (A::MIN_RNR_TIMER, min_rnr_timer.is_some()),
+            (A::TIMEOUT, timeout.is_some()),
+            (A::RETRY_CNT, retry_count.is_some()),
+            (A::RNR_RETRY, rnr_retry.is_some()),
+        ]
+        .into_iter()
+        .filter(|(_, given)| *given)
+        .fold(A::empty(), |set, (name, _)| set | name)
+    }
+
+    /// Checks a modification of a queue pair in state `from`; returns the state it leads to.
+    pub(super) fn check(&self, service: Service, from: State) -> Result<State, ModifyError> {
+        if let Some(claimed) = self.current_state
+            && claimed != from
+        {
+            return Err(ModifyError::CurrentState { claimed, actual: from });
+        }
+        let to = self.state.unwrap_or(from);
+        let (required, optional) =
+            transition(service, from, to).ok_or(ModifyError::Transition { service, from, to })?;
+        let given = self.given();
+        let missing = required - given;
+        let extra = given - required - optional - Attributes::STATE - Attributes::CUR_STATE;
+        if !missing.is_empty() || !extra.is_empty() {
+            return Err(ModifyError::Attributes { service, from, to, missing, extra });
+        }
+        if let Some((attribute, range)) = self.out_of_range() {
+            return Err(ModifyError::OutOfRange { attribute, range });
+        }
+        Ok(to)
     }
 
     /// The first value that is out of its range: its name and what the range is.
-    pub(super) fn out_of_range(&self) -> Option<(&'static str, &'static str)> {
+    fn out_of_range(&self) -> Option<(Attributes, &'static str)> {
+        use Attributes as A;
         let above = |value: Option<u8>, limit: u8| value.is_some_and(|value| value > limit);
         [
-            ("max_dest_rd_atomic", "0 to 128", above(self.max_dest_rd_atomic, Self::MAX_RD_ATOMIC)),
-            ("max_rd_atomic", "0 to 128", above(self.max_rd_atomic, Self::MAX_RD_ATOMIC)),
-            ("timeout", "0 to 31", above(self.timeout, 31)),
-            ("retry_count", "0 to 7", above(self.retry_count, 7)),
-            ("rnr_retry", "0 to 7", above(self.rnr_retry, 7)),
+            (A::PORT, "1", self.port.is_some_and(|port| port != 1)),
+            (A::PKEY_INDEX, "0", self.p_key_index.is_some_and(|index| index != 0)),
+            (A::MAX_DEST_RD_ATOMIC, "0 to 128", above(self.max_dest_rd_atomic, Self::MAX_RD_ATOMIC)),
+            (A::MAX_QP_RD_ATOMIC, "0 to 128", above(self.max_rd_atomic, Self::MAX_RD_ATOMIC)),
+            (A::TIMEOUT, "0 to 31", above(self.timeout, 31)),
+            (A::RETRY_CNT, "0 to 7", above(self.retry_count, 7)),
+            (A::RNR_RETRY, "0 to 7", above(self.rnr_retry, 7)),
         ]
         .into_iter()
         .find(|(.., bad)| *bad)
@@ -127,36 +275,168 @@ impl QpAttributes {
     }
 }
 
+/// The attributes that a transition requires and those it allows besides (IBTA 11.2.5.2, Table 91; the kernel has the
+/// same in `qp_state_table`, drivers/infiniband/core/verbs.c). `None` when there is no such transition.
+fn transition(service: Service, from: State, to: State) -> Option<(Attributes, Attributes)> {
+    use Attributes as A;
+    use State::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
+    let none = A::empty();
+    let port = if service == Service::Gsi { none } else { A::PORT };
+    // What says who may use the queue pair.
+    let guard = if service.is_datagram() { A::QKEY } else { A::ACCESS_FLAGS };
+    let timer = if service == Service::Rc { A::MIN_RNR_TIMER } else { none };
+    Some(match (from, to) {
+        (_, Reset | Error) => (none, none),
+        (Reset, Init) => (A::PKEY_INDEX | port | guard, none),
+        (Init, Init) => (none, A::PKEY_INDEX | port | guard),
+        (Init, ReadyToReceive) => {
+            let connected = A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
+            let required = match service {
+                Service::Rc => connected | A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER,
+                Service::Uc => connected,
+                Service::Ud | Service::Gsi => none,
+            };
+            (required, A::PKEY_INDEX | guard)
+        }
+        (ReadyToReceive, ReadyToSend) => {
+            let required = match service {
+                Service::Rc => A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::SQ_PSN | A::MAX_QP_RD_ATOMIC,
+                _ => A::SQ_PSN,
+            };
+            (required, guard | timer)
+        }
+        (ReadyToSend, ReadyToSend) => (none, guard | timer),
+        (ReadyToSend, SendQueueDrained) => (none, A::EN_SQD_ASYNC_NOTIFY),
+        (SendQueueDrained, ReadyToSend) => (none, guard | timer),
+        (SendQueueDrained, SendQueueDrained) => {
+            let optional = match service {
+                Service::Rc => {
+                    A::PORT
+                        | A::AV
+                        | A::TIMEOUT
+                        | A::RETRY_CNT
+                        | A::RNR_RETRY
+                        | A::MAX_QP_RD_ATOMIC
+                        | A::MAX_DEST_RD_ATOMIC
+                        | A::MIN_RNR_TIMER
+                }
+                Service::Uc => A::AV,
+                Service::Ud | Service::Gsi => none,
+            };
+            (none, optional | A::PKEY_INDEX | guard)
+        }
+        (SendQueueError, ReadyToSend) if service != Service::Rc => (none, guard),
+        _ => return None,
+    })
+}
+
 /// Why a queue pair was not modified; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
     /// No such transition (IBTA 10.3.1).
-    #[error("a queue pair cannot go from {from} to {to}")]
+    #[error("a {service} queue pair cannot go from {from} to {to}")]
     Transition {
+        /// The queue pair's service.
+        service: Service,
         /// The state it is in.
         from: State,
         /// The state asked for.
         to: State,
     },
-    /// The transition needs an attribute that was not given.
-    #[error("going from {from} to {to} needs the attribute {attribute}")]
-    Missing {
+    /// The transition needs attributes that were not given, or does not take some that were.
+    #[error("{service} from {from} to {to}: {}", attribute_list(*.missing, *.extra))]
+    Attributes {
+        /// The queue pair's service.
+        service: Service,
         /// The state it is in.
         from: State,
         /// The state asked for.
         to: State,
-        /// The attribute's name in [`QpAttributes`].
-        attribute: &'static str,
+        /// Required and not given.
+        missing: Attributes,
+        /// Given and not allowed.
+        extra: Attributes,
+    },
+    /// The program is wrong about the state that the queue pair is in.
+    #[error("the queue pair is in {actual}, not in {claimed} as CUR_STATE says")]
+    CurrentState {
+        /// What was given.
+        claimed: State,
+        /// What is.
+        actual: State,
     },
     /// A value is out of range.
-    #[error("the attribute {attribute} must be {range}")]
+    #[error("the attribute {} must be {range}", names(*.attribute))]
     OutOfRange {
-        /// The attribute's name in [`QpAttributes`].
-        attribute: &'static str,
+        /// The attribute.
+        attribute: Attributes,
         /// The range.
         range: &'static str,
     },
     /// No such queue pair.
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
+}
+
+fn names(set: Attributes) -> String {
+    set.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+}
+
+fn attribute_list(missing: Attributes, extra: Attributes) -> String {
+    match (missing.is_empty(), extra.is_empty()) {
+        (false, true) => format!("{} missing", names(missing)),
+        (true, _) => format!("{} not allowed", names(extra)),
+        (false, false) => format!("{} missing, {} not allowed", names(missing), names(extra)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use State::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
+
+    const STATES: [State; 7] = [Reset, Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError, Error];
+
+    #[test]
+    fn the_legal_transitions_are_those_of_the_ibta() {
+        let legal = |service| {
+            let pairs = STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to)));
+            pairs.filter(|(from, to)| transition(service, *from, *to).is_some()).count()
+        };
+        // 14 to RESET and ERR, and RESET→INIT→RTR→RTS⇄SQD, INIT→INIT, RTS→RTS, SQD→SQD; SQE→RTS but for RC.
+        assert_eq!([Service::Rc, Service::Uc, Service::Ud, Service::Gsi].map(legal), [22, 23, 23, 23]);
+    }
+
+    #[test]
+    fn an_illegal_modification_says_what_is_missing_and_what_is_extra() {
+        let attributes = QpAttributes {
+            state: Some(ReadyToReceive),
+            path_mtu: Some(PathMtu::Mtu1024),
+            destination: Some(Qpn::new(2)),
+            receive_psn: Some(Psn::new(0)),
+            timeout: Some(14),
+            ..Default::default()
+        };
+        let text = attributes.check(Service::Rc, Init).unwrap_err().to_string();
+        assert_eq!(text, "RC from INIT to RTR: AV, MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC missing, TIMEOUT not allowed");
+        let text = attributes.check(Service::Ud, Reset).unwrap_err().to_string();
+        assert_eq!(text, "a UD queue pair cannot go from RESET to RTR");
+    }
+
+    #[test]
+    fn values_out_of_range_and_wrong_current_states_are_refused() {
+        let init = QpAttributes {
+            state: Some(Init),
+            port: Some(2),
+            p_key_index: Some(0),
+            access: Some(Access::empty()),
+            ..Default::default()
+        };
+        assert_eq!(init.check(Service::Rc, Reset).unwrap_err().to_string(), "the attribute PORT must be 1");
+        let wrong = QpAttributes { current_state: Some(Init), ..Default::default() };
+        assert_eq!(
+            wrong.check(Service::Rc, ReadyToSend),
+            Err(ModifyError::CurrentState { claimed: Init, actual: ReadyToSend })
+        );
+    }
 }

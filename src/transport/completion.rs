@@ -69,6 +69,32 @@ pub struct Completion {
     pub invalidated: Option<Key>,
     /// The queue pair.
     pub qpn: Qpn,
+    /// Who sent the datagram; connected queue pairs leave it zero.
+    pub source_qpn: Qpn,
+    /// Whether the first 40 bytes of the buffer hold the sender's global routing header: datagrams.
+    pub has_grh: bool,
+}
+
+impl Completion {
+    /// The report on a send request.
+    pub(super) fn send(wr_id: u64, qpn: Qpn, kind: CompletionKind, status: Status, byte_len: u32) -> Completion {
+        Completion { status, kind, ..Completion::receive(wr_id, qpn, byte_len) }
+    }
+
+    /// The report on a receive request that took `byte_len` bytes.
+    pub(super) fn receive(wr_id: u64, qpn: Qpn, byte_len: u32) -> Completion {
+        Completion {
+            wr_id,
+            status: Status::Success,
+            kind: CompletionKind::Receive,
+            byte_len,
+            immediate: None,
+            invalidated: None,
+            qpn,
+            source_qpn: Qpn::default(),
+            has_grh: false,
+        }
+    }
 }
 
 /// When a completion queue shall notify next (IBTA 11.4.2.2).
@@ -165,15 +191,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     fn completion(status: Status) -> Completion {
-        Completion {
-            wr_id: 1,
-            status,
-            kind: CompletionKind::Send,
-            byte_len: 0,
-            immediate: None,
-            invalidated: None,
-            qpn: Qpn::new(2),
-        }
+        Completion::send(1, Qpn::new(2), CompletionKind::Send, status, 0)
     }
 
     #[test]

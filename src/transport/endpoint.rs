@@ -1,17 +1,16 @@
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
-use crate::wire::{Addresses, Operation, PKey, Packet, Qpn, RoceFrame, Service};
+use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 
-use super::attributes::{Capabilities, ModifyError, QpAttributes};
-use super::completion::CompletionQueue;
+use super::attributes::{Capabilities, ModifyError, QpAttributes, Service};
 use super::counters::Counters;
-use super::queue_pair::{PostError, QueuePair, Surroundings};
+use super::queue_pair::{PostError, QueuePair, QueuePairInit, Surroundings};
+use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
 use super::timers::Timers;
 use super::work::{ReceiveRequest, SendRequest};
 
@@ -19,8 +18,10 @@ use super::work::{ReceiveRequest, SendRequest};
 ///
 /// `handle_*` tell it what happened, `poll_*` ask what it wants. Nothing happens in between.
 pub struct Endpoint {
-    queue_pairs: FxHashMap<u32, Box<QueuePair>>,
+    queue_pairs: FxHashMap<u32, Box<Slot>>,
     memory: MemoryTable,
+    shared: SharedReceiveQueues,
+    /// Of what concerned no queue pair, or one that is gone.
     counters: Counters,
     events: VecDeque<Event>,
     timers: Timers,
@@ -30,6 +31,12 @@ pub struct Endpoint {
     turn_packets: u32,
     identification: u16,
     next_pd: u32,
+}
+
+/// A queue pair and what it counts.
+struct Slot {
+    queue_pair: QueuePair,
+    counters: Counters,
 }
 
 /// Packets that a queue pair sends before the next one's turn: enough to stay in its cache lines, few enough for the
@@ -50,6 +57,12 @@ pub enum Event {
     AccessError(Qpn),
     /// A completion queue of this queue pair lost a completion.
     CompletionQueueOverflow(Qpn),
+    /// Everything that the queue pair had begun to send is done; it was put into SQD.
+    SendQueueDrained(Qpn),
+    /// The shared receive queue holds fewer requests than its limit, which is now off.
+    SrqLimit(Srq),
+    /// The queue pair in error takes no more requests from the shared receive queue.
+    LastWqeReached(Qpn, Srq),
 }
 
 /// A packet that was written.
@@ -70,6 +83,12 @@ pub enum CreateError {
     /// Too many queue pairs.
     #[error("there are {0} queue pairs already, and no room for more")]
     TooMany(usize),
+    /// QP1 exists already.
+    #[error("the device has one general services queue pair, and it is in use")]
+    GsiInUse,
+    /// The shared receive queue does not exist.
+    #[error(transparent)]
+    Srq(#[from] SrqError),
 }
 
 /// There is no such queue pair.
@@ -85,6 +104,7 @@ impl Endpoint {
         Endpoint {
             queue_pairs: FxHashMap::default(),
             memory: MemoryTable::new(keys),
+            shared: SharedReceiveQueues::default(),
             counters: Counters::default(),
             events: VecDeque::new(),
             timers: Timers::default(),
@@ -107,9 +127,19 @@ impl Endpoint {
         pd
     }
 
-    /// What happened so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    /// What happened so far, over all queue pairs.
+    pub fn counters(&self) -> Counters {
+        let mut sum = self.counters;
+        self.queue_pairs.values().for_each(|slot| sum.add(&slot.counters));
+        sum
+    }
+
+    /// What happened on one queue pair.
+    ///
+    /// # Errors
+    /// [`NoSuchQueuePair`].
+    pub fn queue_pair_counters(&self, qpn: Qpn) -> Result<Counters, NoSuchQueuePair> {
+        self.queue_pairs.get(&qpn.value()).map(|slot| slot.counters).ok_or(NoSuchQueuePair(qpn))
     }
 
     /// How many queue pairs there are.
@@ -117,18 +147,14 @@ impl Endpoint {
         self.queue_pairs.len()
     }
 
-    /// A queue pair in the RESET state, with a number drawn at random.
+    /// A queue pair in the RESET state, with a number drawn at random; [`Service::Gsi`] gets its own.
     ///
     /// # Errors
     /// [`CreateError`].
-    pub fn create_queue_pair(
-        &mut self,
-        pd: Pd,
-        capabilities: Capabilities,
-        send_cq: Arc<CompletionQueue>,
-        receive_cq: Arc<CompletionQueue>,
-    ) -> Result<Qpn, CreateError> {
-        for capacity in [capabilities.max_send_requests, capabilities.max_receive_requests] {
+    pub fn create_queue_pair(&mut self, init: QueuePairInit) -> Result<Qpn, CreateError> {
+        let Capabilities { max_send_requests, max_receive_requests } = init.capabilities;
+        let receive = if init.srq.is_some() { 1 } else { max_receive_requests };
+        for capacity in [max_send_requests, receive] {
             if !(1..=Capabilities::MAX_REQUESTS).contains(&capacity) {
                 return Err(CreateError::Capacity(capacity));
             }
@@ -136,15 +162,62 @@ impl Endpoint {
         if self.queue_pairs.len() >= MAX_QUEUE_PAIRS {
             return Err(CreateError::TooMany(self.queue_pairs.len()));
         }
-        let qpn = loop {
-            let qpn = self.memory.keys().qpn();
-            if !self.queue_pairs.contains_key(&qpn.value()) {
-                break qpn;
-            }
+        let qpn = match init.service {
+            Service::Gsi if self.queue_pairs.contains_key(&Qpn::GSI.value()) => return Err(CreateError::GsiInUse),
+            Service::Gsi => Qpn::GSI,
+            _ => loop {
+                let qpn = self.memory.keys().qpn();
+                if !self.queue_pairs.contains_key(&qpn.value()) {
+                    break qpn;
+                }
+            },
         };
-        let queue_pair = QueuePair::new(qpn, pd, capabilities, send_cq, receive_cq);
-        self.queue_pairs.insert(qpn.value(), Box::new(queue_pair));
+        if let Some(srq) = init.srq {
+            self.shared.attach(srq)?;
+        }
+        let slot = Slot { queue_pair: QueuePair::new(qpn, init), counters: Counters::default() };
+        self.queue_pairs.insert(qpn.value(), Box::new(slot));
         Ok(qpn)
+    }
+
+    /// A shared receive queue of `capacity` requests, 1 to 65536.
+    ///
+    /// # Errors
+    /// [`SrqError::Size`].
+    pub fn create_srq(&mut self, pd: Pd, capacity: usize) -> Result<Srq, SrqError> {
+        self.shared.create(pd, capacity)
+    }
+
+    /// Removes a shared receive queue, without completions for what is posted.
+    ///
+    /// # Errors
+    /// [`SrqError`], also while queue pairs use it.
+    pub fn destroy_srq(&mut self, srq: Srq) -> Result<(), SrqError> {
+        self.shared.destroy(srq)
+    }
+
+    /// Posts a receive request to a shared queue.
+    ///
+    /// # Errors
+    /// [`SrqError`]; nothing was posted then.
+    pub fn post_srq_receive(&mut self, srq: Srq, request: ReceiveRequest) -> Result<(), SrqError> {
+        self.shared.post(srq, request)
+    }
+
+    /// Arms the event [`Event::SrqLimit`]: it comes once, when fewer than `limit` requests are left.
+    ///
+    /// # Errors
+    /// [`SrqError`].
+    pub fn arm_srq(&mut self, srq: Srq, limit: usize) -> Result<(), SrqError> {
+        self.shared.arm(srq, limit)
+    }
+
+    /// The capacity of a shared receive queue, and its limit (0 when the event is not armed).
+    ///
+    /// # Errors
+    /// [`SrqError::NoSuchSrq`].
+    pub fn query_srq(&mut self, srq: Srq) -> Result<(usize, usize), SrqError> {
+        self.shared.query(srq)
     }
 
     /// A queue pair, to look at.
@@ -152,7 +225,7 @@ impl Endpoint {
     /// # Errors
     /// [`NoSuchQueuePair`].
     pub fn queue_pair(&self, qpn: Qpn) -> Result<&QueuePair, NoSuchQueuePair> {
-        self.queue_pairs.get(&qpn.value()).map(|qp| &**qp).ok_or(NoSuchQueuePair(qpn))
+        self.queue_pairs.get(&qpn.value()).map(|slot| &slot.queue_pair).ok_or(NoSuchQueuePair(qpn))
     }
 
     /// Removes a queue pair, without completions for what is posted (IBTA 11.2.5.4).
@@ -160,7 +233,12 @@ impl Endpoint {
     /// # Errors
     /// [`NoSuchQueuePair`].
     pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
-        self.queue_pairs.remove(&qpn.value()).map(|_| ()).ok_or(NoSuchQueuePair(qpn))
+        let slot = self.queue_pairs.remove(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
+        self.counters.add(&slot.counters);
+        if let Some(srq) = slot.queue_pair.srq() {
+            self.shared.detach(srq);
+        }
+        Ok(())
     }
 
     /// Changes a queue pair's state and attributes.
@@ -211,24 +289,31 @@ impl Endpoint {
         if opcode.operation() == Operation::Cnp {
             return Err(|c| &mut c.rcvd_cnp);
         }
-        if !opcode.is_known() || opcode.service() != Service::Rc {
+        let qpn = bth.destination();
+        let slot = self.queue_pairs.get(&qpn.value()).ok_or(counter(|c| &mut c.unknown_qpn))?;
+        let qp = &slot.queue_pair;
+        let service = match qp.service() {
+            Service::Rc => wire::Service::Rc,
+            Service::Uc => wire::Service::Uc,
+            Service::Ud | Service::Gsi => wire::Service::Ud,
+        };
+        if !opcode.is_known() || opcode.service() != service {
             return Err(|c| &mut c.bad_opcode);
         }
-        let qpn = bth.destination();
-        let qp = self.queue_pairs.get(&qpn.value()).ok_or(counter(|c| &mut c.unknown_qpn))?;
         if !PKey::DEFAULT.matches(bth.p_key()) {
             return Err(|c| &mut c.bad_p_key);
         }
-        let expected: Option<Addresses> = qp.flow().map(|flow| flow.addresses.reversed());
-        match expected {
-            None => return Err(|c| &mut c.wrong_state),
-            Some(addresses) if addresses != roce.ip.addresses() => return Err(|c| &mut c.wrong_address),
-            Some(_) => {}
+        if !qp.service().is_datagram() {
+            match qp.flow().map(|flow| flow.addresses.reversed()) {
+                None => return Err(|c| &mut c.wrong_state),
+                Some(addresses) if addresses != roce.ip.addresses() => return Err(|c| &mut c.wrong_address),
+                Some(_) => {}
+            }
         }
         if !roce.icrc_ok() {
             return Err(|c| &mut c.bad_icrc);
         }
-        self.with(now, qpn, |qp, cx| qp.handle_packet(&packet, cx));
+        self.with(now, qpn, |qp, cx| qp.handle_packet(&packet, &roce.ip, cx));
         Ok(())
     }
 
@@ -252,11 +337,7 @@ impl Endpoint {
     /// Writes the next packet to `out`, from the IP header on. `None` when there is nothing to send now.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         while let Some(&qpn) = self.ready.front() {
-            let sent = self.with(now, qpn, |qp, cx| {
-                let len = qp.poll_transmit(out, cx)?;
-                let hop = qp.identity.path.as_ref()?.hop;
-                Some(Transmit { len, hop })
-            });
+            let sent = self.with(now, qpn, |qp, cx| qp.poll_transmit(out, cx));
             match sent.flatten() {
                 Some(transmit) => {
                     self.turn_packets += 1;
@@ -269,8 +350,8 @@ impl Endpoint {
                 None => {
                     self.turn_packets = 0;
                     self.ready.pop_front();
-                    if let Some(qp) = self.queue_pairs.get_mut(&qpn.value()) {
-                        qp.is_ready = false;
+                    if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
+                        slot.queue_pair.is_ready = false;
                     }
                 }
             }
@@ -295,9 +376,9 @@ impl Endpoint {
         qpn: Qpn,
         work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
     ) -> Option<T> {
-        let Endpoint { queue_pairs, memory, counters, events, identification, timers, ready, .. } = self;
-        let qp = queue_pairs.get_mut(&qpn.value())?;
-        let result = work(qp, &mut Surroundings { now, memory, counters, events, identification });
+        let Endpoint { queue_pairs, memory, shared, events, identification, timers, ready, .. } = self;
+        let Slot { queue_pair: qp, counters } = &mut **queue_pairs.get_mut(&qpn.value())?;
+        let result = work(qp, &mut Surroundings { now, memory, shared, counters, events, identification });
         if !qp.is_ready && qp.may_transmit() {
             qp.is_ready = true;
             ready.push_back(qpn);

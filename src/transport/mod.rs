@@ -3,23 +3,31 @@
 //! An [`Endpoint`] is a whole RDMA device in that sense: it is handed frames and the time, and asked for frames, timers
 //! and events. The engine drives it over a link, the simulator in virtual time, replay from a capture.
 //!
-//! A queue pair has three roles, a file each, as rxe has them: the [requester](requester) turns send requests into
-//! packets, the [completer](completer) takes the answers, the [responder](responder) serves the peer's requests.
+//! A queue pair has three roles, a file each, as rxe has them: the requester turns send requests into
+//! packets, the completer takes the answers, the responder serves the peer's requests. UC and UD share the requester; what
+//! UC and RC share of receiving messages is `inbound`.
 
 mod attributes;
 mod completer;
 mod completion;
 mod counters;
+mod datagram;
 mod endpoint;
+mod inbound;
 mod queue_pair;
+mod receive_queue;
 mod requester;
 mod responder;
 mod timers;
+mod unreliable;
 mod work;
 
-pub use attributes::{Capabilities, ModifyError, Path, QpAttributes, State};
+pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, Service, State};
 pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
-pub use queue_pair::{PostError, QueuePair};
-pub use work::{Data, MAX_INLINE_BYTES, MAX_SGE, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList};
+pub use queue_pair::{PostError, QueuePair, QueuePairInit};
+pub use receive_queue::{Srq, SrqError};
+pub use work::{
+    Data, Destination, MAX_INLINE_BYTES, MAX_SGE, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList,
+};

@@ -3,34 +3,49 @@ use std::sync::Arc;
 
 use crate::memory::{MemoryTable, Pd};
 use crate::time::Instant;
-use crate::wire::{Bth, Extension, Flow, Headers, Packet, PathMtu, Psn, Qpn, WriteError};
+use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, WriteError};
 
-use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, State};
+use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service, State};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
 use super::counters::Counters;
-use super::endpoint::Event;
+use super::datagram::DatagramResponder;
+use super::endpoint::{Event, Transmit};
+use super::inbound::Inbound;
+use super::receive_queue::{ReceiveQueue, SharedReceiveQueues, Srq};
 use super::requester::Requester;
 use super::responder::Responder;
+use super::unreliable::UnreliableResponder;
 use super::work::{MAX_SGE, ReceiveRequest, SendRequest};
 
-/// A reliably connected queue pair: its state, and its roles.
+/// A queue pair: its state, and its roles.
 #[derive(Debug)]
 pub struct QueuePair {
     pub(super) identity: Identity,
     capabilities: Capabilities,
     state: State,
+    /// Whether an event shall tell when the send queue is drained.
+    notify_drained: bool,
     requester: Requester,
-    responder: Responder,
+    responder: AnyResponder,
     /// Whether it stands in the endpoint's queue of those that may have something to send.
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
     pub(super) armed: Option<Instant>,
 }
 
+/// The receiving side, by service.
+#[derive(Debug)]
+enum AnyResponder {
+    Reliable(Responder),
+    Unreliable(UnreliableResponder),
+    Datagram(DatagramResponder),
+}
+
 /// What both roles need to know of the connection.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub qpn: Qpn,
+    pub service: Service,
     pub pd: Pd,
     pub remote: Qpn,
     pub path_mtu: PathMtu,
@@ -39,10 +54,30 @@ pub(super) struct Identity {
     pub receive_cq: Arc<CompletionQueue>,
 }
 
+/// What a queue pair is made of.
+#[derive(Clone, Debug)]
+pub struct QueuePairInit {
+    /// The transport service. [`Service::Gsi`] gets QPN 1.
+    pub service: Service,
+    /// The domain of its regions.
+    pub pd: Pd,
+    /// The sizes of its queues.
+    pub capabilities: Capabilities,
+    /// Where send requests are reported.
+    pub send_cq: Arc<CompletionQueue>,
+    /// Where receive requests are reported.
+    pub receive_cq: Arc<CompletionQueue>,
+    /// Where receive requests come from, if it has no queue of its own.
+    pub srq: Option<Srq>,
+    /// What the link can carry: the limit of datagrams. Connected queue pairs are told their own.
+    pub path_mtu: PathMtu,
+}
+
 /// What a queue pair works on that is not its own.
 pub(super) struct Surroundings<'a> {
     pub now: Instant,
     pub memory: &'a mut MemoryTable,
+    pub shared: &'a mut SharedReceiveQueues,
     pub counters: &'a mut Counters,
     pub events: &'a mut VecDeque<Event>,
     /// The next IPv4 identification.
@@ -62,9 +97,14 @@ pub enum PostError {
     /// The queue pair's state does not take such requests.
     #[error("a queue pair in {0} takes no such request")]
     State(State),
-    /// A message longer than 2^31 bytes (IBTA 9.7.7).
-    #[error("a message of {0} bytes is longer than 2 GiB")]
-    TooLong(u64),
+    /// A message longer than 2^31 bytes (IBTA 9.7.7), or a datagram longer than the path MTU.
+    #[error("a message of {len} bytes is longer than {limit}")]
+    TooLong {
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes possible.
+        limit: u64,
+    },
     /// An atomic's local buffer must be eight bytes.
     #[error("an atomic's local buffer has {0} bytes, not 8")]
     AtomicLength(u64),
@@ -74,6 +114,15 @@ pub enum PostError {
     /// READs or atomics on a queue pair that may have none outstanding.
     #[error("max_rd_atomic is 0: no READs or atomics")]
     NoReads,
+    /// The service knows no such operation (IBTA 10.8.2, Table 73).
+    #[error("{0} queue pairs know no such operation")]
+    Operation(Service),
+    /// A datagram without a destination.
+    #[error("a datagram needs an address handle")]
+    NoDestination,
+    /// The queue pair has no receive queue of its own.
+    #[error("the queue pair takes its receive requests from a shared receive queue: post them there")]
+    HasSrq,
     /// No such queue pair.
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
@@ -82,28 +131,54 @@ pub enum PostError {
 /// The longest message (IBTA 9.7.7).
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
 
+impl AnyResponder {
+    fn new(service: Service) -> AnyResponder {
+        match service {
+            Service::Rc => AnyResponder::Reliable(Responder::default()),
+            Service::Uc => AnyResponder::Unreliable(UnreliableResponder::default()),
+            Service::Ud | Service::Gsi => AnyResponder::Datagram(DatagramResponder::default()),
+        }
+    }
+
+    fn inbound(&mut self) -> &mut Inbound {
+        match self {
+            AnyResponder::Reliable(responder) => &mut responder.inbound,
+            AnyResponder::Unreliable(responder) => &mut responder.inbound,
+            AnyResponder::Datagram(responder) => &mut responder.inbound,
+        }
+    }
+
+    fn configure(&mut self, attributes: &QpAttributes) {
+        match self {
+            AnyResponder::Reliable(responder) => responder.configure(attributes),
+            AnyResponder::Unreliable(responder) => responder.configure(attributes),
+            AnyResponder::Datagram(responder) => responder.configure(attributes),
+        }
+    }
+
+    fn expected(&self) -> Psn {
+        match self {
+            AnyResponder::Reliable(responder) => responder.expected(),
+            AnyResponder::Unreliable(responder) => responder.expected(),
+            AnyResponder::Datagram(_) => Psn::default(),
+        }
+    }
+}
+
 impl QueuePair {
-    pub(super) fn new(
-        qpn: Qpn,
-        pd: Pd,
-        capabilities: Capabilities,
-        send_cq: Arc<CompletionQueue>,
-        receive_cq: Arc<CompletionQueue>,
-    ) -> QueuePair {
+    pub(super) fn new(qpn: Qpn, init: QueuePairInit) -> QueuePair {
+        let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu } = init;
+        let mut responder = AnyResponder::new(service);
+        if let Some(srq) = srq {
+            responder.inbound().queue = ReceiveQueue::Shared(srq);
+        }
         QueuePair {
-            identity: Identity {
-                qpn,
-                pd,
-                remote: Qpn::default(),
-                path_mtu: PathMtu::Mtu256,
-                path: None,
-                send_cq,
-                receive_cq,
-            },
-            requester: Requester::default(),
-            responder: Responder::default(),
+            identity: Identity { qpn, service, pd, remote: Qpn::default(), path_mtu, path: None, send_cq, receive_cq },
             capabilities,
             state: State::Reset,
+            notify_drained: false,
+            requester: Requester::new(service),
+            responder,
             is_ready: false,
             armed: None,
         }
@@ -112,6 +187,11 @@ impl QueuePair {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.identity.qpn
+    }
+
+    /// Its transport service.
+    pub fn service(&self) -> Service {
+        self.identity.service
     }
 
     /// Its state.
@@ -129,31 +209,47 @@ impl QueuePair {
         (self.requester.posted(), self.responder.expected())
     }
 
-    /// The outer headers towards the peer.
+    /// The queue key, of a datagram queue pair.
+    pub fn q_key(&self) -> Option<QKey> {
+        match &self.responder {
+            AnyResponder::Datagram(responder) => Some(responder.q_key()),
+            _ => None,
+        }
+    }
+
+    /// The shared receive queue that it uses.
+    pub fn srq(&self) -> Option<Srq> {
+        let inbound = match &self.responder {
+            AnyResponder::Reliable(responder) => &responder.inbound,
+            AnyResponder::Unreliable(responder) => &responder.inbound,
+            AnyResponder::Datagram(responder) => &responder.inbound,
+        };
+        match inbound.queue {
+            ReceiveQueue::Shared(srq) => Some(srq),
+            ReceiveQueue::Own(_) => None,
+        }
+    }
+
+    /// The outer headers towards the peer, of a connected queue pair.
     pub(super) fn flow(&self) -> Option<&Flow> {
         self.identity.path.as_ref().map(|path| &path.flow)
     }
 
     pub(super) fn modify(&mut self, attributes: &QpAttributes, cx: &mut Surroundings<'_>) -> Result<(), ModifyError> {
-        let (from, to) = (self.state, attributes.state.unwrap_or(self.state));
-        match attributes.missing(from, to) {
-            None => return Err(ModifyError::Transition { from, to }),
-            Some(Some(attribute)) => return Err(ModifyError::Missing { from, to, attribute }),
-            Some(None) => {}
-        }
-        if let Some((attribute, range)) = attributes.out_of_range() {
-            return Err(ModifyError::OutOfRange { attribute, range });
-        }
+        let from = self.state;
+        let to = attributes.check(self.identity.service, from)?;
         let identity = &mut self.identity;
         identity.path = attributes.path.or(identity.path);
         identity.path_mtu = attributes.path_mtu.unwrap_or(identity.path_mtu);
         identity.remote = attributes.destination.unwrap_or(identity.remote);
+        self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.requester.configure(attributes);
         self.responder.configure(attributes);
         self.state = to;
         match to {
             State::Reset => self.reset(),
             State::Error => self.flush(cx),
+            State::SendQueueDrained => self.check_drained(cx),
             _ => {}
         }
         Ok(())
@@ -161,16 +257,24 @@ impl QueuePair {
 
     /// Forgets everything, without a completion (IBTA 10.3.1.1).
     fn reset(&mut self) {
-        self.requester = Requester::default();
-        self.responder = Responder::default();
+        let srq = self.srq();
+        self.requester = Requester::new(self.identity.service);
+        self.responder = AnyResponder::new(self.identity.service);
+        if let Some(srq) = srq {
+            self.responder.inbound().queue = ReceiveQueue::Shared(srq);
+        }
         self.identity.path = None;
     }
 
-    /// Completes everything that is posted as flushed (IBTA 10.3.1.6).
+    /// Completes everything that is posted as flushed (IBTA 10.3.1.6). What is owed to requests served before stays
+    /// owed, and so does the NAK that led here.
     fn flush(&mut self, cx: &mut Surroundings<'_>) {
         self.state = State::Error;
         self.requester.flush(&self.identity, cx);
-        self.responder.flush(&self.identity, cx);
+        self.responder.inbound().flush(&self.identity, cx);
+        if let Some(srq) = self.srq() {
+            push_event(cx, Event::LastWqeReached(self.identity.qpn, srq));
+        }
     }
 
     fn fail(&mut self, cx: &mut Surroundings<'_>) {
@@ -180,16 +284,34 @@ impl QueuePair {
         }
     }
 
+    /// A send request failed. Unreliable services stop sending only (IBTA 10.3.1.5).
+    fn fail_sending(&mut self, cx: &mut Surroundings<'_>) {
+        if self.identity.service == Service::Rc {
+            self.fail(cx);
+        } else if self.state.sends() {
+            self.state = State::SendQueueError;
+            self.requester.flush(&self.identity, cx);
+        }
+    }
+
+    /// Tells, once, that the send queue is drained (IBTA 10.3.1.4).
+    fn check_drained(&mut self, cx: &mut Surroundings<'_>) {
+        if self.state == State::SendQueueDrained && self.notify_drained && self.requester.is_drained() {
+            self.notify_drained = false;
+            push_event(cx, Event::SendQueueDrained(self.identity.qpn));
+        }
+    }
+
     pub(super) fn post_send(&mut self, request: SendRequest, cx: &mut Surroundings<'_>) -> Result<(), PostError> {
         match self.state {
-            State::ReadyToSend | State::Error => {}
+            State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {}
             other => return Err(PostError::State(other)),
         }
         if self.requester.len() >= self.capabilities.max_send_requests {
             return Err(PostError::Full(self.capabilities.max_send_requests));
         }
         self.requester.post(request, self.identity.path_mtu)?;
-        if self.state == State::Error {
+        if matches!(self.state, State::Error | State::SendQueueError) {
             self.requester.flush(&self.identity, cx);
         }
         Ok(())
@@ -199,73 +321,85 @@ impl QueuePair {
         if self.state == State::Reset {
             return Err(PostError::State(self.state));
         }
-        if self.responder.receive_requests() >= self.capabilities.max_receive_requests {
+        debug_assert!(request.sges.len() <= MAX_SGE);
+        let ReceiveQueue::Own(queue) = &mut self.responder.inbound().queue else { return Err(PostError::HasSrq) };
+        if queue.len() >= self.capabilities.max_receive_requests {
             return Err(PostError::Full(self.capabilities.max_receive_requests));
         }
-        debug_assert!(request.sges.len() <= MAX_SGE);
-        self.responder.post(request);
+        queue.push_back(request);
         if self.state == State::Error {
-            self.responder.flush(&self.identity, cx);
+            self.responder.inbound().flush(&self.identity, cx);
         }
         Ok(())
     }
 
     /// Takes a packet whose ICRC, keys and addresses are right.
-    pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, cx: &mut Surroundings<'_>) {
-        let result = if packet.bth().opcode().is_response() {
-            if self.state != State::ReadyToSend {
+    pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, cx: &mut Surroundings<'_>) {
+        let opcode = packet.bth().opcode();
+        if opcode.is_response() {
+            if !self.state.sends() {
                 cx.counters.wrong_state += 1;
                 return;
             }
-            self.requester.handle_response(packet, &self.identity, cx)
-        } else {
-            if !matches!(self.state, State::ReadyToReceive | State::ReadyToSend) {
-                cx.counters.wrong_state += 1;
-                return;
+            if self.requester.handle_response(packet, &self.identity, cx).is_err() {
+                self.fail(cx);
             }
-            self.responder.handle_request(packet, &self.identity, cx)
+            self.check_drained(cx);
+            return;
+        }
+        if !self.state.receives() {
+            cx.counters.wrong_state += 1;
+            return;
+        }
+        let identity = &self.identity;
+        let handled = match &mut self.responder {
+            AnyResponder::Reliable(responder) => responder.handle_request(packet, identity, cx),
+            AnyResponder::Unreliable(responder) => responder.handle_request(packet, identity, cx),
+            AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, identity, cx),
         };
-        if result.is_err() {
+        if handled.is_err() {
             self.fail(cx);
         }
     }
 
     pub(super) fn handle_timeout(&mut self, cx: &mut Surroundings<'_>) {
-        if self.state == State::ReadyToSend && self.requester.handle_timeout(&self.identity, cx).is_err() {
+        if self.state.sends() && self.requester.handle_timeout(&self.identity, cx).is_err() {
             self.fail(cx);
         }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.requester.deadline().filter(|_| self.state == State::ReadyToSend)
+        self.requester.deadline().filter(|_| self.state.sends())
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
     pub(super) fn may_transmit(&self) -> bool {
-        self.responder.has_answers() || (self.state == State::ReadyToSend && self.requester.may_transmit())
+        let answers = matches!(&self.responder, AnyResponder::Reliable(responder) if responder.has_answers());
+        answers || (self.state.sends() && self.requester.may_transmit())
     }
 
-    /// Whether requests are sent and not answered yet.
-    pub(super) fn has_unacknowledged(&self) -> bool {
-        self.requester.has_unacknowledged()
-    }
-
-    /// Writes the next packet to `out`, its length in bytes; `None` when there is none. Answers go before requests.
-    pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<usize> {
+    /// Writes the next packet to `out`; `None` when there is none. Answers go before requests.
+    pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
         // Answers go out even in the error state: the NAK that led there is among them.
-        match self.responder.poll_transmit(out, &self.identity, cx) {
-            Ok(Some(len)) => return Some(len),
-            Ok(None) => {}
-            Err(Fatal) => self.fail(cx),
+        if let AnyResponder::Reliable(responder) = &mut self.responder {
+            match responder.poll_transmit(out, &self.identity, cx) {
+                Ok(Some(transmit)) => return Some(transmit),
+                Ok(None) => {}
+                Err(Fatal) => self.fail(cx),
+            }
         }
-        if self.state != State::ReadyToSend {
+        if !self.state.sends() {
             return None;
         }
-        match self.requester.poll_transmit(out, &self.identity, cx) {
-            Ok(len) => len,
+        let draining = self.state == State::SendQueueDrained;
+        match self.requester.poll_transmit(draining, out, &self.identity, cx) {
+            Ok(transmit) => {
+                self.check_drained(cx);
+                transmit
+            }
             Err(Fatal) => {
-                self.fail(cx);
+                self.fail_sending(cx);
                 None
             }
         }
@@ -273,7 +407,7 @@ impl QueuePair {
 }
 
 impl Identity {
-    /// Writes one packet to the peer. `Ok(None)` when it cannot be written, which is counted.
+    /// Writes one packet to the connected peer. `Ok(None)` when it cannot be written, which is counted.
     pub fn write<E>(
         &self,
         out: &mut [u8],
@@ -282,21 +416,10 @@ impl Identity {
         payload_bytes: usize,
         cx: &mut Surroundings<'_>,
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
-    ) -> Result<Option<usize>, E> {
-        let Some(path) = &self.path else { return Ok(None) };
-        let headers = Headers { bth, extension };
-        let memory = &*cx.memory;
-        match headers.write(out, &path.flow, *cx.identification, payload_bytes, |out| fill(memory, out)) {
-            Ok(len) => {
-                *cx.identification = cx.identification.wrapping_add(1);
-                cx.counters.sent_pkts += 1;
-                Ok(Some(len))
-            }
-            Err(WriteError::Payload(error)) => Err(error),
-            Err(WriteError::TooLong { .. }) => {
-                cx.counters.too_long += 1;
-                Ok(None)
-            }
+    ) -> Result<Option<Transmit>, E> {
+        match &self.path {
+            Some(path) => write(path, out, Headers { bth, extension }, payload_bytes, cx, fill),
+            None => Ok(None),
         }
     }
 
@@ -309,9 +432,7 @@ impl Identity {
         byte_len: u32,
         cx: &mut Surroundings<'_>,
     ) {
-        let (immediate, invalidated) = (None, None);
-        let completion = Completion { wr_id, status, kind, byte_len, immediate, invalidated, qpn: self.qpn };
-        if !self.send_cq.push(completion, false) {
+        if !self.send_cq.push(Completion::send(wr_id, self.qpn, kind, status, byte_len), false) {
             push_event(cx, Event::CompletionQueueOverflow(self.qpn));
         }
     }
@@ -320,6 +441,30 @@ impl Identity {
     pub fn complete_receive(&self, completion: Completion, solicited: bool, cx: &mut Surroundings<'_>) {
         if !self.receive_cq.push(completion, solicited) {
             push_event(cx, Event::CompletionQueueOverflow(self.qpn));
+        }
+    }
+}
+
+/// Writes one packet along `path`. `Ok(None)` when it cannot be written, which is counted.
+pub(super) fn write<E>(
+    path: &Path,
+    out: &mut [u8],
+    headers: Headers,
+    payload_bytes: usize,
+    cx: &mut Surroundings<'_>,
+    fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
+) -> Result<Option<Transmit>, E> {
+    let memory = &*cx.memory;
+    match headers.write(out, &path.flow, *cx.identification, payload_bytes, |out| fill(memory, out)) {
+        Ok(len) => {
+            *cx.identification = cx.identification.wrapping_add(1);
+            cx.counters.sent_pkts += 1;
+            Ok(Some(Transmit { len, hop: path.hop }))
+        }
+        Err(WriteError::Payload(error)) => Err(error),
+        Err(WriteError::TooLong { .. }) => {
+            cx.counters.too_long += 1;
+            Ok(None)
         }
     }
 }

@@ -2,11 +2,12 @@ use std::collections::VecDeque;
 
 use crate::memory::AccessError;
 use crate::time::{Duration, Instant};
-use crate::wire::{AtomicEth, Bth, Extension, Ieth, ImmDt, PathMtu, Position, Psn, Reth};
+use crate::wire::{AtomicEth, Bth, Deth, Extension, Headers, Ieth, ImmDt, Opcode, PathMtu, Position, Psn, QKey, Reth};
 
-use super::attributes::QpAttributes;
+use super::attributes::{QpAttributes, Service};
 use super::completion::{CompletionKind, Status};
-use super::queue_pair::{Fatal, Identity, MAX_MESSAGE_BYTES, PostError, Surroundings};
+use super::endpoint::Transmit;
+use super::queue_pair::{Fatal, Identity, MAX_MESSAGE_BYTES, PostError, Surroundings, write};
 use super::work::{Data, SendOperation, SendRequest};
 
 /// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
@@ -24,8 +25,11 @@ const ACK_REQUEST_EVERY: u32 = 64;
 ///   PSN:                ^unacknowledged   ^cursor        ^posted
 ///                                              ^sent (after the highest ever sent)
 /// ```
-#[derive(Debug, Default)]
+///
+/// Unreliable services use the same queue and cursor; what they have sent counts as acknowledged at once.
+#[derive(Debug)]
 pub(super) struct Requester {
+    service: Service,
     pub(super) queue: VecDeque<Wqe>,
     /// The PSN after the last posted request.
     posted: Psn,
@@ -37,6 +41,8 @@ pub(super) struct Requester {
     /// READs and atomics before the cursor that are not complete.
     pub(super) reads_in_flight: u32,
     max_rd_atomic: u32,
+    /// For datagrams that name a privileged key.
+    q_key: QKey,
     timeout: Option<Duration>,
     retry_count: u8,
     rnr_retry: u8,
@@ -94,6 +100,28 @@ impl Wqe {
 }
 
 impl Requester {
+    pub fn new(service: Service) -> Requester {
+        Requester {
+            service,
+            queue: VecDeque::new(),
+            posted: Psn::default(),
+            unacknowledged: Psn::default(),
+            sent: Psn::default(),
+            cursor: Cursor::default(),
+            reads_in_flight: 0,
+            max_rd_atomic: 0,
+            q_key: QKey::default(),
+            timeout: None,
+            retry_count: 0,
+            rnr_retry: 0,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            retransmit_at: None,
+            rnr_until: None,
+            gap_reported: false,
+        }
+    }
+
     pub fn configure(&mut self, attributes: &QpAttributes) {
         if let Some(psn) = attributes.send_psn {
             (self.posted, self.unacknowledged, self.sent) = (psn, psn, psn);
@@ -108,6 +136,7 @@ impl Requester {
         if let Some(count) = attributes.rnr_retry {
             (self.rnr_retry, self.rnr_retries_left) = (count, count);
         }
+        self.q_key = attributes.q_key.unwrap_or(self.q_key);
         if let Some(max) = attributes.max_rd_atomic {
             self.max_rd_atomic = u32::from(max);
         }
@@ -124,8 +153,18 @@ impl Requester {
     pub fn post(&mut self, request: SendRequest, path_mtu: PathMtu) -> Result<(), PostError> {
         let len = request.data.len();
         let operation = &request.operation;
-        if len > MAX_MESSAGE_BYTES {
-            return Err(PostError::TooLong(len));
+        let limit = match self.service {
+            Service::Rc | Service::Uc => MAX_MESSAGE_BYTES,
+            Service::Ud | Service::Gsi => path_mtu.bytes() as u64,
+        };
+        if len > limit {
+            return Err(PostError::TooLong { len, limit });
+        }
+        if !self.knows(operation) {
+            return Err(PostError::Operation(self.service));
+        }
+        if self.service.is_datagram() && request.destination.is_none() {
+            return Err(PostError::NoDestination);
         }
         if operation.is_atomic() && len != 8 {
             return Err(PostError::AtomicLength(len));
@@ -157,6 +196,16 @@ impl Requester {
         Ok(())
     }
 
+    /// IBTA 10.8.2, Table 73.
+    fn knows(&self, operation: &SendOperation) -> bool {
+        use SendOperation as Op;
+        match self.service {
+            Service::Rc => true,
+            Service::Uc => !operation.is_read_or_atomic() && !matches!(operation, Op::SendWithInvalidate(_)),
+            Service::Ud | Service::Gsi => matches!(operation, Op::Send | Op::SendWithImmediate(_)),
+        }
+    }
+
     pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
         for wqe in std::mem::take(&mut self.queue) {
             identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::WrFlush, 0, cx);
@@ -170,26 +219,33 @@ impl Requester {
         self.rnr_until.or(self.retransmit_at)
     }
 
-    pub fn has_unacknowledged(&self) -> bool {
+    fn has_unacknowledged(&self) -> bool {
         self.sent != self.unacknowledged
+    }
+
+    /// Whether nothing is in flight and no message half sent.
+    pub fn is_drained(&self) -> bool {
+        !self.has_unacknowledged() && self.cursor.packet == 0
     }
 
     pub fn may_transmit(&self) -> bool {
         self.rnr_until.is_none() && self.cursor.index < self.queue.len()
     }
 
-    /// Writes the next packet, if there is one and it may go.
+    /// Writes the next packet, if there is one and it may go. When `draining`, no new message is begun.
     pub fn poll_transmit(
         &mut self,
+        draining: bool,
         out: &mut [u8],
         identity: &Identity,
         cx: &mut Surroundings<'_>,
-    ) -> Result<Option<usize>, Fatal> {
+    ) -> Result<Option<Transmit>, Fatal> {
         if self.rnr_until.is_some() {
             return Ok(None);
         }
         while let Some(wqe) = self.queue.get(self.cursor.index) {
-            if wqe.failed.is_some() {
+            let begun = self.cursor.packet > 0 || self.sent != wqe.first_psn.plus(self.cursor.packet);
+            if wqe.failed.is_some() || (draining && !begun) {
                 break;
             }
             if wqe.packets == 0 {
@@ -207,10 +263,18 @@ impl Requester {
             if window_closed || reads_exhausted || fenced {
                 break;
             }
-            return match write_request(wqe, self.cursor.packet, psn, out, identity, cx) {
-                Ok(Some(len)) => {
+            let written = match self.service {
+                Service::Rc | Service::Uc => write_request(wqe, self.cursor.packet, psn, out, identity, cx),
+                Service::Ud | Service::Gsi => write_datagram(wqe, psn, self.q_key, out, identity, cx),
+            };
+            return match written {
+                Ok(Some(transmit)) => {
                     self.advance(cx.now);
-                    Ok(Some(len))
+                    if self.service != Service::Rc {
+                        self.progress(self.sent, cx.now);
+                        self.retire(identity, cx)?;
+                    }
+                    Ok(Some(transmit))
                 }
                 Ok(None) => Ok(None),
                 Err(_) => {
@@ -413,7 +477,7 @@ fn write_request(
     out: &mut [u8],
     identity: &Identity,
     cx: &mut Surroundings<'_>,
-) -> Result<Option<usize>, AccessError> {
+) -> Result<Option<Transmit>, AccessError> {
     let mtu = identity.path_mtu.bytes() as u32;
     let position = Position::of(packet, wqe.packets);
     let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
@@ -455,14 +519,40 @@ fn write_request(
             | SendOperation::SendWithInvalidate(_)
             | SendOperation::WriteWithImmediate(..)
     );
+    let opcode = if identity.service == Service::Uc { opcode.on_uc() } else { opcode };
     let bth = Bth::new(opcode, identity.remote, psn)
         .with_ack_request(
             position.ends()
-                || opcode == crate::wire::Opcode::RC_READ_REQUEST
+                || opcode == Opcode::RC_READ_REQUEST
                 || psn.value() % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1,
         )
         .with_solicited(wqe.request.solicited && position.ends() && carries_event);
     identity.write(out, bth, extension, payload_bytes as usize, cx, |memory, out| {
         wqe.request.data.gather(memory, identity.pd, offset, out)
+    })
+}
+
+/// Writes a datagram.
+fn write_datagram(
+    wqe: &Wqe,
+    psn: Psn,
+    own_q_key: QKey,
+    out: &mut [u8],
+    identity: &Identity,
+    cx: &mut Surroundings<'_>,
+) -> Result<Option<Transmit>, AccessError> {
+    let Some(destination) = &wqe.request.destination else { return Ok(None) };
+    // IBTA 10.2.5: a key with the top bit set is privileged; the queue pair's own is sent in its place.
+    let q_key = if destination.q_key.0 >> 31 == 1 { own_q_key } else { destination.q_key };
+    let deth = Deth::new(q_key, identity.qpn);
+    let (opcode, extension) = match wqe.request.operation {
+        SendOperation::SendWithImmediate(data) => {
+            (Opcode::UD_SEND_ONLY_IMM, Extension::DethImmDt(deth, ImmDt::new(data)))
+        }
+        _ => (Opcode::UD_SEND_ONLY, Extension::Deth(deth)),
+    };
+    let bth = Bth::new(opcode, destination.qpn, psn).with_solicited(wqe.request.solicited);
+    write(&destination.path, out, Headers { bth, extension }, wqe.len as usize, cx, |memory, out| {
+        wqe.request.data.gather(memory, identity.pd, 0, out)
     })
 }

@@ -1,42 +1,29 @@
 use std::collections::VecDeque;
 
-use crate::memory::{Access, AccessError};
+use crate::memory::Access;
 use crate::wire::{
-    Aeth, AtomicAckEth, Bth, Extension, Key, Msn, NakCode, Opcode, Operation, Packet, Position, Psn, Reth, RnrTimer,
-    Syndrome,
+    Aeth, AtomicAckEth, Bth, Extension, Key, Msn, NakCode, Opcode, Operation, Packet, Position, Psn, RnrTimer, Syndrome,
 };
 
 use super::attributes::QpAttributes;
-use super::completion::{Completion, CompletionKind, Status};
-use super::endpoint::Event;
-use super::queue_pair::{Fatal, Identity, MAX_MESSAGE_BYTES, Surroundings, push_event};
-use super::work::{ReceiveRequest, scatter, total};
+use super::endpoint::{Event, Transmit};
+use super::inbound::{Inbound, Refusal, check_length, check_message_length};
+use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
 
 /// The responder: checks the peer's requests in the order of IBTA 9.7.4, carries them out, and answers.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    access: Access,
+    pub inbound: Inbound,
     min_rnr_timer: RnrTimer,
     max_dest_rd_atomic: usize,
     expected: Psn,
     msn: Msn,
-    receive_queue: VecDeque<ReceiveRequest>,
-    /// The message that is coming in, between its first and its last packet.
-    message: Option<Incoming>,
     /// A NAK was sent for the expected PSN; everything later is dropped until it comes (IBTA 9.7.5.2.8: once a gap).
     nak_outstanding: bool,
     /// What is owed, in order.
     answers: VecDeque<Answer>,
     /// READs and atomics that the peer may ask for again, newest last: as many as it may have outstanding.
     saved: VecDeque<Saved>,
-}
-
-/// Large because of the SEND's request, but there is one a queue pair, and boxing it would allocate for each message.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)]
-enum Incoming {
-    Send { request: ReceiveRequest, received: u32 },
-    Write { key: Key, address: u64, rest: u32, total: u32 },
 }
 
 #[derive(Debug)]
@@ -71,27 +58,9 @@ struct Saved {
     original: Option<u64>,
 }
 
-/// Why a request is refused.
-enum Refusal {
-    /// No receive request: come back later. Nothing happened.
-    NotReady,
-    /// A NAK, and our own queue pair goes to the error state too (IBTA 9.7.5.2.8). The status is that of the receive
-    /// request in use, if one is.
-    Nak(NakCode, Status),
-}
-
-const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, Status::RemoteInvalidRequest);
-const ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccessError, Status::LocalAccess);
-
-impl From<AccessError> for Refusal {
-    fn from(_: AccessError) -> Refusal {
-        ACCESS
-    }
-}
-
 impl Responder {
     pub fn configure(&mut self, attributes: &QpAttributes) {
-        self.access = attributes.access.unwrap_or(self.access);
+        self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
         self.min_rnr_timer = attributes.min_rnr_timer.unwrap_or(self.min_rnr_timer);
         self.max_dest_rd_atomic = attributes.max_dest_rd_atomic.map_or(self.max_dest_rd_atomic, usize::from);
         self.expected = attributes.receive_psn.unwrap_or(self.expected);
@@ -101,31 +70,8 @@ impl Responder {
         self.expected
     }
 
-    pub fn receive_requests(&self) -> usize {
-        self.receive_queue.len()
-    }
-
-    pub fn post(&mut self, request: ReceiveRequest) {
-        self.receive_queue.push_back(request);
-    }
-
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty()
-    }
-
-    pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
-        self.fail_message(Status::WrFlush, identity, cx);
-        for request in std::mem::take(&mut self.receive_queue) {
-            complete_receive(&request, Status::WrFlush, identity, cx);
-        }
-        // What is owed to requests served before stays owed, and so does the NAK that led here.
-    }
-
-    /// Reports the receive request of the message that is coming in, if it is a SEND.
-    fn fail_message(&mut self, status: Status, identity: &Identity, cx: &mut Surroundings<'_>) {
-        if let Some(Incoming::Send { request, .. }) = self.message.take() {
-            complete_receive(&request, status, identity, cx);
-        }
     }
 
     /// Takes a request packet.
@@ -166,7 +112,7 @@ impl Responder {
             }
             Err(Refusal::Nak(code, status)) => {
                 self.answer_nak(psn, Syndrome::Nak(code));
-                self.fail_message(status, identity, cx);
+                self.inbound.fail_message(status, identity, cx);
                 let event = match code {
                     NakCode::RemoteAccessError => Event::AccessError(identity.qpn),
                     _ => Event::RequestError(identity.qpn),
@@ -182,14 +128,12 @@ impl Responder {
     fn serve(&mut self, packet: &Packet<'_>, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<u32, Refusal> {
         let opcode = packet.bth().opcode();
         let position = opcode.position();
-        self.check_sequence(opcode.operation(), position)?;
+        self.inbound.check_sequence(opcode.operation(), position)?;
         check_length(packet, position, identity.path_mtu.bytes())?;
         match opcode.operation() {
-            Operation::Send => self.serve_send(packet, position, identity, cx)?,
-            Operation::Write => self.serve_write(packet, position, identity, cx)?,
             Operation::ReadRequest => return self.serve_read(packet, identity, cx),
             Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, identity, cx),
-            _ => return Err(INVALID),
+            _ => self.inbound.serve(packet, identity, cx)?,
         }
         if position.ends() {
             self.msn = self.msn.next();
@@ -200,122 +144,15 @@ impl Responder {
         Ok(1)
     }
 
-    /// A message must go on as it began, and none may begin within another (IBTA 9.7.4.1.2).
-    fn check_sequence(&self, operation: Operation, position: Position) -> Result<(), Refusal> {
-        let fits = match (&self.message, position.starts()) {
-            (None, starts) => starts,
-            (Some(_), true) => false,
-            (Some(Incoming::Send { .. }), false) => operation == Operation::Send,
-            (Some(Incoming::Write { .. }), false) => operation == Operation::Write,
-        };
-        if fits { Ok(()) } else { Err(INVALID) }
-    }
-
-    fn serve_send(
-        &mut self,
-        packet: &Packet<'_>,
-        position: Position,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<(), Refusal> {
-        if position.starts() {
-            let request = self.receive_queue.pop_front().ok_or(Refusal::NotReady)?;
-            self.message = Some(Incoming::Send { request, received: 0 });
-        }
-        let Some(Incoming::Send { request, received }) = &mut self.message else { return Err(INVALID) };
-        let payload = packet.payload();
-        let after = u64::from(*received) + payload.len() as u64;
-        if after > total(&request.sges) {
-            // IBTA 9.7.4.1.7 and Table 59: the peer's request is invalid, our completion says local length.
-            return Err(Refusal::Nak(NakCode::InvalidRequest, Status::LocalLength));
-        }
-        let placed = scatter(cx.memory, identity.pd, &request.sges, *received, payload);
-        placed.map_err(|_| Refusal::Nak(NakCode::RemoteOperationalError, Status::LocalProtection))?;
-        *received = after as u32;
-        if !position.ends() {
-            return Ok(());
-        }
-        let invalidated = packet.ieth().map(|ieth| ieth.key());
-        if let Some(key) = invalidated {
-            cx.memory.invalidate(identity.pd, identity.qpn, key)?;
-        }
-        let Some(Incoming::Send { request, received }) = self.message.take() else { return Err(INVALID) };
-        let completion = Completion {
-            wr_id: request.wr_id,
-            status: Status::Success,
-            kind: CompletionKind::Receive,
-            byte_len: received,
-            immediate: packet.imm_dt().map(|imm| imm.data()),
-            invalidated,
-            qpn: identity.qpn,
-        };
-        identity.complete_receive(completion, packet.bth().solicited(), cx);
-        Ok(())
-    }
-
-    fn serve_write(
-        &mut self,
-        packet: &Packet<'_>,
-        position: Position,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<(), Refusal> {
-        let payload = packet.payload();
-        let (key, address, rest, message_bytes) = match (packet.reth(), &self.message) {
-            (Some(reth), _) => {
-                check_message_length(reth)?;
-                self.check_access(Access::REMOTE_WRITE)?;
-                let (key, address, len) = (reth.key(), reth.address(), reth.length());
-                // The whole range, before the first byte is placed.
-                cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
-                (key, address, len, len)
-            }
-            (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total),
-            _ => return Err(INVALID),
-        };
-        let len = payload.len() as u32;
-        let fits = if position.ends() { len == rest } else { len < rest };
-        if !fits {
-            return Err(INVALID);
-        }
-        // A WRITE with immediate needs a receive request for its last packet; without one, nothing of it may happen.
-        let immediate = packet.imm_dt().map(|imm| imm.data());
-        if immediate.is_some() && self.receive_queue.is_empty() {
-            return Err(Refusal::NotReady);
-        }
-        // Looked up for each packet: the region may have gone since the first.
-        let span = cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
-        span.write(payload);
-        if !position.ends() {
-            let (address, rest) = (address.wrapping_add(len.into()), rest - len);
-            self.message = Some(Incoming::Write { key, address, rest, total: message_bytes });
-            return Ok(());
-        }
-        self.message = None;
-        if let Some(request) = immediate.and_then(|_| self.receive_queue.pop_front()) {
-            let completion = Completion {
-                wr_id: request.wr_id,
-                status: Status::Success,
-                kind: CompletionKind::ReceiveWriteWithImmediate,
-                byte_len: message_bytes,
-                immediate,
-                invalidated: None,
-                qpn: identity.qpn,
-            };
-            identity.complete_receive(completion, packet.bth().solicited(), cx);
-        }
-        Ok(())
-    }
-
     fn serve_read(
         &mut self,
         packet: &Packet<'_>,
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<u32, Refusal> {
-        let reth = packet.reth().ok_or(INVALID)?;
+        let reth = packet.reth().ok_or(Refusal::INVALID)?;
         check_message_length(reth)?;
-        self.check_access(Access::REMOTE_READ)?;
+        self.inbound.check_access(Access::REMOTE_READ)?;
         self.check_outstanding()?;
         let (key, address, len) = (reth.key(), reth.address(), reth.length());
         cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_READ)?;
@@ -334,18 +171,18 @@ impl Responder {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<u32, Refusal> {
-        let eth = packet.atomic_eth().ok_or(INVALID)?;
+        let eth = packet.atomic_eth().ok_or(Refusal::INVALID)?;
         if !eth.address().is_multiple_of(8) {
-            return Err(INVALID); // IBTA 9.7.4.1.3
+            return Err(Refusal::INVALID); // IBTA 9.7.4.1.3
         }
-        self.check_access(Access::REMOTE_ATOMIC)?;
+        self.inbound.check_access(Access::REMOTE_ATOMIC)?;
         self.check_outstanding()?;
         let span = cx.memory.remote(identity.pd, identity.qpn, eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)?;
         let original = match packet.bth().opcode().operation() {
             Operation::CompareSwap => span.update_u64(|old| if old == eth.compare() { eth.swap_or_add() } else { old }),
             _ => span.update_u64(|old| old.wrapping_add(eth.swap_or_add())),
         }
-        .map_err(|_| INVALID)?;
+        .map_err(|_| Refusal::INVALID)?;
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
         self.save(Saved { first_psn: psn, packets: 1, msn, original: Some(original) });
@@ -353,16 +190,11 @@ impl Responder {
         Ok(1)
     }
 
-    fn check_access(&self, wanted: Access) -> Result<(), Refusal> {
-        // IBTA 9.7.4.1.3: an operation that the queue pair does not allow is an invalid request to the peer.
-        if self.access.contains(wanted) { Ok(()) } else { Err(INVALID) }
-    }
-
     /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
     fn check_outstanding(&self) -> Result<(), Refusal> {
         let outstanding =
             self.answers.iter().filter(|answer| matches!(answer, Answer::Read(_) | Answer::Atomic { .. })).count();
-        if outstanding < self.max_dest_rd_atomic { Ok(()) } else { Err(INVALID) }
+        if outstanding < self.max_dest_rd_atomic { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
     fn save(&mut self, saved: Saved) {
@@ -439,7 +271,7 @@ impl Responder {
         out: &mut [u8],
         identity: &Identity,
         cx: &mut Surroundings<'_>,
-    ) -> Result<Option<usize>, Fatal> {
+    ) -> Result<Option<Transmit>, Fatal> {
         let (opcode, psn, extension) = match self.answers.front_mut() {
             None => return Ok(None),
             Some(Answer::Read(_)) => return self.write_read(out, identity, cx),
@@ -463,7 +295,7 @@ impl Responder {
         out: &mut [u8],
         identity: &Identity,
         cx: &mut Surroundings<'_>,
-    ) -> Result<Option<usize>, Fatal> {
+    ) -> Result<Option<Transmit>, Fatal> {
         let Some(Answer::Read(read)) = self.answers.front_mut() else { return Ok(None) };
         let len = read.rest.min(identity.path_mtu.bytes() as u32);
         let position = Position::of(read.index, read.count);
@@ -503,33 +335,4 @@ impl Responder {
             }
         }
     }
-}
-
-/// FIRST and MIDDLE are full, LAST is not empty, and requests for data carry none (IBTA 9.7.4.1.6).
-fn check_length(packet: &Packet<'_>, position: Position, mtu: usize) -> Result<(), Refusal> {
-    let len = packet.payload().len();
-    let fits = match position {
-        Position::First | Position::Middle => len == mtu,
-        Position::Last => (1..=mtu).contains(&len),
-        Position::Only if packet.bth().opcode().may_have_payload() => len <= mtu,
-        Position::Only => len == 0,
-    };
-    if fits { Ok(()) } else { Err(INVALID) }
-}
-
-fn check_message_length(reth: &Reth) -> Result<(), Refusal> {
-    if u64::from(reth.length()) <= MAX_MESSAGE_BYTES { Ok(()) } else { Err(INVALID) }
-}
-
-fn complete_receive(request: &ReceiveRequest, status: Status, identity: &Identity, cx: &mut Surroundings<'_>) {
-    let completion = Completion {
-        wr_id: request.wr_id,
-        status,
-        kind: CompletionKind::Receive,
-        byte_len: 0,
-        immediate: None,
-        invalidated: None,
-        qpn: identity.qpn,
-    };
-    identity.complete_receive(completion, false, cx);
 }

@@ -2,7 +2,9 @@ use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
 use crate::memory::{AccessError, MemoryTable, Pd, WindowBinding};
-use crate::wire::{Key, Opcode, Position};
+use crate::wire::{Key, Opcode, Position, QKey, Qpn};
+
+use super::attributes::Path;
 
 /// Scatter and gather entries a work request may have. Hardware offers 30 or so, rxe 32; perftest and UCX use few.
 pub const MAX_SGE: usize = 16;
@@ -181,12 +183,25 @@ pub struct SendRequest {
     pub solicited: bool,
     /// Whether it waits until all earlier READs and atomics are complete.
     pub fence: bool,
+    /// Where it goes: for datagrams.
+    pub destination: Option<Destination>,
+}
+
+/// Where a datagram goes (IBTA 11.4.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// How to get there: the address handle.
+    pub path: Path,
+    /// The queue pair there.
+    pub qpn: Qpn,
+    /// Its queue key. With the top bit set, the sender's own is used instead (IBTA 10.2.5).
+    pub q_key: QKey,
 }
 
 impl SendRequest {
     /// A signaled request.
     pub fn new(wr_id: u64, operation: SendOperation, data: Data) -> SendRequest {
-        SendRequest { wr_id, operation, data, signaled: true, solicited: false, fence: false }
+        SendRequest { wr_id, operation, data, signaled: true, solicited: false, fence: false, destination: None }
     }
 }
 

@@ -1,16 +1,18 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::link::device::{Device, DeviceError, Gid};
+use crate::link::fault::FaultSpec;
 use crate::link::xdp::{self, XdpLink, XdpOptions};
-use crate::link::{HopError, Link};
+use crate::link::{Capture, HopError, Link, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd};
-use crate::transport::{self, Capabilities, CreateError, Event, Path};
+use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
-use super::{CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair};
+use super::{CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, SharedReceiveQueue};
 
 /// An open device.
 #[derive(Debug)]
@@ -27,6 +29,10 @@ pub struct OpenOptions {
     pub device: Option<String>,
     /// How the AF_XDP link is opened.
     pub xdp: XdpOptions,
+    /// A file for every frame that is sent or received: pcap with nanoseconds, or pcapng by its suffix.
+    pub capture: Option<PathBuf>,
+    /// What goes wrong on purpose.
+    pub faults: Option<FaultSpec>,
 }
 
 /// Why a device was not opened.
@@ -47,6 +53,14 @@ pub enum OpenError {
         device: String,
         /// Its largest packet.
         bytes: usize,
+    },
+    /// The capture cannot be written.
+    #[error("cannot write the capture {}: {source}", file.display())]
+    Capture {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// The kernel gave no thread, descriptor or randomness.
     #[error("cannot start the engine: {0}")]
@@ -107,7 +121,15 @@ impl Context {
     pub fn open(options: &OpenOptions) -> Result<Context, OpenError> {
         let device = Device::find(options.device.as_deref())?;
         let link = XdpLink::open(&device.name, &options.xdp)?;
-        Context::with_link(device, Box::new(link))
+        let capture = options
+            .capture
+            .as_deref()
+            .map(|file| Capture::create(file).map_err(|source| OpenError::Capture { file: file.to_owned(), source }));
+        let link: Box<dyn Link> = match (capture.transpose()?, &options.faults) {
+            (None, None) => Box::new(link),
+            (capture, faults) => Box::new(Tapped::new(link, capture, *faults)),
+        };
+        Context::with_link(device, link)
     }
 
     /// Opens a device over a link that is open already.
@@ -127,6 +149,11 @@ impl Context {
         &self.device
     }
 
+    /// What its link is, in a word: `xdp-native-copy`, say.
+    pub fn link_mode(&self) -> String {
+        self.engine.with(|core, _| core.link.mode())
+    }
+
     /// Its addresses.
     pub fn gids(&self) -> &[Gid] {
         &self.device.gids
@@ -140,7 +167,7 @@ impl Context {
     /// A new protection domain.
     pub fn allocate_pd(&self) -> ProtectionDomain {
         let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
-        ProtectionDomain { engine: self.engine.clone(), pd }
+        ProtectionDomain { engine: self.engine.clone(), pd, path_mtu: self.path_mtu }
     }
 
     /// A completion queue of `capacity` completions.
@@ -159,6 +186,18 @@ impl Context {
     /// # Errors
     /// [`PathError`].
     pub fn path(&self, vector: &AddressVector, local: Qpn, remote: Qpn) -> Result<Path, PathError> {
+        self.path_from_port(vector, source_port(local, remote))
+    }
+
+    /// The path for datagrams: an address handle. Its UDP source port follows from our queue pair's number.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub fn address_handle(&self, vector: &AddressVector, local: Qpn) -> Result<Path, PathError> {
+        self.path_from_port(vector, source_port(local, local))
+    }
+
+    fn path_from_port(&self, vector: &AddressVector, source_port: u16) -> Result<Path, PathError> {
         let index = vector.source_gid_index;
         let Some(gid) = self.gids().get(index) else {
             return Err(PathError::NoSuchGid { device: self.device.name.clone(), index, count: self.gids().len() });
@@ -168,7 +207,7 @@ impl Context {
         let hop = self.engine.with(|core, _| core.link.hop(own, peer))?;
         let flow = Flow {
             addresses,
-            source_port: source_port(local, remote),
+            source_port,
             traffic_class: vector.traffic_class,
             hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
             flow_label: vector.flow_label,
@@ -197,6 +236,7 @@ impl Context {
 pub struct ProtectionDomain {
     engine: Arc<Engine>,
     pd: Pd,
+    path_mtu: PathMtu,
 }
 
 impl ProtectionDomain {
@@ -216,22 +256,47 @@ impl ProtectionDomain {
         MemoryWindow::new(self.engine.clone(), key)
     }
 
-    /// A reliably connected queue pair in the RESET state.
+    /// A queue pair in the RESET state.
     ///
     /// # Errors
     /// [`CreateError`].
-    pub fn create_queue_pair(
-        &self,
-        capabilities: &Capabilities,
-        send: &CompletionQueue,
-        receive: &CompletionQueue,
-    ) -> Result<QueuePair, CreateError> {
-        let (send_ring, receive_ring) = (send.ring().clone(), receive.ring().clone());
-        let qpn = self
-            .engine
-            .with(|core, _| core.endpoint.create_queue_pair(self.pd, *capabilities, send_ring, receive_ring))?;
-        Ok(QueuePair::new(self.engine.clone(), qpn, send, receive))
+    pub fn create_queue_pair(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateError> {
+        let init = QueuePairInit {
+            service: options.service,
+            pd: self.pd,
+            capabilities: options.capabilities,
+            send_cq: options.send.ring().clone(),
+            receive_cq: options.receive.ring().clone(),
+            srq: options.srq.map(SharedReceiveQueue::number),
+            path_mtu: self.path_mtu,
+        };
+        let qpn = self.engine.with(|core, _| core.endpoint.create_queue_pair(init))?;
+        Ok(QueuePair::new(self.engine.clone(), qpn))
     }
+
+    /// A receive queue of `capacity` requests for several queue pairs.
+    ///
+    /// # Errors
+    /// [`SrqError::Size`].
+    pub fn create_shared_receive_queue(&self, capacity: usize) -> Result<SharedReceiveQueue, SrqError> {
+        let srq = self.engine.with(|core, _| core.endpoint.create_srq(self.pd, capacity))?;
+        Ok(SharedReceiveQueue::new(self.engine.clone(), srq))
+    }
+}
+
+/// What a queue pair is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct QueuePairOptions<'a> {
+    /// The transport service.
+    pub service: Service,
+    /// The sizes of its queues.
+    pub capabilities: Capabilities,
+    /// Where send requests are reported.
+    pub send: &'a CompletionQueue,
+    /// Where receive requests are reported.
+    pub receive: &'a CompletionQueue,
+    /// Where receive requests come from, if not from a queue of its own.
+    pub srq: Option<&'a SharedReceiveQueue>,
 }
 
 /// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways

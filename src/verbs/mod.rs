@@ -1,7 +1,7 @@
 //! The public API: RDMA verbs in Rust.
 //!
 //! ```no_run
-//! use uroce::verbs::{Access, Capabilities, Context, OpenOptions};
+//! use uroce::verbs::{Access, Capabilities, Context, OpenOptions, QueuePairOptions, Service};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let context = Context::open(&OpenOptions::default())?;
@@ -9,7 +9,8 @@
 //! let region = pd.allocate_region(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! let cq = context.create_completion_queue(64);
 //! let capabilities = Capabilities { max_send_requests: 16, max_receive_requests: 16 };
-//! let qp = pd.create_queue_pair(&capabilities, &cq, &cq)?;
+//! let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
+//! let qp = pd.create_queue_pair(&options)?;
 //! println!("queue pair {}, region at {:#x} with key {}", qp.qpn(), region.address(), region.key());
 //! # Ok(())
 //! # }
@@ -19,15 +20,18 @@ mod completion_queue;
 mod context;
 mod queue_pair;
 mod region;
+mod shared_receive_queue;
 
 pub use completion_queue::{CompletionChannel, CompletionQueue};
-pub use context::{AddressVector, Context, OpenError, OpenOptions, PathError, ProtectionDomain};
+pub use context::{AddressVector, Context, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions};
 pub use queue_pair::QueuePair;
 pub use region::{MemoryRegion, MemoryWindow};
+pub use shared_receive_queue::SharedReceiveQueue;
 
 pub use crate::memory::{Access, AccessError, MapError, WindowBinding};
 pub use crate::transport::{
-    Capabilities, Completion, CompletionKind, CreateError, Data, Event, MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify,
-    PostError, QpAttributes, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList, State, Status,
+    Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
+    MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify, Path, PostError, QpAttributes, ReceiveRequest, Remote,
+    SendOperation, SendRequest, Service, Sge, SgeList, SrqError, State, Status,
 };
-pub use crate::wire::{Key, PathMtu, Psn, Qpn, RnrTimer};
+pub use crate::wire::{Key, PathMtu, Psn, QKey, Qpn, RnrTimer};

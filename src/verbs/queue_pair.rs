@@ -1,23 +1,19 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::transport::{ModifyError, PostError, QpAttributes, ReceiveRequest, SendRequest, State};
+use crate::transport::{Counters, ModifyError, PostError, QpAttributes, ReceiveRequest, SendRequest, State};
 use crate::wire::{Psn, Qpn};
 
-use super::CompletionQueue;
-
-/// A reliably connected queue pair. Dropping it destroys it.
+/// A queue pair. Dropping it destroys it, after sending what it owes its peer.
 #[derive(Debug)]
 pub struct QueuePair {
     engine: Arc<Engine>,
     qpn: Qpn,
-    /// The rings outlive the queue pair that fills them.
-    _completion_queues: [Arc<crate::transport::CompletionQueue>; 2],
 }
 
 impl QueuePair {
-    pub(super) fn new(engine: Arc<Engine>, qpn: Qpn, send: &CompletionQueue, receive: &CompletionQueue) -> QueuePair {
-        QueuePair { engine, qpn, _completion_queues: [send.ring().clone(), receive.ring().clone()] }
+    pub(super) fn new(engine: Arc<Engine>, qpn: Qpn) -> QueuePair {
+        QueuePair { engine, qpn }
     }
 
     /// Its number.
@@ -33,6 +29,11 @@ impl QueuePair {
     /// The PSN that the next send request will take, and the next one expected from the peer.
     pub fn psns(&self) -> (Psn, Psn) {
         self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map(|qp| qp.psns()).unwrap_or_default())
+    }
+
+    /// What happened on it, by name.
+    pub fn counters(&self) -> Counters {
+        self.engine.with(|core, _| core.endpoint.queue_pair_counters(self.qpn).unwrap_or_default())
     }
 
     /// Changes state and attributes (IBTA 11.2.5.2).

@@ -10,8 +10,8 @@ use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory, Pd};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, ReceiveRequest,
-    Remote, SendOperation, SendRequest, Sge, State, Status,
+    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
+    ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
 
@@ -92,7 +92,10 @@ impl Pair {
             let key = endpoint.memory().register(pd, memory.clone(), access);
             let cq = Arc::new(CompletionQueue::new(4096, || {}));
             let capabilities = Capabilities { max_send_requests: 1024, max_receive_requests: 1024 };
-            let qpn = endpoint.create_queue_pair(pd, capabilities, cq.clone(), cq.clone()).unwrap();
+            let (send_cq, receive_cq) = (cq.clone(), cq.clone());
+            let init =
+                QueuePairInit { service: Service::Rc, pd, capabilities, send_cq, receive_cq, srq: None, path_mtu };
+            let qpn = endpoint.create_queue_pair(init).unwrap();
             Node { endpoint, memory, key, pd, qpn, cq }
         });
         let random = ChaCha8Rng::seed_from_u64(seed);
@@ -108,7 +111,13 @@ impl Pair {
                 hop_limit: 64,
                 flow_label: 0,
             };
-            let init = QpAttributes { state: Some(State::Init), access: Some(access), ..Default::default() };
+            let init = QpAttributes {
+                state: Some(State::Init),
+                p_key_index: Some(0),
+                port: Some(1),
+                access: Some(access),
+                ..Default::default()
+            };
             let to_receive = QpAttributes {
                 state: Some(State::ReadyToReceive),
                 path: Some(Path { flow, hop: Hop(peer as u32) }),
@@ -171,7 +180,7 @@ impl Pair {
     }
 
     pub fn counters(&self, side: Side) -> Counters {
-        *self.nodes[side as usize].endpoint.counters()
+        self.nodes[side as usize].endpoint.counters()
     }
 
     pub fn event(&mut self, side: Side) -> Option<Event> {
@@ -193,7 +202,11 @@ impl Pair {
     }
 
     pub fn set_rnr_retry(&mut self, side: Side, count: u8) {
+        // It may be changed only while the send queue is drained.
+        let state = |state| QpAttributes { state: Some(state), ..Default::default() };
+        self.modify(side, &state(State::SendQueueDrained));
         self.modify(side, &QpAttributes { rnr_retry: Some(count), ..Default::default() });
+        self.modify(side, &state(State::ReadyToSend));
     }
 
     fn modify(&mut self, side: Side, attributes: &QpAttributes) {

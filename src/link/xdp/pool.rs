@@ -32,6 +32,9 @@ pub(super) const CHUNK_CAPACITY: usize = CHUNK_BYTES - HEADROOM_BYTES;
 /// The tail's chunk number in the token of a frame that has none.
 const NO_CHUNK: u32 = u32::MAX;
 
+/// What [`Pool::new`] makes: the pool, the UMEM to bind sockets to, and the descriptors of all chunks by number.
+pub(super) type Memory = (Arc<Pool>, Umem, Box<[FrameDesc]>);
+
 /// The UMEM and the chunks that were given back to it.
 pub(super) struct Pool {
     umem: Umem,
@@ -51,14 +54,13 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Makes a UMEM of `receive_chunks` chunks to receive into and `pairs` pairs of chunks to send from; returns the
-    /// descriptors of all chunks, by number.
+    /// Makes a UMEM of `receive_chunks` chunks to receive into and `pairs` pairs of chunks to send from.
     pub(super) fn new(
         receive_chunks: u32,
         pairs: u32,
         fill: QueueSize,
         completion: QueueSize,
-    ) -> Result<(Arc<Pool>, Umem, Box<[FrameDesc]>), UmemCreateError> {
+    ) -> Result<Memory, UmemCreateError> {
         let config = UmemConfig::builder()
             .frame_size(FrameSize::new(CHUNK_BYTES as u32).expect("4096 is a frame size"))
             .fill_queue_size(fill)

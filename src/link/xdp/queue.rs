@@ -151,22 +151,23 @@ impl Queue {
     ///
     /// # Errors
     /// What the kernel says when it will not send at all: the interface is gone, for example.
-    pub(super) fn kick(&mut self) -> io::Result<()> {
+    pub(super) fn kick(&mut self) -> io::Result<u32> {
         self.submit();
         let mut pending = self.pending();
         while pending > 0 && (!self.need_wakeup || self.tx.needs_wakeup()) {
             self.tx.wakeup()?;
             let left = self.pending();
             if left >= pending {
-                break;
+                return Ok(left);
             }
             pending = left;
         }
-        Ok(())
+        // A driver that needs no waking takes the rest by itself.
+        Ok(0)
     }
 
     /// Descriptors that the kernel has not taken yet.
-    pub(super) fn pending(&mut self) -> u32 {
+    fn pending(&mut self) -> u32 {
         self.transmit_ring - self.tx.nb_free_exact()
     }
 

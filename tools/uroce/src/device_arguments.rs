@@ -1,4 +1,7 @@
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
+use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{AttachMode, XdpOptions};
 use uroce::verbs::{Context, OpenError, OpenOptions};
 
@@ -16,6 +19,14 @@ pub struct DeviceArguments {
     /// Where the XDP program is attached; default: native, and where the driver cannot, skb
     #[arg(long, value_enum, env = "UROCE_XDP_MODE")]
     pub xdp_mode: Option<XdpMode>,
+
+    /// Write every frame to this file: pcap, or pcapng by its suffix (tcpdump cannot see AF_XDP frames)
+    #[arg(long, value_name = "FILE", env = "UROCE_CAPTURE")]
+    pub capture: Option<PathBuf>,
+
+    /// Do harm on purpose: loss=0.01,dup=0.01,reorder=0.01,delay=2ms,corrupt=0.001,direction=tx|rx|both,seed=7
+    #[arg(long, value_name = "LIST", env = "UROCE_FAULT")]
+    pub fault: Option<FaultSpec>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,6 +51,11 @@ impl DeviceArguments {
             XdpMode::Native => AttachMode::Native,
             XdpMode::Skb => AttachMode::Skb,
         });
-        Context::open(&OpenOptions { device: self.device.clone(), xdp: XdpOptions { mode, ..XdpOptions::default() } })
+        Context::open(&OpenOptions {
+            device: self.device.clone(),
+            xdp: XdpOptions { mode, ..XdpOptions::default() },
+            capture: self.capture.clone(),
+            faults: self.fault,
+        })
     }
 }

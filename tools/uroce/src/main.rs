@@ -1,10 +1,12 @@
-//! The `uroce` command line: a small dispatcher, one file a subcommand.
+//! `uroce`: the command line. A small dispatcher, one file a subcommand.
 //!
 //! Results go to stdout, progress and errors to stderr. Exit status: 0 success, 1 failure, 2 usage.
 
+mod decode;
 mod device_arguments;
 mod devices;
 mod pingpong;
+mod report;
 
 use std::process::ExitCode;
 
@@ -20,6 +22,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Decode(decode::Arguments),
     Devices(devices::Arguments),
     Pingpong(pingpong::Arguments),
 }
@@ -29,14 +32,12 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
     };
-    match result {
-        Ok(status) => status,
-        Err(error) => {
-            eprintln!("uroce: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    result.unwrap_or_else(|error| {
+        eprintln!("uroce: {error}");
+        ExitCode::FAILURE
+    })
 }

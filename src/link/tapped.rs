@@ -1,0 +1,408 @@
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use super::fault::{Corruption, Fate, FaultEngine, FaultSpec, HoldQueue};
+use super::{Capture, EthernetHeader, Hop, HopError, Link};
+use crate::frame::{Frame, FrameBytes};
+use crate::pcap::{Direction, Record};
+use crate::time::Instant;
+use crate::wire::Bth;
+
+/// Frames that wait in each direction at the most; more are dropped, as a full queue in a network does. At 4 KiB each
+/// they take 16 MiB, and they are 2 ms of a link at 2 Mpps.
+const HELD_FRAMES_MAX: usize = 4096;
+
+/// What a capture remarks on a frame whose next hop has no Ethernet address yet; the addresses in it are zero.
+const UNRESOLVED: &str = "next hop unresolved";
+
+/// A link with a capture of it, faults on it, or both.
+///
+/// The capture is taken where a network interface would see the frames: sent ones behind the faults (a lost one is
+/// recorded, and marked as such, although it does not leave; a delayed one when it leaves; a corrupted one as it
+/// leaves), received ones before them, as they arrive. pcapng files carry the marks; pcap has no place for them.
+///
+/// Without faults it costs one comparison a frame and direction, and with a capture one copy. Faults copy and allocate:
+/// they are for tests.
+///
+/// A packet that a fault holds back leaves its transmit buffer lent, so [`transmit`](Link::transmit) and
+/// [`flush`](Link::flush) may overwrite a buffer that was lent and not sent; whoever holds it writes it anew.
+pub struct Tapped<L> {
+    inner: L,
+    capture: Option<Capture>,
+    faults: Option<Box<Faults>>,
+}
+
+struct Faults {
+    engine: FaultEngine,
+    sent: HoldQueue<Sent>,
+    /// Those whose wait is over, and for which there was no buffer.
+    sent_ready: VecDeque<Sent>,
+    received: HoldQueue<(Frame, Fate)>,
+    /// Those whose wait is over, and that went beyond the budget.
+    received_ready: VecDeque<Frame>,
+    arrived: Vec<Frame>,
+    sent_counters: Counters,
+    received_counters: Counters,
+}
+
+/// A packet that comes later than it was given to us.
+struct Sent {
+    packet: Vec<u8>,
+    hop: Hop,
+    fate: Fate,
+    is_copy: bool,
+}
+
+/// What became of the frames of one direction. `entered + duplicated = left + lost + overflowed + those held`.
+#[derive(Default)]
+struct Counters {
+    entered: u64,
+    left: u64,
+    lost: u64,
+    duplicated: u64,
+    corrupted: u64,
+    delayed: u64,
+    reordered: u64,
+    overflowed: u64,
+}
+
+impl Counters {
+    fn count(&mut self, fate: &Fate) {
+        self.entered += 1;
+        self.lost += u64::from(fate.is_lost);
+        self.duplicated += u64::from(fate.is_duplicated);
+        self.corrupted += u64::from(fate.corruption.is_some());
+        self.delayed += u64::from(!fate.delay.is_zero());
+        self.reordered += u64::from(fate.overtaken_by > 0);
+    }
+
+    /// A frame, and its double if it was to have one, found no place to wait.
+    fn overflow(&mut self, fate: &Fate) {
+        self.overflowed += 1 + u64::from(fate.is_duplicated);
+    }
+}
+
+impl<L: Link> Tapped<L> {
+    /// Puts a capture and faults around `inner`. A specification that lets nothing happen costs nothing.
+    pub fn new(inner: L, capture: Option<Capture>, faults: Option<FaultSpec>) -> Tapped<L> {
+        let does_something = |spec: &FaultSpec| {
+            let delays = !spec.delay.is_zero() && spec.delay_share > 0.0;
+            spec.loss + spec.duplicate + spec.reorder + spec.corrupt > 0.0 || delays
+        };
+        let faults = faults.filter(does_something).map(|spec| {
+            Box::new(Faults {
+                engine: FaultEngine::new(spec),
+                sent: HoldQueue::new(HELD_FRAMES_MAX),
+                sent_ready: VecDeque::new(),
+                received: HoldQueue::new(HELD_FRAMES_MAX),
+                received_ready: VecDeque::new(),
+                arrived: Vec::new(),
+                sent_counters: Counters::default(),
+                received_counters: Counters::default(),
+            })
+        });
+        Tapped { inner, capture, faults }
+    }
+
+    /// The link itself.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// The link itself.
+    pub fn inner_mut(&mut self) -> &mut L {
+        &mut self.inner
+    }
+
+    /// The capture, if one is taken.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
+    }
+
+    /// Sends the packet in the lent buffer, and records it.
+    fn send(&mut self, now: Instant, len: usize, hop: Hop, comment: &str) {
+        if self.capture.is_some() {
+            record_sent(&mut self.inner, self.capture.as_mut(), now, len, hop, comment);
+        }
+        self.inner.transmit(now, len, hop);
+    }
+
+    /// Sends packets that waited, as far as there are buffers.
+    fn release_sent(&mut self, now: Instant) {
+        while let Some(faults) = &mut self.faults {
+            if faults.sent_ready.is_empty() {
+                let Some(sent) = faults.sent.release(now) else { return };
+                if sent.fate.is_duplicated {
+                    let copy = Sent { packet: sent.packet.clone(), is_copy: true, ..sent };
+                    faults.sent_ready.extend([sent, copy]);
+                } else {
+                    faults.sent_ready.push_back(sent);
+                }
+            }
+            let Some(buffer) = self.inner.transmit_buffer() else { return };
+            let Some(sent) = faults.sent_ready.pop_front() else { return };
+            buffer[..sent.packet.len()].copy_from_slice(&sent.packet);
+            faults.sent_counters.left += 1;
+            self.send(now, sent.packet.len(), sent.hop, &mark(&sent.fate, sent.is_copy));
+        }
+    }
+}
+
+/// The remark on a frame.
+fn mark(fate: &Fate, is_copy: bool) -> String {
+    if is_copy { format!("{fate} (copy)") } else { fate.to_string() }
+}
+
+fn record_sent<L: Link>(
+    inner: &mut L,
+    capture: Option<&mut Capture>,
+    now: Instant,
+    len: usize,
+    hop: Hop,
+    comment: &str,
+) {
+    let Some(capture) = capture else { return };
+    let header = inner.ethernet_header(hop);
+    let joined;
+    let comment = match (header, comment) {
+        (Some(_), comment) => comment,
+        (None, "") => UNRESOLVED,
+        (None, comment) => {
+            joined = format!("{comment}; {UNRESOLVED}");
+            &joined
+        }
+    };
+    let header = header.unwrap_or(EthernetHeader::new([0; 6], [0; 6], None));
+    let Some(packet) = inner.transmit_buffer() else { return };
+    let packet = &packet[..len];
+    let mut bytes = [0; EthernetHeader::BYTES_MAX];
+    header.write(&mut bytes, packet.first().map_or(4, |first| first >> 4));
+    capture.record(Record {
+        time: now,
+        direction: Direction::Sent,
+        parts: &[&bytes[..header.len()], packet],
+        comment: (!comment.is_empty()).then_some(comment),
+    });
+}
+
+fn record_received(capture: Option<&mut Capture>, now: Instant, bytes: FrameBytes<'_>, comment: &str) {
+    let Some(capture) = capture else { return };
+    capture.record(Record {
+        time: now,
+        direction: Direction::Received,
+        parts: &[bytes.head, bytes.tail],
+        comment: (!comment.is_empty()).then_some(comment),
+    });
+}
+
+/// Flips bits from the BTH to the end of a packet that begins with its IP header; anywhere where that is unclear. Byte 4
+/// of the BTH is left alone: routers may change it, the ICRC leaves it out, and nobody would notice.
+fn corrupt(packet: &mut [u8], corruption: &Corruption) {
+    let start = match packet.first().map(|first| first >> 4) {
+        Some(4) => 20 + 8,
+        Some(6) => 40 + 8,
+        _ => 0,
+    };
+    if packet.len() < start + Bth::BYTES {
+        return corruption.apply(packet);
+    }
+    let ib = &mut packet[start..];
+    let last = ib.len() - 1;
+    ib.swap(4, last);
+    corruption.apply(&mut ib[..last]);
+    ib.swap(4, last);
+}
+
+/// As [`corrupt`], in an Ethernet frame.
+fn corrupt_frame(frame: &mut [u8], corruption: &Corruption) {
+    let ip = if frame.len() > 18 && matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8]) { 18 } else { 14 };
+    match frame.get_mut(ip..) {
+        Some(packet) => corrupt(packet, corruption),
+        None => corruption.apply(frame),
+    }
+}
+
+impl Faults {
+    /// Lets the fate of a frame that has just arrived come true.
+    fn arrive(&mut self, now: Instant, frame: Frame, fate: Fate) {
+        self.received_counters.count(&fate);
+        if fate.is_lost {
+            return;
+        }
+        let mut frame = frame;
+        if fate.corruption.is_some() || fate.is_held() {
+            // In memory of its own: the link's own is scarce, and others may not write to it.
+            let mut bytes = frame.bytes().to_vec();
+            if let Some(corruption) = &fate.corruption {
+                corrupt_frame(&mut bytes, corruption);
+            }
+            frame = Frame::from_vec(bytes);
+        }
+        if fate.is_held() {
+            if self.received.hold(now, &fate, (frame, fate)).is_err() {
+                self.received_counters.overflow(&fate);
+            }
+            return;
+        }
+        self.pass(frame, &fate);
+        self.received.overtake();
+        self.release_received(now);
+    }
+
+    fn release_received(&mut self, now: Instant) {
+        while let Some((frame, fate)) = self.received.release(now) {
+            self.pass(frame, &fate);
+        }
+    }
+
+    fn pass(&mut self, frame: Frame, fate: &Fate) {
+        let copy = fate.is_duplicated.then(|| Frame::from_vec(frame.bytes().to_vec()));
+        self.received_ready.push_back(frame);
+        self.received_ready.extend(copy);
+    }
+}
+
+impl<L: Link> Link for Tapped<L> {
+    fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
+        let before = frames.len();
+        let Some(faults) = &mut self.faults else {
+            let count = self.inner.receive(now, frames, budget);
+            if self.capture.is_some() {
+                frames[before..].iter().for_each(|f| record_received(self.capture.as_mut(), now, f.bytes(), ""));
+            }
+            return count;
+        };
+        faults.release_received(now);
+        let wanted = budget.saturating_sub(faults.received_ready.len());
+        let mut arrived = std::mem::take(&mut faults.arrived);
+        self.inner.receive(now, &mut arrived, wanted);
+        for frame in arrived.drain(..) {
+            let fate = faults.engine.decide(Direction::Received);
+            record_received(self.capture.as_mut(), now, frame.bytes(), &fate.to_string());
+            faults.arrive(now, frame, fate);
+        }
+        faults.arrived = arrived;
+        let count = budget.min(faults.received_ready.len());
+        faults.received_counters.left += count as u64;
+        frames.extend(faults.received_ready.drain(..count));
+        count
+    }
+
+    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
+        self.inner.transmit_buffer()
+    }
+
+    fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
+        let Some(faults) = &mut self.faults else { return self.send(now, len, hop, "") };
+        let fate = faults.engine.decide(Direction::Sent);
+        faults.sent_counters.count(&fate);
+        if fate.is_nothing() {
+            faults.sent_counters.left += 1;
+            faults.sent.overtake();
+            self.send(now, len, hop, "");
+            return self.release_sent(now);
+        }
+        if fate.is_lost {
+            record_sent(&mut self.inner, self.capture.as_mut(), now, len, hop, &fate.to_string());
+            return;
+        }
+        let packet = &mut self.inner.transmit_buffer().expect("transmit follows transmit_buffer")[..len];
+        if let Some(corruption) = &fate.corruption {
+            corrupt(packet, corruption);
+        }
+        let copy = (fate.is_held() || fate.is_duplicated).then(|| packet.to_vec());
+        let sent = copy.map(|packet| Sent { packet, hop, fate, is_copy: !fate.is_held() });
+        if fate.is_held() {
+            if let Some(sent) = sent
+                && faults.sent.hold(now, &fate, sent).is_err()
+            {
+                faults.sent_counters.overflow(&fate);
+                record_sent(&mut self.inner, self.capture.as_mut(), now, len, hop, "fault: lost, too many held");
+            }
+        } else {
+            faults.sent_counters.left += 1;
+            faults.sent.overtake();
+            faults.sent_ready.extend(sent);
+            self.send(now, len, hop, &fate.to_string());
+        }
+        self.release_sent(now);
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.release_sent(now);
+        self.inner.flush(now);
+        if let Some(capture) = &mut self.capture {
+            capture.poll(now);
+        }
+    }
+
+    fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
+        self.inner.hop(source, destination)
+    }
+
+    fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
+        self.inner.ethernet_header(hop)
+    }
+
+    fn max_packet_bytes(&self) -> usize {
+        self.inner.max_packet_bytes()
+    }
+
+    fn poll_fds(&self) -> Vec<RawFd> {
+        self.inner.poll_fds()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let capture = self.capture.as_ref().and_then(Capture::poll_timeout);
+        let faults = self.faults.as_ref().and_then(|faults| {
+            // Packets for which there was no buffer go when the link has sent others, which wakes nobody.
+            if !faults.received_ready.is_empty() || !faults.sent_ready.is_empty() {
+                return Some(Instant::ZERO);
+            }
+            [faults.sent.poll_timeout(), faults.received.poll_timeout()].into_iter().flatten().min()
+        });
+        [self.inner.poll_timeout(), capture, faults].into_iter().flatten().min()
+    }
+
+    fn mode(&self) -> String {
+        self.inner.mode()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.inner.counters();
+        if let Some(capture) = &self.capture {
+            let (frames, missed) = capture.frames();
+            counters.extend([("capture_frames", frames), ("capture_missed", missed)]);
+        }
+        if let Some(faults) = &self.faults {
+            let (tx, rx) = (&faults.sent_counters, &faults.received_counters);
+            // A frame whose double is still to be made counts as two, as it will leave.
+            let waiting = |c: &Counters| c.entered + c.duplicated - c.left - c.lost - c.overflowed;
+            counters.extend([
+                ("fault_tx_entered", tx.entered),
+                ("fault_tx_left", tx.left),
+                ("fault_tx_lost", tx.lost),
+                ("fault_tx_duplicated", tx.duplicated),
+                ("fault_tx_corrupted", tx.corrupted),
+                ("fault_tx_delayed", tx.delayed),
+                ("fault_tx_reordered", tx.reordered),
+                ("fault_tx_overflowed", tx.overflowed),
+                ("fault_tx_held", waiting(tx)),
+                ("fault_rx_entered", rx.entered),
+                ("fault_rx_left", rx.left),
+                ("fault_rx_lost", rx.lost),
+                ("fault_rx_duplicated", rx.duplicated),
+                ("fault_rx_corrupted", rx.corrupted),
+                ("fault_rx_delayed", rx.delayed),
+                ("fault_rx_reordered", rx.reordered),
+                ("fault_rx_overflowed", rx.overflowed),
+                ("fault_rx_held", waiting(rx)),
+            ]);
+        }
+        counters
+    }
+}
+
+#[cfg(test)]
+mod tests;

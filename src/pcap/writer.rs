@@ -1,0 +1,219 @@
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use pcap_file::pcap::PcapHeader;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
+use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
+
+use super::Direction;
+use crate::time::{Duration, Instant};
+
+/// The snap length that the header promises: frames are kept whole. 256 KiB is libpcap's `MAXIMUM_SNAPLEN`.
+const SNAP_BYTES: u32 = 256 << 10;
+
+/// Bytes that are gathered before the file is written to: some 200 full frames at a path MTU of 1024.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// The longest that a frame stays in the buffer, as long as [`Writer::poll`] is called.
+const FLUSH_AFTER: Duration = Duration::from_millis(100);
+
+/// The most that the 16-bit length of a pcapng option can say, padding aside.
+const COMMENT_BYTES_MAX: usize = 65_532;
+
+/// The kinds of file that can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// pcap with nanoseconds; it has no place for directions and comments.
+    Pcap,
+    /// pcapng with nanoseconds.
+    Pcapng,
+}
+
+impl Format {
+    /// pcapng for names that end in `.pcapng` (in any case), pcap for all others.
+    pub fn of(path: &Path) -> Format {
+        let is_pcapng = path.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("pcapng"));
+        if is_pcapng { Format::Pcapng } else { Format::Pcap }
+    }
+}
+
+/// A frame to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// When, in nanoseconds since the Unix epoch.
+    pub time: Instant,
+    /// Which way.
+    pub direction: Direction,
+    /// The frame from the Ethernet header on, in parts that follow each other.
+    pub parts: &'a [&'a [u8]],
+    /// A remark on it; what goes beyond 65,532 bytes is left out.
+    pub comment: Option<&'a str>,
+}
+
+/// Writes a capture while a program runs: what is written is gathered and reaches the file when enough of it is there,
+/// when [`poll`](Writer::poll) finds it old enough, and when the writer is dropped.
+///
+/// A child of `fork` that drops its copy writes nothing.
+pub struct Writer<W: Write> {
+    encoder: Encoder,
+    buffer: Buffer<W>,
+    /// The frame put together, and again for the next.
+    frame: Vec<u8>,
+    oldest: Option<Instant>,
+}
+
+enum Encoder {
+    Pcap,
+    Pcapng(PcapNgWriter<Vec<u8>>),
+}
+
+struct Buffer<W: Write> {
+    sink: W,
+    bytes: Vec<u8>,
+    process: u32,
+}
+
+impl Writer<File> {
+    /// Creates the file, or empties it; its suffix tells the format, as [`Format::of`] says.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create(path: &Path) -> io::Result<Writer<File>> {
+        Writer::new(File::create(path)?, Format::of(path))
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes a file header to `sink`.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    pub fn new(sink: W, format: Format) -> io::Result<Writer<W>> {
+        let mut bytes = Vec::with_capacity(BUFFER_BYTES);
+        let encoder = match format {
+            Format::Pcap => {
+                let header = PcapHeader {
+                    endianness: Endianness::Little,
+                    ts_resolution: TsResolution::NanoSecond,
+                    snaplen: SNAP_BYTES,
+                    datalink: DataLink::ETHERNET,
+                    ..PcapHeader::default()
+                };
+                header.write_to(&mut bytes).map_err(to_io)?;
+                Encoder::Pcap
+            }
+            Format::Pcapng => {
+                let mut writer = PcapNgWriter::with_endianness(bytes, Endianness::Little).map_err(to_io)?;
+                let interface = InterfaceDescriptionBlock {
+                    linktype: DataLink::ETHERNET,
+                    snaplen: SNAP_BYTES,
+                    options: vec![InterfaceDescriptionOption::IfTsResol(9)],
+                };
+                writer.write_pcapng_block(interface).map_err(to_io)?;
+                bytes = std::mem::take(writer.get_mut());
+                Encoder::Pcapng(writer)
+            }
+        };
+        let mut buffer = Buffer { sink, bytes, process: std::process::id() };
+        buffer.flush()?;
+        Ok(Writer { encoder, buffer, frame: Vec::new(), oldest: None })
+    }
+
+    /// Writes one frame.
+    ///
+    /// # Errors
+    /// Those of the file; the frames gathered so far are lost then.
+    pub fn write(&mut self, record: Record<'_>) -> io::Result<()> {
+        self.frame.clear();
+        record.parts.iter().for_each(|part| self.frame.extend_from_slice(part));
+        let len = self.frame.len() as u32;
+        let ns = record.time.as_ns();
+        match &mut self.encoder {
+            Encoder::Pcap => {
+                // 32 bits of seconds: until the year 2106.
+                let header = [(ns / 1_000_000_000) as u32, (ns % 1_000_000_000) as u32, len, len];
+                header.iter().for_each(|word| self.buffer.bytes.extend_from_slice(&word.to_le_bytes()));
+                self.buffer.bytes.extend_from_slice(&self.frame);
+            }
+            Encoder::Pcapng(writer) => {
+                let flags = match record.direction {
+                    Direction::Received => 1,
+                    Direction::Sent => 2,
+                };
+                let mut options = vec![EnhancedPacketOption::Flags(flags)];
+                let comment = record.comment.map(|text| &text[..text.floor_char_boundary(COMMENT_BYTES_MAX)]);
+                options.extend(comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text))));
+                let packet = EnhancedPacketBlock {
+                    interface_id: 0,
+                    timestamp: Duration::from_nanos(ns),
+                    original_len: len,
+                    data: Cow::Borrowed(&self.frame),
+                    options,
+                };
+                std::mem::swap(writer.get_mut(), &mut self.buffer.bytes);
+                let written = writer.write_block(&packet.into_block()).map_err(to_io);
+                std::mem::swap(writer.get_mut(), &mut self.buffer.bytes);
+                written?;
+            }
+        }
+        self.oldest.get_or_insert(record.time);
+        // A frame more than full: the buffer keeps its size.
+        if self.buffer.bytes.len() + (16 << 10) > BUFFER_BYTES {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    /// Writes what was gathered to the file, when the oldest of it is older than 100 ms.
+    ///
+    /// # Errors
+    /// Those of the file; the frames gathered so far are lost then.
+    pub fn poll(&mut self, now: Instant) -> io::Result<()> {
+        match self.poll_timeout() {
+            Some(due) if due <= now => self.flush(),
+            _ => Ok(()),
+        }
+    }
+
+    /// When [`poll`](Writer::poll) will have something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.oldest.map(|oldest| oldest + FLUSH_AFTER)
+    }
+
+    /// Writes everything to the file.
+    ///
+    /// # Errors
+    /// Those of the file; the frames gathered so far are lost then.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.oldest = None;
+        self.buffer.flush()
+    }
+}
+
+impl<W: Write> Buffer<W> {
+    fn flush(&mut self) -> io::Result<()> {
+        let written = self.sink.write_all(&self.bytes).and_then(|()| self.sink.flush());
+        self.bytes.clear();
+        written
+    }
+}
+
+impl<W: Write> Drop for Buffer<W> {
+    fn drop(&mut self) {
+        if std::process::id() == self.process {
+            // Nobody is left to be told.
+            let _ = self.flush();
+        }
+    }
+}
+
+fn to_io(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other.to_string()),
+    }
+}

@@ -1,0 +1,90 @@
+use crate::frame::FrameBytes;
+use crate::wire::{IpHeader, Packet, QKey};
+
+use super::Status;
+use super::attributes::QpAttributes;
+use super::completion::Completion;
+use super::endpoint::Event;
+use super::inbound::{Inbound, complete_receive};
+use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
+use super::work::{scatter, total};
+
+/// Bytes before a datagram's payload in the receive buffer: the global routing header (IBTA 11.4.1.2), or what stands
+/// for it.
+pub(super) const GRH_BYTES: u32 = 40;
+
+/// The receiving side of a datagram queue pair (IBTA 9.8.3): every packet is a message, and nothing is answered.
+#[derive(Debug, Default)]
+pub(super) struct DatagramResponder {
+    /// For its receive queue; datagrams are never WRITEs.
+    pub inbound: Inbound,
+    q_key: QKey,
+}
+
+impl DatagramResponder {
+    pub fn configure(&mut self, attributes: &QpAttributes) {
+        self.q_key = attributes.q_key.unwrap_or(self.q_key);
+    }
+
+    pub fn q_key(&self) -> QKey {
+        self.q_key
+    }
+
+    /// Takes a datagram: the routing header and the payload into the oldest receive request. One that does not fit, or
+    /// finds no request, is dropped, and the request stays.
+    pub fn handle_request(
+        &mut self,
+        packet: &Packet<'_>,
+        ip: &IpHeader<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let Some(deth) = packet.deth() else { return Ok(()) };
+        if deth.q_key() != self.q_key {
+            cx.counters.bad_q_key += 1;
+            return Ok(());
+        }
+        let payload = packet.payload();
+        if payload.len() > identity.path_mtu.bytes() {
+            cx.counters.dropped_message += 1;
+            return Ok(());
+        }
+        let pd = self.inbound.pd(identity, cx);
+        let Some(request) = self.inbound.take(cx) else {
+            cx.counters.dropped_message += 1;
+            return Ok(());
+        };
+        let len = GRH_BYTES + payload.len() as u32;
+        if u64::from(len) > total(&request.sges) {
+            cx.counters.dropped_message += 1;
+            self.inbound.put_back(request);
+            return Ok(());
+        }
+        let grh = routing_header(ip);
+        let placed = scatter(cx.memory, pd, &request.sges, 0, FrameBytes::from(&grh[..]))
+            .and_then(|()| scatter(cx.memory, pd, &request.sges, GRH_BYTES, payload));
+        if placed.is_err() {
+            complete_receive(&request, Status::LocalProtection, identity, cx);
+            push_event(cx, Event::AccessError(identity.qpn));
+            return Err(Fatal);
+        }
+        let completion = Completion {
+            immediate: packet.imm_dt().map(|imm| imm.data()),
+            source_qpn: deth.source(),
+            has_grh: true,
+            ..Completion::receive(request.wr_id, identity.qpn, len)
+        };
+        identity.complete_receive(completion, packet.bth().solicited(), cx);
+        Ok(())
+    }
+}
+
+/// The IPv6 header; or zeros and the IPv4 header behind them, as rxe and RNICs place it (IBTA Annex A17.4.5.2).
+fn routing_header(ip: &IpHeader<'_>) -> [u8; GRH_BYTES as usize] {
+    let mut header = [0; GRH_BYTES as usize];
+    match ip {
+        IpHeader::V4(ip) => header[20..].copy_from_slice(&ip.slice()[..20]),
+        IpHeader::V6(ip) => header.copy_from_slice(ip.slice()),
+    }
+    header
+}

@@ -1,0 +1,249 @@
+use crate::memory::{Access, AccessError, Pd};
+use crate::wire::{Key, NakCode, Operation, Packet, Position, Reth};
+
+use super::completion::{Completion, CompletionKind, Status};
+use super::endpoint::Event;
+use super::queue_pair::{Identity, MAX_MESSAGE_BYTES, Surroundings, push_event};
+use super::receive_queue::ReceiveQueue;
+use super::work::{ReceiveRequest, scatter, total};
+
+/// SENDs and WRITEs coming in on a connected queue pair, packet by packet: what RC and UC have in common.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    pub queue: ReceiveQueue,
+    /// What the peer may do.
+    pub access: Access,
+    /// The message that is coming in, between its first and its last packet.
+    message: Option<Incoming>,
+    /// A receive request that was taken for a message which was then abandoned: the next one's.
+    spare: Option<ReceiveRequest>,
+}
+
+/// Large because of the SEND's request, but there is one a queue pair, and boxing it would allocate for each message.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)]
+enum Incoming {
+    Send { request: ReceiveRequest, received: u32 },
+    Write { key: Key, address: u64, rest: u32, total: u32 },
+}
+
+/// Why a request is refused.
+pub(super) enum Refusal {
+    /// No receive request: come back later. Nothing happened.
+    NotReady,
+    /// A NAK, and our own queue pair goes to the error state too (IBTA 9.7.5.2.8). The status is that of the receive
+    /// request in use, if one is.
+    Nak(NakCode, Status),
+}
+
+impl Refusal {
+    pub const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, Status::RemoteInvalidRequest);
+    pub const ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccessError, Status::LocalAccess);
+    /// Our own receive request names memory that is not there.
+    pub const OWN_FAULT: Refusal = Refusal::Nak(NakCode::RemoteOperationalError, Status::LocalProtection);
+}
+
+impl From<AccessError> for Refusal {
+    fn from(_: AccessError) -> Refusal {
+        Refusal::ACCESS
+    }
+}
+
+impl Inbound {
+    /// Takes a receive request, and tells when a shared queue has become short.
+    pub fn take(&mut self, cx: &mut Surroundings<'_>) -> Option<ReceiveRequest> {
+        if let Some(spare) = self.spare.take() {
+            return Some(spare);
+        }
+        let (request, below) = self.queue.take(cx.shared);
+        if let Some(srq) = below {
+            push_event(cx, Event::SrqLimit(srq));
+        }
+        request
+    }
+
+    /// Gives a request back that was not used after all: the next message's.
+    pub fn put_back(&mut self, request: ReceiveRequest) {
+        self.spare = Some(request);
+    }
+
+    /// The domain of the receive requests' keys.
+    pub fn pd(&self, identity: &Identity, cx: &Surroundings<'_>) -> Pd {
+        match self.queue {
+            ReceiveQueue::Own(_) => identity.pd,
+            ReceiveQueue::Shared(srq) => cx.shared.pd(srq).unwrap_or(identity.pd),
+        }
+    }
+
+    /// Reports the receive request of the message that is coming in, if it is a SEND.
+    pub fn fail_message(&mut self, status: Status, identity: &Identity, cx: &mut Surroundings<'_>) {
+        if let Some(Incoming::Send { request, .. }) = self.message.take() {
+            complete_receive(&request, status, identity, cx);
+        }
+    }
+
+    /// Forgets the message that is coming in; its receive request, if any, is for the next one.
+    pub fn abandon_message(&mut self) {
+        if let Some(Incoming::Send { request, .. }) = self.message.take() {
+            self.put_back(request);
+        }
+    }
+
+    /// Reports all receive requests as flushed. Those of a shared queue stay there.
+    pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
+        self.fail_message(Status::WrFlush, identity, cx);
+        let spare = self.spare.take();
+        let own = match &mut self.queue {
+            ReceiveQueue::Own(queue) => std::mem::take(queue),
+            ReceiveQueue::Shared(_) => Default::default(),
+        };
+        for request in spare.into_iter().chain(own) {
+            complete_receive(&request, Status::WrFlush, identity, cx);
+        }
+    }
+
+    /// Serves a packet of a SEND or WRITE.
+    pub fn serve(
+        &mut self,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Refusal> {
+        let position = packet.bth().opcode().position();
+        match packet.bth().opcode().operation() {
+            Operation::Send => self.serve_send(packet, position, identity, cx),
+            Operation::Write => self.serve_write(packet, position, identity, cx),
+            _ => Err(Refusal::INVALID),
+        }
+    }
+
+    /// A message must go on as it began, and none may begin within another (IBTA 9.7.4.1.2).
+    pub fn check_sequence(&self, operation: Operation, position: Position) -> Result<(), Refusal> {
+        let fits = match (&self.message, position.starts()) {
+            (None, starts) => starts,
+            (Some(_), true) => false,
+            (Some(Incoming::Send { .. }), false) => operation == Operation::Send,
+            (Some(Incoming::Write { .. }), false) => operation == Operation::Write,
+        };
+        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    fn serve_send(
+        &mut self,
+        packet: &Packet<'_>,
+        position: Position,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Refusal> {
+        if position.starts() {
+            let request = self.take(cx).ok_or(Refusal::NotReady)?;
+            self.message = Some(Incoming::Send { request, received: 0 });
+        }
+        let pd = self.pd(identity, cx);
+        let Some(Incoming::Send { request, received }) = &mut self.message else { return Err(Refusal::INVALID) };
+        let payload = packet.payload();
+        let after = u64::from(*received) + payload.len() as u64;
+        if after > total(&request.sges) {
+            // IBTA 9.7.4.1.7 and Table 59: the peer's request is invalid, our completion says local length.
+            return Err(Refusal::Nak(NakCode::InvalidRequest, Status::LocalLength));
+        }
+        scatter(cx.memory, pd, &request.sges, *received, payload).map_err(|_| Refusal::OWN_FAULT)?;
+        *received = after as u32;
+        if !position.ends() {
+            return Ok(());
+        }
+        let invalidated = packet.ieth().map(|ieth| ieth.key());
+        if let Some(key) = invalidated {
+            cx.memory.invalidate(identity.pd, identity.qpn, key)?;
+        }
+        let Some(Incoming::Send { request, received }) = self.message.take() else { return Err(Refusal::INVALID) };
+        let completion = Completion {
+            immediate: packet.imm_dt().map(|imm| imm.data()),
+            invalidated,
+            ..Completion::receive(request.wr_id, identity.qpn, received)
+        };
+        identity.complete_receive(completion, packet.bth().solicited(), cx);
+        Ok(())
+    }
+
+    fn serve_write(
+        &mut self,
+        packet: &Packet<'_>,
+        position: Position,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Refusal> {
+        let payload = packet.payload();
+        let (key, address, rest, message_bytes) = match (packet.reth(), &self.message) {
+            (Some(reth), _) => {
+                check_message_length(reth)?;
+                self.check_access(Access::REMOTE_WRITE)?;
+                let (key, address, len) = (reth.key(), reth.address(), reth.length());
+                // The whole range, before the first byte is placed.
+                cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
+                (key, address, len, len)
+            }
+            (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total),
+            _ => return Err(Refusal::INVALID),
+        };
+        let len = payload.len() as u32;
+        let fits = if position.ends() { len == rest } else { len < rest };
+        if !fits {
+            return Err(Refusal::INVALID);
+        }
+        // A WRITE with immediate needs a receive request for its last packet; without one, nothing of it may happen.
+        let immediate = packet.imm_dt().map(|imm| imm.data());
+        if immediate.is_some() && self.spare.is_none() && self.queue.is_empty(cx.shared) {
+            return Err(Refusal::NotReady);
+        }
+        // Looked up for each packet: the region may have gone since the first.
+        let span = cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
+        span.write(payload);
+        if !position.ends() {
+            let (address, rest) = (address.wrapping_add(len.into()), rest - len);
+            self.message = Some(Incoming::Write { key, address, rest, total: message_bytes });
+            return Ok(());
+        }
+        self.message = None;
+        if let Some(request) = immediate.and_then(|_| self.take(cx)) {
+            let completion = Completion {
+                kind: CompletionKind::ReceiveWriteWithImmediate,
+                immediate,
+                ..Completion::receive(request.wr_id, identity.qpn, message_bytes)
+            };
+            identity.complete_receive(completion, packet.bth().solicited(), cx);
+        }
+        Ok(())
+    }
+
+    pub fn check_access(&self, wanted: Access) -> Result<(), Refusal> {
+        // IBTA 9.7.4.1.3: an operation that the queue pair does not allow is an invalid request to the peer.
+        if self.access.contains(wanted) { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+}
+
+/// FIRST and MIDDLE are full, LAST is not empty, and requests for data carry none (IBTA 9.7.4.1.6).
+pub(super) fn check_length(packet: &Packet<'_>, position: Position, mtu: usize) -> Result<(), Refusal> {
+    let len = packet.payload().len();
+    let fits = match position {
+        Position::First | Position::Middle => len == mtu,
+        Position::Last => (1..=mtu).contains(&len),
+        Position::Only if packet.bth().opcode().may_have_payload() => len <= mtu,
+        Position::Only => len == 0,
+    };
+    if fits { Ok(()) } else { Err(Refusal::INVALID) }
+}
+
+pub(super) fn check_message_length(reth: &Reth) -> Result<(), Refusal> {
+    if u64::from(reth.length()) <= MAX_MESSAGE_BYTES { Ok(()) } else { Err(Refusal::INVALID) }
+}
+
+pub(super) fn complete_receive(
+    request: &ReceiveRequest,
+    status: Status,
+    identity: &Identity,
+    cx: &mut Surroundings<'_>,
+) {
+    let completion = Completion { status, ..Completion::receive(request.wr_id, identity.qpn, 0) };
+    identity.complete_receive(completion, false, cx);
+}

@@ -1,0 +1,178 @@
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::memory::Pd;
+
+use super::work::ReceiveRequest;
+
+/// The number of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Srq(pub u32);
+
+/// Where a queue pair takes receive requests from.
+#[derive(Debug)]
+pub(super) enum ReceiveQueue {
+    /// Its own queue.
+    Own(VecDeque<ReceiveRequest>),
+    /// One that it shares with others.
+    Shared(Srq),
+}
+
+impl Default for ReceiveQueue {
+    fn default() -> Self {
+        ReceiveQueue::Own(VecDeque::new())
+    }
+}
+
+impl ReceiveQueue {
+    /// The oldest request, removed. The second value: this shared queue has just fallen below its limit.
+    pub fn take(&mut self, shared: &mut SharedReceiveQueues) -> (Option<ReceiveRequest>, Option<Srq>) {
+        match self {
+            ReceiveQueue::Own(queue) => (queue.pop_front(), None),
+            ReceiveQueue::Shared(srq) => shared.take(*srq),
+        }
+    }
+
+    pub fn is_empty(&self, shared: &SharedReceiveQueues) -> bool {
+        match self {
+            ReceiveQueue::Own(queue) => queue.is_empty(),
+            ReceiveQueue::Shared(srq) => shared.queues.get(&srq.0).is_none_or(|queue| queue.requests.is_empty()),
+        }
+    }
+}
+
+/// All shared receive queues of an endpoint (IBTA 10.2.9.2).
+#[derive(Debug, Default)]
+pub(super) struct SharedReceiveQueues {
+    queues: FxHashMap<u32, Shared>,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pd: Pd,
+    capacity: usize,
+    /// When fewer requests are left, an event says so, once; 0 for never.
+    limit: usize,
+    requests: VecDeque<ReceiveRequest>,
+    queue_pairs: u32,
+}
+
+/// Why a shared receive queue does not do what it was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SrqError {
+    /// There is no such queue.
+    #[error("there is no shared receive queue {}", .0.0)]
+    NoSuchSrq(Srq),
+    /// Queue pairs still use it.
+    #[error("{0} queue pairs use the shared receive queue")]
+    InUse(u32),
+    /// It is full.
+    #[error("the shared receive queue is full with {0} requests")]
+    Full(usize),
+    /// A queue of no request or of too many, or a limit above the queue's size.
+    #[error("{0} requests are not possible")]
+    Size(usize),
+}
+
+impl SharedReceiveQueues {
+    pub fn create(&mut self, pd: Pd, capacity: usize) -> Result<Srq, SrqError> {
+        if !(1..=super::Capabilities::MAX_REQUESTS).contains(&capacity) {
+            return Err(SrqError::Size(capacity));
+        }
+        self.next += 1;
+        let queue = Shared { pd, capacity, limit: 0, requests: VecDeque::new(), queue_pairs: 0 };
+        self.queues.insert(self.next, queue);
+        Ok(Srq(self.next))
+    }
+
+    pub fn destroy(&mut self, srq: Srq) -> Result<(), SrqError> {
+        match self.find(srq)?.queue_pairs {
+            0 => {
+                self.queues.remove(&srq.0);
+                Ok(())
+            }
+            users => Err(SrqError::InUse(users)),
+        }
+    }
+
+    pub fn post(&mut self, srq: Srq, request: ReceiveRequest) -> Result<(), SrqError> {
+        let queue = self.find(srq)?;
+        if queue.requests.len() >= queue.capacity {
+            return Err(SrqError::Full(queue.capacity));
+        }
+        queue.requests.push_back(request);
+        Ok(())
+    }
+
+    /// Sets the limit that arms the event (IBTA 10.2.9.4).
+    pub fn arm(&mut self, srq: Srq, limit: usize) -> Result<(), SrqError> {
+        let queue = self.find(srq)?;
+        if limit > queue.capacity {
+            return Err(SrqError::Size(limit));
+        }
+        queue.limit = limit;
+        Ok(())
+    }
+
+    /// The queue's capacity and its limit.
+    pub fn query(&mut self, srq: Srq) -> Result<(usize, usize), SrqError> {
+        self.find(srq).map(|queue| (queue.capacity, queue.limit))
+    }
+
+    /// Another queue pair uses it.
+    pub fn attach(&mut self, srq: Srq) -> Result<(), SrqError> {
+        self.find(srq).map(|queue| queue.queue_pairs += 1)
+    }
+
+    /// One queue pair fewer uses it.
+    pub fn detach(&mut self, srq: Srq) {
+        if let Ok(queue) = self.find(srq) {
+            queue.queue_pairs -= 1;
+        }
+    }
+
+    /// The domain that its requests' keys belong to.
+    pub fn pd(&self, srq: Srq) -> Option<Pd> {
+        self.queues.get(&srq.0).map(|queue| queue.pd)
+    }
+
+    fn take(&mut self, srq: Srq) -> (Option<ReceiveRequest>, Option<Srq>) {
+        let Ok(queue) = self.find(srq) else { return (None, None) };
+        let request = queue.requests.pop_front();
+        let below = request.is_some() && queue.limit > 0 && queue.requests.len() < queue.limit;
+        if below {
+            queue.limit = 0;
+        }
+        (request, below.then_some(srq))
+    }
+
+    fn find(&mut self, srq: Srq) -> Result<&mut Shared, SrqError> {
+        self.queues.get_mut(&srq.0).ok_or(SrqError::NoSuchSrq(srq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_event_comes_once_when_fewer_than_the_limit_are_left() {
+        let mut queues = SharedReceiveQueues::default();
+        let srq = queues.create(Pd(1), 4).unwrap();
+        for wr_id in 0..4 {
+            queues.post(srq, ReceiveRequest { wr_id, sges: Default::default() }).unwrap();
+        }
+        assert_eq!(queues.post(srq, ReceiveRequest { wr_id: 9, sges: Default::default() }), Err(SrqError::Full(4)));
+        queues.arm(srq, 3).unwrap();
+        let mut queue = ReceiveQueue::Shared(srq);
+        let taken: Vec<_> = (0..5).map(|_| queue.take(&mut queues)).map(|(r, e)| (r.map(|r| r.wr_id), e)).collect();
+        assert_eq!(taken, [(Some(0), None), (Some(1), Some(srq)), (Some(2), None), (Some(3), None), (None, None)]);
+        queues.attach(srq).unwrap();
+        assert_eq!(queues.destroy(srq), Err(SrqError::InUse(1)));
+        queues.detach(srq);
+        queues.destroy(srq).unwrap();
+        assert_eq!(queues.destroy(srq), Err(SrqError::NoSuchSrq(srq)));
+    }
+}

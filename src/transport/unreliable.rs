@@ -1,0 +1,67 @@
+use crate::wire::{NakCode, Packet, Psn};
+
+use super::attributes::QpAttributes;
+use super::endpoint::Event;
+use super::inbound::{Inbound, Refusal, check_length};
+use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
+
+/// The responder of an unreliable connection (IBTA 9.8.2): nothing is answered; a message that lacks a packet, or breaks
+/// a rule, is dropped as a whole, and the next one starts anew.
+#[derive(Debug, Default)]
+pub(super) struct UnreliableResponder {
+    pub inbound: Inbound,
+    expected: Psn,
+    /// The rest of a broken message is passing by.
+    dropping: bool,
+}
+
+impl UnreliableResponder {
+    pub fn configure(&mut self, attributes: &QpAttributes) {
+        self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
+        self.expected = attributes.receive_psn.unwrap_or(self.expected);
+    }
+
+    pub fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// Takes a packet.
+    pub fn handle_request(
+        &mut self,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let (psn, opcode) = (packet.bth().psn(), packet.bth().opcode());
+        let position = opcode.position();
+        let in_sequence = psn == self.expected;
+        self.expected = psn.plus(1);
+        if !in_sequence || self.dropping {
+            cx.counters.out_of_seq_request += u64::from(!in_sequence);
+            self.inbound.abandon_message();
+            self.dropping = !position.starts();
+            if self.dropping {
+                return Ok(());
+            }
+        }
+        let served = self
+            .inbound
+            .check_sequence(opcode.operation(), position)
+            .and_then(|()| check_length(packet, position, identity.path_mtu.bytes()))
+            .and_then(|()| self.inbound.serve(packet, identity, cx));
+        match served {
+            Ok(()) => Ok(()),
+            Err(Refusal::Nak(NakCode::RemoteOperationalError, status)) => {
+                self.inbound.fail_message(status, identity, cx);
+                push_event(cx, Event::AccessError(identity.qpn));
+                Err(Fatal)
+            }
+            Err(Refusal::NotReady | Refusal::Nak(..)) => {
+                cx.counters.dropped_message += 1;
+                self.inbound.abandon_message();
+                self.dropping = !position.ends();
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! After start-up the AF_XDP link allocates nothing: a counting allocator watches the thread that sends and receives.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::IpAddr;
+
+use common::hosts::{Pair, PairOptions};
+use uroce::frame::Frame;
+use uroce::link::Link;
+use uroce::link::xdp::{XdpLink, XdpOptions};
+use uroce::time::{Duration, Instant};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all calls are the system allocator's; the count is a thread-local without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's duty is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's duty is passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// 10,000 packets from one link to the other after the neighbour is known, in one and two chunks: no allocation.
+#[test]
+fn packets_allocate_nothing() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    let [mut a, mut b] =
+        [0, 1].map(|host| pair.within(host, || XdpLink::open("veth0", &XdpOptions::default()).unwrap()));
+    let [from, to] = [1, 2].map(|last| IpAddr::from([10, 7, 0, last]));
+    let hop = a.hop(from, to).unwrap();
+    let mut packet = vec![0; 4200];
+    packet[..28].copy_from_slice(&[
+        0x45, 0, 0x10, 0x68, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 7, 0, 1, 10, 7, 0, 2, 0xc0, 0, 0x12, 0xb7, 0x10, 0x54, 0,
+        0,
+    ]);
+    let mut frames: Vec<Frame> = Vec::with_capacity(64);
+    let mut clock = Instant::ZERO;
+    let mut run = |count: u64| {
+        let (mut sent, mut received) = (0, 0);
+        for _ in 0..10_000_000 {
+            clock = clock + Duration::from_micros(10);
+            while sent < count && sent < received + 32 {
+                let Some(buffer) = a.transmit_buffer() else { break };
+                let len = if sent % 2 == 0 { 100 } else { packet.len() };
+                buffer[..len].copy_from_slice(&packet[..len]);
+                a.transmit(clock, len, hop);
+                sent += 1;
+            }
+            a.flush(clock);
+            received += b.receive(clock, &mut frames, 64) as u64;
+            frames.clear();
+            b.flush(clock);
+            if received == count {
+                return;
+            }
+        }
+        panic!("{received} of {count} received");
+    };
+    // The neighbour becomes known, and the kernel's news of it are read.
+    run(1000);
+    // News of the network may come in between (a router, duplicate address detection) and are read with allocations.
+    let least = (0..5).map(|_| {
+        let before = ALLOCATIONS.with(Cell::get);
+        run(10_000);
+        ALLOCATIONS.with(Cell::get) - before
+    });
+    assert_eq!(least.min(), Some(0));
+}

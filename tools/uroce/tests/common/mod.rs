@@ -1,0 +1,6 @@
+//! What several tests share.
+
+#![allow(dead_code, reason = "every test uses some of it")]
+
+pub mod captures;
+pub mod programs;

@@ -1,0 +1,110 @@
+//! Programs at both ends of a conversation.
+
+#![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rxe_rig::{netns::Netns, process};
+
+/// The `uroce` program that cargo built.
+pub const UROCE: &str = env!("CARGO_BIN_EXE_uroce");
+
+/// No program here takes longer, even against a machine under emulation.
+pub const LIMIT: Duration = Duration::from_secs(180);
+
+/// A program that runs, and what it prints.
+pub struct Running {
+    line: String,
+    child: Child,
+}
+
+/// What a program printed, and how it ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub line: String,
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Starts `uroce` in a namespace.
+pub fn uroce(namespace: &Netns, arguments: &[&str]) -> Running {
+    start(namespace.command(UROCE), arguments)
+}
+
+/// Starts a program; it dies with the test.
+pub fn start(mut command: Command, arguments: &[&str]) -> Running {
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let line = format!("uroce {}", arguments.join(" "));
+    let child = process::spawn(command).unwrap_or_else(|e| panic!("{line}: {e}"));
+    Running { line, child }
+}
+
+/// Waits until somebody in the namespace listens on a TCP port.
+pub fn wait_for_listener(namespace: &Netns, port: u16) {
+    let end = Instant::now() + LIMIT;
+    let wanted = format!(":{port:04X} ");
+    loop {
+        // Local address, remote address, state 0A is LISTEN.
+        let listening = namespace.run(|| {
+            ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"].iter().any(|file| {
+                let table = std::fs::read_to_string(file).unwrap_or_default();
+                table.lines().any(|line| line.contains(&wanted) && line.contains(" 0A "))
+            })
+        });
+        if listening {
+            return;
+        }
+        assert!(Instant::now() < end, "nobody listens on TCP port {port}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Running {
+    /// Waits for its end.
+    pub fn end(mut self) -> Ended {
+        let end = Instant::now() + LIMIT;
+        let status = loop {
+            match self.child.try_wait().expect("a child can be waited for") {
+                Some(status) => break status,
+                None if Instant::now() > end => {
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    let texts = self.texts();
+                    panic!("{} did not end: {texts:?}", self.line);
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let (stdout, stderr) = self.texts();
+        Ended { line: self.line, status, stdout, stderr }
+    }
+
+    fn texts(&mut self) -> (String, String) {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        let _ = self.child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut stdout));
+        let _ = self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr));
+        (stdout, stderr)
+    }
+}
+
+impl Ended {
+    /// It ended with success and said nothing of bad data.
+    #[track_caller]
+    pub fn succeeded(self) -> Ended {
+        assert!(self.status.success() && !self.stdout.contains("invalid data"), "{self:#?}");
+        self
+    }
+
+    /// It ended with `status` and one line on stderr that contains all of `words`.
+    #[track_caller]
+    pub fn failed(self, status: i32, words: &[&str]) {
+        assert_eq!(self.status.code(), Some(status), "{self:#?}");
+        assert!(status == 2 || self.stderr.trim_end().lines().count() == 1, "not one line: {self:#?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "no {word:?}: {self:#?}");
+        }
+    }
+}
