@@ -50,6 +50,10 @@ struct Arguments {
     /// Run before all other programs (SCHED_RR): steadier figures, but the rest of the machine stands still meanwhile
     #[arg(long)]
     realtime: bool,
+
+    /// Show what the stack counted, on stderr
+    #[arg(long)]
+    counters: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -86,7 +90,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         Mode::Native if !arguments.balanced => AttachMode::Native,
         _ => AttachMode::Skb,
     };
-    let rig = Rig::new(mode, arguments.balanced, arguments.realtime)?;
+    let rig = Rig::new(mode, arguments.balanced, arguments.realtime, arguments.counters)?;
     eprintln!("{}", rig.description());
     let mut series: Vec<Series> = figures.iter().map(|_| Series::default()).collect();
     for round in 1..=arguments.rounds {

@@ -25,6 +25,7 @@ pub struct Rig {
     mode: AttachMode,
     balanced: bool,
     realtime: bool,
+    counters: bool,
     kernel: String,
 }
 
@@ -40,7 +41,7 @@ impl Rig {
     ///
     /// # Errors
     /// Without root or two cores.
-    pub fn new(mode: AttachMode, balanced: bool, realtime: bool) -> Result<Rig, Failure> {
+    pub fn new(mode: AttachMode, balanced: bool, realtime: bool, counters: bool) -> Result<Rig, Failure> {
         // SAFETY: no arguments, no effect.
         if unsafe { libc::geteuid() } != 0 {
             return Err("network namespaces and AF_XDP need root: run it with sudo".into());
@@ -49,7 +50,8 @@ impl Rig {
             return Err("it takes two cores, one for each side; this process may use only one".into());
         };
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-        let rig = Rig { pair: VethPair::create(MTU)?, cores: [first, second], mode, balanced, realtime, kernel };
+        let rig =
+            Rig { pair: VethPair::create(MTU)?, cores: [first, second], mode, balanced, realtime, counters, kernel };
         for side in [Side::Sender, Side::Receiver] {
             // As veth comes. The rig switches checksum offload off, which would rob TCP and UDP of segmentation offload;
             // frames over AF_XDP never see it.
@@ -87,6 +89,11 @@ impl Rig {
     /// The interface's name at `side`.
     pub fn interface(&self, side: Side) -> &'static str {
         Rig::end(side).interface
+    }
+
+    /// Whether the stack's counters are to be shown.
+    pub fn shows_counters(&self) -> bool {
+        self.counters
     }
 
     /// Where XDP programs shall be attached.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use uroce::link::xdp::XdpOptions;
 use uroce::verbs::{
     Access, AddressVector, Capabilities, CompletionKind, CompletionQueue, Context, Data, MemoryRegion, OpenOptions,
-    PathMtu, Psn, QpAttributes, Qpn, QueuePair, ReceiveRequest, Remote, RnrTimer, SendOperation, SendRequest, SgeList,
-    State, Status,
+    PathMtu, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, Remote, RnrTimer, SendOperation,
+    SendRequest, Service, SgeList, State, Status,
 };
 
 use crate::Failure;
@@ -53,7 +53,18 @@ struct Program {
     cq: CompletionQueue,
     region: MemoryRegion,
     peer: Peer,
-    _context: Context,
+    context: Context,
+    /// Whose counters shall be shown at the end, if at all.
+    shows_counters: Option<Side>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(side) = self.shows_counters {
+            let text: Vec<_> = self.context.counters().into_iter().filter(|(_, value)| *value > 0).collect();
+            eprintln!("{side:?}: {}", text.iter().map(|(n, v)| format!("{n} {v}")).collect::<Vec<_>>().join(", "));
+        }
+    }
 }
 
 /// 64 KiB messages one way (a READ's data comes the other way), polling.
@@ -216,6 +227,7 @@ impl Program {
         let options = OpenOptions {
             device: Some(rig.interface(side).to_owned()),
             xdp: XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() },
+            ..OpenOptions::default()
         };
         let context = Context::open(&options)?;
         let gid_index = context.gids().iter().position(|gid| gid.ip().is_ipv4()).ok_or("no IPv4 GID")?;
@@ -224,8 +236,15 @@ impl Program {
         let region = pd.allocate_region(bytes, access)?;
         let cq = context.create_completion_queue(4 * DEPTH);
         let capabilities = Capabilities { max_send_requests: 2 * DEPTH, max_receive_requests: RECEIVE_DEPTH };
-        let qp = pd.create_queue_pair(&capabilities, &cq, &cq)?;
-        qp.modify(&QpAttributes { state: Some(State::Init), access: Some(access), ..Default::default() })?;
+        let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
+        let qp = pd.create_queue_pair(&options)?;
+        qp.modify(&QpAttributes {
+            state: Some(State::Init),
+            p_key_index: Some(0),
+            port: Some(1),
+            access: Some(access),
+            ..Default::default()
+        })?;
         let own = Peer {
             qpn: qp.qpn(),
             psn: context.random_psn(),
@@ -260,7 +279,8 @@ impl Program {
             max_rd_atomic: Some(MAX_RD_ATOMIC),
             ..Default::default()
         })?;
-        Ok(Program { qp, cq, region, peer, _context: context })
+        let shows_counters = rig.shows_counters().then_some(side);
+        Ok(Program { qp, cq, region, peer, context, shows_counters })
     }
 
     fn post_receive(&self, slot: usize, bytes: usize) -> Result<(), Failure> {
