@@ -18,7 +18,7 @@ use xsk_rs::umem::{CompQueue, FillQueue, Umem};
 
 use crate::Failure;
 use crate::figure::Counts;
-use crate::rig::{Meeting, Rig, Side, Spin};
+use crate::rig::{LOST_AFTER, Meeting, Rig, Side, Spin};
 
 /// Packets a system call, as the stack's engine has it; more brings nothing.
 const BATCH: usize = 64;
@@ -72,11 +72,13 @@ pub fn round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
         let mut bare = Bare::open(rig, Side::Sender, PAYLOAD)?;
         meeting.begin()?;
         let mut meter = meeting.meter();
+        let mut turn = 0_u8;
         while meter.is_running() {
             let start = Instant::now();
-            bare.bounce()?;
-            // A lost frame would stop the game.
-            while !bare.take() && !meeting.is_stopped() && start.elapsed() < Duration::from_millis(10) {}
+            turn = turn.wrapping_add(1);
+            bare.bounce(turn)?;
+            // A lost frame would stop the game; one that only came late must not count twice.
+            while bare.take() != Some(turn) && !meeting.is_stopped() && start.elapsed() < LOST_AFTER {}
             meter.round_trip(start.elapsed(), 64);
         }
         meeting.finish();
@@ -86,8 +88,8 @@ pub fn round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
         let mut bare = Bare::open(rig, Side::Receiver, PAYLOAD)?;
         meeting.begin()?;
         while !meeting.is_over() {
-            if bare.take() {
-                bare.bounce()?;
+            if let Some(turn) = bare.take() {
+                bare.bounce(turn)?;
             }
         }
         Ok(None)
@@ -302,22 +304,29 @@ impl Bare {
         }
     }
 
-    /// Sends one packet.
-    fn bounce(&mut self) -> Result<(), Failure> {
+    /// Sends one packet with a number.
+    fn bounce(&mut self, turn: u8) -> Result<(), Failure> {
         let packet = self.free.pop().ok_or("no packet is free")?;
+        let descriptor = &mut self.descriptors[RECEIVE_CHUNKS + packet];
+        // SAFETY: the packet was free, so its chunk is nobody's.
+        unsafe { self.umem.data_mut(descriptor) }.contents_mut()[HEADER_BYTES] = turn;
         self.batch.clear();
-        self.batch.push(self.descriptors[RECEIVE_CHUNKS + packet]);
+        self.batch.push(*descriptor);
         self.submit()
     }
 
-    /// Takes one packet, if one is there.
-    fn take(&mut self) -> bool {
+    /// Takes one packet's number, if one is there.
+    fn take(&mut self) -> Option<u8> {
         let mut one = [FrameDesc::default()];
-        // SAFETY: the memory's only socket; the chunk goes back at once.
-        unsafe {
-            let number = self.rx.consume(&mut one);
-            number > 0 && self.fill.produce(&one) > 0
+        // SAFETY: the memory's only socket.
+        if unsafe { self.rx.consume(&mut one) } == 0 {
+            return None;
         }
+        // SAFETY: the receive ring has just given us the chunk.
+        let turn = unsafe { self.umem.data(&one[0]) }.contents().get(HEADER_BYTES).copied();
+        // SAFETY: nobody reads it any more.
+        unsafe { self.fill.produce(&one) };
+        turn
     }
 }
 

@@ -112,6 +112,10 @@ impl Rig {
         B: FnOnce(&Meeting) -> Result<Option<Counts>, Failure> + Send,
     {
         let meeting = Meeting::default();
+        if self.realtime {
+            // The conductor sleeps, and must be awake in time.
+            take_precedence(2)?;
+        }
         let [sender_core, receiver_core] = self.cores;
         let (a, b) = std::thread::scope(|scope| {
             let a = scope.spawn(|| self.pair.a.run(|| meeting.attend(sender_core, self.realtime, sender)));
@@ -192,7 +196,7 @@ impl Meeting {
         let _leave = Leave(self);
         pin(core)?;
         if realtime {
-            take_precedence()?;
+            take_precedence(1)?;
         }
         work(self)
     }
@@ -273,8 +277,8 @@ pub struct Window<'a> {
     closed_at: Option<Instant>,
 }
 
-/// When a window has been closed for so long, what is missing counts as lost.
-const LOST_AFTER: Duration = Duration::from_millis(20);
+/// When nothing has come for so long, what is missing counts as lost.
+pub const LOST_AFTER: Duration = Duration::from_millis(20);
 
 impl Window<'_> {
     /// Waits until `packets` more may be sent, or time is up.
@@ -298,9 +302,10 @@ impl Window<'_> {
     }
 }
 
-/// How long a side spins for packets before it sleeps instead, as the stack's engine does: on a busy machine, who sleeps
-/// runs at once when there is something to do, and who spins does not.
-const SPIN: Duration = Duration::from_micros(500);
+/// How long a side spins for packets before it sleeps instead, as the stack's engine does in its way: on a busy machine,
+/// who sleeps runs at once when there is something to do, and who spins does not. While packets flow, the next is never
+/// that far.
+const SPIN: Duration = Duration::from_micros(50);
 const NAP: Duration = Duration::from_micros(50);
 
 /// Spins as long as packets come.
@@ -385,9 +390,9 @@ fn pin(core: usize) -> Result<(), Failure> {
 }
 
 /// Lets the calling thread, and those it will start, run before all ordinary ones.
-fn take_precedence() -> Result<(), Failure> {
-    let priority = libc::sched_param { sched_priority: 1 };
+fn take_precedence(priority: libc::c_int) -> Result<(), Failure> {
+    let parameter = libc::sched_param { sched_priority: priority };
     // SAFETY: the parameter lives through the call.
-    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
+    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameter) };
     if done == 0 { Ok(()) } else { Err(format!("real-time scheduling: {}", std::io::Error::last_os_error()).into()) }
 }

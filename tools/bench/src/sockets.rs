@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::figure::Counts;
-use crate::rig::{Meeting, Rig, Side, Spin};
+use crate::rig::{LOST_AFTER, Meeting, Rig, Side, Spin};
 
 const PORT: u16 = 7001;
 
@@ -163,10 +163,14 @@ fn bounce(
         return Ok(None);
     }
     let mut meter = meeting.meter();
+    let mut turn = 0_u8;
     while meter.is_running() {
         let start = Instant::now();
+        turn = turn.wrapping_add(1);
+        buffer[0] = turn;
         send(&buffer)?;
-        while !arrived(&mut buffer)? && !meeting.is_stopped() && start.elapsed() < Duration::from_millis(10) {}
+        // A lost datagram would stop the game; one that only came late must not count twice.
+        while !(arrived(&mut buffer)? && buffer[0] == turn) && !meeting.is_stopped() && start.elapsed() < LOST_AFTER {}
         meter.round_trip(start.elapsed(), ROUND_TRIP_BYTES as u64);
     }
     meeting.finish();
