@@ -68,6 +68,8 @@ pub struct Core {
     /// Its link.
     pub link: Box<dyn Link>,
     frames: Vec<Frame>,
+    /// The last step left acknowledges to whoever comes next.
+    owes_acknowledges: bool,
 }
 
 impl Engine {
@@ -77,7 +79,8 @@ impl Engine {
     /// When the kernel gives no thread or event descriptor.
     pub fn start(link: Box<dyn Link>, seed: [u8; 32]) -> io::Result<Engine> {
         let link_fds = link.poll_fds();
-        let core = Core { endpoint: Endpoint::new(seed), link, frames: Vec::with_capacity(BATCH) };
+        let core =
+            Core { endpoint: Endpoint::new(seed), link, frames: Vec::with_capacity(BATCH), owes_acknowledges: false };
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
             waiting: AtomicUsize::new(0),
@@ -105,13 +108,22 @@ impl Engine {
 
     /// Runs `work` with the core, waiting for it if need be, then sends what has become due.
     pub fn with<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
+        self.without_sending(|core, now| {
+            let result = work(core, now);
+            // A closed window is no reason to go to the link.
+            if core.endpoint.may_transmit() && core.transmit(now) > 0 {
+                core.link.flush(now);
+            }
+            result
+        })
+    }
+
+    /// Runs `work` with the core, waiting for it if need be. For what gives nobody anything to send: what is owed anyway
+    /// goes out with the next request or step.
+    pub fn without_sending<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         let mut core = self.shared.lock();
         let now = self.now();
         let result = work(&mut core, now);
-        if core.endpoint.may_transmit() {
-            core.transmit(now);
-            core.link.flush(now);
-        }
         drop(core);
         if self.shared.background_is_active.load(Ordering::Relaxed) {
             // New timers may be earlier than what it sleeps for.
@@ -127,7 +139,7 @@ impl Engine {
             return;
         }
         if let Ok(mut core) = self.shared.core.try_lock() {
-            core.step(self.shared.clock.now());
+            core.step_for_program(self.shared.clock.now());
         }
     }
 
@@ -153,14 +165,37 @@ impl Drop for Engine {
 impl Core {
     /// One round. Returns whether anything was received or sent.
     fn step(&mut self, now: Instant) -> bool {
+        let received = self.receive(now);
+        let sent = self.send(now);
+        received + sent > 0
+    }
+
+    /// One round for a program that polls. When it brings something, and nothing but acknowledges is owed for it, the
+    /// program sees it first: a system call for an acknowledge costs as much as the way here, and the program's answer,
+    /// or its next poll a moment later, takes it along. A program that turns away instead leaves it to the background
+    /// thread, like all that arrives from then on.
+    fn step_for_program(&mut self, now: Instant) {
+        let received = self.receive(now);
+        if received > 0 && !self.owes_acknowledges && self.endpoint.owes_only_acknowledges() {
+            self.owes_acknowledges = true;
+            return;
+        }
+        self.send(now);
+    }
+
+    fn receive(&mut self, now: Instant) -> usize {
         let received = self.link.receive(now, &mut self.frames, BATCH);
         for frame in self.frames.drain(..) {
             self.endpoint.handle_frame(now, frame.bytes());
         }
         self.endpoint.handle_timeout(now);
+        received
+    }
+
+    fn send(&mut self, now: Instant) -> usize {
         let sent = self.transmit(now);
         self.link.flush(now);
-        received + sent > 0
+        sent
     }
 
     /// Sends what is owed before something goes away, as far as the link takes it.
@@ -175,6 +210,7 @@ impl Core {
 
     /// Writes up to a batch of packets into the link's buffers. Returns their number.
     fn transmit(&mut self, now: Instant) -> usize {
+        self.owes_acknowledges = false;
         let mut sent = 0;
         while sent < BATCH && self.endpoint.may_transmit() {
             let Some(buffer) = self.link.transmit_buffer() else { break };
