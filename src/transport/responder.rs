@@ -76,6 +76,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
+    /// Whether one acknowledge that is no NAK is all that is owed.
+    pub fn owes_only_an_acknowledge(&self) -> bool {
+        let plain = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
+        self.answers.len() == 1 && self.answers.front().is_some_and(plain)
+    }
+
     /// Takes a request packet.
     pub fn handle_request(
         &mut self,

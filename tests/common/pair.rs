@@ -13,7 +13,7 @@ use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Destination, Endpoint, Event, Path, QpAttributes,
     QueuePairInit, ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
 };
-use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce::wire::{Addresses, Flow, Key, Opcode, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
 /// Probabilities, 0 to 1, for each frame.
 #[derive(Clone, Copy, Debug)]
@@ -313,6 +313,26 @@ impl Pair {
             let place = self.wire.partition_point(|(other, ..)| *other <= at);
             self.wire.insert(place, (at, 1 - from, frame.clone()));
         }
+    }
+
+    /// Whether acknowledges are all that a side would send now.
+    pub fn owes_only_acknowledges(&mut self, side: Side) -> bool {
+        self.node(side).endpoint.owes_only_acknowledges()
+    }
+
+    /// Sends what a side has to send, and tells its opcodes.
+    pub fn transmit(&mut self, side: Side) -> Vec<Opcode> {
+        let mut buffer = vec![0; 8192];
+        let mut opcodes = Vec::new();
+        while let Some(transmit) = {
+            let now = self.now;
+            self.node(side).endpoint.poll_transmit(now, &mut buffer)
+        } {
+            // The first byte behind IPv4 and UDP.
+            opcodes.push(Opcode(buffer[28]));
+            self.send(side as usize, opcodes.len() as u32, &buffer[..transmit.len]);
+        }
+        opcodes
     }
 
     /// Goes on to the next thing that happens before `end`. False when nothing does.
