@@ -271,8 +271,6 @@ impl Shared {
                 return;
             }
             if worked {
-                // The program may be waiting for this processor.
-                std::thread::yield_now();
                 continue;
             }
             let sleep = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
