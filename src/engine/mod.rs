@@ -33,6 +33,11 @@ const BATCH: usize = 64;
 /// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
 const PASSIVE: Duration = Duration::from_micros(500);
 
+/// How many polls that find the core taken until the program gives its time away. Whoever has the core may be waiting for
+/// this very processor: programs are often bound to one (by mpirun, say), and their background thread with them. A step
+/// takes up to some 100 µs, as many polls as this a microsecond or two.
+const YIELD_EVERY: u64 = 32;
+
 /// How long the background thread sleeps at the most, whatever the timers say: lost wake-ups end here.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -51,6 +56,8 @@ struct Shared {
     waiting: AtomicUsize,
     /// Steps by program threads.
     program_steps: AtomicU64,
+    /// Steps that found the core taken.
+    misses: AtomicU64,
     /// Whether the background thread does the stepping now.
     background_is_active: AtomicBool,
     /// Completion queues with a notification asked for, about: their programs sleep and do not step.
@@ -85,6 +92,7 @@ impl Engine {
             core: Mutex::new(core),
             waiting: AtomicUsize::new(0),
             program_steps: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             background_is_active: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -135,11 +143,12 @@ impl Engine {
     /// Receives, sends and runs timers, if nobody else is doing so. Programs call this when they poll.
     pub fn step(&self) {
         self.shared.program_steps.fetch_add(1, Ordering::Relaxed);
-        if self.shared.waiting.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-        if let Ok(mut core) = self.shared.core.try_lock() {
+        if self.shared.waiting.load(Ordering::Relaxed) == 0
+            && let Ok(mut core) = self.shared.core.try_lock()
+        {
             core.step_for_program(self.shared.clock.now());
+        } else if self.shared.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
+            std::thread::yield_now();
         }
     }
 
