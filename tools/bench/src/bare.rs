@@ -294,7 +294,7 @@ impl Bare {
             let number = unsafe { self.completion.consume(&mut done) };
             for descriptor in &done[..number] {
                 let index = descriptor.addr() / CHUNK_BYTES - RECEIVE_CHUNKS;
-                if index % self.parts == 0 {
+                if index.is_multiple_of(self.parts) {
                     self.free.push(index / self.parts);
                 }
             }

@@ -170,7 +170,12 @@ fn bounce(
         buffer[0] = turn;
         send(&buffer)?;
         // A lost datagram would stop the game; one that only came late must not count twice.
-        while !(arrived(&mut buffer)? && buffer[0] == turn) && !meeting.is_stopped() && start.elapsed() < LOST_AFTER {}
+        loop {
+            let here = arrived(&mut buffer)? && buffer[0] == turn;
+            if here || meeting.is_stopped() || start.elapsed() > LOST_AFTER {
+                break;
+            }
+        }
         meter.round_trip(start.elapsed(), ROUND_TRIP_BYTES as u64);
     }
     meeting.finish();
