@@ -3,10 +3,13 @@
 //! Programs and remote peers read and write registered memory at the same time, by the nature of RDMA. So no reference
 //! to it is ever made: everything goes through raw copies, and atomics through atomic instructions.
 
+mod copy;
 mod host;
 mod keys;
 mod table;
 
 pub use host::{HostMemory, MapError};
 pub use keys::KeySource;
-pub use table::{Access, AccessError, MemoryTable, Pd, Span, WindowBinding, WindowError};
+pub use table::{
+    Access, AccessError, AtomicError, MemoryTable, Pd, RegisterError, Span, WindowBinding, WindowError, WindowKind,
+};

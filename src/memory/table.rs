@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use crate::frame::FrameBytes;
 use crate::wire::{Key, Qpn};
 
-use super::{HostMemory, KeySource};
+use super::{HostMemory, KeySource, copy};
 
 /// A protection domain: queue pairs, regions and windows work together only within one (IBTA 10.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +48,9 @@ pub enum AccessError {
         /// What was wanted.
         wanted: Access,
     },
+    /// The program has unmapped the region's memory, or made it read-only.
+    #[error("the memory of the region of key {0} is not there any more")]
+    Vanished(Key),
     /// Not all of the bytes lie in the region.
     #[error("{len} bytes at {address:#x} do not lie in the region of key {key}")]
     OutOfBounds {
@@ -85,12 +88,45 @@ pub enum WindowError {
     WrongKey(Key),
 }
 
-/// What a type 2 window shall give access to.
+/// Why borrowed memory was not registered (EFAULT, as the kernel's drivers say it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("of {len} bytes at {address:#x} some are not mapped, or not writable")]
+pub struct RegisterError {
+    address: u64,
+    len: u64,
+}
+
+/// Makes the pages be there, writable if the access needs that.
+fn populate(start: *mut u8, len: u64, access: Access) -> Result<(), RegisterError> {
+    const PAGE_BYTES: u64 = 4096;
+    let error = RegisterError { address: start as u64, len };
+    let first = start as u64 & !(PAGE_BYTES - 1);
+    let end = (start as u64).checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)).ok_or(error)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let advice = if access.intersects(writes) { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: populating changes nothing that a program could see; what is not mapped is an error.
+    let populated = unsafe { libc::madvise(first as *mut libc::c_void, (end - first) as usize, advice) };
+    if populated == 0 { Ok(()) } else { Err(error) }
+}
+
+/// The types of memory windows (IBTA 10.6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowKind {
+    /// For any queue pair of its domain; bound anew, or to nothing, as often as the program likes.
+    One,
+    /// For the queue pair that bound it, until it is invalidated.
+    Two,
+}
+
+/// What a window shall give access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
     /// The window, by the key it has now.
     pub window: Key,
-    /// The key it shall have: the same upper 24 bits, the lower 8 at the consumer's choice.
+    /// The key it shall have: the same upper 24 bits, the lower 8 at choice.
     pub new_key: Key,
     /// The region below it.
     pub region: Key,
@@ -117,7 +153,7 @@ struct Entry {
 
 enum Kind {
     Region(Region),
-    Window(Option<BoundWindow>),
+    Window(WindowKind, Option<BoundWindow>),
 }
 
 struct Region {
@@ -129,11 +165,12 @@ struct Region {
     /// Windows bound to it: it cannot go before they do.
     windows: u32,
     /// Keeps memory of our own alive; `None` for memory that the program lent.
-    _owner: Option<Arc<HostMemory>>,
+    owner: Option<Arc<HostMemory>>,
 }
 
 struct BoundWindow {
-    queue_pair: Qpn,
+    /// The only one that may use it, for type 2.
+    queue_pair: Option<Qpn>,
     region: Key,
     address: u64,
     len: u64,
@@ -167,7 +204,7 @@ impl MemoryTable {
     /// Registers memory of our own, known to peers by its own addresses.
     pub fn register(&mut self, pd: Pd, memory: Arc<HostMemory>, access: Access) -> Key {
         let (start, len, iova) = (memory.as_ptr(), memory.len() as u64, memory.address());
-        self.insert_region(pd, Region { iova, start, len, access, windows: 0, _owner: Some(memory) })
+        self.insert_region(pd, Region { iova, start, len, access, windows: 0, owner: Some(memory) })
     }
 
     /// Registers `len` bytes from `offset` on of memory of our own, known to peers by their own addresses.
@@ -179,25 +216,54 @@ impl MemoryTable {
         // SAFETY: the offset was checked to lie in the mapping, or just behind it.
         let start = unsafe { memory.as_ptr().add(offset) };
         let iova = memory.address() + offset as u64;
-        self.insert_region(pd, Region { iova, start, len: len as u64, access, windows: 0, _owner: Some(memory) })
+        self.insert_region(pd, Region { iova, start, len: len as u64, access, windows: 0, owner: Some(memory) })
     }
 
-    /// Registers memory that the program lends, known to peers as `iova` and on.
+    /// Registers memory that the program lends, known to peers as `iova` and on. Its pages are populated now, so that
+    /// what is not there is an error now; what vanishes later is an access error then.
+    ///
+    /// # Errors
+    /// [`RegisterError`] when some of it is not mapped, or not writable although the access needs that.
     ///
     /// # Safety
-    /// `len` bytes at `start` must stay readable, and writable if `access` has any write or atomic right, until
-    /// [`deregister`](MemoryTable::deregister) returned. Peers and the program may race on their contents.
-    pub unsafe fn register_borrowed(&mut self, pd: Pd, start: *mut u8, len: u64, iova: u64, access: Access) -> Key {
-        self.insert_region(pd, Region { iova, start, len, access, windows: 0, _owner: None })
+    /// Whoever owns the memory must expect peers to read it, and to write it as `access` allows, until
+    /// [`deregister`](MemoryTable::deregister) has returned. It may unmap it before.
+    pub unsafe fn register_borrowed(
+        &mut self,
+        pd: Pd,
+        start: *mut u8,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Key, RegisterError> {
+        populate(start, len, access)?;
+        Ok(self.insert_region(pd, Region { iova, start, len, access, windows: 0, owner: None }))
+    }
+
+    /// Changes a region's domain, access, or both; its key stays (IBTA 11.2.8.6).
+    ///
+    /// # Errors
+    /// [`AccessError::NoSuchKey`], or [`AccessError::Denied`] with [`Access::MW_BIND`] while windows are bound to it.
+    pub fn reregister(&mut self, key: Key, pd: Option<Pd>, access: Option<Access>) -> Result<(), AccessError> {
+        let entry = self.entries.get_mut(&(key.0 >> 8)).filter(|entry| entry.key == key);
+        let Some(Entry { pd: current, kind: Kind::Region(region), .. }) = entry else {
+            return Err(AccessError::NoSuchKey(key));
+        };
+        if region.windows > 0 {
+            return Err(AccessError::Denied { key, wanted: Access::MW_BIND });
+        }
+        *current = pd.unwrap_or(*current);
+        region.access = access.unwrap_or(region.access);
+        Ok(())
     }
 
     fn insert_region(&mut self, pd: Pd, region: Region) -> Key {
         self.insert(pd, Kind::Region(region))
     }
 
-    /// Makes a type 2 memory window, not yet bound.
-    pub fn allocate_window(&mut self, pd: Pd) -> Key {
-        self.insert(pd, Kind::Window(None))
+    /// Makes a memory window, not yet bound.
+    pub fn allocate_window(&mut self, pd: Pd, kind: WindowKind) -> Key {
+        self.insert(pd, Kind::Window(kind, None))
     }
 
     fn insert(&mut self, pd: Pd, kind: Kind) -> Key {
@@ -222,34 +288,36 @@ impl MemoryTable {
                 return Err(AccessError::Denied { key, wanted: Access::MW_BIND });
             }
             Kind::Region(_) => {}
-            Kind::Window(_) => self.unbind(key.0 >> 8),
+            Kind::Window(..) => self.unbind(key.0 >> 8),
         }
         self.entries.remove(&(key.0 >> 8));
         Ok(())
     }
 
     fn unbind(&mut self, index: u32) {
-        let Some(Entry { kind: Kind::Window(bound), .. }) = self.entries.get_mut(&index) else { return };
+        let Some(Entry { kind: Kind::Window(_, bound), .. }) = self.entries.get_mut(&index) else { return };
         let Some(BoundWindow { region, .. }) = bound.take() else { return };
         if let Some(Entry { kind: Kind::Region(region), .. }) = self.entries.get_mut(&(region.0 >> 8)) {
             region.windows -= 1;
         }
     }
 
-    /// Binds a type 2 window on behalf of `queue_pair` (IBTA 10.6.7.2.1).
+    /// Binds a window on behalf of `queue_pair` (IBTA 10.6.7.2.1). A type 1 window that is bound is bound anew; with no
+    /// bytes, to nothing.
     ///
     /// # Errors
     /// [`WindowError`].
     pub fn bind(&mut self, pd: Pd, queue_pair: Qpn, binding: &WindowBinding) -> Result<(), WindowError> {
         let WindowBinding { window, new_key, region: region_key, address, len, access } = *binding;
-        match self.entries.get(&(window.0 >> 8)) {
-            Some(Entry { key, pd: of, kind: Kind::Window(bound) }) if *key == window && *of == pd => {
-                if bound.is_some() {
+        let kind = match self.entries.get(&(window.0 >> 8)) {
+            Some(Entry { key, pd: of, kind: Kind::Window(kind, bound) }) if *key == window && *of == pd => {
+                if *kind == WindowKind::Two && bound.is_some() {
                     return Err(WindowError::Bound(window));
                 }
+                *kind
             }
             _ => return Err(WindowError::NoSuchWindow(window)),
-        }
+        };
         if new_key.0 >> 8 != window.0 >> 8 {
             return Err(WindowError::WrongKey(new_key));
         }
@@ -264,10 +332,18 @@ impl MemoryTable {
         if region.offset(address, len).is_none() {
             return Err(WindowError::OutOfBounds { address, len });
         }
-        region.windows += 1;
+        let queue_pair = (kind == WindowKind::Two).then_some(queue_pair);
+        let bound = (len > 0 || kind == WindowKind::Two).then_some(BoundWindow {
+            queue_pair,
+            region: region_key,
+            address,
+            len,
+            access,
+        });
+        region.windows += u32::from(bound.is_some());
+        self.unbind(window.0 >> 8);
         let entry = self.entries.get_mut(&(window.0 >> 8)).expect("found above");
-        entry.key = new_key;
-        entry.kind = Kind::Window(Some(BoundWindow { queue_pair, region: region_key, address, len, access }));
+        (entry.key, entry.kind) = (new_key, Kind::Window(kind, bound));
         Ok(())
     }
 
@@ -278,8 +354,10 @@ impl MemoryTable {
     /// invalidated, as with rxe.
     pub fn invalidate(&mut self, pd: Pd, queue_pair: Qpn, key: Key) -> Result<(), AccessError> {
         match self.entries.get(&(key.0 >> 8)) {
-            Some(Entry { key: current, pd: of, kind: Kind::Window(Some(bound)) }) if *current == key => {
-                if *of != pd || bound.queue_pair != queue_pair {
+            Some(Entry { key: current, pd: of, kind: Kind::Window(WindowKind::Two, Some(bound)) })
+                if *current == key =>
+            {
+                if *of != pd || bound.queue_pair != Some(queue_pair) {
                     return Err(AccessError::Foreign(key));
                 }
             }
@@ -317,11 +395,11 @@ impl MemoryTable {
                 if !region.access.contains(wanted) {
                     return Err(denied);
                 }
-                region.span(address, len).ok_or(out_of_bounds)
+                region.span(key, address, len).ok_or(out_of_bounds)
             }
-            Kind::Window(None) => Err(AccessError::NoSuchKey(key)),
-            Kind::Window(Some(window)) => {
-                if window.queue_pair != queue_pair {
+            Kind::Window(_, None) => Err(AccessError::NoSuchKey(key)),
+            Kind::Window(_, Some(window)) => {
+                if window.queue_pair.is_some_and(|bound| bound != queue_pair) {
                     return Err(AccessError::Foreign(key));
                 }
                 if !window.access.contains(wanted) {
@@ -332,8 +410,8 @@ impl MemoryTable {
                     return Err(out_of_bounds);
                 }
                 match &self.entry(window.region)?.kind {
-                    Kind::Region(region) => region.span(address, len).ok_or(out_of_bounds),
-                    Kind::Window(_) => Err(AccessError::NoSuchKey(key)),
+                    Kind::Region(region) => region.span(key, address, len).ok_or(out_of_bounds),
+                    Kind::Window(..) => Err(AccessError::NoSuchKey(key)),
                 }
             }
         }
@@ -355,7 +433,7 @@ impl MemoryTable {
         if write && !region.access.contains(Access::LOCAL_WRITE) {
             return Err(AccessError::Denied { key, wanted: Access::LOCAL_WRITE });
         }
-        region.span(address, len).ok_or(AccessError::OutOfBounds { key, address, len })
+        region.span(key, address, len).ok_or(AccessError::OutOfBounds { key, address, len })
     }
 
     fn entry(&self, key: Key) -> Result<&Entry, AccessError> {
@@ -370,10 +448,11 @@ impl Region {
         (offset <= self.len && len <= self.len - offset).then_some(offset)
     }
 
-    fn span(&self, address: u64, len: u64) -> Option<Span> {
+    fn span(&self, key: Key, address: u64, len: u64) -> Option<Span> {
         let offset = self.offset(address, len)?;
         // SAFETY: the offset was checked to lie in the region.
-        Some(Span { start: unsafe { self.start.add(offset as usize) }, len: len as usize })
+        let start = unsafe { self.start.add(offset as usize) };
+        Some(Span { start, len: len as usize, key, may_vanish: self.owner.is_none() })
     }
 }
 
@@ -382,10 +461,14 @@ impl Region {
 pub struct Span {
     start: *mut u8,
     len: usize,
+    /// The region's, for errors.
+    key: Key,
+    /// Whether the pages may have gone: memory that the program lent.
+    may_vanish: bool,
 }
 
 impl Span {
-    const EMPTY: Span = Span { start: std::ptr::dangling_mut(), len: 0 };
+    const EMPTY: Span = Span { start: std::ptr::dangling_mut(), len: 0, key: Key(0), may_vanish: false };
 
     /// Bytes.
     pub fn len(&self) -> usize {
@@ -399,19 +482,25 @@ impl Span {
 
     /// Copies the span to `out`.
     ///
+    /// # Errors
+    /// [`AccessError::Vanished`] when the program has unmapped the memory.
+    ///
     /// # Panics
     /// When the lengths differ.
-    pub fn read(&self, out: &mut [u8]) {
+    pub fn read(&self, out: &mut [u8]) -> Result<(), AccessError> {
         assert_eq!(self.len, out.len());
-        // SAFETY: whoever registered the region keeps it valid; `out` is a frame's, so they do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(self.start, out.as_mut_ptr(), self.len) }
+        // SAFETY: `out` is a frame's and the region is registered memory, so they do not overlap.
+        unsafe { self.copy(self.start, out.as_mut_ptr(), self.len) }
     }
 
     /// Copies `data` to the span, the last bytes last: programs poll on them.
     ///
+    /// # Errors
+    /// [`AccessError::Vanished`] when the program has unmapped the memory, or part of it.
+    ///
     /// # Panics
     /// When the lengths differ.
-    pub fn write(&self, data: FrameBytes<'_>) {
+    pub fn write(&self, data: FrameBytes<'_>) -> Result<(), AccessError> {
         assert_eq!(self.len, data.len());
         let mut at = self.start;
         let parts = [data.head, data.tail];
@@ -419,31 +508,49 @@ impl Span {
         for (index, part) in parts.into_iter().enumerate() {
             // memcpy promises no order, so the last eight bytes go separately, after a release fence.
             let early = if index == last { part.len().saturating_sub(8) } else { part.len() };
-            // SAFETY: the parts together have the span's length, whoever registered the region keeps it valid, and a
-            // frame does not overlap it.
+            // SAFETY: the parts together have the span's length, and a frame does not overlap registered memory.
             unsafe {
-                std::ptr::copy_nonoverlapping(part.as_ptr(), at, early);
+                self.copy(part.as_ptr(), at, early)?;
                 if index == last {
                     std::sync::atomic::fence(Ordering::Release);
-                    std::ptr::copy_nonoverlapping(part[early..].as_ptr(), at.add(early), part.len() - early);
+                    self.copy(part[early..].as_ptr(), at.add(early), part.len() - early)?;
                 }
                 at = at.add(part.len());
             }
         }
+        Ok(())
+    }
+
+    /// Copies between the span's memory and our own.
+    ///
+    /// # Safety
+    /// One range is within the span, the other is our own, and they do not overlap.
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessError> {
+        if self.may_vanish {
+            // SAFETY: as promised; the span's side may be gone.
+            return unsafe { copy::copy(from, to, len) }.map_err(|_| AccessError::Vanished(self.key));
+        }
+        // SAFETY: memory of our own kind lives as long as its registration.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        Ok(())
     }
 
     /// Replaces the eight bytes of the span, aligned to eight, by `new(old)` in one atomic step, and returns the old
     /// ones. In the host's byte order, as all RoCE devices do it.
     ///
     /// # Errors
-    /// When the span is not eight aligned bytes.
-    pub fn update_u64(&self, new: impl Fn(u64) -> u64) -> Result<u64, Misaligned> {
+    /// [`AtomicError`].
+    pub fn update_u64(&self, new: impl Fn(u64) -> u64) -> Result<u64, AtomicError> {
         if self.len != 8 || !(self.start as usize).is_multiple_of(8) {
-            return Err(Misaligned);
+            return Err(AtomicError::Misaligned);
         }
-        // SAFETY: eight aligned bytes of a region that whoever registered it keeps valid; all access that must not
-        // tear is atomic.
-        let cell = unsafe { AtomicU64::from_ptr(self.start.cast()) };
+        let cell = self.start.cast::<u64>();
+        if self.may_vanish {
+            // SAFETY: the cell is aligned.
+            return unsafe { copy::update_u64(cell, new) }.map_err(|_| AccessError::Vanished(self.key).into());
+        }
+        // SAFETY: eight aligned bytes of memory of our own kind; all access that must not tear is atomic.
+        let cell = unsafe { AtomicU64::from_ptr(cell) };
         let mut old = cell.load(Ordering::Acquire);
         loop {
             match cell.compare_exchange_weak(old, new(old), Ordering::AcqRel, Ordering::Acquire) {
@@ -454,9 +561,16 @@ impl Span {
     }
 }
 
-/// An atomic was asked for at an address that is no multiple of eight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Misaligned;
+/// Why an atomic was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AtomicError {
+    /// The address is no multiple of eight.
+    #[error("atomics need eight bytes at a multiple of eight")]
+    Misaligned,
+    /// The memory is gone.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
 
 #[cfg(test)]
 mod tests {
@@ -521,7 +635,7 @@ mod tests {
         let memory = Arc::new(HostMemory::new(100).unwrap());
         let base = memory.address();
         let region = table.register(PD, memory, ALL);
-        let window = table.allocate_window(PD);
+        let window = table.allocate_window(PD, WindowKind::Two);
         let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
         let access = Access::REMOTE_WRITE;
         let binding = WindowBinding { window, new_key, region, address: base + 10, len: 20, access };
@@ -545,6 +659,32 @@ mod tests {
     }
 
     #[test]
+    fn type_1_windows_serve_their_domain_and_are_bound_anew() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let region = table.register(PD, memory, ALL);
+        let mut window = table.allocate_window(PD, WindowKind::One);
+        let mut bind = |table: &mut MemoryTable, address, len| {
+            let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
+            let binding = WindowBinding { window, new_key, region, address, len, access: Access::REMOTE_READ };
+            table.bind(PD, QPN, &binding).unwrap();
+            (std::mem::replace(&mut window, new_key), new_key)
+        };
+        let ask = |table: &MemoryTable, qpn, key, address| {
+            table.remote(PD, qpn, key, address, 1, Access::REMOTE_READ).is_ok()
+        };
+        let (_, first) = bind(&mut table, base, 10);
+        assert!(ask(&table, QPN, first, base) && ask(&table, Qpn::new(8), first, base + 9), "any queue pair");
+        assert!(table.invalidate(PD, QPN, first).is_err(), "only type 2 can be invalidated");
+        let (old, second) = bind(&mut table, base + 50, 10);
+        assert!(old == first && !ask(&table, QPN, first, base + 50) && ask(&table, QPN, second, base + 50));
+        let (_, none) = bind(&mut table, base, 0);
+        assert!(!ask(&table, QPN, none, base));
+        table.deregister(region).unwrap();
+    }
+
+    #[test]
     fn atomics_want_eight_aligned_bytes() {
         let mut table = table();
         let memory = Arc::new(HostMemory::new(100).unwrap());
@@ -554,7 +694,7 @@ mod tests {
         assert_eq!(at(base + 8).update_u64(|old| old + 5), Ok(0));
         assert_eq!(at(base + 8).update_u64(|old| old + 5), Ok(5));
         assert_eq!(memory.to_vec(8, 8), 10u64.to_ne_bytes());
-        assert_eq!(at(base + 4).update_u64(|old| old), Err(Misaligned));
+        assert_eq!(at(base + 4).update_u64(|old| old), Err(AtomicError::Misaligned));
     }
 
     #[test]
@@ -567,8 +707,46 @@ mod tests {
         for cut in 0..=40 {
             memory.write(0, &[0; 40]);
             let (head, tail) = data.split_at(cut);
-            table.remote(PD, QPN, key, base, 40, Access::REMOTE_WRITE).unwrap().write(FrameBytes { head, tail });
+            table
+                .remote(PD, QPN, key, base, 40, Access::REMOTE_WRITE)
+                .unwrap()
+                .write(FrameBytes { head, tail })
+                .unwrap();
             assert_eq!(memory.to_vec(0, 40), data, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn borrowed_memory_is_checked_at_registration_and_survives_being_unmapped() {
+        let mut table = table();
+        let lent = HostMemory::new(8192).unwrap();
+        let (start, access) = (lent.as_ptr(), ALL | Access::REMOTE_ATOMIC);
+        // SAFETY: nobody else uses the memory.
+        let key = unsafe { table.register_borrowed(PD, start, 8192, 0x10_0000, access) }.unwrap();
+        let at = |table: &MemoryTable, address| table.remote(PD, QPN, key, address, 8, Access::REMOTE_WRITE).unwrap();
+        at(&table, 0x10_0008).write(FrameBytes::from(&b"12345678"[..])).unwrap();
+        assert_eq!(lent.to_vec(8, 8), b"12345678");
+        drop(lent);
+        let span = at(&table, 0x10_0008);
+        assert_eq!(span.read(&mut [0; 8]), Err(AccessError::Vanished(key)));
+        assert_eq!(span.write(FrameBytes::from(&[0; 8][..])), Err(AccessError::Vanished(key)));
+        assert_eq!(span.update_u64(|old| old), Err(AtomicError::Access(AccessError::Vanished(key))));
+        // SAFETY: it is not there, and that is what is asked.
+        assert!(unsafe { table.register_borrowed(PD, start, 8192, 0, access) }.is_err());
+        // SAFETY: as above.
+        assert!(unsafe { table.register_borrowed(PD, start, u64::MAX, 0, access) }.is_err());
+        table.deregister(key).unwrap();
+    }
+
+    #[test]
+    fn reregistration_changes_domain_and_access_but_not_the_key() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let key = table.register(PD, memory, Access::REMOTE_READ);
+        let ask = |table: &MemoryTable, pd, wanted| table.remote(pd, QPN, key, base, 1, wanted).is_ok();
+        assert!(!ask(&table, PD, Access::REMOTE_WRITE));
+        table.reregister(key, Some(Pd(5)), Some(ALL)).unwrap();
+        assert!(ask(&table, Pd(5), Access::REMOTE_WRITE) && !ask(&table, PD, Access::REMOTE_READ));
     }
 }

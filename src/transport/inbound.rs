@@ -1,4 +1,4 @@
-use crate::memory::{Access, AccessError, Pd};
+use crate::memory::{Access, AccessError, AtomicError, Pd};
 use crate::wire::{Key, NakCode, Operation, Packet, Position, Reth};
 
 use super::completion::{Completion, CompletionKind, Status};
@@ -41,6 +41,15 @@ impl Refusal {
     pub const ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccessError, Status::LocalAccess);
     /// Our own receive request names memory that is not there.
     pub const OWN_FAULT: Refusal = Refusal::Nak(NakCode::RemoteOperationalError, Status::LocalProtection);
+}
+
+impl From<AtomicError> for Refusal {
+    fn from(error: AtomicError) -> Refusal {
+        match error {
+            AtomicError::Misaligned => Refusal::INVALID,
+            AtomicError::Access(_) => Refusal::ACCESS,
+        }
+    }
 }
 
 impl From<AccessError> for Refusal {
@@ -198,7 +207,7 @@ impl Inbound {
         }
         // Looked up for each packet: the region may have gone since the first.
         let span = cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
-        span.write(payload);
+        span.write(payload)?;
         if !position.ends() {
             let (address, rest) = (address.wrapping_add(len.into()), rest - len);
             self.message = Some(Incoming::Write { key, address, rest, total: message_bytes });

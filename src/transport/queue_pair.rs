@@ -27,6 +27,8 @@ pub struct QueuePair {
     notify_drained: bool,
     requester: Requester,
     responder: AnyResponder,
+    /// A request went before the acknowledge that is owed.
+    acknowledge_is_next: bool,
     /// Whether it stands in the endpoint's queue of those that may have something to send.
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
@@ -69,6 +71,8 @@ pub struct QueuePairInit {
     pub receive_cq: Arc<CompletionQueue>,
     /// Where receive requests come from, if it has no queue of its own.
     pub srq: Option<Srq>,
+    /// What the link can carry: the limit of datagrams. Connected queue pairs are told their own.
+    pub path_mtu: PathMtu,
 }
 
 /// What a queue pair works on that is not its own.
@@ -165,28 +169,19 @@ impl AnyResponder {
 
 impl QueuePair {
     pub(super) fn new(qpn: Qpn, init: QueuePairInit) -> QueuePair {
-        let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq } = init;
+        let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu } = init;
         let mut responder = AnyResponder::new(service);
         if let Some(srq) = srq {
             responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
         QueuePair {
-            identity: Identity {
-                qpn,
-                service,
-                pd,
-                remote: Qpn::default(),
-                // A datagram is one packet of what the link can carry; connected queue pairs are told.
-                path_mtu: PathMtu::Mtu4096,
-                path: None,
-                send_cq,
-                receive_cq,
-            },
+            identity: Identity { qpn, service, pd, remote: Qpn::default(), path_mtu, path: None, send_cq, receive_cq },
             capabilities,
             state: State::Reset,
             notify_drained: false,
             requester: Requester::new(service),
             responder,
+            acknowledge_is_next: false,
             is_ready: false,
             armed: None,
         }
@@ -387,8 +382,25 @@ impl QueuePair {
         answers || (self.state.sends() && self.requester.may_transmit())
     }
 
-    /// Writes the next packet to `out`; `None` when there is none. Answers go before requests.
+    /// Whether a plain acknowledge is all that it has to send.
+    pub(super) fn owes_only_an_acknowledge(&self) -> bool {
+        self.owes_acknowledge() && !(self.state.sends() && self.requester.may_transmit())
+    }
+
+    fn owes_acknowledge(&self) -> bool {
+        matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_only_an_acknowledge())
+    }
+
+    /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, but one request goes
+    /// before a plain acknowledge: it is what the peer waits for when messages go to and fro.
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+        if !self.acknowledge_is_next && self.owes_acknowledge() {
+            self.acknowledge_is_next = true;
+            if let Some(transmit) = self.poll_request(out, cx) {
+                return Some(transmit);
+            }
+        }
+        self.acknowledge_is_next = false;
         // Answers go out even in the error state: the NAK that led there is among them.
         if let AnyResponder::Reliable(responder) = &mut self.responder {
             match responder.poll_transmit(out, &self.identity, cx) {
@@ -397,6 +409,10 @@ impl QueuePair {
                 Err(Fatal) => self.fail(cx),
             }
         }
+        self.poll_request(out, cx)
+    }
+
+    fn poll_request(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
         if !self.state.sends() {
             return None;
         }

@@ -30,7 +30,7 @@ pub(super) struct Responder {
 enum Answer {
     Acknowledge { psn: Psn, syndrome: Syndrome, msn: Msn },
     Read(ReadAnswer),
-    Atomic { psn: Psn, msn: Msn, original: u64, again: bool },
+    Atomic { psn: Psn, msn: Msn, original: u64, is_repeat: bool },
 }
 
 /// READ responses that are being sent.
@@ -47,8 +47,8 @@ struct ReadAnswer {
     /// Its place among `count` packets.
     index: u32,
     count: u32,
-    /// The peer had it before, or may have: it does not count as outstanding.
-    again: bool,
+    /// Whether it was answered in full before.
+    is_repeat: bool,
 }
 
 #[derive(Debug)]
@@ -76,6 +76,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
+    /// Whether one acknowledge that is no NAK is all that is owed.
+    pub fn owes_only_an_acknowledge(&self) -> bool {
+        let plain = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
+        self.answers.len() == 1 && self.answers.front().is_some_and(plain)
+    }
+
     /// Takes a request packet.
     pub fn handle_request(
         &mut self,
@@ -93,9 +99,9 @@ impl Responder {
         }
         if ahead > 0 {
             cx.counters.out_of_seq_request += 1;
-            if !self.nak_outstanding {
+            if !self.nak_outstanding && self.may_answer(cx) {
                 self.nak_outstanding = true;
-                self.answer_nak(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
+                self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
             }
             return Ok(());
         }
@@ -107,13 +113,15 @@ impl Responder {
                 Ok(())
             }
             Err(Refusal::NotReady) => {
-                cx.counters.send_rnr_err += 1;
-                self.nak_outstanding = true;
-                self.answer_nak(psn, Syndrome::RnrNak(self.min_rnr_timer));
+                if self.may_answer(cx) {
+                    cx.counters.send_rnr_err += 1;
+                    self.nak_outstanding = true;
+                    self.answer(psn, Syndrome::RnrNak(self.min_rnr_timer));
+                }
                 Ok(())
             }
             Err(Refusal::Nak(code, status)) => {
-                self.answer_nak(psn, Syndrome::Nak(code));
+                self.answer(psn, Syndrome::Nak(code));
                 self.inbound.fail_message(status, identity, cx);
                 let event = match code {
                     NakCode::RemoteAccessError => Event::AccessError(identity.qpn),
@@ -141,7 +149,7 @@ impl Responder {
             self.msn = self.msn.next();
         }
         if packet.bth().ack_request() {
-            self.acknowledge(packet.bth().psn());
+            self.acknowledge(packet.bth().psn(), cx);
         }
         Ok(1)
     }
@@ -162,7 +170,8 @@ impl Responder {
         let packets = identity.path_mtu.packets(len as usize);
         let psn = packet.bth().psn();
         self.save(Saved { first_psn: psn, packets, msn: self.msn, original: None });
-        let answer = ReadAnswer { msn: self.msn, key, psn, address, rest: len, index: 0, count: packets, again: false };
+        let answer =
+            ReadAnswer { msn: self.msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
         self.answers.push_back(Answer::Read(answer));
         Ok(packets)
     }
@@ -183,29 +192,28 @@ impl Responder {
         let original = match packet.bth().opcode().operation() {
             Operation::CompareSwap => span.update_u64(|old| if old == eth.compare() { eth.swap_or_add() } else { old }),
             _ => span.update_u64(|old| old.wrapping_add(eth.swap_or_add())),
-        }
-        .map_err(|_| Refusal::INVALID)?;
+        }?;
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
         self.save(Saved { first_psn: psn, packets: 1, msn, original: Some(original) });
-        self.answers.push_back(Answer::Atomic { psn, msn, original, again: false });
+        self.answers.push_back(Answer::Atomic { psn, msn, original, is_repeat: false });
         Ok(1)
     }
 
-    /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4);
-    /// answers to duplicates don't: the peer may have had the first ones and gone on.
+    /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
+    /// Those answered again don't: the first answer may have arrived late, and freed the peer to ask for more.
     fn check_outstanding(&self) -> Result<(), Refusal> {
-        let first = |answer: &&Answer| match answer {
-            Answer::Read(read) => !read.again,
-            Answer::Atomic { again, .. } => !again,
+        let is_outstanding = |answer: &&Answer| match answer {
+            Answer::Read(ReadAnswer { is_repeat, .. }) | Answer::Atomic { is_repeat, .. } => !is_repeat,
             Answer::Acknowledge { .. } => false,
         };
-        let outstanding = self.answers.iter().filter(first).count();
+        let outstanding = self.answers.iter().filter(is_outstanding).count();
         if outstanding < self.max_dest_rd_atomic { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
     fn save(&mut self, saved: Saved) {
-        if self.saved.len() == self.max_dest_rd_atomic {
+        // More than one when the limit was lowered meanwhile.
+        while self.saved.len() >= self.max_dest_rd_atomic.max(1) {
             self.saved.pop_front();
         }
         self.saved.push_back(saved);
@@ -216,8 +224,12 @@ impl Responder {
         let psn = packet.bth().psn();
         let saved = self.saved.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets));
         match (packet.bth().opcode().operation(), saved) {
-            // Not placed again: newer data may stand there. Acknowledged as far as we have come.
-            (Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),
+            // Not placed again: newer data may stand there. Acknowledged as far as we have come, but not beyond a READ
+            // or atomic: these are answered by their data only, and rxe takes an acknowledge for it.
+            (Operation::Send | Operation::Write, _) => {
+                let following = self.saved.iter().map(|saved| saved.first_psn).find(|first| psn.is_before(*first));
+                self.acknowledge(following.unwrap_or(self.expected).minus(1), cx);
+            }
             (Operation::ReadRequest, Some(saved)) if saved.original.is_none() => {
                 let Some(reth) = packet.reth() else { return };
                 let (key, address, rest) = (reth.key(), reth.address(), reth.length());
@@ -229,13 +241,14 @@ impl Responder {
                 }
                 // MigReq is clear in rxe's requests. It wants its answers to go on where they were, with MIDDLE; the
                 // IBTA wants them to start with FIRST.
-                let (index, count) = if packet.bth().mig_req() { (0, packets) } else { (index, saved.packets) };
+                let index = if packet.bth().mig_req() { 0 } else { index };
+                let count = index + packets;
                 let msn = saved.msn;
-                self.answer_again(ReadAnswer { msn, key, psn, address, rest, index, count, again: true }, cx);
+                self.answer_again(ReadAnswer { msn, key, psn, address, rest, index, count, is_repeat: true }, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), msn, .. })) => {
                 if self.may_answer(cx) {
-                    self.answers.push_back(Answer::Atomic { psn, msn, original, again: true });
+                    self.answers.push_back(Answer::Atomic { psn, msn, original, is_repeat: true });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -245,31 +258,40 @@ impl Responder {
 
     /// Queues READ responses again. If they are just being sent, they start over.
     fn answer_again(&mut self, answer: ReadAnswer, cx: &mut Surroundings<'_>) {
-        let same = |queued: &Answer| matches!(queued, Answer::Read(read) if read.msn == answer.msn);
-        match self.answers.iter().position(same) {
-            Some(index) => self.answers[index] = Answer::Read(answer),
-            None if self.may_answer(cx) => self.answers.push_back(Answer::Read(answer)),
-            None => {}
+        for queued in &mut self.answers {
+            if let Answer::Read(read) = queued
+                && read.msn == answer.msn
+            {
+                *read = ReadAnswer { is_repeat: read.is_repeat, ..answer };
+                return;
+            }
+        }
+        if self.may_answer(cx) {
+            self.answers.push_back(Answer::Read(answer));
         }
     }
 
-    /// Answers to duplicates are bounded: a peer gets no more than it may have outstanding, twice over.
+    /// Whether there is room for an answer that the peer can do without for now: it will ask again. All it may have
+    /// outstanding with an acknowledge between any two fits, and as much again.
     fn may_answer(&self, cx: &mut Surroundings<'_>) -> bool {
-        let room = self.answers.len() < 2 * self.max_dest_rd_atomic + 2;
+        let room = self.answers.len() < 4 * self.max_dest_rd_atomic + 2;
         cx.counters.answer_overflow += u64::from(!room);
         room
     }
 
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
-    fn acknowledge(&mut self, psn: Psn) {
-        let new = Answer::Acknowledge { psn, syndrome: Syndrome::ACK, msn: self.msn };
-        match self.answers.back_mut() {
-            Some(last @ Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. }) => *last = new,
-            _ => self.answers.push_back(new),
+    fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
+        if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) = self.answers.back_mut() {
+            *msn = self.msn;
+            if owed.is_before(psn) {
+                *owed = psn;
+            }
+        } else if self.may_answer(cx) {
+            self.answer(psn, Syndrome::ACK);
         }
     }
 
-    fn answer_nak(&mut self, psn: Psn, syndrome: Syndrome) {
+    fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
         self.answers.push_back(Answer::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
@@ -321,7 +343,7 @@ impl Responder {
         let bth = Bth::new(opcode, identity.remote, psn);
         let written = identity.write(out, bth, extension, len as usize, cx, |memory, out| {
             let wanted = Access::REMOTE_READ;
-            memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).map(|span| span.read(out))
+            memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).and_then(|span| span.read(out))
         });
         match written {
             Ok(written) => {

@@ -158,7 +158,7 @@ impl Data {
             Data::Sges(sges) => {
                 for (sge, start, len) in pieces(sges, offset, out.len()) {
                     let (now, later) = out.split_at_mut(len);
-                    memory.local(pd, sge.lkey, sge.address.wrapping_add(start), len as u64, false)?.read(now);
+                    memory.local(pd, sge.lkey, sge.address.wrapping_add(start), len as u64, false)?.read(now)?;
                     out = later;
                 }
             }
@@ -228,7 +228,7 @@ pub(super) fn scatter(
     mut bytes: FrameBytes<'_>,
 ) -> Result<(), AccessError> {
     for (sge, start, len) in pieces(sges, offset, bytes.len()) {
-        memory.local(pd, sge.lkey, sge.address.wrapping_add(start), len as u64, true)?.write(bytes.take(len));
+        memory.local(pd, sge.lkey, sge.address.wrapping_add(start), len as u64, true)?.write(bytes.take(len))?;
         bytes = bytes.skip(len);
     }
     debug_assert!(bytes.is_empty(), "the caller checks that a message fits");

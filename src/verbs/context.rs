@@ -8,7 +8,7 @@ use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::fault::FaultSpec;
 use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{Capture, HopError, Link, Tapped};
-use crate::memory::{Access, HostMemory, MapError, Pd};
+use crate::memory::{Access, HostMemory, MapError, Pd, WindowKind};
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
@@ -167,7 +167,7 @@ impl Context {
     /// A new protection domain.
     pub fn allocate_pd(&self) -> ProtectionDomain {
         let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
-        ProtectionDomain { engine: self.engine.clone(), pd }
+        ProtectionDomain { engine: self.engine.clone(), pd, path_mtu: self.path_mtu }
     }
 
     /// A completion queue of `capacity` completions.
@@ -236,6 +236,7 @@ impl Context {
 pub struct ProtectionDomain {
     engine: Arc<Engine>,
     pd: Pd,
+    path_mtu: PathMtu,
 }
 
 impl ProtectionDomain {
@@ -249,9 +250,9 @@ impl ProtectionDomain {
         Ok(MemoryRegion::new(self.engine.clone(), memory, key))
     }
 
-    /// Makes a type 2 memory window, not yet bound.
-    pub fn allocate_window(&self) -> MemoryWindow {
-        let key = self.engine.with(|core, _| core.endpoint.memory().allocate_window(self.pd));
+    /// Makes a memory window, not yet bound.
+    pub fn allocate_window(&self, kind: WindowKind) -> MemoryWindow {
+        let key = self.engine.with(|core, _| core.endpoint.memory().allocate_window(self.pd, kind));
         MemoryWindow::new(self.engine.clone(), key)
     }
 
@@ -267,6 +268,7 @@ impl ProtectionDomain {
             send_cq: options.send.ring().clone(),
             receive_cq: options.receive.ring().clone(),
             srq: options.srq.map(SharedReceiveQueue::number),
+            path_mtu: self.path_mtu,
         };
         let qpn = self.engine.with(|core, _| core.endpoint.create_queue_pair(init))?;
         Ok(QueuePair::new(self.engine.clone(), qpn))

@@ -10,8 +10,12 @@ import struct
 import sys
 import zlib
 
-from scapy.all import Ether, IP, IPv6, RawPcapNgReader, RawPcapReader, UDP, conf, raw
+from scapy.compat import raw
 from scapy.contrib.roce import BTH
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.utils import RawPcapNgReader, RawPcapReader
 
 ROCE_PORT = 4791
 
@@ -59,7 +63,6 @@ def by_rules(frame):
 
 
 def main(path):
-    conf.verb = 0
     disagreements = 0
     with open(path, "rb") as file:
         is_pcapng = file.read(4) == b"\x0a\x0d\x0d\x0a"

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use uroce::pcap::{CapturedFrame, Dissection, Icrc, ReadError, Reader};
 use uroce::time::{Duration, Instant};
 
+use crate::Failure;
 use crate::report::Report;
 
 /// Print the RoCE v2 packets of a capture, one a line: headers, and whether the ICRC is right.
@@ -33,40 +34,33 @@ struct Tally {
     first: Option<Instant>,
 }
 
-enum Failure {
+/// Why no more is printed.
+enum Stop {
     Read(ReadError),
     Write(io::Error),
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut tally = Tally::default();
     let out = BufWriter::new(io::stdout().lock());
     let result = if arguments.file.as_os_str() == "-" {
-        Reader::new(io::stdin().lock())
-            .map_err(Failure::Read)
-            .and_then(|frames| tally.print(frames, arguments.json, out))
+        Reader::new(io::stdin().lock()).map_err(Stop::Read).and_then(|frames| tally.print(frames, arguments.json, out))
     } else {
-        Reader::open(&arguments.file).map_err(Failure::Read).and_then(|frames| tally.print(frames, arguments.json, out))
+        Reader::open(&arguments.file).map_err(Stop::Read).and_then(|frames| tally.print(frames, arguments.json, out))
     };
     let Tally { packets, skipped, malformed, icrc_bad, icrc_absent, .. } = tally;
     match result {
         Ok(()) => {}
         // Who reads has seen enough.
-        Err(Failure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => return tally.status(),
-        Err(Failure::Write(error)) => {
-            eprintln!("uroce decode: standard output: {error}");
-            return ExitCode::FAILURE;
-        }
-        Err(Failure::Read(error)) => {
-            eprintln!("uroce decode: {}: {error}", arguments.file.display());
-            return ExitCode::FAILURE;
-        }
+        Err(Stop::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(tally.status()),
+        Err(Stop::Write(error)) => return Err(format!("standard output: {error}").into()),
+        Err(Stop::Read(error)) => return Err(format!("{}: {error}", arguments.file.display()).into()),
     }
     eprintln!(
         "{packets} RoCE packets: {malformed} malformed, {icrc_bad} with a wrong ICRC, {icrc_absent} without; \
          {skipped} other frames skipped"
     );
-    tally.status()
+    Ok(tally.status())
 }
 
 impl Tally {
@@ -75,8 +69,8 @@ impl Tally {
         frames: impl Iterator<Item = Result<CapturedFrame, ReadError>>,
         json: bool,
         mut out: impl Write,
-    ) -> Result<(), Failure> {
-        let result = frames.map(|frame| frame.map_err(Failure::Read)).try_for_each(|frame| {
+    ) -> Result<(), Stop> {
+        let result = frames.map(|frame| frame.map_err(Stop::Read)).try_for_each(|frame| {
             let frame = frame?;
             let start = *self.first.get_or_insert(frame.time);
             let whole = frame.padded();
@@ -86,10 +80,10 @@ impl Tally {
             };
             self.count(&dissection);
             let report = Report::of(&frame, &dissection);
-            write_report(&mut out, &report, json, frame.time.saturating_since(start)).map_err(Failure::Write)
+            write_report(&mut out, &report, json, frame.time.saturating_since(start)).map_err(Stop::Write)
         });
         // What was good before a failure is shown.
-        out.flush().map_err(Failure::Write).and(result)
+        out.flush().map_err(Stop::Write).and(result)
     }
 
     fn count(&mut self, dissection: &Dissection<'_>) {

@@ -34,7 +34,7 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Decode(arguments) => return decode::run(&arguments),
+        Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),

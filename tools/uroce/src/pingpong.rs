@@ -1,7 +1,7 @@
-//! `uroce pingpong`: the peer of ibv_rc_pingpong, with its flags, its handshake and its output.
+//! `uroce pingpong`: the peer of ibv_{rc,uc,ud,srq}_pingpong, with their flags, their handshake and their output.
 //!
-//! The handshake over TCP: the client sends 52 bytes `lid:qpn:psn:gid` in hexadecimal with a NUL at the end; the server
-//! brings its queue pair to RTS and answers likewise; the client sends `done` and a NUL.
+//! The handshake over TCP: the client sends 52 bytes `lid:qpn:psn:gid` in hexadecimal with a NUL at the end, for each
+//! queue pair (srq: 256 times, unused ones all zeros); the server brings its queue pairs to RTS and answers likewise; the client sends `done` and a NUL.
 
 #![allow(clippy::disallowed_methods)] // it measures real time
 
@@ -15,14 +15,14 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use uroce::verbs::{
     Access, AddressVector, Capabilities, CompletionChannel, CompletionQueue, Context, Data, MemoryRegion, Notify,
-    PathMtu, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation, SendRequest,
-    Service, State, Status,
+    PathMtu, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation,
+    SendRequest, Service, SgeList, SharedReceiveQueue, State, Status,
 };
 
 use crate::Failure;
 use crate::device_arguments::DeviceArguments;
 
-/// Bounce messages with another uroce, or with ibv_rc_pingpong on an RNIC or rxe
+/// Bounce messages with another uroce, or with ibv_{rc,uc,ud,srq}_pingpong on an RNIC or rxe
 #[derive(Args)]
 pub struct Arguments {
     /// The server's host; without it, be the server
@@ -47,9 +47,13 @@ pub struct Arguments {
     #[arg(short = 'p', long, default_value_t = 18515)]
     port: u16,
 
-    /// Bytes of a message
-    #[arg(short = 's', long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
-    size: u32,
+    /// Bytes of a message; default: 4096, or 1024 for ud
+    #[arg(short = 's', long, value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
+    size: Option<u32>,
+
+    /// Queue pairs, for srq
+    #[arg(short = 'q', long = "num-qp", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    queue_pairs: u32,
 
     /// Path MTU: 256, 512, 1024, 2048 or 4096
     #[arg(short = 'm', long, default_value = "1024", value_parser = parse_mtu)]
@@ -92,7 +96,35 @@ pub struct Arguments {
 enum Transport {
     /// Reliable connection
     Rc,
+    /// Unreliable connection: a lost message ends the game
+    Uc,
+    /// Unreliable datagrams: a lost message ends the game
+    Ud,
+    /// Reliable connections with a shared receive queue
+    Srq,
 }
+
+impl Arguments {
+    fn size(&self) -> u32 {
+        self.size.unwrap_or(if self.transport == Transport::Ud { 1024 } else { 4096 })
+    }
+
+    fn service(&self) -> Service {
+        match self.transport {
+            Transport::Rc | Transport::Srq => Service::Rc,
+            Transport::Uc => Service::Uc,
+            Transport::Ud => Service::Ud,
+        }
+    }
+
+    /// Where messages begin in the buffer: datagrams leave room for the routing header.
+    fn offset(&self) -> usize {
+        if self.transport == Transport::Ud { 40 } else { 0 }
+    }
+}
+
+/// The queue key of ibv_ud_pingpong and perftest.
+const Q_KEY: QKey = QKey(0x1111_1111);
 
 fn parse_mtu(text: &str) -> Result<PathMtu, String> {
     let bytes = text.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
@@ -108,9 +140,14 @@ struct Destination {
 }
 
 const HANDSHAKE_BYTES: usize = 52;
+/// Queue pairs that ibv_srq_pingpong has room for (MAX_QP).
+const SRQ_TABLE: usize = 256;
 const DONE: &[u8; 5] = b"done\0";
 
 impl Destination {
+    /// An unused place in the table.
+    const NONE: Destination = Destination { qpn: Qpn::new(0), psn: Psn::new(0), gid: Ipv6Addr::UNSPECIFIED };
+
     fn to_bytes(self) -> [u8; HANDSHAKE_BYTES] {
         let (qpn, psn, gid) = (self.qpn.value(), self.psn.value(), u128::from(self.gid));
         let text = format!("0000:{qpn:06x}:{psn:06x}:{gid:032x}\0");
@@ -138,50 +175,58 @@ struct Side<'a> {
     channel: CompletionChannel,
     cq: CompletionQueue,
     region: MemoryRegion,
-    qp: QueuePair,
+    srq: Option<SharedReceiveQueue>,
+    players: Vec<Player>,
     gid_index: usize,
     receives_posted: u32,
 }
 
+/// A queue pair, and what it waits for.
+struct Player {
+    qp: QueuePair,
+    local: Destination,
+    /// Where datagrams go.
+    datagrams_to: Option<uroce::verbs::Destination>,
+    send_pending: bool,
+    receive_pending: bool,
+}
+
+const RECEIVE: u64 = 1;
+const SEND: u64 = 2;
+
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Transport::Rc = arguments.transport;
     let mut side = Side::new(arguments)?;
-    let local = Destination {
-        qpn: side.qp.qpn(),
-        psn: side.context.random_psn(),
-        gid: side.context.gids()[side.gid_index].address,
-    };
     let is_client = arguments.host.is_some();
     if is_client && arguments.check {
-        side.region.memory().write(0, &check_pattern(arguments.size));
+        side.region.memory().write(arguments.offset(), &check_pattern(arguments.size()));
     }
     if !arguments.json {
-        print_address("local address: ", local);
+        side.players.iter().for_each(|player| print_address("local address: ", player.local));
     }
     side.post_receives(arguments.receive_depth)?;
 
-    let remote = match &arguments.host {
+    let remotes = match &arguments.host {
         Some(host) => {
             let mut stream = connect(host, arguments.port, Duration::from_secs(arguments.patience))?;
-            stream.write_all(&local.to_bytes())?;
-            let remote = read_destination(&mut stream)?;
+            stream.write_all(&side.handshake())?;
+            let remotes = side.read_destinations(&mut stream)?;
             stream.write_all(DONE)?;
-            side.connect(local, remote)?;
-            remote
+            side.connect(&remotes)?;
+            remotes
         }
         None => {
             let mut stream = accept(arguments.port)?;
             stream.set_read_timeout(Some(Duration::from_secs(arguments.patience)))?;
-            let remote = read_destination(&mut stream)?;
-            side.connect(local, remote)?;
-            stream.write_all(&local.to_bytes())?;
+            let remotes = side.read_destinations(&mut stream)?;
+            side.connect(&remotes)?;
+            stream.write_all(&side.handshake())?;
             let mut done = [0; DONE.len()];
             stream.read_exact(&mut done).map_err(|e| format!("the client ended the handshake early: {e}"))?;
-            remote
+            remotes
         }
     };
     if !arguments.json {
-        print_address("remote address:", remote);
+        remotes.iter().for_each(|remote| print_address("remote address:", *remote));
     }
 
     let (elapsed, mut round_trips) = side.play(is_client)?;
@@ -196,91 +241,154 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 impl<'a> Side<'a> {
     fn new(arguments: &'a Arguments) -> Result<Side<'a>, Failure> {
         let context = arguments.device.open()?;
-        if arguments.mtu > context.active_mtu() {
-            let (device, active, wanted) =
-                (&context.device().name, context.active_mtu().bytes(), arguments.mtu.bytes());
-            return Err(format!("{device} has an active MTU of {active}, less than -m {wanted}: give -m {active}, or enlarge its MTU with `ip link set {device} mtu {}`", wanted + 80).into());
+        let (device, active) = (&context.device().name, context.active_mtu());
+        if arguments.transport == Transport::Ud && arguments.size() as usize > active.bytes() {
+            let active = active.bytes();
+            return Err(format!("a datagram of {} bytes does not fit into the active MTU of {device}, {active}: give -s {active} or less", arguments.size()).into());
         }
+        if arguments.transport != Transport::Ud && arguments.mtu > active {
+            let (active, wanted) = (active.bytes(), arguments.mtu.bytes());
+            return Err(format!(
+                "{device} has an active MTU of {active}, less than -m {wanted}: give -m {active}, or enlarge its MTU with \
+                 `ip link set {device} mtu {}`",
+                wanted + 80
+            )
+            .into());
+        }
+        let gids = context.gids();
         let gid_index = match arguments.gid_index {
-            Some(index) if index < context.gids().len() => index,
+            Some(index) if index < gids.len() => index,
             Some(index) => {
-                return Err(format!(
-                    "-g {index}: {} has {} GIDs, see `uroce devices`",
-                    context.device().name,
-                    context.gids().len()
-                )
-                .into());
+                return Err(format!("-g {index}: {device} has {} GIDs, see `uroce devices`", gids.len()).into());
             }
-            None => context.gids().iter().position(|gid| gid.ip().is_ipv4()).unwrap_or(0),
+            None => gids.iter().position(|gid| gid.ip().is_ipv4()).unwrap_or(0),
         };
+        let gid = gids[gid_index].address;
         let pd = context.allocate_pd();
-        let region = pd.allocate_region(arguments.size as usize, Access::LOCAL_WRITE)?;
-        // What ibv_rc_pingpong fills its buffer with.
-        region.memory().write(0, &vec![0x7b; arguments.size as usize]);
+        let bytes = arguments.offset() + arguments.size() as usize;
+        let region = pd.allocate_region(bytes, Access::LOCAL_WRITE)?;
+        // What the ibv pingpongs fill their buffers with.
+        region.memory().write(0, &vec![0x7b; bytes]);
+        let (shared, count) =
+            if arguments.transport == Transport::Srq { (true, arguments.queue_pairs) } else { (false, 1) };
+        let depth = arguments.receive_depth.max(2 * count);
         let channel = CompletionChannel::new()?;
-        let cq = context.create_completion_queue_on(arguments.receive_depth as usize + 1, &channel);
-        let capabilities =
-            Capabilities { max_send_requests: 1, max_receive_requests: arguments.receive_depth as usize };
-        let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
-        let qp = pd.create_queue_pair(&options)?;
+        let cq = context.create_completion_queue_on((depth + count) as usize, &channel);
+        let srq = if shared { Some(pd.create_shared_receive_queue(depth as usize)?) } else { None };
+        let options = QueuePairOptions {
+            service: arguments.service(),
+            capabilities: Capabilities { max_send_requests: 1, max_receive_requests: depth as usize },
+            send: &cq,
+            receive: &cq,
+            srq: srq.as_ref(),
+        };
         let init = QpAttributes {
             state: Some(State::Init),
             p_key_index: Some(0),
             port: Some(1),
-            access: Some(Access::empty()),
+            access: (arguments.transport != Transport::Ud).then_some(Access::empty()),
+            q_key: (arguments.transport == Transport::Ud).then_some(Q_KEY),
             ..Default::default()
         };
-        qp.modify(&init)?;
-        Ok(Side { arguments, context, channel, cq, region, qp, gid_index, receives_posted: 0 })
+        let mut players = Vec::new();
+        for _ in 0..count {
+            let qp = pd.create_queue_pair(&options)?;
+            qp.modify(&init)?;
+            let local = Destination { qpn: qp.qpn(), psn: context.random_psn(), gid };
+            players.push(Player { qp, local, datagrams_to: None, send_pending: false, receive_pending: true });
+        }
+        Ok(Side { arguments, context, channel, cq, region, srq, players, gid_index, receives_posted: 0 })
     }
 
-    fn connect(&self, local: Destination, remote: Destination) -> Result<(), Failure> {
-        if remote.gid.is_unspecified() {
-            return Err("the peer's GID is all zeros; RoCE needs one: start the peer with -g INDEX".into());
+    /// Messages of the handshake each way. ibv_srq_pingpong always sends its whole table, however many queue pairs it
+    /// uses.
+    fn handshake_messages(&self) -> usize {
+        if self.srq.is_some() { SRQ_TABLE } else { 1 }
+    }
+
+    fn handshake(&self) -> Vec<u8> {
+        let own = self.players.iter().map(|player| player.local);
+        own.chain(std::iter::repeat(Destination::NONE))
+            .take(self.handshake_messages())
+            .flat_map(Destination::to_bytes)
+            .collect()
+    }
+
+    fn read_destinations(&self, stream: &mut TcpStream) -> Result<Vec<Destination>, Failure> {
+        let all: Vec<Destination> =
+            (0..self.handshake_messages()).map(|_| read_destination(stream)).collect::<Result<_, _>>()?;
+        let used = all.iter().filter(|destination| **destination != Destination::NONE).count();
+        if used != self.players.len() {
+            return Err(format!(
+                "the peer has {used} queue pairs, we have {}: give both the same -q",
+                self.players.len()
+            )
+            .into());
         }
-        let vector = AddressVector {
-            source_gid_index: self.gid_index,
-            destination_gid: remote.gid,
-            traffic_class: self.arguments.service_level << 5,
-            hop_limit: 0,
-            flow_label: 0,
-        };
-        let to_receive = QpAttributes {
-            state: Some(State::ReadyToReceive),
-            path: Some(self.context.path(&vector, local.qpn, remote.qpn)?),
-            path_mtu: Some(self.arguments.mtu),
-            destination: Some(remote.qpn),
-            receive_psn: Some(remote.psn),
-            max_dest_rd_atomic: Some(1),
-            min_rnr_timer: Some(RnrTimer::new(12)),
-            ..Default::default()
-        };
-        let to_send = QpAttributes {
-            state: Some(State::ReadyToSend),
-            send_psn: Some(local.psn),
-            timeout: Some(self.arguments.timeout),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(1),
-            ..Default::default()
-        };
-        self.qp.modify(&to_receive)?;
-        self.qp.modify(&to_send)?;
+        Ok(all[..used].to_vec())
+    }
+
+    fn connect(&mut self, remotes: &[Destination]) -> Result<(), Failure> {
+        let arguments = self.arguments;
+        for (player, remote) in self.players.iter_mut().zip(remotes) {
+            if remote.gid.is_unspecified() {
+                return Err("the peer's GID is all zeros; RoCE needs one: start the peer with -g INDEX".into());
+            }
+            let vector = AddressVector {
+                source_gid_index: self.gid_index,
+                destination_gid: remote.gid,
+                traffic_class: arguments.service_level << 5,
+                hop_limit: 0,
+                flow_label: 0,
+            };
+            let local = player.local;
+            let mut to_receive = QpAttributes { state: Some(State::ReadyToReceive), ..Default::default() };
+            let mut to_send =
+                QpAttributes { state: Some(State::ReadyToSend), send_psn: Some(local.psn), ..Default::default() };
+            if arguments.service() == Service::Ud {
+                let path = self.context.address_handle(&vector, local.qpn)?;
+                player.datagrams_to = Some(uroce::verbs::Destination { path, qpn: remote.qpn, q_key: Q_KEY });
+            } else {
+                to_receive.path = Some(self.context.path(&vector, local.qpn, remote.qpn)?);
+                to_receive.path_mtu = Some(arguments.mtu);
+                to_receive.destination = Some(remote.qpn);
+                to_receive.receive_psn = Some(remote.psn);
+            }
+            if arguments.service() == Service::Rc {
+                to_receive.max_dest_rd_atomic = Some(1);
+                to_receive.min_rnr_timer = Some(RnrTimer::new(12));
+                to_send.timeout = Some(arguments.timeout);
+                to_send.retry_count = Some(7);
+                to_send.rnr_retry = Some(7);
+                to_send.max_rd_atomic = Some(1);
+            }
+            player.qp.modify(&to_receive)?;
+            player.qp.modify(&to_send)?;
+        }
         Ok(())
     }
 
     fn post_receives(&mut self, count: u32) -> Result<(), Failure> {
-        let sges: uroce::verbs::SgeList = [self.region.sge(0, self.region.len())].into_iter().collect();
+        let sges: SgeList = [self.region.sge(0, self.region.len())].into_iter().collect();
         for _ in 0..count {
-            self.qp.post_receive(ReceiveRequest { wr_id: 1, sges: sges.clone() })?;
+            let request = ReceiveRequest { wr_id: RECEIVE, sges: sges.clone() };
+            match &self.srq {
+                Some(srq) => srq.post_receive(request)?,
+                None => self.players[0].qp.post_receive(request)?,
+            }
         }
         self.receives_posted += count;
         Ok(())
     }
 
-    fn post_send(&self) -> Result<(), Failure> {
-        let data = Data::Sges([self.region.sge(0, self.region.len())].into_iter().collect());
-        Ok(self.qp.post_send(SendRequest::new(2, SendOperation::Send, data))?)
+    fn post_send(&mut self, index: usize) -> Result<(), Failure> {
+        let sge = self.region.sge(self.arguments.offset(), self.arguments.size() as usize);
+        let mut request = SendRequest::new(SEND, SendOperation::Send, Data::Sges([sge].into_iter().collect()));
+        let player = &mut self.players[index];
+        request.destination = player.datagrams_to;
+        player.qp.post_send(request)?;
+        (player.send_pending, player.receive_pending) = (true, true);
+        Ok(())
     }
 
     /// Sends and receives all messages. Returns the time of all, and of each round trip.
@@ -288,24 +396,21 @@ impl<'a> Side<'a> {
         let iterations = self.arguments.iterations;
         let mut round_trips = Vec::with_capacity(iterations as usize);
         let (mut sent, mut received) = (0, 0);
-        let (mut send_pending, mut receive_pending) = (false, true);
         if self.arguments.events {
             self.cq.request_notification(Notify::Next);
         }
         let start = Instant::now();
         let mut last = start;
         if is_client {
-            self.post_send()?;
-            send_pending = true;
+            (0..self.players.len()).try_for_each(|index| self.post_send(index))?;
         }
         while sent < iterations || received < iterations {
             let Some(completion) = self.cq.poll() else {
                 if last.elapsed() > Duration::from_secs(self.arguments.patience) {
-                    return Err(format!(
-                        "nothing has come from the peer for {} s, after {received} messages",
-                        self.arguments.patience
-                    )
-                    .into());
+                    let patience = self.arguments.patience;
+                    return Err(
+                        format!("nothing has come from the peer for {patience} s, after {received} messages").into()
+                    );
                 }
                 if self.arguments.events {
                     self.channel.wait(Duration::from_secs(1))?;
@@ -314,28 +419,30 @@ impl<'a> Side<'a> {
                 continue;
             };
             if completion.status != Status::Success {
-                let what = if completion.wr_id == 1 { "receive" } else { "send" };
-                return Err(
-                    format!("a {what} request failed: {:?} ({})", completion.status, completion.status as u8).into()
-                );
+                let what = if completion.wr_id == RECEIVE { "receive" } else { "send" };
+                let (status, code) = (completion.status, completion.status as u8);
+                return Err(format!("a {what} request failed: {status:?} ({code})").into());
             }
-            if completion.wr_id == 2 {
+            let Some(index) = self.players.iter().position(|player| player.qp.qpn() == completion.qpn) else {
+                continue;
+            };
+            if completion.wr_id == SEND {
                 sent += 1;
-                send_pending = false;
+                self.players[index].send_pending = false;
             } else {
                 received += 1;
-                receive_pending = false;
+                self.players[index].receive_pending = false;
                 let now = Instant::now();
                 round_trips.push(now - last);
                 last = now;
                 self.receives_posted -= 1;
-                if self.receives_posted <= 1 {
-                    self.post_receives(self.arguments.receive_depth - self.receives_posted)?;
+                if self.receives_posted <= self.players.len() as u32 {
+                    self.post_receives(self.arguments.receive_depth.saturating_sub(self.receives_posted))?;
                 }
             }
+            let Player { send_pending, receive_pending, .. } = self.players[index];
             if sent < iterations && !send_pending && !receive_pending {
-                self.post_send()?;
-                (send_pending, receive_pending) = (true, true);
+                self.post_send(index)?;
             }
         }
         Ok((start.elapsed(), round_trips))
@@ -353,13 +460,14 @@ impl<'a> Side<'a> {
         let arguments = self.arguments;
         round_trips.sort_unstable();
         let at = |share: f64| round_trips[((round_trips.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
-        let (bytes, seconds) = (u64::from(arguments.size) * u64::from(arguments.iterations) * 2, elapsed.as_secs_f64());
+        let (bytes, seconds) =
+            (u64::from(arguments.size()) * u64::from(arguments.iterations) * 2, elapsed.as_secs_f64());
         let mbit = bytes as f64 * 8.0 / seconds / 1e6;
         let usec = seconds * 1e6 / f64::from(arguments.iterations);
         if arguments.json {
             let counters: BTreeMap<_, _> = self.context.counters().into_iter().collect();
             let result = json!({
-                "iterations": arguments.iterations, "size": arguments.size, "bytes": bytes, "seconds": seconds,
+                "iterations": arguments.iterations, "size": arguments.size(), "bytes": bytes, "seconds": seconds,
                 "mbit_per_second": mbit, "usec_per_iteration": usec,
                 "link_mode": self.context.link_mode(), "counters": counters,
                 "round_trip_usec": {"min": at(0.0), "p50": at(0.5), "p99": at(0.99), "max": at(1.0)},
@@ -379,10 +487,10 @@ impl<'a> Side<'a> {
     }
 
     fn check(&self, is_client: bool) -> Result<(), Failure> {
-        let bytes = self.region.memory().to_vec(0, self.region.len());
+        let bytes = self.region.memory().to_vec(self.arguments.offset(), self.arguments.size() as usize);
         let wrong = if is_client {
             // The server sends back what it got, so this went there and back again each time.
-            bytes.iter().zip(check_pattern(self.arguments.size)).position(|(have, want)| *have != want)
+            bytes.iter().zip(check_pattern(self.arguments.size())).position(|(have, want)| *have != want)
         } else {
             (0..bytes.len()).step_by(PAGE_BYTES).find(|at| bytes[*at] != 0)
         };

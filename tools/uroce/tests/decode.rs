@@ -201,7 +201,7 @@ fn what_cannot_be_read_is_said_with_its_place_after_what_can() {
     let (status, _, err) = decode(Path::new("/nonexistent.pcap"), false);
     assert_eq!(
         (status, err.as_str()),
-        (1, "uroce decode: /nonexistent.pcap: cannot read at byte 0: No such file or directory (os error 2)\n")
+        (1, "uroce: /nonexistent.pcap: cannot read at byte 0: No such file or directory (os error 2)\n")
     );
     std::fs::write(&file, "hello").unwrap();
     let (status, _, err) = decode(&file, false);

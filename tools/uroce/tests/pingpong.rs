@@ -28,6 +28,19 @@ fn messages_of_all_sizes_come_back_whole_at_every_path_mtu() {
 }
 
 #[test]
+fn every_transport_works() {
+    let pair = VethPair::create(4500).unwrap();
+    for transport in ["uc", "ud", "srq"] {
+        for gid in ["1", "2"] {
+            play(&pair, &["--transport", transport, "-c", "-n", "500", "-g", gid]);
+        }
+        play(&pair, &["--transport", transport, "-c", "-n", "200", "-e"]);
+    }
+    play(&pair, &["--transport", "ud", "-c", "-n", "50", "-s", "4096"]);
+    play(&pair, &["--transport", "srq", "-c", "-n", "300", "-q", "3", "-r", "4", "-s", "100000"]);
+}
+
+#[test]
 fn every_gid_works() {
     let pair = VethPair::create(1500).unwrap();
     for gid in ["0", "1", "2"] {

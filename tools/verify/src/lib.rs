@@ -355,3 +355,57 @@ fn check_icrcs(tools: &Tools, capture: &Path) -> Result<BTreeMap<u64, String>, V
     };
     Ok(text.lines().filter_map(parse).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn differences(our: &Value) -> Vec<String> {
+        let their = [
+            ("infiniband.bth", "06:40:ff:ff"),
+            ("infiniband.bth.psn", "7"),
+            ("infiniband.bth.destqp", "0x000011"),
+            ("infiniband.bth.m", "1"),
+            ("infiniband.reserved", "40"),
+            ("infiniband.reth", "00"),
+            ("infiniband.reth.va", "0x0000000000001000"),
+            ("infiniband.invariant.crc", "0x9d18d71a"),
+            ("ip.src", "10.0.0.1"),
+            ("udp.length", "48"),
+        ];
+        let mut verdict = Verdict::default();
+        verdict.compare(3, our, &their.map(|(name, value)| (name, value.to_owned())).into());
+        verdict.differences
+    }
+
+    #[test]
+    fn every_kind_of_difference_is_found() {
+        let good = json!({
+            "psn": 7, "qpn": 17, "mig_req": true, "becn": true, "fecn": false, "reserved_4": 0,
+            "reth": {"address": "0x0000000000001000"}, "icrc_value": "0x9d18d71a", "ip_src": "10.0.0.1", "pad": 1,
+            "payload_bytes": 7,
+        });
+        assert_eq!(differences(&good), Vec::<String>::new());
+        for (name, value, expected) in [
+            ("psn", json!(8), "infiniband.bth.psn: 8, tshark has 7"),
+            ("psn", Value::Null, "infiniband.bth.psn: nothing, tshark has 7"),
+            ("qpn", json!(16), "infiniband.bth.destqp: 16, tshark has 0x000011"),
+            ("mig_req", json!(false), "infiniband.bth.m: false, tshark has 1"),
+            ("becn", json!(false), "infiniband.reserved: 0, tshark has 64"),
+            ("icrc_value", json!("0x9d18d71b"), "infiniband.invariant.crc: \"0x9d18d71b\", tshark has 0x9d18d71a"),
+            ("ip_src", json!("10.0.0.2"), "ip.src: \"10.0.0.2\", tshark has 10.0.0.1"),
+            ("payload_bytes", json!(8), "payload length: 8, tshark has 7"),
+            ("aeth", json!({}), "aeth is there: true; tshark: false"),
+        ] {
+            let mut changed = good.clone();
+            changed[name] = value;
+            assert_eq!(differences(&changed), [format!("frame 3: {expected}")]);
+        }
+        let mut changed = good.clone();
+        changed["reth"] = Value::Null;
+        let expected =
+            ["infiniband.reth.va: nothing, tshark has 0x0000000000001000", "reth is there: false; tshark: true"];
+        assert_eq!(differences(&changed), expected.map(|text| format!("frame 3: {text}")));
+    }
+}
