@@ -36,6 +36,8 @@ enum Answer {
 /// READ responses that are being sent.
 #[derive(Clone, Copy, Debug)]
 struct ReadAnswer {
+    /// The first PSN of the READ that it answers, all or part of it.
+    request: Psn,
     msn: Msn,
     key: Key,
     /// The PSN of the next packet.
@@ -53,7 +55,6 @@ struct ReadAnswer {
 struct Saved {
     first_psn: Psn,
     packets: u32,
-    msn: Msn,
     /// The original value, of an atomic.
     original: Option<u64>,
 }
@@ -159,8 +160,8 @@ impl Responder {
         self.msn = self.msn.next();
         let packets = identity.path_mtu.packets(len as usize);
         let psn = packet.bth().psn();
-        self.save(Saved { first_psn: psn, packets, msn: self.msn, original: None });
-        let answer = ReadAnswer { msn: self.msn, key, psn, address, rest: len, index: 0, count: packets };
+        self.save(Saved { first_psn: psn, packets, original: None });
+        let answer = ReadAnswer { request: psn, msn: self.msn, key, psn, address, rest: len, index: 0, count: packets };
         self.answers.push_back(Answer::Read(answer));
         Ok(packets)
     }
@@ -184,7 +185,7 @@ impl Responder {
         }?;
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
-        self.save(Saved { first_psn: psn, packets: 1, msn, original: Some(original) });
+        self.save(Saved { first_psn: psn, packets: 1, original: Some(original) });
         self.answers.push_back(Answer::Atomic { psn, msn, original });
         Ok(1)
     }
@@ -203,7 +204,8 @@ impl Responder {
         self.saved.push_back(saved);
     }
 
-    /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3).
+    /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3). The MSN is that
+    /// of now, of the latest message completed (IBTA 9.7.7.1), as rxe has it.
     fn handle_duplicate(&mut self, packet: &Packet<'_>, identity: &Identity, cx: &mut Surroundings<'_>) {
         let psn = packet.bth().psn();
         let saved = self.saved.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets));
@@ -222,11 +224,12 @@ impl Responder {
                 // MigReq is clear in rxe's requests. It wants its answers to go on where they were, with MIDDLE; the
                 // IBTA wants them to start with FIRST.
                 let (index, count) = if packet.bth().mig_req() { (0, packets) } else { (index, saved.packets) };
-                self.answer_again(ReadAnswer { msn: saved.msn, key, psn, address, rest, index, count }, cx);
+                let (request, msn) = (saved.first_psn, self.msn);
+                self.answer_again(ReadAnswer { request, msn, key, psn, address, rest, index, count }, cx);
             }
-            (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), msn, .. })) => {
+            (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if self.may_answer(cx) {
-                    self.answers.push_back(Answer::Atomic { psn, msn, original });
+                    self.answers.push_back(Answer::Atomic { psn, msn: self.msn, original });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -236,7 +239,7 @@ impl Responder {
 
     /// Queues READ responses again. If they are just being sent, they start over.
     fn answer_again(&mut self, answer: ReadAnswer, cx: &mut Surroundings<'_>) {
-        let same = |queued: &Answer| matches!(queued, Answer::Read(read) if read.msn == answer.msn);
+        let same = |queued: &Answer| matches!(queued, Answer::Read(read) if read.request == answer.request);
         match self.answers.iter().position(same) {
             Some(index) => self.answers[index] = Answer::Read(answer),
             None if self.may_answer(cx) => self.answers.push_back(Answer::Read(answer)),
