@@ -19,13 +19,21 @@ fn read(path: &Path) -> Vec<CapturedFrame> {
 }
 
 #[test]
-fn every_capture_as_responder() {
+fn every_capture() {
     for path in captures() {
-        let report = replay(&read(&path), Roles::Responder).unwrap();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        println!("{name}: {} {} {} {}", report.compared, report.equal, report.explained.len(), report.different.len());
-        for finding in report.explained.iter().chain(&report.different).take(5) {
-            println!("    {finding:?}");
+        for roles in [Roles::Responder, Roles::Requester] {
+            let report = replay(&read(&path), roles).unwrap();
+            println!(
+                "{name} {roles:?}: {} {} {} {}",
+                report.compared,
+                report.equal,
+                report.explained.len(),
+                report.different.len()
+            );
+            for finding in report.explained.iter().chain(&report.different).take(5) {
+                println!("    {finding:?}");
+            }
         }
     }
 }

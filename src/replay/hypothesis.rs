@@ -63,6 +63,12 @@ pub(super) enum Theirs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     Acknowledge(Psn),
+    /// To a duplicate: of the request at least, of the latest at the most (rxe names the latest that it acknowledged
+    /// before, IBTA 9.7.5.1.3 any).
+    Again {
+        from: Psn,
+        to: Psn,
+    },
     SequenceNak(Psn),
     /// The sequence NAK that rxe sends after an RNR NAK, and the IBTA does not.
     NakAfterRnr(Psn),
@@ -133,18 +139,22 @@ impl Expected {
             | Expected::NakAfterRnr(psn)
             | Expected::Other(psn)
             | Expected::Read(psn)
-            | Expected::Atomic(psn) => psn,
+            | Expected::Atomic(psn)
+            | Expected::Again { to: psn, .. } => psn,
         }
     }
 
-    fn is(self, answer: &Observed) -> bool {
-        if answer.psn() != self.psn() {
+    pub fn is(self, answer: &Observed) -> bool {
+        let from = if let Expected::Again { from, .. } = self { from } else { self.psn() };
+        if answer.psn().is_before(from) || self.psn().is_before(answer.psn()) {
             return false;
         }
         let syndrome = answer.packet().aeth().map(|aeth| aeth.syndrome());
         let nak = Syndrome::Nak(NakCode::PsnSequenceError);
         match (self, answer.operation()) {
-            (Expected::Acknowledge(_), Operation::Acknowledge) => matches!(syndrome, Some(Syndrome::Ack { .. })),
+            (Expected::Acknowledge(_) | Expected::Again { .. }, Operation::Acknowledge) => {
+                matches!(syndrome, Some(Syndrome::Ack { .. }))
+            }
             (Expected::SequenceNak(_) | Expected::NakAfterRnr(_), Operation::Acknowledge) => syndrome == Some(nak),
             (Expected::Other(_), Operation::Acknowledge) => true,
             (Expected::Read(_), Operation::ReadResponse) => true,
@@ -311,7 +321,7 @@ impl<'a> Search<'a> {
             let expected = match request.operation() {
                 Operation::ReadRequest => self.read(request),
                 Operation::CompareSwap | Operation::FetchAdd => vec![Expected::Atomic(psn)],
-                _ => vec![Expected::Acknowledge(state.expected.minus(1))],
+                _ => vec![Expected::Again { from: psn, to: state.expected.minus(1) }],
             };
             add(Outcome::Duplicate, state, 0, &expected);
             return all;
@@ -413,7 +423,7 @@ impl<'a> Search<'a> {
             next.push(with(Theirs::Answer(at), WRONG, at + 1));
             let speaks_for = answers[at].psn().since(expected.psn()) > 0;
             let in_time = self.next_asking[index].is_some_and(|time| time <= self.patience);
-            if speaks_for && in_time && matches!(expected, Expected::Acknowledge(_)) {
+            if speaks_for && in_time && matches!(expected, Expected::Acknowledge(_) | Expected::Again { .. }) {
                 next.push(with(Theirs::Coalesced, 0, at));
             }
         }

@@ -7,9 +7,12 @@
 mod comparison;
 mod conversation;
 mod hypothesis;
+mod messages;
 mod regions;
+mod requester;
 mod responder;
 mod stand_in;
+mod unanswered;
 
 use crate::memory::MapError;
 use crate::pcap::CapturedFrame;
@@ -81,8 +84,18 @@ pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayEr
     }
     for conversation in &conversations.list {
         report.conversations += 1;
-        if conversation.service == Service::Rc && roles != Roles::Requester {
-            responder::replay(conversation, &mut report)?;
+        if roles != Roles::Requester {
+            match conversation.service {
+                Service::Rc => responder::replay(conversation, &mut report)?,
+                Service::Uc => unanswered::replay_uc(conversation, &mut report)?,
+                _ => unanswered::replay_ud(conversation, &mut report)?,
+            }
+        }
+        if roles != Roles::Responder {
+            match conversation.service {
+                Service::Rc | Service::Uc => requester::replay(conversation, &mut report)?,
+                _ => unanswered::replay_ud_requests(conversation, &mut report)?,
+            }
         }
     }
     report.different.sort_by_key(|finding| finding.frame);

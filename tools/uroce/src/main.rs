@@ -6,6 +6,7 @@ mod decode;
 mod device_arguments;
 mod devices;
 mod pingpong;
+mod replay;
 mod report;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ enum Command {
     Decode(decode::Arguments),
     Devices(devices::Arguments),
     Pingpong(pingpong::Arguments),
+    Replay(replay::Arguments),
 }
 
 /// What went wrong, in one line.
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uroce: {error}");
