@@ -7,6 +7,7 @@ pub mod frame;
 pub mod link;
 pub mod memory;
 pub mod pcap;
+pub mod replay;
 pub mod sim;
 pub mod time;
 pub mod transport;

@@ -12,6 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("pcap", &["time", "frame", "wire"]),
     ("transport", &["time", "frame", "wire", "memory"]),
     ("link", &["time", "frame", "wire", "pcap"]),
+    ("replay", &["time", "frame", "wire", "memory", "pcap", "transport"]),
     ("sim", &["time", "frame", "wire", "memory", "pcap", "transport", "link"]),
     ("engine", &["time", "frame", "wire", "memory", "transport", "link"]),
     ("verbs", &["time", "frame", "wire", "memory", "transport", "link", "engine"]),

@@ -473,12 +473,14 @@ impl World {
                 send_cq: queue.clone(),
                 receive_cq: queue,
                 srq: None,
+                path_mtu: plan.mtu,
             };
             side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
             let host = || side.arena.host.clone();
             let ((local, local_len), (target, target_len)) = (layout.local(), layout.target());
             let memory = endpoint.memory();
-            side.local_key = memory.register_part(side.pd, host(), local, local_len, crate::memory::Access::LOCAL_WRITE);
+            side.local_key =
+                memory.register_part(side.pd, host(), local, local_len, crate::memory::Access::LOCAL_WRITE);
             side.remote_key = memory.register_part(side.pd, host(), target, target_len, ACCESS);
             program.foreign_keys[s] = memory.register_part(stranger, host(), target, target_len, ACCESS);
             program.keys[s] = vec![side.local_key, side.remote_key, program.foreign_keys[s]];
@@ -852,10 +854,11 @@ impl World {
         if kind.writes() && places && fault.is_none() {
             payload.fill(0, &mut flow.planned[planned(at, len)]);
         }
-        if is_flag && places {
-            if let Payload::Word(value) = payload {
-                flow.flags.push_back((value, index));
-            }
+        if is_flag
+            && places
+            && let Payload::Word(value) = payload
+        {
+            flow.flags.push_back((value, index));
         }
         flow.wrs.push_back(Wr {
             index,
@@ -879,7 +882,9 @@ impl World {
         });
         posted[s] += 1;
         if let Err(error) = self.network.endpoint(requester.node).post_send(now, requester.qpn, request) {
-            self.watch.oracle.violation(now, format!("connection {c} side {s}: request {index} was not posted: {error}"));
+            self.watch
+                .oracle
+                .violation(now, format!("connection {c} side {s}: request {index} was not posted: {error}"));
         }
     }
 }

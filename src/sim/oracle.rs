@@ -200,7 +200,8 @@ impl Oracle {
         }
         let fenced = wr.fence && psn == first;
         if fenced {
-            let waiting = flow.wrs.iter().find(|wr| wr.index < index && wr.kind.is_answered() && wr.answers < wr.packets);
+            let waiting =
+                flow.wrs.iter().find(|wr| wr.index < index && wr.kind.is_answered() && wr.answers < wr.packets);
             if let Some(waiting) = waiting {
                 let text = format!("sent the fenced request {index} before the answers to {}", waiting.index);
                 return self.violation_at(now, c, s, text);
@@ -490,11 +491,17 @@ impl Oracle {
                     // The NAK may be lost, and the peer is silent after it.
                     || (self.weather == Weather::Mild && flow.bad.is_some())
             }
-            Status::RnrRetryExceeded => connection.rnr_retry != 7 && flow.most_rnr_naks > u32::from(connection.rnr_retry),
+            Status::RnrRetryExceeded => {
+                connection.rnr_retry != 7 && flow.most_rnr_naks > u32::from(connection.rnr_retry)
+            }
             Status::RemoteAccess if wr.frozen => true,
             status => wr.fault.is_some_and(|fault| fault.status() == status),
         };
-        if allowed { Ok(()) } else { Err(format!("no reason to fail: fault {:?}, weather {:?}", wr.fault, self.weather)) }
+        if allowed {
+            Ok(())
+        } else {
+            Err(format!("no reason to fail: fault {:?}, weather {:?}", wr.fault, self.weather))
+        }
     }
 
     /// The requester has told that `index` is over: what it was to bring must be there, and its buffers are the program's
@@ -624,13 +631,13 @@ impl Oracle {
         for offset in differences {
             let arena = &connection.sides[r].arena;
             let actual = arena.actual(offset);
-            let partly = consumer.is_some_and(|wr| may_have_received(&connection.flows[1 - r], wr, receive, offset, mtu) == Some(actual));
+            let partly = consumer.is_some_and(|wr| {
+                may_have_received(&connection.flows[1 - r], wr, receive, offset, mtu) == Some(actual)
+            });
             if !partly {
                 let expected = arena.expected(offset, 1)[0];
-                let text = format!(
-                    "receive {}: byte {offset} is {actual:#04x} and must be {expected:#04x}",
-                    receive.wr_id
-                );
+                let text =
+                    format!("receive {}: byte {offset} is {actual:#04x} and must be {expected:#04x}", receive.wr_id);
                 return self.violation_at(now, c, r, text);
             }
         }
@@ -647,7 +654,10 @@ impl Oracle {
         // READs that are being answered too.
         let (executed, completed) = (flow.executed, flow.completed);
         for wr in flow.wrs.iter_mut() {
-            if (wr.index >= executed || (wr.kind == Kind::Read && wr.index >= completed)) && !wr.kind.is_send() && wr.len > 0 {
+            if (wr.index >= executed || (wr.kind == Kind::Read && wr.index >= completed))
+                && !wr.kind.is_send()
+                && wr.len > 0
+            {
                 wr.frozen = true;
                 wr.places = false;
             }
@@ -733,13 +743,16 @@ fn may_have_received(flow: &Flow, wr: &Wr, receive: &Receive, offset: usize, mtu
 fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> bool {
     let (outgoing, incoming) = (&connection.flows[side], &connection.flows[1 - side]);
     let mtu = connection.mtu;
-    let by_write = incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed).any(|wr| {
-        wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && incoming.has_arrived(psn))
-    });
+    let by_write =
+        incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed).any(|wr| {
+            wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && incoming.has_arrived(psn))
+        });
     let by_answer = || {
-        outgoing.wrs.iter().filter(|wr| wr.index >= outgoing.completed && wr.kind.is_answered()).any(|wr| {
-            wr.message_offset(offset).is_some() && answer_may_be(connection, side, wr, offset, actual)
-        })
+        outgoing
+            .wrs
+            .iter()
+            .filter(|wr| wr.index >= outgoing.completed && wr.kind.is_answered())
+            .any(|wr| wr.message_offset(offset).is_some() && answer_may_be(connection, side, wr, offset, actual))
     };
     let by_send = || {
         let receives = &connection.sides[side].receives;

@@ -20,10 +20,9 @@ pub(super) fn fill(name: u64, start: usize, out: &mut [u8]) {
     for (i, byte_out) in head.iter_mut().enumerate() {
         *byte_out = byte(name, start + i);
     }
-    let mut index = ((start + before) / 8) as u64;
-    for chunk in body.chunks_mut(8) {
+    let first = ((start + before) / 8) as u64;
+    for (chunk, index) in body.chunks_mut(8).zip(first..) {
         chunk.copy_from_slice(&word(name, index).to_le_bytes()[..chunk.len()]);
-        index += 1;
     }
 }
 

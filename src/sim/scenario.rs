@@ -142,10 +142,8 @@ pub(super) struct Scenario {
     pub plans: Vec<Plan>,
 }
 
-pub(super) const ACCESS: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC);
+pub(super) const ACCESS: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 impl Scenario {
     /// The scenario of a seed.
@@ -262,7 +260,8 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
         let anywhere = Psn::new(random.u32());
         if random.chance(0.5) { Psn::new(0).minus(random.below(300) as u32) } else { anywhere }
     };
-    let depth = |random: &mut Random| random.choose(&[1usize, 2, 3, 4, 8, 16, 16, 32, 100]).min(600_000 / max_len).max(1);
+    let depth =
+        |random: &mut Random| random.choose(&[1usize, 2, 3, 4, 8, 16, 16, 32, 100]).min(600_000 / max_len).max(1);
     // Enough for a few turns of every queue, no more than a few thousand packets.
     let packets = mtu.packets(max_len) as u64;
     let quota = |random: &mut Random| match random.below(8) {
@@ -300,7 +299,11 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
         },
         quota: [quota(random), quota(random)],
         rd_atomic: random.choose(&[1, 1, 2, 4, 8, 16]),
-        timeout: if harsh && random.chance(0.5) { patient.saturating_sub(random.below(5) as u8).max(1) } else { patient },
+        timeout: if harsh && random.chance(0.5) {
+            patient.saturating_sub(random.below(5) as u8).max(1)
+        } else {
+            patient
+        },
         retry_count: if harsh { random.choose(&[1, 3, 7, 7, 7]) } else { 7 },
         rnr_retry: if receives_ready || random.chance(0.2) { random.choose(&[0, 1, 3]) } else { 7 },
         rnr_timer: RnrTimer::new(random.between(1, 14) as u8),

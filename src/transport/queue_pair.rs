@@ -212,6 +212,11 @@ impl QueuePair {
         (self.requester.posted(), self.responder.expected())
     }
 
+    /// The oldest PSN that is not acknowledged, and that of the packet that would be sent next.
+    pub fn send_progress(&self) -> (Psn, Psn) {
+        (self.requester.unacknowledged, self.requester.cursor_psn())
+    }
+
     /// The queue key, of a datagram queue pair.
     pub fn q_key(&self) -> Option<QKey> {
         match &self.responder {

@@ -36,6 +36,8 @@ enum Answer {
 /// READ responses that are being sent.
 #[derive(Clone, Copy, Debug)]
 struct ReadAnswer {
+    /// The first PSN of the READ that it answers, all or part of it.
+    request: Psn,
     msn: Msn,
     key: Key,
     /// The PSN of the next packet.
@@ -55,7 +57,6 @@ struct ReadAnswer {
 struct Saved {
     first_psn: Psn,
     packets: u32,
-    msn: Msn,
     /// The original value, of an atomic.
     original: Option<u64>,
 }
@@ -169,9 +170,10 @@ impl Responder {
         self.msn = self.msn.next();
         let packets = identity.path_mtu.packets(len as usize);
         let psn = packet.bth().psn();
-        self.save(Saved { first_psn: psn, packets, msn: self.msn, original: None });
+        self.save(Saved { first_psn: psn, packets, original: None });
+        let (request, msn) = (psn, self.msn);
         let answer =
-            ReadAnswer { msn: self.msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
+            ReadAnswer { request, msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
         self.answers.push_back(Answer::Read(answer));
         Ok(packets)
     }
@@ -195,7 +197,7 @@ impl Responder {
         }?;
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
-        self.save(Saved { first_psn: psn, packets: 1, msn, original: Some(original) });
+        self.save(Saved { first_psn: psn, packets: 1, original: Some(original) });
         self.answers.push_back(Answer::Atomic { psn, msn, original, is_repeat: false });
         Ok(1)
     }
@@ -219,7 +221,8 @@ impl Responder {
         self.saved.push_back(saved);
     }
 
-    /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3).
+    /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3). The MSN is that
+    /// of now, of the latest message completed (IBTA 9.7.7.1), as rxe has it.
     fn handle_duplicate(&mut self, packet: &Packet<'_>, identity: &Identity, cx: &mut Surroundings<'_>) {
         let psn = packet.bth().psn();
         let saved = self.saved.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets));
@@ -243,12 +246,13 @@ impl Responder {
                 // IBTA wants them to start with FIRST.
                 let index = if packet.bth().mig_req() { 0 } else { index };
                 let count = index + packets;
-                let msn = saved.msn;
-                self.answer_again(ReadAnswer { msn, key, psn, address, rest, index, count, is_repeat: true }, cx);
+                let (request, msn) = (saved.first_psn, self.msn);
+                let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
+                self.answer_again(answer, cx);
             }
-            (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), msn, .. })) => {
+            (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if self.may_answer(cx) {
-                    self.answers.push_back(Answer::Atomic { psn, msn, original, is_repeat: true });
+                    self.answers.push_back(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -260,7 +264,7 @@ impl Responder {
     fn answer_again(&mut self, answer: ReadAnswer, cx: &mut Surroundings<'_>) {
         for queued in &mut self.answers {
             if let Answer::Read(read) = queued
-                && read.msn == answer.msn
+                && read.request == answer.request
             {
                 *read = ReadAnswer { is_repeat: read.is_repeat, ..answer };
                 return;

@@ -6,6 +6,7 @@ mod decode;
 mod device_arguments;
 mod devices;
 mod pingpong;
+mod replay;
 mod report;
 mod sim;
 
@@ -26,6 +27,7 @@ enum Command {
     Decode(decode::Arguments),
     Devices(devices::Arguments),
     Pingpong(pingpong::Arguments),
+    Replay(replay::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
     };
     result.unwrap_or_else(|error| {

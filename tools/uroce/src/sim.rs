@@ -124,7 +124,12 @@ fn run_seeds(arguments: &ChaosArguments) -> Summary {
                     let outcome = std::panic::catch_unwind(|| chaos::run(seed)).unwrap_or_else(|panic| {
                         let text = panic.downcast_ref::<String>().map(String::as_str);
                         let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("of no known kind");
-                        Outcome { seed, packets: 0, tally: Default::default(), violations: vec![format!("panic: {text}")] }
+                        Outcome {
+                            seed,
+                            packets: 0,
+                            tally: Default::default(),
+                            violations: vec![format!("panic: {text}")],
+                        }
                     });
                     let done = seeds.fetch_add(1, Ordering::Relaxed) + 1;
                     let sum = packets.fetch_add(outcome.packets, Ordering::Relaxed) + outcome.packets;

@@ -105,7 +105,11 @@ impl Workplace {
             .stderr(Stdio::null())
             .status()
             .map_err(|error| Failure::Failed(format!("starting cargo: {error}")))?;
-        if status.success() { Ok(()) } else { Err(Failure::Failed(format!("does not build in {}", self.tree.display()))) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(Failure::Failed(format!("does not build in {}", self.tree.display())))
+        }
     }
 
     /// The first violation that chaos finds, with its seed.

@@ -1,0 +1,107 @@
+//! `uroce replay`: a capture against our own state machine.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use uroce::pcap::{CapturedFrame, ReadError, Reader};
+use uroce::replay::{Finding, Report, Roles, replay};
+
+use crate::Failure;
+
+/// Drive our state machine with one side of a capture, and compare what it says with what the other side said.
+///
+/// Compared is what packets mean: opcode, PSN, syndrome, MSN, payload. What a capture does not say (regions, receive
+/// requests, frames that were lost behind the capture) is inferred and listed. Exit status 1 when anything differs, or the
+/// file cannot be read to its end.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// A pcap or pcapng file with Ethernet frames; `-` is standard input.
+    file: PathBuf,
+    /// The role that our state machine plays; both, one after the other, when not given.
+    #[arg(long = "as", value_name = "ROLE")]
+    role: Option<Role>,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Role {
+    /// It makes the requests.
+    Requester,
+    /// It answers them.
+    Responder,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Json<'a> {
+    compared: u64,
+    equal: u64,
+    different: Vec<JsonFinding<'a>>,
+    explained: Vec<JsonFinding<'a>>,
+    assumed: &'a [String],
+    conversations: u64,
+}
+
+#[derive(Serialize)]
+struct JsonFinding<'a> {
+    frame: u64,
+    rule: &'a str,
+    text: &'a str,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let named = |error: &dyn std::fmt::Display| Failure::from(format!("{}: {error}", arguments.file.display()));
+    let frames = if arguments.file.as_os_str() == "-" {
+        Reader::new(io::stdin().lock()).and_then(Iterator::collect::<Result<Vec<CapturedFrame>, ReadError>>)
+    } else {
+        Reader::open(&arguments.file).and_then(Iterator::collect)
+    };
+    let frames = frames.map_err(|error| named(&error))?;
+    let roles = match arguments.role {
+        Some(Role::Requester) => Roles::Requester,
+        Some(Role::Responder) => Roles::Responder,
+        None => Roles::Both,
+    };
+    let report = replay(&frames, roles).map_err(|error| named(&error))?;
+    match print(&report, arguments.json, io::stdout().lock()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            return Err(format!("standard output: {error}").into());
+        }
+        _ => {}
+    }
+    Ok(ExitCode::from(u8::from(!report.different.is_empty())))
+}
+
+fn print(report: &Report, json: bool, mut out: impl Write) -> io::Result<()> {
+    if json {
+        let Report { compared, equal, explained, different, assumed, conversations } = report;
+        let (different, explained) = (findings(different), findings(explained));
+        let (compared, equal, conversations) = (*compared, *equal, *conversations);
+        serde_json::to_writer(&mut out, &Json { compared, equal, different, explained, assumed, conversations })?;
+        return writeln!(out);
+    }
+    for line in &report.assumed {
+        writeln!(out, "assumed    {line}")?;
+    }
+    for (word, list) in [("explained", &report.explained), ("DIFFERENT", &report.different)] {
+        for Finding { frame, rule, text } in list {
+            writeln!(out, "{word}  frame {frame}: {rule}: {text}")?;
+        }
+    }
+    let Report { compared, equal, explained, different, conversations, .. } = report;
+    writeln!(
+        out,
+        "{conversations} conversations: {compared} compared, {equal} equal, {} explained (docs/INTEROP.md), {} different",
+        explained.len(),
+        different.len()
+    )
+}
+
+fn findings(list: &[Finding]) -> Vec<JsonFinding<'_>> {
+    list.iter().map(|Finding { frame, rule, text }| JsonFinding { frame: *frame, rule, text }).collect()
+}
