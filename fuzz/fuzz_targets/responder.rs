@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 use uroce::memory::Access;
 use uroce::time::Duration;
 use uroce::transport::{Data, Remote, SendOperation, SendRequest, State};
-use uroce::wire::{Bth, Flow, ICRC_BYTES, Key, Opcode, PKey, Psn, RoceFrame, icrc};
+use uroce::wire::{Bth, Flow, ICRC_BYTES, Key, Opcode, Operation, PKey, Psn, RoceFrame, icrc};
 use zerocopy::IntoBytes;
 
 /// The input, read from its start; zeros when it has ended.
@@ -39,9 +39,15 @@ impl Input<'_> {
     }
 }
 
-/// Packets that one endpoint may send without being asked again: answers to READs of the whole region, as many as may be
-/// outstanding and be owed again, what else is owed, and its own requests in flight.
-const OWED_MAX: usize = (5 * RD_ATOMIC as usize + 2) * Crafted::BYTES.div_ceil(MTU.bytes()) + 128;
+/// Answers that may be owed: four times what may be outstanding and two, then READs and atomics that are new, and the
+/// NAK that ends it.
+const OWED_MAX: usize = 5 * RD_ATOMIC as usize + 3;
+
+/// READ responses among them: a READ is of the whole region at the most.
+const RESPONSES_MAX: usize = OWED_MAX * Crafted::BYTES.div_ceil(MTU.bytes());
+
+/// Requests of its own in flight.
+const REQUESTS_MAX: usize = 128;
 
 struct Run {
     c: Crafted,
@@ -182,7 +188,13 @@ impl Run {
     /// What must hold after everything that happens.
     fn check(&mut self) {
         let answers = self.c.answers();
-        assert!(answers.len() <= OWED_MAX, "{} packets were owed", answers.len());
+        let responses = answers.iter().filter(|a| a.opcode.operation() == Operation::ReadResponse).count();
+        let others = answers.iter().filter(|a| a.opcode.is_response()).count() - responses;
+        let requests = answers.len() - responses - others;
+        assert!(
+            responses <= RESPONSES_MAX && others <= OWED_MAX && requests <= REQUESTS_MAX,
+            "{responses} responses, {others} other answers and {requests} requests at once"
+        );
         while let Some(completion) = self.c.completion() {
             assert!(self.posted.remove(&completion.wr_id), "{completion:?} was reported before, or never posted");
         }
