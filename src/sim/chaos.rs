@@ -473,6 +473,7 @@ impl World {
                 send_cq: queue.clone(),
                 receive_cq: queue,
                 srq: None,
+                path_mtu: plan.mtu,
             };
             side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
             let host = || side.arena.host.clone();
