@@ -20,44 +20,40 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ack-before-placement",
         file: INBOUND,
-        old: "        span.write(payload);\n",
-        new: "        if !position.ends() {\n            span.write(payload);\n        }\n",
+        old: "        span.write(payload)?;\n",
+        new: "        if !position.ends() {\n            span.write(payload)?;\n        }\n",
     },
     Mutant {
         name: "ack-beyond-what-arrived",
         file: RESPONDER,
-        old: "self.acknowledge(packet.bth().psn());",
-        new: "self.acknowledge(packet.bth().psn().plus(1));",
+        old: "self.acknowledge(packet.bth().psn(), cx);",
+        new: "self.acknowledge(packet.bth().psn().plus(1), cx);",
     },
     Mutant {
         name: "lost-ack-not-repeated",
         file: RESPONDER,
-        old: "(Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),",
-        new: "(Operation::Send | Operation::Write, _) => {}",
+        old: "self.acknowledge(following.unwrap_or(self.expected).minus(1), cx);",
+        new: "let _ = following;",
     },
     Mutant {
         name: "duplicate-write-placed-again",
         file: RESPONDER,
-        old: "(Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),",
-        new: "(Operation::Send | Operation::Write, _) => {
-                if let Some(reth) = packet.reth() {
+        old: "                let following = self.saved",
+        new: "                if let Some(reth) = packet.reth() {
                     let (address, len) = (reth.address(), packet.payload().len() as u64);
                     let span = cx.memory.remote(identity.pd, identity.qpn, reth.key(), address, len, Access::REMOTE_WRITE);
                     let _ = span.map(|span| span.write(packet.payload()));
                 }
-                self.acknowledge(self.expected.minus(1))
-            }",
+                let following = self.saved",
     },
     Mutant {
         name: "late-duplicate-send-placed",
         file: RESPONDER,
-        old: "(Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),",
-        new: "(Operation::Send | Operation::Write, _) => {
-                if packet.bth().opcode().position() == Position::Only && packet.reth().is_none() {
+        old: "                let following = self.saved",
+        new: "                if packet.bth().opcode().position() == Position::Only && packet.reth().is_none() {
                     let _ = self.inbound.serve(packet, identity, cx);
                 }
-                self.acknowledge(self.expected.minus(1))
-            }",
+                let following = self.saved",
     },
     Mutant {
         name: "write-placed-out-of-order",
@@ -86,14 +82,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "too-few-results-saved",
         file: RESPONDER,
-        old: "if self.saved.len() == self.max_dest_rd_atomic {",
-        new: "if self.saved.len() + 1 >= self.max_dest_rd_atomic {",
+        old: "while self.saved.len() >= self.max_dest_rd_atomic.max(1) {",
+        new: "while !self.saved.is_empty() {",
     },
     Mutant {
         name: "duplicates-count-as-outstanding",
         file: RESPONDER,
-        old: "Answer::Read(read) => !read.again,",
-        new: "Answer::Read(_) => true,",
+        old: "Answer::Atomic { is_repeat, .. } => !is_repeat,",
+        new: "Answer::Atomic { is_repeat, .. } => *is_repeat || true,",
     },
     Mutant {
         name: "msn-counts-beginnings",
