@@ -62,6 +62,8 @@ pub struct Pair {
     nodes: [Node; 2],
     /// Frames on their way: when they arrive, to whom; kept in order of arrival.
     wire: VecDeque<(Instant, usize, Vec<u8>)>,
+    /// Every frame sent from now on, as a capture in front of all faults has it.
+    pub trace: Option<Vec<(Instant, Vec<u8>)>>,
 }
 
 /// One way, without reordering.
@@ -99,7 +101,7 @@ impl Pair {
             Node { endpoint, memory, key, pd, qpn, cq }
         });
         let random = ChaCha8Rng::seed_from_u64(seed);
-        let mut pair = Pair { seed, now: Instant::ZERO, random, faults, nodes, wire: VecDeque::new() };
+        let mut pair = Pair { seed, now: Instant::ZERO, random, faults, nodes, wire: VecDeque::new(), trace: None };
         let addresses = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
         for (me, peer) in [(0, 1), (1, 0)] {
             let destination = pair.nodes[peer].qpn;
@@ -269,6 +271,9 @@ impl Pair {
         // An Ethernet header, as the link would prepend it.
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
         frame.extend(packet);
+        if let Some(trace) = &mut self.trace {
+            trace.push((self.now + SPACING * index, frame.clone()));
+        }
         if self.chance(self.faults.loss) {
             return;
         }
