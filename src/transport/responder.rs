@@ -17,6 +17,8 @@ pub(super) struct Responder {
     min_rnr_timer: RnrTimer,
     max_dest_rd_atomic: usize,
     expected: Psn,
+    /// The PSN of the latest SEND or WRITE packet that was carried out.
+    placed: Psn,
     msn: Msn,
     /// A NAK was sent for the expected PSN; everything later is dropped until it comes (IBTA 9.7.5.2.8: once a gap).
     nak_outstanding: bool,
@@ -64,7 +66,9 @@ impl Responder {
         self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
         self.min_rnr_timer = attributes.min_rnr_timer.unwrap_or(self.min_rnr_timer);
         self.max_dest_rd_atomic = attributes.max_dest_rd_atomic.map_or(self.max_dest_rd_atomic, usize::from);
-        self.expected = attributes.receive_psn.unwrap_or(self.expected);
+        if let Some(psn) = attributes.receive_psn {
+            (self.expected, self.placed) = (psn, psn.minus(1));
+        }
     }
 
     pub fn expected(&self) -> Psn {
@@ -136,6 +140,7 @@ impl Responder {
             Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, identity, cx),
             _ => self.inbound.serve(packet, identity, cx)?,
         }
+        self.placed = packet.bth().psn();
         if position.ends() {
             self.msn = self.msn.next();
         }
@@ -210,8 +215,9 @@ impl Responder {
         let psn = packet.bth().psn();
         let saved = self.saved.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets));
         match (packet.bth().opcode().operation(), saved) {
-            // Not placed again: newer data may stand there. Acknowledged as far as we have come.
-            (Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),
+            // Not placed again: newer data may stand there. Acknowledged as far as we have come with such requests: a plain
+            // acknowledge of a READ or atomic would say that its answer was lost.
+            (Operation::Send | Operation::Write, _) => self.acknowledge(self.placed),
             (Operation::ReadRequest, Some(saved)) if saved.original.is_none() => {
                 let Some(reth) = packet.reth() else { return };
                 let (key, address, rest) = (reth.key(), reth.address(), reth.length());
