@@ -8,6 +8,7 @@ pub mod link;
 pub mod memory;
 pub mod pcap;
 pub mod replay;
+pub mod sim;
 pub mod time;
 pub mod transport;
 pub mod verbs;

@@ -7,7 +7,7 @@ use common::pair::{Faults, Pair, Side, pattern};
 use uroce::memory::WindowBinding;
 use uroce::time::Duration;
 use uroce::transport::{CompletionKind, Data, Event, Remote, SendOperation, SendRequest, State, Status};
-use uroce::wire::{Key, PathMtu, Psn, RnrTimer};
+use uroce::wire::{Key, Opcode, PathMtu, Psn, RnrTimer};
 
 use uroce::memory::Access;
 
@@ -95,6 +95,32 @@ fn every_operation_at_every_mtu_over_a_perfect_network() {
     for mtu in PathMtu::ALL {
         all_operations(1, mtu, Psn::new(0), Faults::NONE);
     }
+}
+
+/// The engine lets a program see what arrived before it sends an acknowledge for it, so that the program's answer can go
+/// first; the acknowledge follows at once.
+#[test]
+fn one_request_goes_before_a_plain_acknowledge() {
+    let mut pair = Pair::new(1, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    pair.post_receive(Side::A, 3, Pair::HALF, 64);
+    let write = SendOperation::Write(pair.remote(Side::B, Pair::HALF));
+    pair.post(Side::A, SendRequest::new(1, write, pair.data(Side::A, 0, 64)));
+    let end = pair.now + Duration::from_millis(1);
+    assert!(!pair.owes_only_acknowledges(Side::A) && !pair.owes_only_acknowledges(Side::B));
+    assert!(pair.step(end), "the WRITE arrives");
+    assert!(pair.owes_only_acknowledges(Side::B));
+    for wr_id in [4, 5] {
+        pair.post(Side::B, SendRequest::new(wr_id, SendOperation::Send, pair.data(Side::B, 0, 64)));
+    }
+    pair.post_receive(Side::A, 6, Pair::HALF, 64);
+    assert!(!pair.owes_only_acknowledges(Side::B));
+    let opcodes = pair.transmit(Side::B);
+    assert_eq!(opcodes, [Opcode::RC_SEND_ONLY, Opcode::RC_ACKNOWLEDGE, Opcode::RC_SEND_ONLY]);
+    let mut done: Vec<_> = (0..3).map(|_| pair.completion(Side::A).wr_id).collect();
+    done.sort_unstable();
+    assert_eq!(done, [1, 3, 6]);
+    assert_eq!([pair.completion(Side::B).wr_id, pair.completion(Side::B).wr_id], [4, 5]);
+    pair.assert_quiet();
 }
 
 #[test]

@@ -33,6 +33,11 @@ const BATCH: usize = 64;
 /// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
 const PASSIVE: Duration = Duration::from_micros(500);
 
+/// How many polls that find the core taken until the program gives its time away. Whoever has the core may be waiting for
+/// this very processor: programs are often bound to one (by mpirun, say), and their background thread with them. A step
+/// takes up to some 100 µs, as many polls as this a microsecond or two.
+const YIELD_EVERY: u64 = 32;
+
 /// How long the background thread sleeps at the most, whatever the timers say: lost wake-ups end here.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -51,6 +56,8 @@ struct Shared {
     waiting: AtomicUsize,
     /// Steps by program threads.
     program_steps: AtomicU64,
+    /// Steps that found the core taken.
+    misses: AtomicU64,
     /// Whether the background thread does the stepping now.
     background_is_active: AtomicBool,
     /// Completion queues with a notification asked for, about: their programs sleep and do not step.
@@ -68,6 +75,8 @@ pub struct Core {
     /// Its link.
     pub link: Box<dyn Link>,
     frames: Vec<Frame>,
+    /// The last step left acknowledges to whoever comes next.
+    owes_acknowledges: bool,
 }
 
 impl Engine {
@@ -77,11 +86,13 @@ impl Engine {
     /// When the kernel gives no thread or event descriptor.
     pub fn start(link: Box<dyn Link>, seed: [u8; 32]) -> io::Result<Engine> {
         let link_fds = link.poll_fds();
-        let core = Core { endpoint: Endpoint::new(seed), link, frames: Vec::with_capacity(BATCH) };
+        let core =
+            Core { endpoint: Endpoint::new(seed), link, frames: Vec::with_capacity(BATCH), owes_acknowledges: false };
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
             waiting: AtomicUsize::new(0),
             program_steps: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             background_is_active: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -105,13 +116,22 @@ impl Engine {
 
     /// Runs `work` with the core, waiting for it if need be, then sends what has become due.
     pub fn with<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
+        self.without_sending(|core, now| {
+            let result = work(core, now);
+            // A closed window is no reason to go to the link.
+            if core.endpoint.may_transmit() && core.transmit(now) > 0 {
+                core.link.flush(now);
+            }
+            result
+        })
+    }
+
+    /// Runs `work` with the core, waiting for it if need be. For what gives nobody anything to send: what is owed anyway
+    /// goes out with the next request or step.
+    pub fn without_sending<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         let mut core = self.shared.lock();
         let now = self.now();
         let result = work(&mut core, now);
-        if core.endpoint.may_transmit() {
-            core.transmit(now);
-            core.link.flush(now);
-        }
         drop(core);
         if self.shared.background_is_active.load(Ordering::Relaxed) {
             // New timers may be earlier than what it sleeps for.
@@ -123,11 +143,12 @@ impl Engine {
     /// Receives, sends and runs timers, if nobody else is doing so. Programs call this when they poll.
     pub fn step(&self) {
         self.shared.program_steps.fetch_add(1, Ordering::Relaxed);
-        if self.shared.waiting.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-        if let Ok(mut core) = self.shared.core.try_lock() {
-            core.step(self.shared.clock.now());
+        if self.shared.waiting.load(Ordering::Relaxed) == 0
+            && let Ok(mut core) = self.shared.core.try_lock()
+        {
+            core.step_for_program(self.shared.clock.now());
+        } else if self.shared.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
+            std::thread::yield_now();
         }
     }
 
@@ -153,14 +174,37 @@ impl Drop for Engine {
 impl Core {
     /// One round. Returns whether anything was received or sent.
     fn step(&mut self, now: Instant) -> bool {
+        let received = self.receive(now);
+        let sent = self.send(now);
+        received + sent > 0
+    }
+
+    /// One round for a program that polls. When it brings something, and nothing but acknowledges is owed for it, the
+    /// program sees it first: a system call for an acknowledge costs as much as the way here, and the program's answer,
+    /// or its next poll a moment later, takes it along. A program that turns away instead leaves it to the background
+    /// thread, like all that arrives from then on.
+    fn step_for_program(&mut self, now: Instant) {
+        let received = self.receive(now);
+        if received > 0 && !self.owes_acknowledges && self.endpoint.owes_only_acknowledges() {
+            self.owes_acknowledges = true;
+            return;
+        }
+        self.send(now);
+    }
+
+    fn receive(&mut self, now: Instant) -> usize {
         let received = self.link.receive(now, &mut self.frames, BATCH);
         for frame in self.frames.drain(..) {
             self.endpoint.handle_frame(now, frame.bytes());
         }
         self.endpoint.handle_timeout(now);
+        received
+    }
+
+    fn send(&mut self, now: Instant) -> usize {
         let sent = self.transmit(now);
         self.link.flush(now);
-        received + sent > 0
+        sent
     }
 
     /// Sends what is owed before something goes away, as far as the link takes it.
@@ -175,6 +219,7 @@ impl Core {
 
     /// Writes up to a batch of packets into the link's buffers. Returns their number.
     fn transmit(&mut self, now: Instant) -> usize {
+        self.owes_acknowledges = false;
         let mut sent = 0;
         while sent < BATCH && self.endpoint.may_transmit() {
             let Some(buffer) = self.link.transmit_buffer() else { break };

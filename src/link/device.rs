@@ -4,12 +4,10 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::wire::PathMtu;
+
 use super::netlink::{self, Interface, Mac, Netlink};
 use super::xdp::{MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES};
-
-/// What an IP packet carries beside its payload at the most: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 bytes. The kernel's
-/// rxe takes the same 80 off the interface's MTU, so both choose the same path MTU.
-const HEADER_BYTES: usize = 80;
 
 /// A network interface as an RDMA device of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +59,7 @@ impl Gid {
 /// A way to open a link on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkMode {
-    /// `xdp` or `udp`.
+    /// `xdp`.
     pub name: &'static str,
     /// What keeps it from being opened; one line each, with its remedy. Empty: nothing.
     pub missing: Vec<String>,
@@ -132,10 +130,9 @@ impl Device {
     }
 }
 
-/// The largest path MTU for IP packets of `max_packet_bytes`: 256, 512, 1024, 2048 or 4096; 0 when not even 256 fits.
-pub fn active_mtu(max_packet_bytes: usize) -> u32 {
-    let payload = max_packet_bytes.saturating_sub(HEADER_BYTES);
-    [4096, 2048, 1024, 512, 256].into_iter().find(|&mtu| mtu as usize <= payload).unwrap_or(0)
+/// The largest path MTU for IP packets of `max_packet_bytes`, in bytes; 0 when not even 256 fits.
+fn active_mtu(max_packet_bytes: usize) -> u32 {
+    PathMtu::fitting(max_packet_bytes).map_or(0, |mtu| mtu.bytes() as u32)
 }
 
 /// What the whole host has or lacks.
@@ -160,7 +157,6 @@ impl Host {
 
 fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Device> {
     let mut xdp = LinkMode { name: "xdp", missing: Vec::new(), limits: Vec::new() };
-    let mut udp = LinkMode { name: "udp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
     if !interface.up {
         xdp.missing.push(format!("the interface is down: ip link set {name} up"));
@@ -169,10 +165,6 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
     }
     if active_mtu(interface.mtu) == 0 {
         xdp.missing.push(format!("MTU {} is too small for RoCE: ip link set {name} mtu 1500", interface.mtu));
-    }
-    udp.missing.clone_from(&xdp.missing);
-    if !interface.addresses.iter().any(|a| !a.is_loopback()) {
-        udp.missing.push(format!("no IP address: ip addr add ADDRESS dev {name}"));
     }
     if !host.has_af_xdp {
         xdp.missing.push("this kernel has no AF_XDP: one with CONFIG_XDP_SOCKETS=y is needed".to_owned());
@@ -219,7 +211,7 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
         speed_mbps: sysfs(interface, "speed"),
         gids: gids(interface, all),
         active_mtu: active_mtu(interface.mtu.min(limit)),
-        link_modes: vec![xdp, udp],
+        link_modes: vec![xdp],
     })
 }
 
@@ -402,7 +394,7 @@ mod tests {
         let mut eth = interface(2, "eth0", &[]);
         (eth.up, eth.mtu, eth.has_xdp_program) = (false, 9000, true);
         let device = device(&eth, &[], &host).unwrap();
-        let [xdp, udp] = device.link_modes.as_slice() else { panic!("two modes") };
+        let [xdp] = device.link_modes.as_slice() else { panic!("one mode") };
         assert_eq!(
             xdp.missing,
             [
@@ -416,10 +408,6 @@ mod tests {
         assert_eq!(
             xdp.limits,
             ["path MTU 2048 although the interface's MTU is 9000: kernel 6.6 (multi-buffer AF_XDP) lifts it"]
-        );
-        assert_eq!(
-            udp.missing,
-            ["the interface is down: ip link set eth0 up", "no IP address: ip addr add ADDRESS dev eth0"]
         );
         assert_eq!((device.active_mtu, device.is_usable()), (2048, false));
     }

@@ -10,4 +10,6 @@ mod table;
 
 pub use host::{HostMemory, MapError};
 pub use keys::KeySource;
-pub use table::{Access, AccessError, AtomicError, MemoryTable, Pd, RegisterError, Span, WindowBinding, WindowError};
+pub use table::{
+    Access, AccessError, AtomicError, MemoryTable, Pd, RegisterError, Span, WindowBinding, WindowError, WindowKind,
+};

@@ -112,12 +112,21 @@ fn populate(start: *mut u8, len: u64, access: Access) -> Result<(), RegisterErro
     if populated == 0 { Ok(()) } else { Err(error) }
 }
 
-/// What a type 2 window shall give access to.
+/// The types of memory windows (IBTA 10.6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowKind {
+    /// For any queue pair of its domain; bound anew, or to nothing, as often as the program likes.
+    One,
+    /// For the queue pair that bound it, until it is invalidated.
+    Two,
+}
+
+/// What a window shall give access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
     /// The window, by the key it has now.
     pub window: Key,
-    /// The key it shall have: the same upper 24 bits, the lower 8 at the consumer's choice.
+    /// The key it shall have: the same upper 24 bits, the lower 8 at choice.
     pub new_key: Key,
     /// The region below it.
     pub region: Key,
@@ -144,7 +153,7 @@ struct Entry {
 
 enum Kind {
     Region(Region),
-    Window(Option<BoundWindow>),
+    Window(WindowKind, Option<BoundWindow>),
 }
 
 struct Region {
@@ -160,7 +169,8 @@ struct Region {
 }
 
 struct BoundWindow {
-    queue_pair: Qpn,
+    /// The only one that may use it, for type 2.
+    queue_pair: Option<Qpn>,
     region: Key,
     address: u64,
     len: u64,
@@ -195,6 +205,18 @@ impl MemoryTable {
     pub fn register(&mut self, pd: Pd, memory: Arc<HostMemory>, access: Access) -> Key {
         let (start, len, iova) = (memory.as_ptr(), memory.len() as u64, memory.address());
         self.insert_region(pd, Region { iova, start, len, access, windows: 0, owner: Some(memory) })
+    }
+
+    /// Registers `len` bytes from `offset` on of memory of our own, known to peers by their own addresses.
+    ///
+    /// # Panics
+    /// When that goes beyond the end of the memory.
+    pub fn register_part(&mut self, pd: Pd, memory: Arc<HostMemory>, offset: usize, len: usize, access: Access) -> Key {
+        assert!(offset <= memory.len() && len <= memory.len() - offset, "{len} bytes at {offset} of {}", memory.len());
+        // SAFETY: the offset was checked to lie in the mapping, or just behind it.
+        let start = unsafe { memory.as_ptr().add(offset) };
+        let iova = memory.address() + offset as u64;
+        self.insert_region(pd, Region { iova, start, len: len as u64, access, windows: 0, owner: Some(memory) })
     }
 
     /// Registers memory that the program lends, known to peers as `iova` and on. Its pages are populated now, so that
@@ -239,9 +261,9 @@ impl MemoryTable {
         self.insert(pd, Kind::Region(region))
     }
 
-    /// Makes a type 2 memory window, not yet bound.
-    pub fn allocate_window(&mut self, pd: Pd) -> Key {
-        self.insert(pd, Kind::Window(None))
+    /// Makes a memory window, not yet bound.
+    pub fn allocate_window(&mut self, pd: Pd, kind: WindowKind) -> Key {
+        self.insert(pd, Kind::Window(kind, None))
     }
 
     fn insert(&mut self, pd: Pd, kind: Kind) -> Key {
@@ -266,34 +288,36 @@ impl MemoryTable {
                 return Err(AccessError::Denied { key, wanted: Access::MW_BIND });
             }
             Kind::Region(_) => {}
-            Kind::Window(_) => self.unbind(key.0 >> 8),
+            Kind::Window(..) => self.unbind(key.0 >> 8),
         }
         self.entries.remove(&(key.0 >> 8));
         Ok(())
     }
 
     fn unbind(&mut self, index: u32) {
-        let Some(Entry { kind: Kind::Window(bound), .. }) = self.entries.get_mut(&index) else { return };
+        let Some(Entry { kind: Kind::Window(_, bound), .. }) = self.entries.get_mut(&index) else { return };
         let Some(BoundWindow { region, .. }) = bound.take() else { return };
         if let Some(Entry { kind: Kind::Region(region), .. }) = self.entries.get_mut(&(region.0 >> 8)) {
             region.windows -= 1;
         }
     }
 
-    /// Binds a type 2 window on behalf of `queue_pair` (IBTA 10.6.7.2.1).
+    /// Binds a window on behalf of `queue_pair` (IBTA 10.6.7.2.1). A type 1 window that is bound is bound anew; with no
+    /// bytes, to nothing.
     ///
     /// # Errors
     /// [`WindowError`].
     pub fn bind(&mut self, pd: Pd, queue_pair: Qpn, binding: &WindowBinding) -> Result<(), WindowError> {
         let WindowBinding { window, new_key, region: region_key, address, len, access } = *binding;
-        match self.entries.get(&(window.0 >> 8)) {
-            Some(Entry { key, pd: of, kind: Kind::Window(bound) }) if *key == window && *of == pd => {
-                if bound.is_some() {
+        let kind = match self.entries.get(&(window.0 >> 8)) {
+            Some(Entry { key, pd: of, kind: Kind::Window(kind, bound) }) if *key == window && *of == pd => {
+                if *kind == WindowKind::Two && bound.is_some() {
                     return Err(WindowError::Bound(window));
                 }
+                *kind
             }
             _ => return Err(WindowError::NoSuchWindow(window)),
-        }
+        };
         if new_key.0 >> 8 != window.0 >> 8 {
             return Err(WindowError::WrongKey(new_key));
         }
@@ -308,10 +332,18 @@ impl MemoryTable {
         if region.offset(address, len).is_none() {
             return Err(WindowError::OutOfBounds { address, len });
         }
-        region.windows += 1;
+        let queue_pair = (kind == WindowKind::Two).then_some(queue_pair);
+        let bound = (len > 0 || kind == WindowKind::Two).then_some(BoundWindow {
+            queue_pair,
+            region: region_key,
+            address,
+            len,
+            access,
+        });
+        region.windows += u32::from(bound.is_some());
+        self.unbind(window.0 >> 8);
         let entry = self.entries.get_mut(&(window.0 >> 8)).expect("found above");
-        entry.key = new_key;
-        entry.kind = Kind::Window(Some(BoundWindow { queue_pair, region: region_key, address, len, access }));
+        (entry.key, entry.kind) = (new_key, Kind::Window(kind, bound));
         Ok(())
     }
 
@@ -322,8 +354,10 @@ impl MemoryTable {
     /// invalidated, as with rxe.
     pub fn invalidate(&mut self, pd: Pd, queue_pair: Qpn, key: Key) -> Result<(), AccessError> {
         match self.entries.get(&(key.0 >> 8)) {
-            Some(Entry { key: current, pd: of, kind: Kind::Window(Some(bound)) }) if *current == key => {
-                if *of != pd || bound.queue_pair != queue_pair {
+            Some(Entry { key: current, pd: of, kind: Kind::Window(WindowKind::Two, Some(bound)) })
+                if *current == key =>
+            {
+                if *of != pd || bound.queue_pair != Some(queue_pair) {
                     return Err(AccessError::Foreign(key));
                 }
             }
@@ -363,9 +397,9 @@ impl MemoryTable {
                 }
                 region.span(key, address, len).ok_or(out_of_bounds)
             }
-            Kind::Window(None) => Err(AccessError::NoSuchKey(key)),
-            Kind::Window(Some(window)) => {
-                if window.queue_pair != queue_pair {
+            Kind::Window(_, None) => Err(AccessError::NoSuchKey(key)),
+            Kind::Window(_, Some(window)) => {
+                if window.queue_pair.is_some_and(|bound| bound != queue_pair) {
                     return Err(AccessError::Foreign(key));
                 }
                 if !window.access.contains(wanted) {
@@ -377,7 +411,7 @@ impl MemoryTable {
                 }
                 match &self.entry(window.region)?.kind {
                     Kind::Region(region) => region.span(key, address, len).ok_or(out_of_bounds),
-                    Kind::Window(_) => Err(AccessError::NoSuchKey(key)),
+                    Kind::Window(..) => Err(AccessError::NoSuchKey(key)),
                 }
             }
         }
@@ -566,6 +600,17 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_memory_is_all_that_its_key_gives() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let key = table.register_part(PD, memory, 10, 20, ALL);
+        let remote = |address, len| table.remote(PD, QPN, key, address, len, Access::REMOTE_WRITE).is_ok();
+        assert!(remote(base + 10, 20));
+        assert!(!remote(base + 9, 1) && !remote(base + 10, 21) && !remote(base + 30, 1));
+    }
+
+    #[test]
     fn keys_domains_and_rights_are_checked() {
         let mut table = table();
         let memory = Arc::new(HostMemory::new(100).unwrap());
@@ -590,7 +635,7 @@ mod tests {
         let memory = Arc::new(HostMemory::new(100).unwrap());
         let base = memory.address();
         let region = table.register(PD, memory, ALL);
-        let window = table.allocate_window(PD);
+        let window = table.allocate_window(PD, WindowKind::Two);
         let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
         let access = Access::REMOTE_WRITE;
         let binding = WindowBinding { window, new_key, region, address: base + 10, len: 20, access };
@@ -611,6 +656,32 @@ mod tests {
         table.deregister(region).unwrap();
         table.deregister(new_key).unwrap();
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn type_1_windows_serve_their_domain_and_are_bound_anew() {
+        let mut table = table();
+        let memory = Arc::new(HostMemory::new(100).unwrap());
+        let base = memory.address();
+        let region = table.register(PD, memory, ALL);
+        let mut window = table.allocate_window(PD, WindowKind::One);
+        let mut bind = |table: &mut MemoryTable, address, len| {
+            let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
+            let binding = WindowBinding { window, new_key, region, address, len, access: Access::REMOTE_READ };
+            table.bind(PD, QPN, &binding).unwrap();
+            (std::mem::replace(&mut window, new_key), new_key)
+        };
+        let ask = |table: &MemoryTable, qpn, key, address| {
+            table.remote(PD, qpn, key, address, 1, Access::REMOTE_READ).is_ok()
+        };
+        let (_, first) = bind(&mut table, base, 10);
+        assert!(ask(&table, QPN, first, base) && ask(&table, Qpn::new(8), first, base + 9), "any queue pair");
+        assert!(table.invalidate(PD, QPN, first).is_err(), "only type 2 can be invalidated");
+        let (old, second) = bind(&mut table, base + 50, 10);
+        assert!(old == first && !ask(&table, QPN, first, base + 50) && ask(&table, QPN, second, base + 50));
+        let (_, none) = bind(&mut table, base, 0);
+        assert!(!ask(&table, QPN, none, base));
+        table.deregister(region).unwrap();
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Regions {
 /// A window over all of a region, bound to the queue pair.
 fn bind(peer: &mut StandIn, region: Key, memory: &HostMemory) -> Key {
     let (pd, qpn) = (peer.pd, peer.qpn);
-    let window = peer.endpoint.memory().allocate_window(pd);
+    let window = peer.endpoint.memory().allocate_window(pd, crate::memory::WindowKind::Two);
     let (address, len) = (memory.address(), memory.len() as u64);
     let binding = WindowBinding { window, new_key: window, region, address, len, access: ALL_ACCESS };
     peer.endpoint.memory().bind(pd, qpn, &binding).expect("a fresh window over a region that allows it");

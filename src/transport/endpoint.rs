@@ -39,6 +39,10 @@ struct Slot {
     counters: Counters,
 }
 
+/// Timer entries beyond four a queue pair from which on those left behind are swept out: few enough to matter nowhere,
+/// many enough that sweeping costs less than arming.
+const IDLE_TIMERS: usize = 64;
+
 /// Packets that a queue pair sends before the next one's turn: enough to stay in its cache lines, few enough for the
 /// others not to wait.
 const TURN_PACKETS: u32 = 16;
@@ -319,8 +323,11 @@ impl Endpoint {
 
     /// Wakes every queue pair whose time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(qpn) = self.timers.pop_due(now) {
+        while let Some((at, qpn)) = self.timers.pop_due(now) {
             self.with(now, qpn, |qp, cx| {
+                if qp.armed != Some(at) {
+                    return; // left behind; an earlier one counts
+                }
                 qp.armed = None;
                 if qp.deadline().is_some_and(|at| at <= cx.now) {
                     qp.handle_timeout(cx);
@@ -364,6 +371,16 @@ impl Endpoint {
         !self.ready.is_empty()
     }
 
+    /// Whether acknowledges are all there is to send. With many queue pairs at work it does not look, and says no.
+    pub fn owes_only_acknowledges(&self) -> bool {
+        /// Queue pairs to look at: as many as cost less than what is to be saved.
+        const LOOK_AT: usize = 4;
+        let plain = |qpn: &Qpn| {
+            self.queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.owes_only_an_acknowledge())
+        };
+        (1..=LOOK_AT).contains(&self.ready.len()) && self.ready.iter().all(plain)
+    }
+
     /// The oldest event that nobody has taken yet.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -388,6 +405,11 @@ impl Endpoint {
         {
             qp.armed = Some(deadline);
             timers.arm(deadline, qpn);
+            if timers.len() > 4 * queue_pairs.len() + IDLE_TIMERS {
+                timers.sweep(|at, qpn| {
+                    queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.armed == Some(at))
+                });
+            }
         }
         Some(result)
     }

@@ -27,6 +27,8 @@ pub struct QueuePair {
     notify_drained: bool,
     requester: Requester,
     responder: AnyResponder,
+    /// A request went before the acknowledge that is owed.
+    acknowledge_is_next: bool,
     /// Whether it stands in the endpoint's queue of those that may have something to send.
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
@@ -179,6 +181,7 @@ impl QueuePair {
             notify_drained: false,
             requester: Requester::new(service),
             responder,
+            acknowledge_is_next: false,
             is_ready: false,
             armed: None,
         }
@@ -384,8 +387,25 @@ impl QueuePair {
         answers || (self.state.sends() && self.requester.may_transmit())
     }
 
-    /// Writes the next packet to `out`; `None` when there is none. Answers go before requests.
+    /// Whether a plain acknowledge is all that it has to send.
+    pub(super) fn owes_only_an_acknowledge(&self) -> bool {
+        self.owes_acknowledge() && !(self.state.sends() && self.requester.may_transmit())
+    }
+
+    fn owes_acknowledge(&self) -> bool {
+        matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_only_an_acknowledge())
+    }
+
+    /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, but one request goes
+    /// before a plain acknowledge: it is what the peer waits for when messages go to and fro.
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+        if !self.acknowledge_is_next && self.owes_acknowledge() {
+            self.acknowledge_is_next = true;
+            if let Some(transmit) = self.poll_request(out, cx) {
+                return Some(transmit);
+            }
+        }
+        self.acknowledge_is_next = false;
         // Answers go out even in the error state: the NAK that led there is among them.
         if let AnyResponder::Reliable(responder) = &mut self.responder {
             match responder.poll_transmit(out, &self.identity, cx) {
@@ -394,6 +414,10 @@ impl QueuePair {
                 Err(Fatal) => self.fail(cx),
             }
         }
+        self.poll_request(out, cx)
+    }
+
+    fn poll_request(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
         if !self.state.sends() {
             return None;
         }

@@ -248,6 +248,11 @@ impl Requester {
             if wqe.failed.is_some() || (draining && !begun) {
                 break;
             }
+            if wqe.packets == 0 && wqe.done {
+                // What is before it is sent again; it is not carried out again.
+                self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
+                continue;
+            }
             if wqe.packets == 0 {
                 if !self.run_local(identity, cx) {
                     break;
@@ -388,6 +393,8 @@ impl Requester {
         self.unacknowledged = to;
         (self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);
         self.gap_reported = false;
+        // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
+        self.rnr_until = None;
         self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);
     }
 

@@ -17,8 +17,6 @@ pub(super) struct Responder {
     min_rnr_timer: RnrTimer,
     max_dest_rd_atomic: usize,
     expected: Psn,
-    /// The PSN of the latest SEND or WRITE packet that was carried out.
-    placed: Psn,
     msn: Msn,
     /// A NAK was sent for the expected PSN; everything later is dropped until it comes (IBTA 9.7.5.2.8: once a gap).
     nak_outstanding: bool,
@@ -32,7 +30,7 @@ pub(super) struct Responder {
 enum Answer {
     Acknowledge { psn: Psn, syndrome: Syndrome, msn: Msn },
     Read(ReadAnswer),
-    Atomic { psn: Psn, msn: Msn, original: u64 },
+    Atomic { psn: Psn, msn: Msn, original: u64, is_repeat: bool },
 }
 
 /// READ responses that are being sent.
@@ -51,6 +49,8 @@ struct ReadAnswer {
     /// Its place among `count` packets.
     index: u32,
     count: u32,
+    /// Whether it was answered in full before.
+    is_repeat: bool,
 }
 
 #[derive(Debug)]
@@ -66,9 +66,7 @@ impl Responder {
         self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
         self.min_rnr_timer = attributes.min_rnr_timer.unwrap_or(self.min_rnr_timer);
         self.max_dest_rd_atomic = attributes.max_dest_rd_atomic.map_or(self.max_dest_rd_atomic, usize::from);
-        if let Some(psn) = attributes.receive_psn {
-            (self.expected, self.placed) = (psn, psn.minus(1));
-        }
+        self.expected = attributes.receive_psn.unwrap_or(self.expected);
     }
 
     pub fn expected(&self) -> Psn {
@@ -77,6 +75,12 @@ impl Responder {
 
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty()
+    }
+
+    /// Whether one acknowledge that is no NAK is all that is owed.
+    pub fn owes_only_an_acknowledge(&self) -> bool {
+        let plain = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
+        self.answers.len() == 1 && self.answers.front().is_some_and(plain)
     }
 
     /// Takes a request packet.
@@ -96,9 +100,9 @@ impl Responder {
         }
         if ahead > 0 {
             cx.counters.out_of_seq_request += 1;
-            if !self.nak_outstanding {
+            if !self.nak_outstanding && self.may_answer(cx) {
                 self.nak_outstanding = true;
-                self.answer_nak(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
+                self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
             }
             return Ok(());
         }
@@ -110,13 +114,15 @@ impl Responder {
                 Ok(())
             }
             Err(Refusal::NotReady) => {
-                cx.counters.send_rnr_err += 1;
-                self.nak_outstanding = true;
-                self.answer_nak(psn, Syndrome::RnrNak(self.min_rnr_timer));
+                if self.may_answer(cx) {
+                    cx.counters.send_rnr_err += 1;
+                    self.nak_outstanding = true;
+                    self.answer(psn, Syndrome::RnrNak(self.min_rnr_timer));
+                }
                 Ok(())
             }
             Err(Refusal::Nak(code, status)) => {
-                self.answer_nak(psn, Syndrome::Nak(code));
+                self.answer(psn, Syndrome::Nak(code));
                 self.inbound.fail_message(status, identity, cx);
                 let event = match code {
                     NakCode::RemoteAccessError => Event::AccessError(identity.qpn),
@@ -140,12 +146,11 @@ impl Responder {
             Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, identity, cx),
             _ => self.inbound.serve(packet, identity, cx)?,
         }
-        self.placed = packet.bth().psn();
         if position.ends() {
             self.msn = self.msn.next();
         }
         if packet.bth().ack_request() {
-            self.acknowledge(packet.bth().psn());
+            self.acknowledge(packet.bth().psn(), cx);
         }
         Ok(1)
     }
@@ -166,7 +171,9 @@ impl Responder {
         let packets = identity.path_mtu.packets(len as usize);
         let psn = packet.bth().psn();
         self.save(Saved { first_psn: psn, packets, original: None });
-        let answer = ReadAnswer { request: psn, msn: self.msn, key, psn, address, rest: len, index: 0, count: packets };
+        let (request, msn) = (psn, self.msn);
+        let answer =
+            ReadAnswer { request, msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
         self.answers.push_back(Answer::Read(answer));
         Ok(packets)
     }
@@ -191,19 +198,24 @@ impl Responder {
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
         self.save(Saved { first_psn: psn, packets: 1, original: Some(original) });
-        self.answers.push_back(Answer::Atomic { psn, msn, original });
+        self.answers.push_back(Answer::Atomic { psn, msn, original, is_repeat: false });
         Ok(1)
     }
 
     /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
+    /// Those answered again don't: the first answer may have arrived late, and freed the peer to ask for more.
     fn check_outstanding(&self) -> Result<(), Refusal> {
-        let outstanding =
-            self.answers.iter().filter(|answer| matches!(answer, Answer::Read(_) | Answer::Atomic { .. })).count();
+        let is_outstanding = |answer: &&Answer| match answer {
+            Answer::Read(ReadAnswer { is_repeat, .. }) | Answer::Atomic { is_repeat, .. } => !is_repeat,
+            Answer::Acknowledge { .. } => false,
+        };
+        let outstanding = self.answers.iter().filter(is_outstanding).count();
         if outstanding < self.max_dest_rd_atomic { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
     fn save(&mut self, saved: Saved) {
-        if self.saved.len() == self.max_dest_rd_atomic {
+        // More than one when the limit was lowered meanwhile.
+        while self.saved.len() >= self.max_dest_rd_atomic.max(1) {
             self.saved.pop_front();
         }
         self.saved.push_back(saved);
@@ -215,9 +227,12 @@ impl Responder {
         let psn = packet.bth().psn();
         let saved = self.saved.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets));
         match (packet.bth().opcode().operation(), saved) {
-            // Not placed again: newer data may stand there. Acknowledged as far as we have come with such requests: a plain
-            // acknowledge of a READ or atomic would say that its answer was lost.
-            (Operation::Send | Operation::Write, _) => self.acknowledge(self.placed),
+            // Not placed again: newer data may stand there. Acknowledged as far as we have come, but not beyond a READ
+            // or atomic: these are answered by their data only, and rxe takes an acknowledge for it.
+            (Operation::Send | Operation::Write, _) => {
+                let following = self.saved.iter().map(|saved| saved.first_psn).find(|first| psn.is_before(*first));
+                self.acknowledge(following.unwrap_or(self.expected).minus(1), cx);
+            }
             (Operation::ReadRequest, Some(saved)) if saved.original.is_none() => {
                 let Some(reth) = packet.reth() else { return };
                 let (key, address, rest) = (reth.key(), reth.address(), reth.length());
@@ -229,13 +244,15 @@ impl Responder {
                 }
                 // MigReq is clear in rxe's requests. It wants its answers to go on where they were, with MIDDLE; the
                 // IBTA wants them to start with FIRST.
-                let (index, count) = if packet.bth().mig_req() { (0, packets) } else { (index, saved.packets) };
+                let index = if packet.bth().mig_req() { 0 } else { index };
+                let count = index + packets;
                 let (request, msn) = (saved.first_psn, self.msn);
-                self.answer_again(ReadAnswer { request, msn, key, psn, address, rest, index, count }, cx);
+                let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
+                self.answer_again(answer, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if self.may_answer(cx) {
-                    self.answers.push_back(Answer::Atomic { psn, msn: self.msn, original });
+                    self.answers.push_back(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -245,31 +262,40 @@ impl Responder {
 
     /// Queues READ responses again. If they are just being sent, they start over.
     fn answer_again(&mut self, answer: ReadAnswer, cx: &mut Surroundings<'_>) {
-        let same = |queued: &Answer| matches!(queued, Answer::Read(read) if read.request == answer.request);
-        match self.answers.iter().position(same) {
-            Some(index) => self.answers[index] = Answer::Read(answer),
-            None if self.may_answer(cx) => self.answers.push_back(Answer::Read(answer)),
-            None => {}
+        for queued in &mut self.answers {
+            if let Answer::Read(read) = queued
+                && read.request == answer.request
+            {
+                *read = ReadAnswer { is_repeat: read.is_repeat, ..answer };
+                return;
+            }
+        }
+        if self.may_answer(cx) {
+            self.answers.push_back(Answer::Read(answer));
         }
     }
 
-    /// Answers to duplicates are bounded: a peer gets no more than it may have outstanding, twice over.
+    /// Whether there is room for an answer that the peer can do without for now: it will ask again. All it may have
+    /// outstanding with an acknowledge between any two fits, and as much again.
     fn may_answer(&self, cx: &mut Surroundings<'_>) -> bool {
-        let room = self.answers.len() < 2 * self.max_dest_rd_atomic + 2;
+        let room = self.answers.len() < 4 * self.max_dest_rd_atomic + 2;
         cx.counters.answer_overflow += u64::from(!room);
         room
     }
 
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
-    fn acknowledge(&mut self, psn: Psn) {
-        let new = Answer::Acknowledge { psn, syndrome: Syndrome::ACK, msn: self.msn };
-        match self.answers.back_mut() {
-            Some(last @ Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. }) => *last = new,
-            _ => self.answers.push_back(new),
+    fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
+        if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) = self.answers.back_mut() {
+            *msn = self.msn;
+            if owed.is_before(psn) {
+                *owed = psn;
+            }
+        } else if self.may_answer(cx) {
+            self.answer(psn, Syndrome::ACK);
         }
     }
 
-    fn answer_nak(&mut self, psn: Psn, syndrome: Syndrome) {
+    fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
         self.answers.push_back(Answer::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
@@ -286,7 +312,7 @@ impl Responder {
             Some(Answer::Acknowledge { psn, syndrome, msn }) => {
                 (Opcode::RC_ACKNOWLEDGE, *psn, Extension::Aeth(Aeth::new(*syndrome, *msn)))
             }
-            Some(Answer::Atomic { psn, msn, original }) => {
+            Some(Answer::Atomic { psn, msn, original, .. }) => {
                 let aeth = Aeth::new(Syndrome::ACK, *msn);
                 let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(*original));
                 (Opcode::RC_ATOMIC_ACKNOWLEDGE, *psn, extension)

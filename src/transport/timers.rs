@@ -5,7 +5,8 @@ use crate::time::Instant;
 use crate::wire::Qpn;
 
 /// When which queue pair wants to be woken. An entry may be early (the deadline moved on since): whoever is woken looks
-/// at its own deadline. So a deadline that moves with every ACK costs nothing until it would have fired.
+/// at its own deadline. So a deadline that moves with every ACK costs nothing until it would have fired. A deadline that
+/// moves forward leaves its entry behind; those are swept out before they become many.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u32)>>,
@@ -16,16 +17,25 @@ impl Timers {
         self.heap.push(Reverse((at, qpn.value())));
     }
 
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Keeps the entries that `is_live` says are somebody's.
+    pub fn sweep(&mut self, is_live: impl Fn(Instant, Qpn) -> bool) {
+        self.heap.retain(|Reverse((at, qpn))| is_live(*at, Qpn::new(*qpn)));
+    }
+
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
     /// The next entry that is due, removed.
-    pub fn pop_due(&mut self, now: Instant) -> Option<Qpn> {
+    pub fn pop_due(&mut self, now: Instant) -> Option<(Instant, Qpn)> {
         let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {
             return None;
         }
-        self.heap.pop().map(|Reverse((_, qpn))| Qpn::new(qpn))
+        self.heap.pop().map(|Reverse((at, qpn))| (at, Qpn::new(qpn)))
     }
 }

@@ -8,7 +8,7 @@ use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::fault::FaultSpec;
 use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{Capture, HopError, Link, Tapped};
-use crate::memory::{Access, HostMemory, MapError, Pd};
+use crate::memory::{Access, HostMemory, MapError, Pd, WindowKind};
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
@@ -250,9 +250,9 @@ impl ProtectionDomain {
         Ok(MemoryRegion::new(self.engine.clone(), memory, key))
     }
 
-    /// Makes a type 2 memory window, not yet bound.
-    pub fn allocate_window(&self) -> MemoryWindow {
-        let key = self.engine.with(|core, _| core.endpoint.memory().allocate_window(self.pd));
+    /// Makes a memory window, not yet bound.
+    pub fn allocate_window(&self, kind: WindowKind) -> MemoryWindow {
+        let key = self.engine.with(|core, _| core.endpoint.memory().allocate_window(self.pd, kind));
         MemoryWindow::new(self.engine.clone(), key)
     }
 

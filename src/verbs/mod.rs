@@ -28,7 +28,7 @@ pub use queue_pair::QueuePair;
 pub use region::{MemoryRegion, MemoryWindow};
 pub use shared_receive_queue::SharedReceiveQueue;
 
-pub use crate::memory::{Access, AccessError, MapError, WindowBinding};
+pub use crate::memory::{Access, AccessError, MapError, WindowBinding, WindowKind};
 pub use crate::transport::{
     Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
     MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify, Path, PostError, QpAttributes, ReceiveRequest, Remote,

@@ -57,7 +57,7 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`]; nothing was posted then.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        self.engine.with(|core, now| core.endpoint.post_receive(now, self.qpn, request))
+        self.engine.without_sending(|core, now| core.endpoint.post_receive(now, self.qpn, request))
     }
 }
 

@@ -63,7 +63,7 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// A type 2 memory window: bound by [`SendOperation::BindWindow`](crate::transport::SendOperation::BindWindow).
+/// A memory window: bound by [`SendOperation::BindWindow`](crate::transport::SendOperation::BindWindow).
 #[derive(Debug)]
 pub struct MemoryWindow {
     engine: Arc<Engine>,

@@ -26,7 +26,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`SrqError`]; nothing was posted then.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), SrqError> {
-        self.engine.with(|core, _| core.endpoint.post_srq_receive(self.srq, request))
+        self.engine.without_sending(|core, _| core.endpoint.post_srq_receive(self.srq, request))
     }
 
     /// Arms [`Event::SrqLimit`](crate::transport::Event::SrqLimit): it comes once, when fewer than `limit` requests are

@@ -2,5 +2,6 @@
 
 #![allow(dead_code)] // each test uses a part of it
 
+pub mod crafted;
 pub mod hosts;
 pub mod pair;

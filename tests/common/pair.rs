@@ -7,13 +7,13 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use uroce::frame::{FrameBytes, Hop};
-use uroce::memory::{Access, HostMemory, Pd};
+use uroce::memory::{Access, HostMemory, Pd, WindowKind};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, State, Status,
+    Capabilities, Completion, CompletionQueue, Counters, Data, Destination, Endpoint, Event, Path, QpAttributes,
+    QueuePairInit, ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
 };
-use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
+use uroce::wire::{Addresses, Flow, Key, Opcode, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
 /// Probabilities, 0 to 1, for each frame.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,7 @@ pub struct Node {
     pub key: Key,
     pub pd: Pd,
     pub qpn: Qpn,
+    pub srq: Option<Srq>,
     cq: Arc<CompletionQueue>,
 }
 
@@ -85,8 +86,14 @@ impl Pair {
     pub const BYTES: usize = 1 << 20;
     pub const HALF: usize = Self::BYTES / 2;
     pub const RETRY_COUNT: u8 = 7;
+    pub const Q_KEY: QKey = QKey(0x1111_1111);
 
     pub fn new(seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) -> Pair {
+        Pair::of(Service::Rc, false, seed, path_mtu, first_psn, faults)
+    }
+
+    /// A pair of any service, with shared receive queues on both sides or not.
+    pub fn of(service: Service, shared: bool, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) -> Pair {
         let access =
             Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND;
         let nodes = [1, 2].map(|n| {
@@ -97,10 +104,10 @@ impl Pair {
             let cq = Arc::new(CompletionQueue::new(4096, || {}));
             let capabilities = Capabilities { max_send_requests: 1024, max_receive_requests: 1024 };
             let (send_cq, receive_cq) = (cq.clone(), cq.clone());
-            let init =
-                QueuePairInit { service: Service::Rc, pd, capabilities, send_cq, receive_cq, srq: None, path_mtu };
+            let srq = shared.then(|| endpoint.create_srq(pd, 1024).unwrap());
+            let init = QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu };
             let qpn = endpoint.create_queue_pair(init).unwrap();
-            Node { endpoint, memory, key, pd, qpn, cq }
+            Node { endpoint, memory, key, pd, qpn, srq, cq }
         });
         let random = ChaCha8Rng::seed_from_u64(seed);
         let mut pair = Pair {
@@ -124,30 +131,32 @@ impl Pair {
                 hop_limit: 64,
                 flow_label: 0,
             };
+            let (reliable, datagram) = (service == Service::Rc, service == Service::Ud);
             let init = QpAttributes {
                 state: Some(State::Init),
                 p_key_index: Some(0),
                 port: Some(1),
-                access: Some(access),
+                access: (!datagram).then_some(access),
+                q_key: datagram.then_some(Self::Q_KEY),
                 ..Default::default()
             };
             let to_receive = QpAttributes {
                 state: Some(State::ReadyToReceive),
-                path: Some(Path { flow, hop: Hop(peer as u32) }),
-                path_mtu: Some(path_mtu),
-                destination: Some(destination),
-                receive_psn: Some(first_psn.plus(peer as u32 * 17)),
-                max_dest_rd_atomic: Some(8),
-                min_rnr_timer: Some(RnrTimer::new(12)),
+                path: (!datagram).then_some(Path { flow, hop: Hop(peer as u32) }),
+                path_mtu: (!datagram).then_some(path_mtu),
+                destination: (!datagram).then_some(destination),
+                receive_psn: (!datagram).then_some(first_psn.plus(peer as u32 * 17)),
+                max_dest_rd_atomic: reliable.then_some(8),
+                min_rnr_timer: reliable.then_some(RnrTimer::new(12)),
                 ..Default::default()
             };
             let to_send = QpAttributes {
                 state: Some(State::ReadyToSend),
                 send_psn: Some(first_psn.plus(me as u32 * 17)),
-                timeout: Some(8), // 1 ms
-                retry_count: Some(Self::RETRY_COUNT),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(8),
+                timeout: reliable.then_some(8), // 1 ms
+                retry_count: reliable.then_some(Self::RETRY_COUNT),
+                rnr_retry: reliable.then_some(7),
+                max_rd_atomic: reliable.then_some(8),
                 ..Default::default()
             };
             for attributes in [init, to_receive, to_send] {
@@ -155,6 +164,20 @@ impl Pair {
             }
         }
         pair
+    }
+
+    /// Where datagrams from `side` to the other go.
+    pub fn destination(&self, side: Side, q_key: QKey) -> Destination {
+        let addresses = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+        let (me, peer) = (side as usize, side.other() as usize);
+        let flow = Flow {
+            addresses: Addresses::V4 { source: addresses[me], destination: addresses[peer] },
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        Destination { path: Path { flow, hop: Hop(peer as u32) }, qpn: self.qpn(side.other()), q_key }
     }
 
     pub fn node(&mut self, side: Side) -> &mut Node {
@@ -207,7 +230,7 @@ impl Pair {
 
     pub fn allocate_window(&mut self, side: Side) -> Key {
         let pd = self.node(side).pd;
-        self.node(side).endpoint.memory().allocate_window(pd)
+        self.node(side).endpoint.memory().allocate_window(pd, WindowKind::Two)
     }
 
     pub fn set_access(&mut self, side: Side, access: Access) {
@@ -222,7 +245,7 @@ impl Pair {
         self.modify(side, &state(State::ReadyToSend));
     }
 
-    fn modify(&mut self, side: Side, attributes: &QpAttributes) {
+    pub fn modify(&mut self, side: Side, attributes: &QpAttributes) {
         let (now, qpn) = (self.now, self.qpn(side));
         self.node(side).endpoint.modify(now, qpn, attributes).unwrap();
     }
@@ -236,7 +259,11 @@ impl Pair {
         let (now, node) = (self.now, self.node(side));
         let address = node.memory.address() + offset as u64;
         let sges = [Sge { address, length, lkey: node.key }].into_iter().collect();
-        node.endpoint.post_receive(now, node.qpn, ReceiveRequest { wr_id, sges }).unwrap();
+        let request = ReceiveRequest { wr_id, sges };
+        match node.srq {
+            Some(srq) => node.endpoint.post_srq_receive(srq, request).unwrap(),
+            None => node.endpoint.post_receive(now, node.qpn, request).unwrap(),
+        }
     }
 
     pub fn try_completion(&mut self, side: Side) -> Option<Completion> {
@@ -305,6 +332,26 @@ impl Pair {
             let place = self.wire.partition_point(|(other, ..)| *other <= at);
             self.wire.insert(place, (at, 1 - from, frame.clone()));
         }
+    }
+
+    /// Whether acknowledges are all that a side would send now.
+    pub fn owes_only_acknowledges(&mut self, side: Side) -> bool {
+        self.node(side).endpoint.owes_only_acknowledges()
+    }
+
+    /// Sends what a side has to send, and tells its opcodes.
+    pub fn transmit(&mut self, side: Side) -> Vec<Opcode> {
+        let mut buffer = vec![0; 8192];
+        let mut opcodes = Vec::new();
+        while let Some(transmit) = {
+            let now = self.now;
+            self.node(side).endpoint.poll_transmit(now, &mut buffer)
+        } {
+            // The first byte behind IPv4 and UDP.
+            opcodes.push(Opcode(buffer[28]));
+            self.send(side as usize, opcodes.len() as u32, &buffer[..transmit.len]);
+        }
+        opcodes
     }
 
     /// Goes on to the next thing that happens before `end`. False when nothing does.

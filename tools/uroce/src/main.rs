@@ -8,6 +8,7 @@ mod devices;
 mod pingpong;
 mod replay;
 mod report;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ enum Command {
     Devices(devices::Arguments),
     Pingpong(pingpong::Arguments),
     Replay(replay::Arguments),
+    Sim(sim::Arguments),
 }
 
 /// What went wrong, in one line.
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uroce: {error}");

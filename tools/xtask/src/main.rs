@@ -4,6 +4,7 @@
 mod bench;
 mod demo;
 mod lab;
+mod mutants;
 mod rxe;
 mod setup;
 mod stage;
@@ -16,7 +17,8 @@ usage: cargo xtask COMMAND
   setup                 install what is missing (Debian packages, scapy under target/)
   demo                  two peers over AF_XDP in two namespaces, captured and verified
   test [--full]         what CI runs; --full: every matrix
-  bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth
+  bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
+  mutants [NAME…]       wrong versions of the transport, each of which the simulator must find wrong
   lab                   two namespaces and a cable to try things in
   rxe build             build the kernel rxe machine's image
   rxe up [--n N] [--mtu M] [--memory MIB] [--share DIR] [--no-rxe]
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::run(rest),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"lab", rest)) => lab::run(rest),
+        Some((&"mutants", rest)) => mutants::run(rest),
         Some((&"rxe", rest)) => rxe::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             println!("{USAGE}");

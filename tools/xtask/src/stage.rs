@@ -28,14 +28,20 @@ impl Stage {
     }
 }
 
-/// Runs `stages` in order; `only`, when not empty, names those to run.
-pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Outcome {
+/// A stage that was run to its good end.
+pub(crate) struct Done {
+    pub(crate) name: &'static str,
+    pub(crate) seconds: f64,
+}
+
+/// Runs `stages` in order up to the first that fails; `only`, when not empty, names those to run.
+pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Result<Vec<Done>, Failure> {
     if let Some(name) = only.iter().find(|name| !stages.iter().any(|stage| stage.name == **name)) {
         let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
         return Err(Failure::Usage(format!("there is no stage {name}; there are {}", names.join(", "))));
     }
     let started = Instant::now();
-    let mut times = Vec::new();
+    let (mut times, mut done) = (Vec::new(), Vec::new());
     for stage in stages.into_iter().filter(|stage| only.is_empty() || only.contains(&stage.name)) {
         eprintln!("== {}", stage.name);
         let began = Instant::now();
@@ -44,11 +50,12 @@ pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Outcome {
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         eprintln!("== {} {verdict} in {seconds:.1} s", stage.name);
         times.push(format!("{:>8.1} s  {} {verdict}", seconds, stage.name));
-        if outcome.is_err() {
+        if let Err(failure) = outcome {
             eprintln!("{}", times.join("\n"));
-            return outcome;
+            return Err(failure);
         }
+        done.push(Done { name: stage.name, seconds });
     }
     eprintln!("{}\n{:>8.1} s  in all", times.join("\n"), started.elapsed().as_secs_f64());
-    Ok(())
+    Ok(done)
 }

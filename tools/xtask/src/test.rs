@@ -1,9 +1,7 @@
 //! `cargo xtask test [--full] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails.
-use crate::stage::{self, Stage};
-use crate::{Failure, Outcome, setup};
-
-/// Set for the tests that `--full` runs: they read it and take every matrix.
-const FULL_VARIABLE: &str = "UROCE_TEST_FULL";
+use crate::stage::{self, Done, Stage};
+use crate::{Failure, Outcome, demo, setup};
+use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
     let full = arguments.contains(&"--full");
@@ -11,11 +9,36 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     if let Some(option) = only.iter().find(|word| word.starts_with('-')) {
         return Err(Failure::Usage(format!("test has no option {option}")));
     }
+    let mut all = stages();
     if full {
-        // SAFETY: no other thread runs yet.
-        unsafe { std::env::set_var(FULL_VARIABLE, "1") };
+        all.extend(more_stages());
     }
-    stage::run(stages(), &only)
+    let done = stage::run(all, &only)?;
+    if full && only.is_empty() { keep(&done) } else { Ok(()) }
+}
+
+/// What `--full` runs besides.
+fn more_stages() -> Vec<Stage> {
+    vec![Stage::of("demo", || demo::run(&[]))]
+}
+
+/// Where docs/INTEROP.md has the last full run's result, up to the end of the file.
+const HEADING: &str = "## The last full run";
+
+/// Writes the result into docs/INTEROP.md.
+fn keep(done: &[Done]) -> Outcome {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/INTEROP.md");
+    let failed = |e: std::io::Error| Failure::Failed(format!("{}: {e}", file.display()));
+    let text = std::fs::read_to_string(&file).map_err(failed)?;
+    let before = text.split(HEADING).next().unwrap_or(&text).trim_end();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let rows: String = done.iter().map(|Done { name, seconds }| format!("| {name} | {seconds:.0} |\n")).collect();
+    let table = format!("| stage | seconds |\n|---|---|\n{rows}");
+    let text = format!(
+        "{before}\n\n{HEADING}\n\n`cargo xtask test --full`, every stage passed, on Linux {}:\n\n{table}",
+        kernel.trim()
+    );
+    std::fs::write(&file, text).map_err(failed)
 }
 
 fn stages() -> Vec<Stage> {

@@ -1,0 +1,318 @@
+use std::collections::{BTreeMap, VecDeque};
+
+use arrayvec::ArrayVec;
+
+use crate::time::Instant;
+use crate::transport::{CompletionKind, MAX_SGE, Status};
+use crate::wire::Psn;
+
+use super::arena::Piece;
+use super::pattern;
+
+/// What a work request does at the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Send,
+    SendImmediate,
+    Write,
+    WriteImmediate,
+    Read,
+    FetchAdd,
+    CompareSwap,
+}
+
+impl Kind {
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Kind::FetchAdd | Kind::CompareSwap)
+    }
+
+    /// Whether answers bring data.
+    pub fn is_answered(self) -> bool {
+        self == Kind::Read || self.is_atomic()
+    }
+
+    /// Whether it takes a receive request.
+    pub fn consumes(self) -> bool {
+        matches!(self, Kind::Send | Kind::SendImmediate | Kind::WriteImmediate)
+    }
+
+    pub fn is_send(self) -> bool {
+        matches!(self, Kind::Send | Kind::SendImmediate)
+    }
+
+    pub fn writes(self) -> bool {
+        matches!(self, Kind::Write | Kind::WriteImmediate) || self.is_atomic()
+    }
+
+    pub fn completion(self) -> CompletionKind {
+        match self {
+            Kind::Send | Kind::SendImmediate => CompletionKind::Send,
+            Kind::Write | Kind::WriteImmediate => CompletionKind::Write,
+            Kind::Read => CompletionKind::Read,
+            Kind::FetchAdd => CompletionKind::FetchAdd,
+            Kind::CompareSwap => CompletionKind::CompareSwap,
+        }
+    }
+}
+
+/// The bytes of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload {
+    Pattern(u64),
+    /// A flag, or what an atomic leaves behind.
+    Word(u64),
+}
+
+impl Payload {
+    pub fn byte(self, index: usize) -> u8 {
+        match self {
+            Payload::Pattern(name) => pattern::byte(name, index),
+            Payload::Word(word) => word.to_ne_bytes()[index],
+        }
+    }
+
+    pub fn fill(self, start: usize, out: &mut [u8]) {
+        match self {
+            Payload::Pattern(name) => pattern::fill(name, start, out),
+            Payload::Word(word) => out.copy_from_slice(&word.to_ne_bytes()[start..][..out.len()]),
+        }
+    }
+}
+
+/// What is wrong with a request on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A key of nothing, of another domain or without the right; a range beyond the region.
+    Access,
+    /// A misaligned atomic, or a SEND longer than the receive request.
+    Invalid,
+    /// A local key of nothing.
+    Local,
+}
+
+impl Fault {
+    pub fn status(self) -> Status {
+        match self {
+            Fault::Access => Status::RemoteAccess,
+            Fault::Invalid => Status::RemoteInvalidRequest,
+            Fault::Local => Status::LocalProtection,
+        }
+    }
+}
+
+/// A send request that was posted.
+#[derive(Clone, Debug)]
+pub(super) struct Wr {
+    pub index: u64,
+    pub kind: Kind,
+    /// Its PSNs, counted from the flow's first.
+    pub first: u64,
+    pub packets: u32,
+    pub len: u32,
+    pub signaled: bool,
+    pub fence: bool,
+    pub payload: Payload,
+    /// Where its bytes are, or go, at the requester; and the slot to give back.
+    pub pieces: ArrayVec<Piece, MAX_SGE>,
+    pub slot: Option<usize>,
+    /// Where it reads or writes in the responder's arena.
+    pub target: u32,
+    /// What a READ or atomic must bring.
+    pub expected: Vec<u8>,
+    pub immediate: Option<u32>,
+    /// Which of the receive requests it takes, counted from the flow's first.
+    pub receive: u64,
+    pub fault: Option<Fault>,
+    /// Whether it may change the responder's memory.
+    pub places: bool,
+    /// The responder took its region away while it was in flight.
+    pub frozen: bool,
+    /// Answers that reached the requester in order.
+    pub answers: u32,
+}
+
+impl Wr {
+    /// The PSN after its last one.
+    pub fn end(&self) -> u64 {
+        self.first + u64::from(self.packets)
+    }
+
+    /// The byte that it writes at `offset` of the responder's arena, and the PSN that carries it.
+    pub fn written_byte(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
+        if !self.kind.writes() || !self.places {
+            return None;
+        }
+        let index = offset.checked_sub(self.target as usize).filter(|index| *index < self.len as usize)?;
+        Some((self.payload.byte(index), self.first + (index / mtu) as u64))
+    }
+
+    /// The place in the message of `offset` of the requester's arena.
+    pub fn message_offset(&self, offset: usize) -> Option<usize> {
+        message_offset(&self.pieces, offset)
+    }
+}
+
+/// The place in a message of `offset` of the arena whose pieces hold it.
+pub(super) fn message_offset(pieces: &[Piece], offset: usize) -> Option<usize> {
+    let mut before = 0;
+    for &(start, len) in pieces {
+        let (start, len) = (start as usize, len as usize);
+        if (start..start + len).contains(&offset) {
+            return Some(before + offset - start);
+        }
+        before += len;
+    }
+    None
+}
+
+/// The model of one direction of a connection: the requests of one side, what of them must and what may have been
+/// carried out by the other.
+pub(super) struct Flow {
+    base: Psn,
+    pub wrs: VecDeque<Wr>,
+    /// Requests before the first of `wrs`.
+    pub settled: u64,
+    /// PSNs and receive requests that all posted requests take.
+    pub posted_psn: u64,
+    pub posted_receives: u64,
+
+    /// Requests that the requester's completions have accounted for.
+    pub completed: u64,
+    /// An unsuccessful completion was seen.
+    pub failed: bool,
+    /// The PSN after the highest one sent.
+    pub sent: u64,
+    /// The requester knows that everything before this PSN is done.
+    pub known: u64,
+    /// The peer has answered for PSNs before this one.
+    pub acknowledged: u64,
+    /// It must be silent until then.
+    pub rnr_until: Option<Instant>,
+    /// RNR NAKs received since the last progress.
+    pub rnr_naks: u32,
+    pub most_rnr_naks: u32,
+
+    /// Requests that the responder must have carried out: it said so.
+    pub executed: u64,
+    /// All packets before this PSN have reached the responder.
+    pub arrived: u64,
+    /// Packets behind a gap that have: from, to.
+    early: BTreeMap<u64, u64>,
+    /// What a responder that takes packets in order only expects next.
+    pub expected: u64,
+    pub nak_sent: bool,
+    /// A NAK must be sent before the responder falls silent.
+    pub nak_due: bool,
+    /// Receive requests completed.
+    pub received: u64,
+
+    /// What the responder's target will hold when all posted requests are done.
+    pub planned: Vec<u8>,
+    /// Flags written: value, and the request that writes it.
+    pub flags: VecDeque<(u64, u64)>,
+    pub last_flag: u64,
+    /// The first request that must fail.
+    pub bad: Option<u64>,
+    /// Nothing posted after it is carried out. (After a READ into a bad buffer it is, until the answer comes.)
+    pub void: bool,
+}
+
+impl Flow {
+    pub fn new(base: Psn, planned: Vec<u8>, last_flag: u64) -> Flow {
+        Flow {
+            base,
+            wrs: VecDeque::new(),
+            settled: 0,
+            posted_psn: 0,
+            posted_receives: 0,
+            completed: 0,
+            failed: false,
+            sent: 0,
+            known: 0,
+            acknowledged: 0,
+            rnr_until: None,
+            rnr_naks: 0,
+            most_rnr_naks: 0,
+            executed: 0,
+            arrived: 0,
+            early: BTreeMap::new(),
+            expected: 0,
+            nak_sent: false,
+            nak_due: false,
+            received: 0,
+            planned,
+            flags: VecDeque::new(),
+            last_flag,
+            bad: None,
+            void: false,
+        }
+    }
+
+    /// The PSN counted from the flow's first, of the one on the wire that is nearest to `near`; `None` before the first.
+    pub fn count(&self, psn: Psn, near: u64) -> Option<u64> {
+        let here = self.base.plus(near as u32);
+        near.checked_add_signed(i64::from(psn.since(here)))
+    }
+
+    pub fn posted(&self) -> u64 {
+        self.settled + self.wrs.len() as u64
+    }
+
+    pub fn wr(&self, index: u64) -> Option<&Wr> {
+        self.wrs.get(index.checked_sub(self.settled)? as usize)
+    }
+
+    pub fn wr_mut(&mut self, index: u64) -> Option<&mut Wr> {
+        self.wrs.get_mut(index.checked_sub(self.settled)? as usize)
+    }
+
+    /// The request that a PSN belongs to.
+    pub fn find(&self, psn: u64) -> Option<&Wr> {
+        let place = self.wrs.partition_point(|wr| wr.end() <= psn);
+        self.wrs.get(place).filter(|wr| wr.first <= psn)
+    }
+
+    /// Requests all of whose PSNs are before `psn`; `None` when that is too long ago.
+    pub fn messages_before(&self, psn: u64) -> Option<u64> {
+        let front = self.wrs.front().map_or(self.posted_psn, |wr| wr.first);
+        (psn >= front).then(|| self.settled + self.wrs.partition_point(|wr| wr.end() <= psn) as u64)
+    }
+
+    /// The request that takes receive request `number`.
+    pub fn consumer(&self, number: u64) -> Option<&Wr> {
+        self.wrs.iter().find(|wr| wr.kind.consumes() && wr.receive == number)
+    }
+
+    /// Packets from `from` to `to` have reached the responder.
+    pub fn arrive(&mut self, from: u64, to: u64) {
+        if from > self.arrived {
+            let end = self.early.entry(from).or_insert(to);
+            *end = to.max(*end);
+            return;
+        }
+        self.arrived = self.arrived.max(to);
+        while let Some(entry) = self.early.first_entry() {
+            if *entry.key() > self.arrived {
+                break;
+            }
+            self.arrived = self.arrived.max(*entry.get());
+            entry.remove();
+        }
+    }
+
+    pub fn has_arrived(&self, psn: u64) -> bool {
+        psn < self.arrived || self.early.range(..=psn).next_back().is_some_and(|(_, to)| psn < *to)
+    }
+
+    /// Forgets requests that nothing can be said about any more.
+    pub fn settle(&mut self) {
+        let done = self.completed.min(self.executed);
+        while let Some(wr) = self.wrs.front()
+            && wr.index < done
+            && (!wr.kind.consumes() || wr.receive < self.received)
+        {
+            self.wrs.pop_front();
+            self.settled += 1;
+        }
+    }
+}

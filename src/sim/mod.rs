@@ -1,0 +1,25 @@
+//! Networks in virtual time: endpoints, links and switches, everything that can go wrong on the way, and an oracle that
+//! holds a model of every buffer, work request and frame.
+//!
+//! There is no clock, no thread and no randomness but the seed's: the same seed gives the same trace, byte for byte.
+//! A [`Network`] carries frames between [`Node`]s; whoever drives it with [`Network::step`] is the program. [`Pair`] is
+//! the smallest such program, for tests; [`chaos`] runs random programs over random networks and checks all they do.
+
+mod arena;
+pub mod chaos;
+mod flow;
+mod frame_pool;
+mod link;
+mod network;
+mod node;
+mod oracle;
+mod pattern;
+mod random;
+mod scenario;
+mod switch;
+
+pub use frame_pool::Condition;
+pub use link::{Blackhole, Bursts, Faults, LinkProfile, Lost};
+pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Tally};
+pub use node::Node;
+pub use random::Random;

@@ -1,0 +1,65 @@
+use super::network::LinkId;
+
+/// A switch: for each node the links that lead there. Where there are several, the flow decides (ECMP): the UDP source
+/// port and the addresses.
+#[derive(Debug, Default)]
+pub(super) struct Switch {
+    /// By node.
+    routes: Vec<Vec<LinkId>>,
+    /// Switches hash differently, lest the second one uses only some of its links.
+    salt: u32,
+}
+
+impl Switch {
+    pub fn new(salt: u32) -> Switch {
+        Switch { routes: Vec::new(), salt }
+    }
+
+    pub fn add_route(&mut self, node: usize, link: LinkId) {
+        if self.routes.len() <= node {
+            self.routes.resize_with(node + 1, Vec::new);
+        }
+        self.routes[node].push(link);
+    }
+
+    /// The link for a frame, from the Ethernet header on; `None` when no route is known.
+    pub fn route(&self, node: usize, frame: &[u8]) -> Option<LinkId> {
+        match self.routes.get(node)?.as_slice() {
+            [] => None,
+            [only] => Some(*only),
+            links => Some(links[flow_hash(frame, self.salt) as usize % links.len()]),
+        }
+    }
+}
+
+/// Of addresses and UDP source port.
+fn flow_hash(frame: &[u8], salt: u32) -> u32 {
+    let fields = match frame.get(12..14) {
+        Some([0x86, 0xdd]) => frame.get(22..56),
+        _ => frame.get(26..36),
+    };
+    let mut hash = crc32fast::Hasher::new_with_initial(salt);
+    hash.update(fields.unwrap_or_default());
+    hash.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_ports_spread_over_all_links_and_a_flow_stays_on_one() {
+        let mut switch = Switch::new(7);
+        (0..4).for_each(|link| switch.add_route(2, LinkId(link)));
+        let frame = |port: u16| {
+            let mut frame = [0; 60];
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[34..36].copy_from_slice(&port.to_be_bytes());
+            frame
+        };
+        let used: std::collections::BTreeSet<_> = (0..50).map(|port| switch.route(2, &frame(port)).unwrap()).collect();
+        assert_eq!(used.len(), 4);
+        assert_eq!(switch.route(2, &frame(9)), switch.route(2, &frame(9)));
+        assert_eq!(switch.route(3, &frame(9)), None);
+    }
+}

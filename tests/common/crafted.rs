@@ -1,0 +1,264 @@
+//! One endpoint, connected to a peer that is nothing but the frames a test makes.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use uroce::frame::{FrameBytes, Hop};
+use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
+use uroce::time::Instant;
+use uroce::transport::{
+    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
+    ReceiveRequest, SendOperation, SendRequest, Service, Sge, State,
+};
+use uroce::wire::{
+    Addresses, Bth, Extension, Flow, Headers, Key, Opcode, Packet, PathMtu, Psn, Qpn, RnrTimer, RoceFrame, Syndrome,
+};
+
+/// Our own address, and the peer's.
+pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// The peer's queue pair.
+pub const PEER_QPN: Qpn = Qpn::new(0x00be_ef11);
+
+/// The first PSN of both directions: they wrap soon.
+pub const FIRST_PSN: Psn = Psn::new(0xff_fffc);
+
+/// READs and atomics that the peer may have outstanding.
+pub const RD_ATOMIC: u8 = 4;
+
+/// What memory that nobody may touch holds.
+const GUARD: u8 = 0xe7;
+
+pub const MTU: PathMtu = PathMtu::Mtu256;
+
+/// Ethernet as the link would prepend it.
+const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+
+/// An answer of the endpoint, all of whose checks have been made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub opcode: Opcode,
+    pub psn: Psn,
+    pub syndrome: Option<Syndrome>,
+    pub payload_bytes: usize,
+}
+
+pub struct Crafted {
+    pub now: Instant,
+    pub endpoint: Endpoint,
+    pub qpn: Qpn,
+    pub key: Key,
+    pub pd: Pd,
+    pub cq: Arc<CompletionQueue>,
+    pub memory: Arc<HostMemory>,
+    /// Registered for the peer too, but in another protection domain; and registered without remote access.
+    pub foreign: (Arc<HostMemory>, Key),
+    pub private: (Arc<HostMemory>, Key),
+}
+
+impl Crafted {
+    /// Bytes of the region; not a whole number of pages, so that what follows in the last page can be watched.
+    pub const BYTES: usize = 5000;
+    const PAGES_BYTES: usize = 8192;
+
+    pub fn new() -> Crafted {
+        Crafted::with_access(ALL)
+    }
+
+    pub fn with_access(access: Access) -> Crafted {
+        let mut endpoint = Endpoint::new([7; 32]);
+        let (pd, other_pd) = (endpoint.allocate_pd(), endpoint.allocate_pd());
+        let mut register = |pd, access| {
+            let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
+            memory.write(0, &[GUARD; Self::BYTES]);
+            // SAFETY: the mapping is of whole pages, and nobody else knows of it yet.
+            unsafe { memory.as_ptr().add(Self::BYTES).write_bytes(GUARD, Self::PAGES_BYTES - Self::BYTES) };
+            let key = endpoint.memory().register(pd, memory.clone(), access);
+            (memory, key)
+        };
+        let (memory, key) = register(pd, ALL);
+        let foreign = register(other_pd, ALL);
+        let private = register(pd, Access::LOCAL_WRITE);
+        let cq = Arc::new(CompletionQueue::new(4096, || {}));
+        let capabilities = Capabilities { max_send_requests: 64, max_receive_requests: 64 };
+        let (send_cq, receive_cq) = (cq.clone(), cq.clone());
+        let init = QueuePairInit {
+            service: Service::Rc,
+            pd,
+            capabilities,
+            send_cq,
+            receive_cq,
+            srq: None,
+            path_mtu: PathMtu::Mtu1024,
+        };
+        let qpn = endpoint.create_queue_pair(init).unwrap();
+        let flow = Flow {
+            addresses: Addresses::V4 { source: US, destination: PEER },
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let steps = [
+            QpAttributes {
+                state: Some(State::Init),
+                p_key_index: Some(0),
+                port: Some(1),
+                access: Some(access),
+                ..Default::default()
+            },
+            QpAttributes {
+                state: Some(State::ReadyToReceive),
+                path: Some(Path { flow, hop: Hop(0) }),
+                path_mtu: Some(MTU),
+                destination: Some(PEER_QPN),
+                receive_psn: Some(FIRST_PSN),
+                max_dest_rd_atomic: Some(RD_ATOMIC),
+                min_rnr_timer: Some(RnrTimer::new(1)),
+                ..Default::default()
+            },
+            QpAttributes {
+                state: Some(State::ReadyToSend),
+                send_psn: Some(FIRST_PSN),
+                timeout: Some(8),
+                retry_count: Some(7),
+                rnr_retry: Some(7),
+                max_rd_atomic: Some(RD_ATOMIC),
+                ..Default::default()
+            },
+        ];
+        for attributes in &steps {
+            endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
+        }
+        Crafted { now: Instant::ZERO, endpoint, qpn, key, pd, cq, memory, foreign, private }
+    }
+
+    /// The address of the byte at `offset` of the region.
+    pub fn at(&self, offset: usize) -> u64 {
+        self.memory.address() + offset as u64
+    }
+
+    pub fn post_receive(&mut self, wr_id: u64, offset: usize, length: u32) {
+        let sges = [Sge { address: self.at(offset), length, lkey: self.key }].into_iter().collect();
+        self.endpoint.post_receive(self.now, self.qpn, ReceiveRequest { wr_id, sges }).unwrap();
+    }
+
+    pub fn post_send(&mut self, wr_id: u64, operation: SendOperation, offset: usize, length: u32) {
+        let data = Data::sge(self.at(offset), length, self.key);
+        self.endpoint.post_send(self.now, self.qpn, SendRequest::new(wr_id, operation, data)).unwrap();
+    }
+
+    /// Binds a window over a range of the region, and returns its key.
+    pub fn bind_window(&mut self, offset: usize, len: usize, access: Access) -> Key {
+        let window = self.endpoint.memory().allocate_window(self.pd, WindowKind::Two);
+        let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
+        let (region, address) = (self.key, self.at(offset));
+        let binding = WindowBinding { window, new_key, region, address, len: len as u64, access };
+        let request = SendRequest::new(900, SendOperation::BindWindow(binding), Data::EMPTY);
+        self.endpoint.post_send(self.now, self.qpn, request).unwrap();
+        assert_eq!(self.answers(), []);
+        assert_eq!(self.completion().map(|c| c.wr_id), Some(900));
+        new_key
+    }
+
+    /// A request's or response's base header, to us.
+    pub fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth::new(opcode, self.qpn, psn)
+    }
+
+    /// The packet as an Ethernet frame from the peer, with the right ICRC.
+    pub fn frame(&self, bth: Bth, extension: Extension, payload: &[u8]) -> Vec<u8> {
+        let flow = Flow {
+            addresses: Addresses::V4 { source: PEER, destination: US },
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let mut packet = vec![0; 8192];
+        let fill = |out: &mut [u8]| {
+            out.copy_from_slice(payload);
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let len = Headers { bth, extension }.write(&mut packet, &flow, 1, payload.len(), fill).unwrap();
+        [&ETHERNET[..], &packet[..len]].concat()
+    }
+
+    /// Hands over a frame, as it is, and returns the answers to it.
+    pub fn take(&mut self, frame: &[u8]) -> Vec<Answer> {
+        self.endpoint.handle_frame(self.now, FrameBytes::from(frame));
+        self.answers()
+    }
+
+    /// Hands over a packet with the right ICRC and returns the answers to it.
+    pub fn send(&mut self, bth: Bth, extension: Extension, payload: &[u8]) -> Vec<Answer> {
+        let frame = self.frame(bth, extension, payload);
+        self.take(&frame)
+    }
+
+    /// Everything that the endpoint wants to send, checked.
+    pub fn answers(&mut self) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        let mut packet = vec![0; 8192];
+        while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut packet) {
+            let frame = [&ETHERNET[..], &packet[..transmit.len]].concat();
+            let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).expect("what is sent is RoCE");
+            assert!(roce.icrc_ok() && roce.ip.checksum_ok());
+            let packet = Packet::parse(roce.ib).expect("what is sent is a packet");
+            assert_eq!(packet.bth().destination(), PEER_QPN);
+            answers.push(Answer {
+                opcode: packet.bth().opcode(),
+                psn: packet.bth().psn(),
+                syndrome: packet.aeth().map(|aeth| aeth.syndrome()),
+                payload_bytes: packet.payload().len(),
+            });
+        }
+        answers
+    }
+
+    pub fn completion(&mut self) -> Option<Completion> {
+        self.cq.poll()
+    }
+
+    pub fn state(&self) -> State {
+        self.endpoint.queue_pair(self.qpn).unwrap().state()
+    }
+
+    pub fn event(&mut self) -> Option<Event> {
+        self.endpoint.poll_event()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.endpoint.counters()
+    }
+
+    /// Panics when anything but `touched` (a range of the region) is not as it was at first.
+    pub fn assert_untouched_but(&self, touched: std::ops::Range<usize>, what: &str) {
+        let own = self.memory.to_vec(0, Self::BYTES);
+        let wrong = (0..Self::BYTES).find(|i| own[*i] != GUARD && !touched.contains(i));
+        assert_eq!(wrong, None, "{what}: a byte of the region was written");
+        for (name, memory) in [("own", &self.memory), ("foreign", &self.foreign.0), ("private", &self.private.0)] {
+            let from = if name == "own" { Self::BYTES } else { 0 };
+            // SAFETY: the mapping is of whole pages, and the endpoint, which alone might write, is not running.
+            let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr().add(from), Self::PAGES_BYTES - from) };
+            assert!(bytes.iter().all(|byte| *byte == GUARD), "{what}: memory was written that is {name}");
+        }
+    }
+
+    pub fn assert_untouched(&self, what: &str) {
+        self.assert_untouched_but(0..0, what);
+    }
+}
+
+/// All that a peer may be allowed.
+pub const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+
+/// An acknowledge without data.
+pub fn acknowledge(psn: Psn, syndrome: Syndrome) -> Answer {
+    Answer { opcode: Opcode::RC_ACKNOWLEDGE, psn, syndrome: Some(syndrome), payload_bytes: 0 }
+}

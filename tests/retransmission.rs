@@ -1,0 +1,157 @@
+//! What the transport answers to requests that come again, packet by packet: the peer is the test.
+
+mod common;
+
+use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
+use uroce::frame::FrameBytes;
+use uroce::time::Duration;
+use uroce::transport::SendOperation;
+use uroce::wire::{Aeth, AtomicEth, Extension, Msn, Opcode, Psn, Reth, RnrTimer, Syndrome};
+
+fn psn(index: u32) -> Psn {
+    FIRST_PSN.plus(index)
+}
+
+/// rxe takes an acknowledge of a READ's own PSN for the READ's completion, although no data has come; found against
+/// Linux 6.1 with 5 % loss.
+#[test]
+fn a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it() {
+    let mut c = Crafted::new();
+    let (key, address) = (c.key, c.at(0));
+    let write = |c: &mut Crafted, index| {
+        let bth = c.bth(Opcode::RC_WRITE_ONLY, psn(index)).with_ack_request(true);
+        c.send(bth, Extension::Reth(Reth::new(address, key, 4)), &[1; 4])
+    };
+    let ack = |index| vec![acknowledge(psn(index), Syndrome::ACK)];
+    // WRITE 0, WRITE 1, READ 2 to 4, WRITE 5, atomic 6, WRITE 7
+    assert_eq!(write(&mut c, 0), ack(0));
+    assert_eq!(write(&mut c, 1), ack(1));
+    let read = c.bth(Opcode::RC_READ_REQUEST, psn(2));
+    let reth = Extension::Reth(Reth::new(address, key, 3 * MTU.bytes() as u32));
+    assert_eq!(c.send(read, reth, &[]).len(), 3);
+    assert_eq!(write(&mut c, 5), ack(5));
+    let atomic = c.bth(Opcode::RC_FETCH_ADD, psn(6));
+    assert_eq!(c.send(atomic, Extension::Atomic(AtomicEth::new(address, key, 1, 0)), &[]).len(), 1);
+    assert_eq!(write(&mut c, 7), ack(7));
+
+    assert_eq!(write(&mut c, 0), ack(1), "before the READ: as far as possible");
+    assert_eq!(write(&mut c, 1), ack(1));
+    assert_eq!(write(&mut c, 5), ack(5), "between the READ and the atomic");
+    assert_eq!(write(&mut c, 7), ack(7));
+    assert_eq!(c.counters().duplicate_request, 4);
+    assert_eq!(u64::from_ne_bytes(c.memory.to_vec(0, 8).try_into().unwrap()) & 0xffff_ffff, 0x0101_0101);
+}
+
+/// An acknowledge that is owed for something new is not taken back by a duplicate.
+#[test]
+fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed() {
+    let mut c = Crafted::new();
+    let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
+    let atomic = Extension::Atomic(AtomicEth::new(c.at(0), c.key, 1, 0));
+    let mut frames = Vec::new();
+    for (opcode, index, extension, payload) in [
+        (Opcode::RC_WRITE_ONLY, 0, reth, &[1; 4][..]),
+        (Opcode::RC_FETCH_ADD, 1, atomic, &[]),
+        (Opcode::RC_WRITE_ONLY, 2, reth, &[1; 4]),
+        (Opcode::RC_WRITE_ONLY, 0, reth, &[1; 4]),
+    ] {
+        frames.push(c.frame(c.bth(opcode, psn(index)).with_ack_request(true), extension, payload));
+    }
+    for frame in &frames {
+        c.endpoint.handle_frame(c.now, FrameBytes::from(&frame[..]));
+    }
+    let atomic =
+        Answer { opcode: Opcode::RC_ATOMIC_ACKNOWLEDGE, syndrome: Some(Syndrome::ACK), psn: psn(1), payload_bytes: 0 };
+    let ack = |index| acknowledge(psn(index), Syndrome::ACK);
+    assert_eq!(c.answers(), [ack(0), atomic, ack(2)]);
+}
+
+/// A peer that asks and never lets us answer is owed no more than it may have outstanding.
+#[test]
+fn answers_that_cannot_be_sent_are_bounded() {
+    let mut c = Crafted::new();
+    // An acknowledge after each NAK, so that neither can be merged: a gap, then what was missing, and again.
+    let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
+    for index in 0..1000 {
+        for (opcode, at) in [(Opcode::RC_WRITE_ONLY, index + 2), (Opcode::RC_WRITE_ONLY, index)] {
+            let frame = c.frame(c.bth(opcode, psn(at)).with_ack_request(true), reth, &[1; 4]);
+            c.endpoint.handle_frame(c.now, FrameBytes::from(&frame[..]));
+        }
+    }
+    let owed = c.answers();
+    assert!(owed.len() <= 4 * usize::from(RD_ATOMIC) + 2, "{} answers are owed", owed.len());
+    assert!(c.counters().answer_overflow > 0);
+    // What was not answered is asked for again, and then it is.
+    let bth = c.bth(Opcode::RC_WRITE_ONLY, psn(999)).with_ack_request(true);
+    assert_eq!(c.send(bth, reth, &[1; 4]), [acknowledge(psn(999), Syndrome::ACK)]);
+}
+
+/// The answers to READs arrive late, the peer has asked for them again meanwhile, and goes on with new ones: it has no
+/// more outstanding than it may, although as many answers are still owed again.
+#[test]
+fn answers_owed_again_do_not_count_as_outstanding() {
+    let mut c = Crafted::new();
+    let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
+    let limit = u32::from(RD_ATOMIC);
+    let frames: Vec<_> = (0..2 * limit).map(|i| c.frame(c.bth(Opcode::RC_READ_REQUEST, psn(i)), reth, &[])).collect();
+    let (first, next) = frames.split_at(limit as usize);
+    let all = |frames: &[Vec<u8>], c: &mut Crafted| {
+        for frame in frames {
+            c.endpoint.handle_frame(c.now, FrameBytes::from(&frame[..]));
+        }
+    };
+    all(first, &mut c);
+    let psns = |answers: Vec<Answer>| answers.iter().map(|answer| answer.psn).collect::<Vec<_>>();
+    assert_eq!(psns(c.answers()), (0..limit).map(psn).collect::<Vec<_>>());
+    all(first, &mut c);
+    all(next, &mut c);
+    assert_eq!(psns(c.answers()), (0..2 * limit).map(psn).collect::<Vec<_>>());
+}
+
+/// What a peer with MigReq clear (rxe) gets when it asks for a READ again from its middle: the rest, beginning with MIDDLE.
+/// With MigReq set (RNICs) it begins with FIRST, as the IBTA has it. A part of the rest ends with LAST.
+#[test]
+fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wants_it() {
+    use Opcode as O;
+    let mut c = Crafted::new();
+    let (mtu, key, address) = (MTU.bytes() as u32, c.key, c.at(0));
+    let read = |c: &mut Crafted, index, len, mig_req| {
+        let bth = c.bth(O::RC_READ_REQUEST, psn(index)).with_mig_req(mig_req);
+        let reth = Reth::new(address + u64::from(index * mtu), key, len);
+        let answers = c.send(bth, Extension::Reth(reth), &[]);
+        answers.iter().map(|answer| (answer.opcode, answer.psn, answer.payload_bytes as u32)).collect::<Vec<_>>()
+    };
+    let (first, middle, last) = (O::RC_READ_RESPONSE_FIRST, O::RC_READ_RESPONSE_MIDDLE, O::RC_READ_RESPONSE_LAST);
+    let whole = read(&mut c, 0, 3 * mtu + 5, true);
+    assert_eq!(whole, [(first, psn(0), mtu), (middle, psn(1), mtu), (middle, psn(2), mtu), (last, psn(3), 5)]);
+    assert_eq!(read(&mut c, 1, 2 * mtu + 5, false), whole[1..]);
+    assert_eq!(read(&mut c, 1, 2 * mtu + 5, true), [(first, psn(1), mtu), (middle, psn(2), mtu), (last, psn(3), 5)]);
+    assert_eq!(read(&mut c, 1, 2 * mtu, false), [(middle, psn(1), mtu), (last, psn(2), mtu)]);
+    assert_eq!(read(&mut c, 2, mtu, true), [(O::RC_READ_RESPONSE_ONLY, psn(2), mtu)]);
+    assert_eq!(read(&mut c, 2, 3 * mtu, false), [], "more than there was is not given");
+}
+
+/// A peer without receive requests for a long time: each RNR NAK brings a deadline before the one of the timeout.
+#[test]
+fn timers_that_were_overtaken_do_not_pile_up() {
+    let mut c = Crafted::new();
+    c.post_send(1, SendOperation::Send, 0, 8);
+    let sent = c.answers();
+    assert_eq!(sent.len(), 1);
+    let rnr = Extension::Aeth(Aeth::new(Syndrome::RnrNak(RnrTimer::new(1)), Msn::new(0)));
+    for round in 0..1000 {
+        assert_eq!(c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), rnr, &[]), []);
+        c.now = c.now + Duration::from_micros(10);
+        c.endpoint.handle_timeout(c.now);
+        assert_eq!(c.answers(), sent, "round {round}: it is sent again");
+    }
+    let ack = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+    assert_eq!(c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), ack, &[]), []);
+    assert_eq!(c.completion().map(|done| done.wr_id), Some(1));
+    let mut wakes = 0;
+    while let Some(at) = c.endpoint.poll_timeout() {
+        c.endpoint.handle_timeout(at);
+        wakes += 1;
+    }
+    assert!(wakes <= 4 + 64, "{wakes} timers are left");
+}

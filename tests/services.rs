@@ -1,0 +1,258 @@
+//! UC, UD, shared receive queues, the drained and error states of send queues, and many queue pairs at once: what differs
+//! from plain RC.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::pair::{Faults, Pair, Side, pattern};
+use uroce::memory::Access;
+use uroce::time::{Duration, Instant};
+use uroce::transport::{
+    Capabilities, CompletionQueue, Data, Endpoint, Event, PostError, QpAttributes, QueuePair, QueuePairInit,
+    SendOperation, SendRequest, Service, State, Status,
+};
+use uroce::wire::{Key, PathMtu, Psn, QKey};
+
+const MTU: PathMtu = PathMtu::Mtu1024;
+
+fn pair(service: Service, faults: Faults) -> Pair {
+    Pair::of(service, false, 1, MTU, Psn::new(0).minus(5), faults)
+}
+
+#[test]
+fn uc_carries_sends_and_writes_and_completes_without_answers() {
+    let mut pair = pair(Service::Uc, Faults::NONE);
+    for len in [0, 1, MTU.bytes(), MTU.bytes() + 1, 300 * MTU.bytes()] {
+        let data = pattern(len as u64, len);
+        pair.fill(Side::A, 0, &data);
+        for immediate in [None, Some(7)] {
+            pair.fill(Side::B, Pair::HALF, &vec![0; len]);
+            pair.post_receive(Side::B, 1, Pair::HALF, len as u32);
+            let operation = immediate.map_or(SendOperation::Send, SendOperation::SendWithImmediate);
+            pair.post(Side::A, SendRequest::new(2, operation, pair.data(Side::A, 0, len)));
+            assert_eq!(pair.completion(Side::A).status, Status::Success);
+            let received = pair.completion(Side::B);
+            assert_eq!((received.byte_len as usize, received.immediate), (len, immediate));
+            assert_eq!(pair.bytes(Side::B, Pair::HALF, len), data);
+
+            pair.fill(Side::B, Pair::HALF, &vec![0; len]);
+            let remote = pair.remote(Side::B, Pair::HALF);
+            let operation = match immediate {
+                None => SendOperation::Write(remote),
+                Some(data) => SendOperation::WriteWithImmediate(remote, data),
+            };
+            if immediate.is_some() {
+                pair.post_receive(Side::B, 3, 0, 0);
+            }
+            pair.post(Side::A, SendRequest::new(4, operation, pair.data(Side::A, 0, len)));
+            assert_eq!(pair.completion(Side::A).status, Status::Success);
+            pair.run_for(Duration::from_millis(1));
+            assert_eq!(pair.bytes(Side::B, Pair::HALF, len), data);
+            if immediate.is_some() {
+                assert_eq!(pair.completion(Side::B).immediate, immediate);
+            }
+        }
+    }
+    assert_eq!(pair.counters(Side::B).sent_pkts, 0, "UC answers nothing");
+    pair.assert_quiet();
+}
+
+#[test]
+fn a_uc_message_arrives_whole_or_not_at_all_and_its_receive_request_is_kept() {
+    for seed in 0..20 {
+        let faults = Faults { loss: 0.03, reorder: 0.02, duplicate: 0.02, corrupt: 0.02 };
+        let mut pair = Pair::of(Service::Uc, false, seed, MTU, Psn::new(0).minus(50), faults);
+        const MESSAGES: usize = 40;
+        let len = 10 * MTU.bytes();
+        for i in 0..MESSAGES {
+            pair.post_receive(Side::B, i as u64, Pair::HALF + i * len, len as u32);
+        }
+        for i in 0..MESSAGES {
+            pair.fill(Side::A, i * len, &vec![i as u8 + 1; len]);
+            let operation = SendOperation::SendWithImmediate(i as u32);
+            pair.post(Side::A, SendRequest::new(i as u64, operation, pair.data(Side::A, i * len, len)));
+        }
+        pair.run_for(Duration::from_secs(1));
+        let mut last = None;
+        let mut received = 0;
+        while let Some(done) = pair.try_completion(Side::B) {
+            assert_eq!(
+                (done.status, done.wr_id),
+                (Status::Success, received),
+                "requests are used in order, none twice"
+            );
+            let sent = done.immediate.unwrap() as usize;
+            assert!(last < Some(sent), "seed {seed}: messages come in order");
+            let bytes = pair.bytes(Side::B, Pair::HALF + received as usize * len, len);
+            assert!(bytes.iter().all(|byte| *byte == sent as u8 + 1), "seed {seed}: a message is whole");
+            (last, received) = (Some(sent), received + 1);
+        }
+        assert!((1..MESSAGES as u64).contains(&received), "seed {seed}: {received} came, some must be lost");
+    }
+}
+
+#[test]
+fn services_refuse_operations_that_they_do_not_know() {
+    let mut uc = pair(Service::Uc, Faults::NONE);
+    let remote = uc.remote(Side::B, 0);
+    let (now, qpn, data) = (uc.now, uc.qpn(Side::A), uc.data(Side::A, 0, 8));
+    let read = SendRequest::new(1, SendOperation::Read(remote), data.clone());
+    assert_eq!(uc.node(Side::A).endpoint.post_send(now, qpn, read), Err(PostError::Operation(Service::Uc)));
+
+    let mut ud = pair(Service::Ud, Faults::NONE);
+    let qpn = ud.qpn(Side::A);
+    let mut post = |operation, data, destination| {
+        let mut request = SendRequest::new(1, operation, data);
+        request.destination = destination;
+        ud.node(Side::A).endpoint.post_send(now, qpn, request)
+    };
+    assert_eq!(post(SendOperation::Write(remote), data.clone(), None), Err(PostError::Operation(Service::Ud)));
+    assert_eq!(post(SendOperation::Send, data, None), Err(PostError::NoDestination));
+    let long = Data::sge(0, MTU.bytes() as u32 + 1, Key(1));
+    let too_long = PostError::TooLong { len: MTU.bytes() as u64 + 1, limit: MTU.bytes() as u64 };
+    assert_eq!(post(SendOperation::Send, long, None), Err(too_long));
+}
+
+#[test]
+fn datagrams_bring_forty_bytes_of_routing_header_and_name_their_sender() {
+    let mut pair = pair(Service::Ud, Faults::NONE);
+    for (len, immediate) in [(0, None), (1, Some(9)), (MTU.bytes(), None)] {
+        let data = pattern(3, len);
+        pair.fill(Side::A, 0, &data);
+        pair.post_receive(Side::B, 1, 0, 40 + len as u32);
+        let operation = immediate.map_or(SendOperation::Send, SendOperation::SendWithImmediate);
+        let mut request = SendRequest::new(2, operation, pair.data(Side::A, 0, len));
+        request.destination = Some(pair.destination(Side::A, Pair::Q_KEY));
+        pair.post(Side::A, request);
+        assert_eq!(pair.completion(Side::A).status, Status::Success);
+        let received = pair.completion(Side::B);
+        assert_eq!((received.byte_len as usize, received.immediate, received.has_grh), (40 + len, immediate, true));
+        assert_eq!(received.source_qpn, pair.qpn(Side::A));
+        let header = pair.bytes(Side::B, 0, 40);
+        assert_eq!(header[..20], [0; 20]);
+        assert_eq!((header[20], &header[32..40]), (0x45, &[10, 0, 0, 1, 10, 0, 0, 2][..]));
+        assert_eq!(pair.bytes(Side::B, 40, len), data);
+    }
+}
+
+#[test]
+fn datagrams_with_a_wrong_key_or_no_room_are_dropped_and_counted_and_the_request_stays() {
+    let mut pair = pair(Service::Ud, Faults::NONE);
+    let send = |pair: &mut Pair, q_key, len| {
+        let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, len));
+        request.destination = Some(pair.destination(Side::A, q_key));
+        pair.post(Side::A, request);
+        assert_eq!(pair.completion(Side::A).status, Status::Success);
+        pair.run_for(Duration::from_millis(1));
+    };
+    send(&mut pair, Pair::Q_KEY, 10);
+    assert_eq!(pair.counters(Side::B).dropped_message, 1, "no receive request");
+    pair.post_receive(Side::B, 1, 0, 49);
+    send(&mut pair, QKey(5), 10);
+    assert_eq!(pair.counters(Side::B).bad_q_key, 1);
+    send(&mut pair, Pair::Q_KEY, 10);
+    assert_eq!(pair.counters(Side::B).dropped_message, 2, "ten bytes do not fit behind the header");
+    assert!(pair.try_completion(Side::B).is_none());
+    // A privileged key is replaced by the sender's own.
+    send(&mut pair, QKey(0x8000_0000), 9);
+    let received = pair.completion(Side::B);
+    assert_eq!((received.wr_id, received.byte_len), (1, 49));
+}
+
+#[test]
+fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short() {
+    let faults = Faults { loss: 0.02, ..Faults::NONE };
+    let mut pair = Pair::of(Service::Rc, true, 3, MTU, Psn::new(0), faults);
+    let srq = pair.node(Side::B).srq.unwrap();
+    for wr_id in 0..20 {
+        pair.post_receive(Side::B, wr_id, wr_id as usize * 3000, 3000);
+    }
+    pair.node(Side::B).endpoint.arm_srq(srq, 5).unwrap();
+    for i in 0..20 {
+        pair.fill(Side::A, 0, &vec![i as u8 + 1; 2500]);
+        pair.post(Side::A, SendRequest::new(i, SendOperation::Send, pair.data(Side::A, 0, 2500)));
+        assert_eq!(pair.completion(Side::A).status, Status::Success);
+        let received = pair.completion(Side::B);
+        assert_eq!((received.wr_id, received.byte_len), (i, 2500));
+        assert_eq!(pair.bytes(Side::B, i as usize * 3000, 2500), vec![i as u8 + 1; 2500]);
+        let expected = (i == 15).then_some(Event::SrqLimit(srq));
+        assert_eq!(pair.event(Side::B), expected, "four are left after the sixteenth");
+    }
+    let (qpn, now) = (pair.qpn(Side::B), pair.now);
+    let request = uroce::transport::ReceiveRequest { wr_id: 1, sges: Default::default() };
+    assert_eq!(pair.node(Side::B).endpoint.post_receive(now, qpn, request), Err(PostError::HasSrq));
+}
+
+fn to(state: State) -> QpAttributes {
+    QpAttributes { state: Some(state), ..Default::default() }
+}
+
+#[test]
+fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told() {
+    let mut pair = pair(Service::Rc, Faults::NONE);
+    let len = 300 * MTU.bytes();
+    let data = pattern(8, len);
+    pair.fill(Side::A, 0, &data);
+    let remote = pair.remote(Side::B, 0);
+    for wr_id in 0..2 {
+        pair.post(Side::A, SendRequest::new(wr_id, SendOperation::Write(remote), pair.data(Side::A, 0, len)));
+    }
+    // The first message is on its way: 128 packets are in flight.
+    pair.run_for(Duration::from_micros(5));
+    let drain = QpAttributes { notify_drained: Some(true), ..to(State::SendQueueDrained) };
+    pair.modify(Side::A, &drain);
+    assert_eq!(pair.event(Side::A), None, "not drained yet");
+    assert_eq!(pair.completion(Side::A).wr_id, 0);
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(pair.event(Side::A), Some(Event::SendQueueDrained(pair.qpn(Side::A))));
+    assert!(pair.try_completion(Side::A).is_none(), "the second message waits");
+    pair.modify(Side::A, &to(State::ReadyToSend));
+    assert_eq!(pair.completion(Side::A).wr_id, 1);
+    assert_eq!(pair.event(Side::A), None, "told once");
+    assert_eq!(pair.bytes(Side::B, 0, len), data);
+    pair.assert_quiet();
+}
+
+#[test]
+fn an_unreliable_send_queue_in_error_still_receives_and_comes_back() {
+    let mut pair = pair(Service::Uc, Faults::NONE);
+    let remote = pair.remote(Side::B, 0);
+    let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
+    pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), bad));
+    pair.post(Side::A, SendRequest::new(2, SendOperation::Write(remote), pair.data(Side::A, 0, 10)));
+    let ends: Vec<_> = (0..2).map(|_| pair.completion(Side::A)).map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(ends, [(1, Status::LocalProtection), (2, Status::WrFlush)]);
+    assert_eq!(pair.state(Side::A), State::SendQueueError);
+    pair.post_receive(Side::A, 3, 0, 10);
+    pair.post(Side::B, SendRequest::new(4, SendOperation::Send, pair.data(Side::B, 0, 10)));
+    assert_eq!(pair.completion(Side::A).wr_id, 3);
+    pair.modify(Side::A, &to(State::ReadyToSend));
+    pair.post(Side::A, SendRequest::new(5, SendOperation::Write(remote), pair.data(Side::A, 0, 10)));
+    assert_eq!(pair.completion(Side::A).status, Status::Success);
+}
+
+#[test]
+fn ten_thousand_queue_pairs_fit_and_each_is_small() {
+    let mut endpoint = Endpoint::new([5; 32]);
+    let pd = endpoint.allocate_pd();
+    let cq = Arc::new(CompletionQueue::new(16, || {}));
+    let capabilities = Capabilities { max_send_requests: 16, max_receive_requests: 16 };
+    let init = QueuePairInit {
+        service: Service::Rc,
+        pd,
+        capabilities,
+        send_cq: cq.clone(),
+        receive_cq: cq,
+        srq: None,
+        path_mtu: MTU,
+    };
+    let qpns: Vec<_> = (0..10_000).map(|_| endpoint.create_queue_pair(init.clone()).unwrap()).collect();
+    let init = QpAttributes { p_key_index: Some(0), port: Some(1), access: Some(Access::empty()), ..to(State::Init) };
+    qpns.iter().for_each(|qpn| endpoint.modify(Instant::ZERO, *qpn, &init).unwrap());
+    assert_eq!(endpoint.queue_pairs(), 10_000);
+    assert!(size_of::<QueuePair>() <= 4096, "{} bytes a queue pair", size_of::<QueuePair>());
+    eprintln!("a queue pair takes {} bytes beside its work queues", size_of::<QueuePair>());
+    qpns.iter().for_each(|qpn| endpoint.destroy_queue_pair(*qpn).unwrap());
+    assert_eq!(endpoint.queue_pairs(), 0);
+}

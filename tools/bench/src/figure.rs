@@ -1,0 +1,249 @@
+//! What is measured: the table of figures, what a run of one gives, and how the results are shown.
+
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+use crate::{Failure, bare, sockets, verbs};
+
+/// One line of the results.
+pub struct Figure {
+    /// Its name; scripts know it.
+    pub name: String,
+    unit: Unit,
+    /// The figure it is a ratio to.
+    pub of: Option<String>,
+    /// The bare pipe, where `of` is another.
+    pub bare: Option<String>,
+    work: Work,
+}
+
+type Work = Box<dyn Fn(&Rig, f64) -> Result<Counts, Failure>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// Payload bits a second.
+    BitsPerSecond,
+    /// Median round trip.
+    Microseconds,
+}
+
+/// What was counted while a figure was taken.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Packets with payload.
+    pub packets: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Of round trips, all of them.
+    pub round_trips_ns: Vec<u32>,
+}
+
+/// One run of a figure.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// In the figure's unit.
+    pub value: f64,
+    bytes: u64,
+    packets: u64,
+    seconds: f64,
+    p99: Option<f64>,
+}
+
+/// All runs of a figure, by round.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    samples: Vec<Sample>,
+}
+
+const PATH_MTUS: [usize; 3] = [1024, 2048, 4096];
+
+/// Every figure there is, each after those it refers to.
+pub fn all() -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let mut add = |name: String, unit, of: Option<&str>, bare: Option<String>, work: Work| {
+        figures.push(Figure { name, unit, of: of.map(str::to_owned), bare, work });
+    };
+    let (bits, micros) = (Unit::BitsPerSecond, Unit::Microseconds);
+    for mtu in PATH_MTUS {
+        let pipe = format!("pipe-mtu{mtu}");
+        let copy = format!("pipe-copy-crc-mtu{mtu}");
+        add(pipe.clone(), bits, None, None, Box::new(move |rig, s| bare::pipe(rig, mtu, false, s)));
+        add(copy.clone(), bits, Some(&pipe), None, Box::new(move |rig, s| bare::pipe(rig, mtu, true, s)));
+        for (verb, bulk) in [("write", verbs::Bulk::Write), ("read", verbs::Bulk::Read), ("send", verbs::Bulk::Send)] {
+            let name = format!("{verb}-64k-mtu{mtu}-xdp");
+            add(name, bits, Some(&copy), Some(pipe.clone()), Box::new(move |rig, s| verbs::bulk(rig, bulk, mtu, s)));
+        }
+        let name = format!("udp-mtu{mtu}");
+        add(name, bits, Some(&pipe), None, Box::new(move |rig, s| sockets::udp_bulk(rig, mtu, false, s)));
+    }
+    let pipe = Some("pipe-mtu1024");
+    add("udp-gso-mtu1024".into(), bits, pipe, None, Box::new(|rig, s| sockets::udp_bulk(rig, 1024, true, s)));
+    add("tcp-bulk".into(), bits, Some("pipe-mtu4096"), None, Box::new(sockets::tcp_bulk));
+    let pipe = Some("pipe-rtt");
+    add("pipe-rtt".into(), micros, None, None, Box::new(bare::round_trips));
+    add("write-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::write_round_trips));
+    add("send-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::send_round_trips));
+    add("udp-rtt".into(), micros, pipe, None, Box::new(sockets::udp_round_trips));
+    add("tcp-rtt".into(), micros, pipe, None, Box::new(sockets::tcp_round_trips));
+    figures
+}
+
+impl Figure {
+    /// Runs it once.
+    ///
+    /// # Errors
+    /// What went wrong on either side.
+    pub fn take(&self, rig: &Rig, seconds: f64) -> Result<Sample, Failure> {
+        let Counts { bytes, packets, seconds, mut round_trips_ns } = (self.work)(rig, seconds)?;
+        if packets == 0 || seconds <= 0.0 {
+            return Err("nothing arrived".into());
+        }
+        let mut percentile = |p: usize| {
+            let at = (round_trips_ns.len() * p / 100).min(round_trips_ns.len() - 1);
+            f64::from(*round_trips_ns.select_nth_unstable(at).1) / 1e3
+        };
+        let (value, p99) = match self.unit {
+            Unit::BitsPerSecond => (bytes as f64 * 8.0 / seconds, None),
+            Unit::Microseconds => (percentile(50), Some(percentile(99))),
+        };
+        Ok(Sample { value, bytes, packets, seconds, p99 })
+    }
+
+    /// A value of it, for people.
+    pub fn show(&self, value: f64) -> String {
+        match self.unit {
+            Unit::BitsPerSecond => format!("{:.2} Gb/s", value / 1e9),
+            Unit::Microseconds => format!("{value:.1} µs"),
+        }
+    }
+
+    fn unit(&self) -> &'static str {
+        match self.unit {
+            Unit::BitsPerSecond => "bit/s",
+            Unit::Microseconds => "us",
+        }
+    }
+}
+
+impl Series {
+    /// Adds the next round's.
+    pub fn push(&mut self, sample: Sample) {
+        self.samples.push(sample);
+    }
+
+    fn values(&self) -> Vec<f64> {
+        self.samples.iter().map(|sample| sample.value).collect()
+    }
+
+    /// The median of the ratios within each round: what slows the machine down for a while slows both.
+    fn ratio(&self, to: &Series) -> f64 {
+        median(self.samples.iter().zip(&to.samples).map(|(a, b)| a.value / b.value).collect())
+    }
+
+    /// The median over the rounds of something of each.
+    fn of(&self, what: impl Fn(&Sample) -> f64) -> f64 {
+        median(self.samples.iter().map(what).collect())
+    }
+}
+
+/// The middle value; of an even number, the mean of the two middle ones. Zero of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+fn ratio_to(name: Option<&String>, figures: &[Figure], all: &[Series], own: &Series) -> Option<f64> {
+    let index = figures.iter().position(|figure| Some(&figure.name) == name)?;
+    Some(own.ratio(&all[index]))
+}
+
+/// An object a figure.
+pub fn json_lines(figures: &[Figure], all: &[Series]) -> Vec<Value> {
+    let line = |(figure, series): (&Figure, &Series)| {
+        let packets_per_s = series.of(|s| s.packets as f64 / s.seconds);
+        let mut object = json!({
+            "name": figure.name,
+            "value": series.of(|s| s.value),
+            "unit": figure.unit(),
+            "ratio": ratio_to(figure.of.as_ref(), figures, all, series),
+            "of": figure.of,
+            "bytes": series.samples.iter().map(|s| s.bytes).sum::<u64>(),
+            "packets_per_s": packets_per_s,
+            "ns_per_packet": 1e9 / packets_per_s,
+            "runs": series.values(),
+        });
+        if figure.bare.is_some() {
+            object["ratio_bare"] = json!(ratio_to(figure.bare.as_ref(), figures, all, series));
+        }
+        if figure.unit == Unit::Microseconds {
+            object["p99"] = json!(series.of(|s| s.p99.unwrap_or_default()));
+        }
+        object
+    };
+    figures.iter().zip(all).map(line).collect()
+}
+
+/// The results for people.
+pub fn table(figures: &[Figure], all: &[Series]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::UTF8_BORDERS_ONLY);
+    table.set_header(["figure", "median", "least … most", "packets/s", "ns/packet", "ratio", "of", "to the bare pipe"]);
+    for column in [1, 3, 4, 5, 7] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    for (figure, series) in figures.iter().zip(all) {
+        let values = series.values();
+        let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(l, m), v| (l.min(*v), m.max(*v)));
+        let packets_per_s = series.of(|s| s.packets as f64 / s.seconds);
+        let ratio = |name: Option<&String>| {
+            ratio_to(name, figures, all, series).map_or(String::new(), |ratio| format!("{ratio:.2}"))
+        };
+        table.add_row([
+            figure.name.clone(),
+            figure.show(series.of(|s| s.value)),
+            format!("{} … {}", figure.show(least), figure.show(most)),
+            format!("{packets_per_s:.0}"),
+            format!("{:.0}", 1e9 / packets_per_s),
+            ratio(figure.of.as_ref()),
+            figure.of.clone().unwrap_or_default(),
+            ratio(figure.bare.as_ref()),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_within_rounds() {
+        let series = |values: &[f64]| Series {
+            samples: values
+                .iter()
+                .map(|&value| Sample { value, bytes: 0, packets: 1, seconds: 1.0, p99: None })
+                .collect(),
+        };
+        // The machine was three times slower in the second round.
+        assert_eq!(series(&[5.0, 1.0, 6.0]).ratio(&series(&[10.0, 2.0, 10.0])), 0.5);
+        assert_eq!(median(vec![4.0, 1.0]), 2.5);
+    }
+
+    #[test]
+    fn names_are_unique_and_refer_to_earlier_ones() {
+        let figures = all();
+        for (index, figure) in figures.iter().enumerate() {
+            let earlier = |name: &String| figures[..index].iter().any(|other| other.name == *name);
+            assert!(!earlier(&figure.name), "{} twice", figure.name);
+            assert!(figure.of.iter().chain(&figure.bare).all(earlier), "{} refers to nothing", figure.name);
+        }
+    }
+}

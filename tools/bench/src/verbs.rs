@@ -1,0 +1,307 @@
+//! This stack through its public API, as a verbs program uses it: post, and poll the completion queue.
+
+use std::net::Ipv6Addr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use uroce::link::xdp::XdpOptions;
+use uroce::verbs::{
+    Access, AddressVector, Capabilities, CompletionKind, CompletionQueue, Context, Data, MemoryRegion, OpenOptions,
+    PathMtu, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, Remote, RnrTimer, SendOperation,
+    SendRequest, Service, SgeList, State, Status,
+};
+
+use crate::Failure;
+use crate::figure::Counts;
+use crate::rig::{Meeting, Rig, Side};
+
+/// Bytes of a bulk message, and how many are outstanding.
+const MESSAGE_BYTES: usize = 64 << 10;
+const DEPTH: usize = 32;
+
+/// Receive requests: twice what the peer has outstanding, so that none is ever missing.
+const RECEIVE_DEPTH: usize = 2 * DEPTH;
+
+/// READs outstanding: what ConnectX offers.
+const MAX_RD_ATOMIC: u8 = 16;
+
+const SMALL_BYTES: usize = 64;
+
+/// How long the other side may take to set up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is moved in bulk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bulk {
+    Write,
+    Read,
+    Send,
+}
+
+/// What one side must know of the other.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    qpn: Qpn,
+    psn: Psn,
+    gid: Ipv6Addr,
+    memory: Remote,
+}
+
+/// One side: everything a program has open.
+struct Program {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    region: MemoryRegion,
+    peer: Peer,
+    context: Context,
+    /// Whose counters shall be shown at the end, if at all.
+    shows_counters: Option<Side>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(side) = self.shows_counters {
+            let text: Vec<_> = self.context.counters().into_iter().filter(|(_, value)| *value > 0).collect();
+            eprintln!("{side:?}: {}", text.iter().map(|(n, v)| format!("{n} {v}")).collect::<Vec<_>>().join(", "));
+        }
+    }
+}
+
+/// 64 KiB messages one way (a READ's data comes the other way), polling.
+pub fn bulk(rig: &Rig, bulk: Bulk, mtu: usize, seconds: f64) -> Result<Counts, Failure> {
+    let mtu = PathMtu::from_bytes(mtu).ok_or("no such path MTU")?;
+    let [a, b] = lines();
+    let requester = |meeting: &Meeting| {
+        let program = Program::open(rig, Side::Sender, mtu, DEPTH * MESSAGE_BYTES, a)?;
+        meeting.begin()?;
+        request(&program, meeting, bulk, mtu)
+    };
+    let responder = |meeting: &Meeting| {
+        let program = Program::open(rig, Side::Receiver, mtu, DEPTH * MESSAGE_BYTES, b)?;
+        if bulk == Bulk::Send {
+            (0..RECEIVE_DEPTH).try_for_each(|number| program.post_receive(number % DEPTH, MESSAGE_BYTES))?;
+        }
+        meeting.begin()?;
+        respond(&program, meeting, mtu)
+    };
+    rig.run(seconds, requester, responder)
+}
+
+fn request(program: &Program, meeting: &Meeting, bulk: Bulk, mtu: PathMtu) -> Result<Option<Counts>, Failure> {
+    let mut meter = meeting.meter();
+    let (mut slot, mut outstanding) = (0, 0);
+    loop {
+        let running = meter.is_running();
+        while running && outstanding < DEPTH {
+            let offset = slot * MESSAGE_BYTES;
+            let remote = Remote { address: program.peer.memory.address + offset as u64, ..program.peer.memory };
+            let operation = match bulk {
+                Bulk::Write => SendOperation::Write(remote),
+                Bulk::Read => SendOperation::Read(remote),
+                Bulk::Send => SendOperation::Send,
+            };
+            let sges = SgeList::from_iter([program.region.sge(offset, MESSAGE_BYTES)]);
+            program.qp.post_send(SendRequest::new(slot as u64, operation, Data::Sges(sges)))?;
+            slot = (slot + 1) % DEPTH;
+            outstanding += 1;
+        }
+        while program.completion()?.is_some() {
+            outstanding -= 1;
+            if running {
+                meter.count((MESSAGE_BYTES / mtu.bytes()) as u64, MESSAGE_BYTES as u64);
+            }
+        }
+        if !running {
+            break;
+        }
+    }
+    let counts = meter.finish();
+    while outstanding > 0 && !meeting.is_over() {
+        outstanding -= usize::from(program.completion()?.is_some());
+    }
+    meeting.finish();
+    // A SEND counts where it arrives.
+    Ok((bulk != Bulk::Send).then_some(counts))
+}
+
+fn respond(program: &Program, meeting: &Meeting, mtu: PathMtu) -> Result<Option<Counts>, Failure> {
+    let mut meter = meeting.meter();
+    let mut counts = None;
+    let mut received = false;
+    while !meeting.is_over() {
+        if counts.is_none() && !meter.is_running() {
+            counts = Some(std::mem::replace(&mut meter, meeting.meter()).finish());
+        }
+        if let Some(done) = program.completion()? {
+            received = true;
+            program.post_receive(done.slot, MESSAGE_BYTES)?;
+            meter.count((MESSAGE_BYTES / mtu.bytes()) as u64, MESSAGE_BYTES as u64);
+        }
+    }
+    Ok(counts.filter(|_| received))
+}
+
+/// WRITEs of 64 bytes in turn; each side polls the last byte of its memory for the other's.
+pub fn write_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
+    small_round_trips(rig, seconds, |program, turn| {
+        let data = Data::Inline([turn; SMALL_BYTES].into_iter().collect());
+        let request = SendRequest::new(0, SendOperation::Write(program.peer.memory), data);
+        Ok(program.qp.post_send(request)?)
+    })
+}
+
+/// SENDs of 64 bytes in turn; each side polls its completion queue.
+pub fn send_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
+    small_round_trips(rig, seconds, |program, turn| {
+        let data = Data::Inline([turn; SMALL_BYTES].into_iter().collect());
+        Ok(program.qp.post_send(SendRequest::new(0, SendOperation::Send, data))?)
+    })
+}
+
+/// Both sides send in turn. A message has arrived when its last byte is in memory, whether a completion tells of it or
+/// not; the completion queue is polled all the while, since that is where a program's own requests end.
+fn small_round_trips(
+    rig: &Rig,
+    seconds: f64,
+    send: impl Fn(&Program, u8) -> Result<(), Failure> + Copy + Send,
+) -> Result<Counts, Failure> {
+    let [a, b] = lines();
+    let play = |side, line| {
+        move |meeting: &Meeting| {
+            let program = Program::open(rig, side, PathMtu::Mtu1024, SMALL_BYTES, line)?;
+            (0..DEPTH).try_for_each(|_| program.post_receive(0, SMALL_BYTES))?;
+            meeting.begin()?;
+            take_turns(&program, meeting, side, send)
+        }
+    };
+    rig.run(seconds, play(Side::Sender, a), play(Side::Receiver, b))
+}
+
+fn take_turns(
+    program: &Program,
+    meeting: &Meeting,
+    side: Side,
+    send: impl Fn(&Program, u8) -> Result<(), Failure>,
+) -> Result<Option<Counts>, Failure> {
+    let arrived = |turn: u8| {
+        if program.completion()?.is_some_and(|done| done.is_receive) {
+            program.post_receive(0, SMALL_BYTES)?;
+        }
+        let mut last = [0];
+        program.region.memory().read(SMALL_BYTES - 1, &mut last);
+        Ok::<bool, Failure>(last[0] == turn)
+    };
+    let mut turn = 1_u8;
+    if side == Side::Receiver {
+        while !meeting.is_over() {
+            if arrived(turn)? {
+                send(program, turn)?;
+                turn = turn.wrapping_add(1);
+            }
+        }
+        return Ok(None);
+    }
+    let mut meter = meeting.meter();
+    while meter.is_running() {
+        let start = Instant::now();
+        send(program, turn)?;
+        while !arrived(turn)? && !meeting.is_over() {}
+        meter.round_trip(start.elapsed(), SMALL_BYTES as u64);
+        turn = turn.wrapping_add(1);
+    }
+    meeting.finish();
+    Ok(Some(meter.finish()))
+}
+
+/// How the two sides tell each other about themselves.
+struct Line(Sender<Peer>, Receiver<Peer>);
+
+fn lines() -> [Line; 2] {
+    let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
+    [Line(to_b, from_b), Line(to_a, from_a)]
+}
+
+impl Program {
+    /// Opens `side`'s device, with `bytes` of memory, and connects to the other side.
+    fn open(rig: &Rig, side: Side, mtu: PathMtu, bytes: usize, line: Line) -> Result<Program, Failure> {
+        let options = OpenOptions {
+            device: Some(rig.interface(side).to_owned()),
+            xdp: XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() },
+            ..OpenOptions::default()
+        };
+        let context = Context::open(&options)?;
+        let gid_index = context.gids().iter().position(|gid| gid.ip().is_ipv4()).ok_or("no IPv4 GID")?;
+        let pd = context.allocate_pd();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let region = pd.allocate_region(bytes, access)?;
+        let cq = context.create_completion_queue(4 * DEPTH);
+        let capabilities = Capabilities { max_send_requests: 2 * DEPTH, max_receive_requests: RECEIVE_DEPTH };
+        let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
+        let qp = pd.create_queue_pair(&options)?;
+        qp.modify(&QpAttributes {
+            state: Some(State::Init),
+            p_key_index: Some(0),
+            port: Some(1),
+            access: Some(access),
+            ..Default::default()
+        })?;
+        let own = Peer {
+            qpn: qp.qpn(),
+            psn: context.random_psn(),
+            gid: context.gids()[gid_index].address,
+            memory: region.remote(0),
+        };
+        line.0.send(own)?;
+        let peer = line.1.recv_timeout(PATIENCE)?;
+        let vector = AddressVector {
+            source_gid_index: gid_index,
+            destination_gid: peer.gid,
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+        };
+        qp.modify(&QpAttributes {
+            state: Some(State::ReadyToReceive),
+            path: Some(context.path(&vector, own.qpn, peer.qpn)?),
+            path_mtu: Some(mtu),
+            destination: Some(peer.qpn),
+            receive_psn: Some(peer.psn),
+            max_dest_rd_atomic: Some(MAX_RD_ATOMIC),
+            min_rnr_timer: Some(RnrTimer::new(12)),
+            ..Default::default()
+        })?;
+        qp.modify(&QpAttributes {
+            state: Some(State::ReadyToSend),
+            send_psn: Some(own.psn),
+            timeout: Some(14),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(MAX_RD_ATOMIC),
+            ..Default::default()
+        })?;
+        let shows_counters = rig.shows_counters().then_some(side);
+        Ok(Program { qp, cq, region, peer, context, shows_counters })
+    }
+
+    fn post_receive(&self, slot: usize, bytes: usize) -> Result<(), Failure> {
+        let sges = SgeList::from_iter([self.region.sge(slot * bytes, bytes)]);
+        Ok(self.qp.post_receive(ReceiveRequest { wr_id: slot as u64, sges })?)
+    }
+
+    /// The next completion, if there is one.
+    fn completion(&self) -> Result<Option<Done>, Failure> {
+        let Some(completion) = self.cq.poll() else { return Ok(None) };
+        if completion.status != Status::Success {
+            return Err(format!("a request ended with {:?}", completion.status).into());
+        }
+        let is_receive = completion.kind == CompletionKind::Receive;
+        Ok(Some(Done { slot: completion.wr_id as usize, is_receive }))
+    }
+}
+
+/// A request that is complete.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    slot: usize,
+    is_receive: bool,
+}

@@ -1,0 +1,158 @@
+//! `uroce sim`: the stack over networks in virtual time.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use serde_json::json;
+use uroce::pcap::{Format, Writer};
+use uroce::sim::chaos::{self, Outcome};
+
+use crate::Failure;
+
+/// Run the stack over networks in virtual time: the same seed gives the same run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    table: Table,
+}
+
+#[derive(Subcommand)]
+enum Table {
+    Chaos(ChaosArguments),
+}
+
+/// Random programs over random networks with every fault, everything checked; exit status 1 on any violation.
+#[derive(clap::Args)]
+struct ChaosArguments {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Threads; each seed's run is one thread's and the same on any.
+    #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    threads: u64,
+    /// Stop after so many packets, though seeds may be left.
+    #[arg(long)]
+    packets: Option<u64>,
+    /// Stop at the first violation.
+    #[arg(long)]
+    fail_fast: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Write the frames of the run to this file (pcapng by suffix, else pcap); for a single seed.
+    #[arg(long)]
+    capture: Option<PathBuf>,
+}
+
+fn default_threads() -> u64 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.table {
+        Table::Chaos(arguments) => run_chaos(arguments),
+    }
+}
+
+fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
+    let outcomes = match &arguments.capture {
+        Some(_) if arguments.seeds != 1 => return Err("--capture is for a single seed: add --seeds 1".into()),
+        Some(path) => {
+            let file: Box<dyn Write> = Box::new(std::fs::File::create(path)?);
+            let outcome = chaos::run_captured(arguments.seed, Writer::new(file, Format::of(path))?);
+            Summary { seeds: 1, packets: outcome.packets, failed: Vec::from_iter(failed(outcome)) }
+        }
+        None => run_seeds(arguments),
+    };
+    if arguments.json {
+        let violations: Vec<_> = outcomes
+            .failed
+            .iter()
+            .flat_map(|outcome| outcome.violations.iter().map(|text| json!({"seed": outcome.seed, "text": text})))
+            .collect();
+        let report = json!({"seeds": outcomes.seeds, "packets": outcomes.packets, "violations": violations});
+        println!("{report}");
+    } else {
+        for outcome in &outcomes.failed {
+            for text in &outcome.violations {
+                println!("seed {}: {text}", outcome.seed);
+            }
+        }
+        println!("{} seeds, {} packets, {} with violations", outcomes.seeds, outcomes.packets, outcomes.failed.len());
+    }
+    Ok(if outcomes.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+struct Summary {
+    seeds: u64,
+    packets: u64,
+    /// Those with violations, by seed.
+    failed: Vec<Outcome>,
+}
+
+fn failed(outcome: Outcome) -> Option<Outcome> {
+    (!outcome.violations.is_empty()).then_some(outcome)
+}
+
+/// Runs the seeds in several threads.
+#[allow(clippy::disallowed_methods, reason = "progress is told now and then; the runs themselves have no clock")]
+fn run_seeds(arguments: &ChaosArguments) -> Summary {
+    let next = AtomicU64::new(0);
+    let (seeds, packets) = (AtomicU64::new(0), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let failures = Mutex::new(Vec::new());
+    let began = Instant::now();
+    let told = Mutex::new(began);
+    let every = Duration::from_secs(if std::io::stderr().is_terminal() { 1 } else { 30 });
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= arguments.seeds {
+                        break;
+                    }
+                    let seed = arguments.seed.wrapping_add(index);
+                    let outcome = std::panic::catch_unwind(|| chaos::run(seed)).unwrap_or_else(|panic| {
+                        let text = panic.downcast_ref::<String>().map(String::as_str);
+                        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("of no known kind");
+                        Outcome {
+                            seed,
+                            packets: 0,
+                            tally: Default::default(),
+                            violations: vec![format!("panic: {text}")],
+                        }
+                    });
+                    let done = seeds.fetch_add(1, Ordering::Relaxed) + 1;
+                    let sum = packets.fetch_add(outcome.packets, Ordering::Relaxed) + outcome.packets;
+                    if let Some(outcome) = failed(outcome) {
+                        eprintln!("seed {}: {}", outcome.seed, outcome.violations[0]);
+                        failures.lock().expect("no thread panics").push(outcome);
+                        stop.fetch_or(arguments.fail_fast, Ordering::Relaxed);
+                    }
+                    if arguments.packets.is_some_and(|limit| sum >= limit) {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    if let Ok(mut told) = told.try_lock()
+                        && told.elapsed() >= every
+                    {
+                        *told = Instant::now();
+                        eprintln!("{done} of {} seeds, {sum} packets, {:.0?}", arguments.seeds, began.elapsed());
+                    }
+                }
+            });
+        }
+    });
+    let mut failed = failures.into_inner().expect("no thread panics");
+    failed.sort_by_key(|outcome| outcome.seed);
+    eprintln!("{:.1?}", began.elapsed());
+    Summary { seeds: seeds.into_inner(), packets: packets.into_inner(), failed }
+}

@@ -1,0 +1,332 @@
+use super::Mutant;
+
+const REQUESTER: &str = "src/transport/requester.rs";
+const COMPLETER: &str = "src/transport/completer.rs";
+const RESPONDER: &str = "src/transport/responder.rs";
+const INBOUND: &str = "src/transport/inbound.rs";
+const ENDPOINT: &str = "src/transport/endpoint.rs";
+const WORK: &str = "src/transport/work.rs";
+const TABLE: &str = "src/memory/table.rs";
+const PSN: &str = "src/wire/psn.rs";
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant { name: "psn-compare-off-by-one", file: PSN, old: "self.since(other) < 0", new: "self.since(other) <= 0" },
+    Mutant {
+        name: "psn-does-not-wrap",
+        file: PSN,
+        old: "((self.0.wrapping_sub(other.0) << 8) as i32) >> 8",
+        new: "self.0 as i32 - other.0 as i32",
+    },
+    Mutant {
+        name: "ack-before-placement",
+        file: INBOUND,
+        old: "        span.write(payload);\n",
+        new: "        if !position.ends() {\n            span.write(payload);\n        }\n",
+    },
+    Mutant {
+        name: "ack-beyond-what-arrived",
+        file: RESPONDER,
+        old: "self.acknowledge(packet.bth().psn());",
+        new: "self.acknowledge(packet.bth().psn().plus(1));",
+    },
+    Mutant {
+        name: "lost-ack-not-repeated",
+        file: RESPONDER,
+        old: "(Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),",
+        new: "(Operation::Send | Operation::Write, _) => {}",
+    },
+    Mutant {
+        name: "duplicate-write-placed-again",
+        file: RESPONDER,
+        old: "(Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),",
+        new: "(Operation::Send | Operation::Write, _) => {
+                if let Some(reth) = packet.reth() {
+                    let (address, len) = (reth.address(), packet.payload().len() as u64);
+                    let span = cx.memory.remote(identity.pd, identity.qpn, reth.key(), address, len, Access::REMOTE_WRITE);
+                    let _ = span.map(|span| span.write(packet.payload()));
+                }
+                self.acknowledge(self.expected.minus(1))
+            }",
+    },
+    Mutant {
+        name: "late-duplicate-send-placed",
+        file: RESPONDER,
+        old: "(Operation::Send | Operation::Write, _) => self.acknowledge(self.expected.minus(1)),",
+        new: "(Operation::Send | Operation::Write, _) => {
+                if packet.bth().opcode().position() == Position::Only && packet.reth().is_none() {
+                    let _ = self.inbound.serve(packet, identity, cx);
+                }
+                self.acknowledge(self.expected.minus(1))
+            }",
+    },
+    Mutant {
+        name: "write-placed-out-of-order",
+        file: RESPONDER,
+        old: "        if ahead > 0 {\n",
+        new: "        if let (true, Some(reth)) = (ahead > 0, packet.reth()) {
+            let (address, len) = (reth.address(), packet.payload().len() as u64);
+            let span = cx.memory.remote(identity.pd, identity.qpn, reth.key(), address, len, Access::REMOTE_WRITE);
+            let _ = span.map(|span| span.write(packet.payload()));
+        }
+        if ahead > 0 {\n",
+    },
+    Mutant {
+        name: "atomic-executed-twice",
+        file: RESPONDER,
+        old: "                if self.may_answer(cx) {\n                    self.answers.push_back(Answer::Atomic",
+        new: "                let _ = self.serve_atomic(packet, identity, cx);
+                if self.may_answer(cx) {\n                    self.answers.push_back(Answer::Atomic",
+    },
+    Mutant {
+        name: "atomic-result-not-saved",
+        file: RESPONDER,
+        old: "original: Some(original) });\n        self.answers",
+        new: "original: Some(original.wrapping_add(1)) });\n        self.answers",
+    },
+    Mutant {
+        name: "too-few-results-saved",
+        file: RESPONDER,
+        old: "if self.saved.len() == self.max_dest_rd_atomic {",
+        new: "if self.saved.len() + 1 >= self.max_dest_rd_atomic {",
+    },
+    Mutant {
+        name: "duplicates-count-as-outstanding",
+        file: RESPONDER,
+        old: "Answer::Read(read) => !read.again,",
+        new: "Answer::Read(_) => true,",
+    },
+    Mutant {
+        name: "msn-counts-beginnings",
+        file: RESPONDER,
+        old: "        if position.ends() {\n            self.msn",
+        new: "        if position.starts() {\n            self.msn",
+    },
+    Mutant {
+        name: "nak-not-cleared",
+        file: RESPONDER,
+        old: "        self.nak_outstanding = false;\n",
+        new: "",
+    },
+    Mutant {
+        name: "every-gap-packet-accepted",
+        file: RESPONDER,
+        old: "        if ahead > 0 {\n",
+        new: "        if ahead > 1 {\n",
+    },
+    Mutant {
+        name: "read-answered-from-its-beginning",
+        file: RESPONDER,
+        old: "let index = psn.since(saved.first_psn) as u32;",
+        new: "let index = 0 * psn.since(saved.first_psn) as u32;",
+    },
+    Mutant {
+        name: "rnr-consumes-a-receive-request",
+        file: INBOUND,
+        old: "            let request = self.take(cx).ok_or(Refusal::NotReady)?;\n",
+        new: "            let request = self.take(cx).ok_or(Refusal::NotReady)?;
+            if self.queue.is_empty(cx.shared) && packet.bth().psn().value() % 5 == 3 {
+                return Err(Refusal::NotReady);
+            }\n",
+    },
+    Mutant {
+        name: "write-immediate-placed-without-receive",
+        file: INBOUND,
+        old: "            return Err(Refusal::NotReady);\n        }\n        // Looked up",
+        new: "        }\n        // Looked up",
+    },
+    Mutant {
+        name: "immediate-lost",
+        file: INBOUND,
+        old: "            immediate: packet.imm_dt().map(|imm| imm.data()),\n            invalidated,",
+        new: "            immediate: None,\n            invalidated,",
+    },
+    Mutant {
+        name: "receive-length-off-by-one",
+        file: INBOUND,
+        old: "if after > total(&request.sges) {",
+        new: "if after > total(&request.sges) + 1 {",
+    },
+    Mutant {
+        name: "write-length-not-checked",
+        file: INBOUND,
+        old: "                cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;\n",
+        new: "",
+    },
+    Mutant {
+        name: "lost-rnr-back-off",
+        file: REQUESTER,
+        old: "self.rnr_until = Some(cx.now + delay);",
+        new: "self.rnr_until = Some(cx.now);",
+    },
+    Mutant {
+        name: "rnr-wait-outlives-progress",
+        file: REQUESTER,
+        old: "        self.rnr_until = None;\n        self.retransmit_at = self.timeout.filter",
+        new: "        self.retransmit_at = self.timeout.filter",
+    },
+    Mutant {
+        name: "rnr-without-going-back",
+        file: REQUESTER,
+        old: "        self.go_back();\n        self.rnr_until",
+        new: "        self.rnr_until",
+    },
+    Mutant {
+        name: "go-back-too-far",
+        file: REQUESTER,
+        old: "let psn = self.unacknowledged;",
+        new: "let psn = self.queue.front().map_or(self.unacknowledged, |wqe| wqe.first_psn);",
+    },
+    Mutant {
+        name: "go-back-too-short",
+        file: REQUESTER,
+        old: "let psn = self.unacknowledged;",
+        new: "let psn = self.unacknowledged.plus(1);",
+    },
+    Mutant {
+        name: "retry-count-not-reset",
+        file: REQUESTER,
+        old: "(self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);\n        self.gap_reported",
+        new: "self.rnr_retries_left = self.rnr_retry;\n        self.gap_reported",
+    },
+    Mutant {
+        name: "rnr-retry-count-not-reset",
+        file: REQUESTER,
+        old: "(self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);\n        self.gap_reported",
+        new: "self.retries_left = self.retry_count;\n        self.gap_reported",
+    },
+    Mutant {
+        name: "timer-not-armed",
+        file: REQUESTER,
+        old: "if self.retransmit_at.is_none() {",
+        new: "if false {",
+    },
+    Mutant {
+        name: "timer-not-armed-after-progress",
+        file: REQUESTER,
+        old: "self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);\n    }\n\n    /// The PSN",
+        new: "None;\n    }\n\n    /// The PSN",
+    },
+    Mutant {
+        name: "window-off",
+        file: REQUESTER,
+        old: ">= WINDOW_PACKETS;",
+        new: ">= 2 * WINDOW_PACKETS;",
+    },
+    Mutant {
+        name: "fence-ignored",
+        file: REQUESTER,
+        old: "let fenced = wqe.request.fence &&",
+        new: "let fenced = false &&",
+    },
+    Mutant {
+        name: "max-rd-atomic-ignored",
+        file: REQUESTER,
+        old: "self.reads_in_flight >= self.max_rd_atomic;",
+        new: "self.reads_in_flight > 4 * self.max_rd_atomic;",
+    },
+    Mutant {
+        name: "unsignaled-completion-reported",
+        file: REQUESTER,
+        old: "if wqe.request.signaled {",
+        new: "if wqe.request.signaled || wqe.packets > 2 {",
+    },
+    Mutant {
+        name: "completed-twice",
+        file: REQUESTER,
+        old: "                identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);\n",
+        new: "                identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
+                if wqe.packets > 3 {
+                    identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
+                }\n",
+    },
+    Mutant {
+        name: "completed-before-the-last-ack",
+        file: REQUESTER,
+        old: ">= packets as i32,",
+        new: ">= packets as i32 - (packets > 1) as i32,",
+    },
+    Mutant {
+        name: "flushed-in-reverse",
+        file: REQUESTER,
+        old: "for wqe in std::mem::take(&mut self.queue) {",
+        new: "for wqe in std::mem::take(&mut self.queue).into_iter().rev() {",
+    },
+    Mutant {
+        name: "read-complete-before-its-last-answer",
+        file: REQUESTER,
+        old: "self.request.operation.is_read_or_atomic() && self.received < self.packets",
+        new: "self.request.operation.is_read_or_atomic() && self.received + (self.packets > 1) as u32 < self.packets",
+    },
+    Mutant {
+        name: "read-asked-again-from-its-beginning",
+        file: REQUESTER,
+        old: "remote.address.wrapping_add(offset.into()), remote.key, rest);",
+        new: "remote.address, remote.key, rest);",
+    },
+    Mutant {
+        name: "read-answer-at-wrong-offset",
+        file: COMPLETER,
+        old: "scatter(cx.memory, identity.pd, sges, offset, packet.payload()).map_err(protection)",
+        new: "scatter(cx.memory, identity.pd, sges, offset.saturating_sub(4), packet.payload()).map_err(protection)",
+    },
+    Mutant {
+        name: "acks-for-what-was-never-sent",
+        file: COMPLETER,
+        old: "psn.is_before(self.unacknowledged) || !psn.is_before(self.sent)",
+        new: "psn.is_before(self.unacknowledged)",
+    },
+    Mutant {
+        name: "ack-completes-unanswered-read",
+        file: COMPLETER,
+        old: "Some(missing) if missing.is_before(psn) => missing,",
+        new: "Some(missing) if missing.is_before(psn.minus(1)) => missing,",
+    },
+    Mutant {
+        name: "read-answer-out-of-order-taken",
+        file: COMPLETER,
+        old: "        if psn != expected {\n",
+        new: "        if psn != expected && psn != expected.plus(1) {\n",
+    },
+    Mutant {
+        name: "gather-entry-off-by-one",
+        file: WORK,
+        old: "let start = skip.min(length);",
+        new: "let start = skip.min(length.saturating_sub(1));",
+    },
+    Mutant {
+        name: "key-not-compared",
+        file: TABLE,
+        old: ".filter(|entry| entry.key == key).ok_or(",
+        new: ".ok_or(",
+    },
+    Mutant {
+        name: "region-one-byte-too-long",
+        file: TABLE,
+        old: "(offset <= self.len && len <= self.len - offset)",
+        new: "(offset <= self.len && len <= self.len - offset + 1)",
+    },
+    Mutant {
+        name: "domain-not-compared",
+        file: TABLE,
+        old: "        if entry.pd != pd {\n            return Err(AccessError::Foreign(key));\n        }\n        let denied",
+        new: "        let denied",
+    },
+    Mutant {
+        name: "icrc-not-checked",
+        file: ENDPOINT,
+        old: "if !roce.icrc_ok() {",
+        new: "if false {",
+    },
+    Mutant {
+        name: "address-not-checked",
+        file: ENDPOINT,
+        old: "Some(addresses) if addresses != roce.ip.addresses() =>",
+        new: "Some(addresses) if false && addresses != roce.ip.addresses() =>",
+    },
+    Mutant {
+        name: "partition-not-checked",
+        file: ENDPOINT,
+        old: "if !PKey::DEFAULT.matches(bth.p_key()) {",
+        new: "if false {",
+    },
+];
