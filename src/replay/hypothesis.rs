@@ -100,6 +100,7 @@ enum Wait {
 /// one that was lost and never sent again is not.
 const LOST: u32 = 1;
 const LOST_FOR_EVER: u32 = 1000;
+const COALESCED: u32 = 2;
 const MISSING: u32 = 100;
 const UNEXPLAINED: u32 = 100;
 const WRONG: u32 = 150;
@@ -260,8 +261,8 @@ impl<'a> Search<'a> {
                 next = Some(request.time);
             }
         }
-        // How long answers take: an acknowledge that waits much longer than that for another request does not wait for
-        // company.
+        // How long answers take, as a rule: an acknowledge that is gone when the next request comes cannot be left to that
+        // one's.
         let mut sent = FxHashMap::default();
         let mut delays = Vec::new();
         let mut frames: Vec<_> = requests.iter().map(|r| (r, true)).collect();
@@ -275,7 +276,7 @@ impl<'a> Search<'a> {
             }
         }
         delays.sort_unstable();
-        let patience = delays.get(delays.len() / 2).map_or(Duration::ZERO, |median| *median * 2);
+        let patience = delays.get(delays.len() / 2).copied().unwrap_or_default();
         Search { conversation, mtu, asked, next_asking, patience }
     }
 
@@ -424,7 +425,7 @@ impl<'a> Search<'a> {
             let speaks_for = answers[at].psn().since(expected.psn()) > 0;
             let in_time = self.next_asking[index].is_some_and(|time| time <= self.patience);
             if speaks_for && in_time && matches!(expected, Expected::Acknowledge(_) | Expected::Again { .. }) {
-                next.push(with(Theirs::Coalesced, 0, at));
+                next.push(with(Theirs::Coalesced, COALESCED, at));
             }
         }
         for skip in 1..=SKIP {

@@ -194,7 +194,9 @@ impl Requester<'_> {
         let awaits = self.messages.list.iter().find(holds).is_some_and(Message::is_read_or_atomic);
         let shows = |index: &usize| {
             let answer = &self.conversation.answers[*index];
-            answer.number < number && psn.is_before(answer.psn())
+            // A plain acknowledge does for a READ or atomic what a later answer does.
+            let is_plain = answer.psn() == psn && answer.operation() == Operation::Acknowledge && !is_negative(answer);
+            answer.number < number && (psn.is_before(answer.psn()) || is_plain)
         };
         if let Some(at) = self.pending.iter().position(shows).filter(|_| awaits)
             && let Some(index) = self.pending.remove(at)

@@ -63,6 +63,10 @@ pub struct Pair {
     nodes: [Node; 2],
     /// Frames on their way: when they arrive, to whom; kept in order of arrival.
     wire: VecDeque<(Instant, usize, Vec<u8>)>,
+    /// Every frame sent from now on and when, as a capture in front of all faults has it; each direction is a queue then.
+    pub trace: Option<Vec<(Instant, Vec<u8>)>>,
+    /// When the last frame of each sender left, while there is a trace.
+    left: [Instant; 2],
 }
 
 /// One way, without reordering.
@@ -106,7 +110,16 @@ impl Pair {
             Node { endpoint, memory, key, pd, qpn, srq, cq }
         });
         let random = ChaCha8Rng::seed_from_u64(seed);
-        let mut pair = Pair { seed, now: Instant::ZERO, random, faults, nodes, wire: VecDeque::new() };
+        let mut pair = Pair {
+            seed,
+            now: Instant::ZERO,
+            random,
+            faults,
+            nodes,
+            wire: VecDeque::new(),
+            trace: None,
+            left: [Instant::ZERO; 2],
+        };
         let addresses = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
         for (me, peer) in [(0, 1), (1, 0)] {
             let destination = pair.nodes[peer].qpn;
@@ -296,6 +309,12 @@ impl Pair {
         // An Ethernet header, as the link would prepend it.
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
         frame.extend(packet);
+        let mut leaves = self.now + SPACING * index;
+        if let Some(trace) = &mut self.trace {
+            leaves = leaves.max(self.left[from] + SPACING);
+            self.left[from] = leaves;
+            trace.push((leaves, frame.clone()));
+        }
         if self.chance(self.faults.loss) {
             return;
         }
@@ -309,7 +328,7 @@ impl Pair {
                 true => self.random.next_u32() % 1000,
                 false => 0,
             };
-            let at = self.now + DELAY + SPACING * index + Duration::from_nanos(extra.into());
+            let at = leaves + DELAY + Duration::from_nanos(extra.into());
             let place = self.wire.partition_point(|(other, ..)| *other <= at);
             self.wire.insert(place, (at, 1 - from, frame.clone()));
         }
