@@ -224,6 +224,11 @@ impl Conversation {
     /// What it is called in messages.
     pub fn name(&self) -> String {
         let Conversation { addresses, responder, .. } = self;
-        format!("{:?} {} to {} queue pair {responder}", self.service, addresses.source(), addresses.destination())
+        let service = match self.service {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            _ => "UD",
+        };
+        format!("{service} {} to {} queue pair {responder}", addresses.source(), addresses.destination())
     }
 }

@@ -63,8 +63,8 @@ pub(super) enum Theirs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     Acknowledge(Psn),
-    /// To a duplicate: of the request at least, of the latest at the most (rxe names the latest that it acknowledged
-    /// before, IBTA 9.7.5.1.3 any).
+    /// To a duplicate: any PSN from its own to the latest one says the same (IBTA 9.7.5.1.3); responders differ in how
+    /// far they go.
     Again {
         from: Psn,
         to: Psn,

@@ -237,23 +237,26 @@ impl Requester<'_> {
 
     /// Each message that the answers acknowledge is complete, and no other.
     fn compare_completions(&mut self, end: u64, report: &mut Report) {
-        let answers = || self.conversation.answers.iter().filter(|answer| answer.number < end);
+        let answers = &self.conversation.answers;
+        let answers = &answers[..answers.partition_point(|answer| answer.number < end)];
+        let fatal: Vec<_> = answers.iter().filter(|answer| is_fatal(answer)).collect();
         let mut acknowledged = 0;
         for message in &self.messages.list {
             let last = message.last_psn();
             let first_number = self.conversation.requests[message.first].number;
-            let after = || answers().filter(|answer| answer.number > first_number);
+            let after = &answers[answers.partition_point(|answer| answer.number < first_number)..];
             let is_answered = if message.is_read_or_atomic() {
-                let brings = |psn: Psn| after().any(|answer| answer.psn() == psn && carries_data(answer));
+                let brings = |psn: Psn| after.iter().any(|answer| answer.psn() == psn && carries_data(answer));
                 (0..message.packets).all(|index| brings(message.first_psn.plus(index)))
             } else {
-                after().any(|answer| match is_negative(answer) {
+                after.iter().any(|answer| match is_negative(answer) {
                     true => last.is_before(answer.psn()),
                     false => !answer.psn().is_before(last),
                 })
             };
-            let fails =
-                after().any(|answer| is_fatal(answer) && answer.psn().is_within(message.first_psn, message.packets));
+            let fails = fatal.iter().any(|answer| {
+                answer.number > first_number && answer.psn().is_within(message.first_psn, message.packets)
+            });
             if !is_answered && !fails {
                 break;
             }

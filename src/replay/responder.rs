@@ -167,9 +167,8 @@ impl<'a> Responder<'a> {
     fn post_receive(&mut self, length: u32) {
         let (memory, lkey) = &self.buffer;
         let sges = [Sge { address: memory.address(), length, lkey: *lkey }].into_iter().collect();
-        let posted =
-            self.peer.endpoint.post_receive(Default::default(), self.peer.qpn, ReceiveRequest { wr_id: 0, sges });
-        posted.expect("each is taken before the next one comes");
+        // When the queue is full, there are enough.
+        let _ = self.peer.endpoint.post_receive(Default::default(), self.peer.qpn, ReceiveRequest { wr_id: 0, sges });
     }
 
     fn forbid(&mut self, access: Access) {

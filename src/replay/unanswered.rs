@@ -33,8 +33,8 @@ impl Buffer {
 
     fn post(&self, length: u32, peer: &mut StandIn) {
         let sges = [Sge { address: self.memory.address(), length, lkey: self.key }].into_iter().collect();
-        let posted = peer.endpoint.post_receive(Instant::ZERO, peer.qpn, ReceiveRequest { wr_id: 0, sges });
-        posted.expect("each is taken before the next one comes");
+        // When the queue is full, there are enough.
+        let _ = peer.endpoint.post_receive(Instant::ZERO, peer.qpn, ReceiveRequest { wr_id: 0, sges });
     }
 }
 
