@@ -5,8 +5,11 @@ mod common;
 use common::programs::{LIMIT, uroce, wait_for_listener};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 
+/// What `timeout` in the machine ends with.
+const STARVED: i32 = 124;
+
 /// One game in each role. `program` is theirs; ours is named by `transport`.
-fn both_roles(lab: &Lab, port: u16, program: &str, transport: &str, arguments: &[&str]) {
+fn both_roles(lab: &Lab, port: u16, program: &str, transport: &str, arguments: &[&str], may_starve: bool) {
     let vm = lab.vm(0);
     let port_text = port.to_string();
     let common = [arguments, &["-p", &port_text]].concat();
@@ -28,8 +31,15 @@ fn both_roles(lab: &Lab, port: u16, program: &str, transport: &str, arguments: &
     // We serve.
     let server = uroce(lab.peer(), &ours);
     wait_for_listener(lab.peer(), port);
-    let client = vm.check(&format!("{theirs} {}", PEER.ipv4), LIMIT).unwrap();
-    assert!(good(&client), "{client}");
+    let client = vm.run(&format!("{theirs} {}", PEER.ipv4), LIMIT).unwrap();
+    if client.status == STARVED && may_starve {
+        // rxe's 68 ms timeout cannot be set from its command line; a machine that is given too little of a busy processor
+        // sends a long message again and again. Said, and played once more: a second time is a failure.
+        eprintln!("{theirs} starved in the machine; once more");
+        drop(server);
+        return both_roles(lab, port + 1000, program, transport, arguments, false);
+    }
+    assert!(client.status == 0 && good(&client.text), "{client:?}");
     server.end().succeeded();
     eprintln!("{program} {} as server and as client", arguments.join(" "));
 }
@@ -44,7 +54,7 @@ fn matrix(interface_mtu: u16, path_mtu: &str) {
     let lab = Lab::start(&LabOptions { mtu: interface_mtu, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
     let mut ports = 18600..;
     let mut play = |program, transport, arguments: &[&str]| {
-        both_roles(&lab, ports.next().unwrap(), program, transport, arguments);
+        both_roles(&lab, ports.next().unwrap(), program, transport, arguments, true);
     };
     for gid in gids() {
         for (size, iterations) in [("1", "50"), ("4096", "50"), ("1048576", "4")] {

@@ -62,6 +62,14 @@ pub fn wait_for_listener(namespace: &Netns, port: u16) {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended, or nobody waits for it any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Running {
     /// Waits for its end.
     pub fn end(mut self) -> Ended {
@@ -79,7 +87,7 @@ impl Running {
             }
         };
         let (stdout, stderr) = self.texts();
-        Ended { line: self.line, status, stdout, stderr }
+        Ended { line: std::mem::take(&mut self.line), status, stdout, stderr }
     }
 
     fn texts(&mut self) -> (String, String) {
