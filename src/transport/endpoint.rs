@@ -31,6 +31,8 @@ pub struct Endpoint {
     turn_packets: u32,
     identification: u16,
     next_pd: u32,
+    /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
+    is_forked: bool,
 }
 
 /// A queue pair and what it counts.
@@ -93,6 +95,9 @@ pub enum CreateError {
     /// The shared receive queue does not exist.
     #[error(transparent)]
     Srq(#[from] SrqError),
+    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    Forked,
 }
 
 /// There is no such queue pair.
@@ -116,7 +121,14 @@ impl Endpoint {
             turn_packets: 0,
             identification,
             next_pd: 1,
+            is_forked: false,
         }
+    }
+
+    /// What a process that was made by fork(2) has instead of its parent's endpoint: it has nothing, and refuses to make
+    /// anything.
+    pub fn forked() -> Endpoint {
+        Endpoint { is_forked: true, ..Endpoint::new([0; 32]) }
     }
 
     /// The registered memory.
@@ -156,6 +168,9 @@ impl Endpoint {
     /// # Errors
     /// [`CreateError`].
     pub fn create_queue_pair(&mut self, init: QueuePairInit) -> Result<Qpn, CreateError> {
+        if self.is_forked {
+            return Err(CreateError::Forked);
+        }
         let Capabilities { max_send_requests, max_receive_requests } = init.capabilities;
         let receive = if init.srq.is_some() { 1 } else { max_receive_requests };
         for capacity in [max_send_requests, receive] {
@@ -189,6 +204,7 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError::Size`].
     pub fn create_srq(&mut self, pd: Pd, capacity: usize) -> Result<Srq, SrqError> {
+        self.check_not_forked()?;
         self.shared.create(pd, capacity)
     }
 
@@ -205,6 +221,7 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError`]; nothing was posted then.
     pub fn post_srq_receive(&mut self, srq: Srq, request: ReceiveRequest) -> Result<(), SrqError> {
+        self.check_not_forked()?;
         self.shared.post(srq, request)
     }
 
@@ -213,6 +230,7 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError`].
     pub fn arm_srq(&mut self, srq: Srq, limit: usize) -> Result<(), SrqError> {
+        self.check_not_forked()?;
         self.shared.arm(srq, limit)
     }
 
@@ -221,7 +239,12 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError::NoSuchSrq`].
     pub fn query_srq(&mut self, srq: Srq) -> Result<(usize, usize), SrqError> {
+        self.check_not_forked()?;
         self.shared.query(srq)
+    }
+
+    fn check_not_forked(&self) -> Result<(), SrqError> {
+        if self.is_forked { Err(SrqError::Forked) } else { Ok(()) }
     }
 
     /// A queue pair, to look at.
@@ -250,7 +273,8 @@ impl Endpoint {
     /// # Errors
     /// [`ModifyError`]; nothing was changed then.
     pub fn modify(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        self.with(now, qpn, |qp, cx| qp.modify(attributes, cx)).unwrap_or(Err(ModifyError::NoSuchQueuePair(qpn)))
+        let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
+        self.with(now, qpn, |qp, cx| qp.modify(attributes, cx)).unwrap_or(Err(missing))
     }
 
     /// Posts a send request.
@@ -258,7 +282,8 @@ impl Endpoint {
     /// # Errors
     /// [`PostError`]; nothing was posted then.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
-        self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(PostError::NoSuchQueuePair(qpn)))
+        let missing = self.missing(qpn);
+        self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(missing))
     }
 
     /// Posts a receive request.
@@ -266,7 +291,12 @@ impl Endpoint {
     /// # Errors
     /// [`PostError`]; nothing was posted then.
     pub fn post_receive(&mut self, now: Instant, qpn: Qpn, request: ReceiveRequest) -> Result<(), PostError> {
-        self.with(now, qpn, |qp, cx| qp.post_receive(request, cx)).unwrap_or(Err(PostError::NoSuchQueuePair(qpn)))
+        let missing = self.missing(qpn);
+        self.with(now, qpn, |qp, cx| qp.post_receive(request, cx)).unwrap_or(Err(missing))
+    }
+
+    fn missing(&self, qpn: Qpn) -> PostError {
+        if self.is_forked { PostError::Forked } else { PostError::NoSuchQueuePair(qpn) }
     }
 
     /// Takes a received Ethernet frame. Whatever is wrong with it is counted, and at the most answered.
@@ -379,6 +409,11 @@ impl Endpoint {
             self.queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.owes_only_an_acknowledge())
         };
         (1..=LOOK_AT).contains(&self.ready.len()) && self.ready.iter().all(plain)
+    }
+
+    /// Whether there is an event that nobody has taken yet.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// The oldest event that nobody has taken yet.
