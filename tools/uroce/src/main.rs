@@ -2,6 +2,7 @@
 //!
 //! Results go to stdout, progress and errors to stderr. Exit status: 0 success, 1 failure, 2 usage.
 
+mod choices;
 mod decode;
 mod device_arguments;
 mod devices;
@@ -9,6 +10,7 @@ mod pingpong;
 mod replay;
 mod report;
 mod sim;
+mod tcp;
 
 use std::process::ExitCode;
 
