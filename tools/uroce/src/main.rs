@@ -6,6 +6,7 @@ mod choices;
 mod decode;
 mod device_arguments;
 mod devices;
+mod perf;
 mod pingpong;
 mod replay;
 mod report;
@@ -28,6 +29,7 @@ struct Arguments {
 enum Command {
     Decode(decode::Arguments),
     Devices(devices::Arguments),
+    Perf(perf::Arguments),
     Pingpong(pingpong::Arguments),
     Replay(replay::Arguments),
     Sim(sim::Arguments),
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Perf(arguments) => perf::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
