@@ -31,9 +31,15 @@ impl Game {
     }
 
     /// 2 to 2^23 bytes.
-    fn all_sizes(test: &'static str) -> Game {
+    fn all_sizes(test: &'static str, more: &[&'static str]) -> Game {
         let sizes = (1..=23).map(|power| 1 << power).collect();
-        Game { test, flags: vec!["-a", "-n", "5"], sizes, iterations: Some(5) }
+        Game { test, flags: [&["-a", "-n", "5"], more].concat(), sizes, iterations: Some(5) }
+    }
+
+    /// 2 to 4096 bytes, the path MTU.
+    fn all_datagrams(test: &'static str) -> Game {
+        let sizes = (1..=12).map(|power| 1 << power).collect();
+        Game { sizes, ..Game::all_sizes(test, &["-c", "UD"]) }
     }
 
     /// Two seconds, of which perftest counts all and we the middle one.
@@ -135,7 +141,7 @@ fn both_roles(lab: &Lab, port: u16, game: &Game) {
 fn some_games() -> Vec<Game> {
     vec![
         Game::new("send-bw", "65536", "20", &[]),
-        Game::all_sizes("send-lat"),
+        Game::new("send-lat", "1024", "20", &["-c", "UD"]),
         Game::new("write-bw", "4096", "20", &["-b", "-q", "2"]).on_queue_pairs(2),
         Game::new("write-lat", "2", "20", &[]),
         Game::new("read-bw", "65536", "20", &[]),
@@ -152,7 +158,7 @@ fn all_games() -> Vec<Game> {
         for size in ["2", "4096", "65536"] {
             games.push(Game::new(test, size, "20", &[]));
         }
-        games.push(Game::all_sizes(test));
+        games.push(Game::all_sizes(test, &[]));
     }
     games.push(Game::new("atomic-lat", "8", "20", &[]));
     for test in ["send-bw", "write-bw", "read-bw", "atomic-bw"] {
@@ -160,6 +166,12 @@ fn all_games() -> Vec<Game> {
         games.push(Game::new(test, size, "20", &[]));
         games.push(Game::new(test, size, "20", &["-q", "2"]).on_queue_pairs(2));
         games.push(Game::new(test, size, "20", &["-b", "-q", "2"]).on_queue_pairs(2));
+    }
+    for test in ["send-bw", "write-bw", "read-bw"] {
+        games.push(Game::all_sizes(test, &["-b"]));
+    }
+    for test in ["send-bw", "send-lat"] {
+        games.push(Game::all_datagrams(test));
     }
     games.push(Game::new("send-bw", "1024", "20", &["-c", "UD"]));
     games.push(Game::new("send-bw", "1024", "20", &["-c", "UD", "-b"]));
@@ -188,9 +200,6 @@ const FULL: &str = "UROCE_FULL";
 fn perftest_in_both_roles() {
     let lab = Lab::start(&LabOptions { mtu: 4500, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
     let games = if std::env::var_os(FULL).is_some() { all_games() } else { some_games() };
-    let only = std::env::var("ONLY").unwrap_or_default();
-    let games: Vec<_> =
-        games.into_iter().filter(|g| format!("{} {}", g.test, g.flags.join(" ")).contains(&only)).collect();
     // A new port each time, since the one before may still be in TIME_WAIT.
     for (port, game) in (18700..).zip(&games) {
         both_roles(&lab, port, game);
