@@ -290,7 +290,8 @@ impl QueuePair {
         self.state = to;
         match to {
             State::Reset => self.reset(),
-            State::Error => self.flush(cx),
+            // Whoever is in error already has flushed, and told so.
+            State::Error if from != State::Error => self.flush(cx),
             State::SendQueueDrained => self.check_drained(cx),
             _ => {}
         }

@@ -217,6 +217,8 @@ impl Requester {
         }
         self.cursor = Cursor::default();
         self.reads_in_flight = 0;
+        // Nothing is in flight or half sent: what is posted next starts here, should the queue pair leave SQE.
+        (self.unacknowledged, self.sent) = (self.posted, self.posted);
         (self.retransmit_at, self.rnr_until) = (None, None);
     }
 
