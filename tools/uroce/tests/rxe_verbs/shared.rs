@@ -1,6 +1,6 @@
 //! Several connections whose receives come from one shared queue.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rxe_rig::agent::{Cq, Srq};
 use rxe_rig::pattern;
@@ -245,8 +245,11 @@ impl<'a> Sharing<'a> {
         let name = if self.receiver() == Side::Us { "send_rnr_err" } else { "rcvd_rnr_err" };
         let before = self.bench.counter(name);
         let numbers: Vec<_> = (0..CONNECTIONS).map(|connection| self.send(connection)).collect();
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(self.bench.counter(name) - before >= CONNECTIONS as u64, "each was told at least once");
+        let start = Instant::now();
+        while self.bench.counter(name) - before < CONNECTIONS as u64 {
+            assert!(start.elapsed() < LIMIT, "not each was told");
+            std::thread::yield_now();
+        }
         self.post_receives(CONNECTIONS as u64);
         assert!(self.senders_done(CONNECTIONS).iter().all(|done| done.status == 0));
         for done in self.received(CONNECTIONS) {
