@@ -1,13 +1,16 @@
 //! Every attribute of a queue pair in every transition, values out of range, operations, flags and rights: what rxe takes
 //! and refuses, beside what we do. Where both differ, the difference is named here, and in docs/INTEROP.md.
 
+use std::time::Duration;
+
 use rxe_rig::agent::{Operation, Qp, QpOptions, Send, Transport};
 use uroce::verbs::{
-    Access, Attributes, Capabilities, Data, Key, PathMtu, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions,
-    ReceiveRequest, Remote, RnrTimer, SendOperation, SendRequest, Service, State, Status, WindowBinding, WindowKind,
+    Access, Attributes, Capabilities, Data, Event, Key, PathMtu, Psn, QKey, QpAttributes, Qpn, QueuePair,
+    QueuePairOptions, ReceiveRequest, Remote, RnrTimer, SendOperation, SendRequest, Service, State, Status,
+    WindowBinding, WindowKind,
 };
 
-use crate::bench::{Bench, RESULT, Request, SOURCE, Side, TARGET};
+use crate::bench::{Bench, LIMIT, RESULT, Request, SOURCE, Side, TARGET};
 use crate::connection::Setup;
 
 const STATES: [(State, &str); 6] = [
@@ -320,6 +323,23 @@ pub fn out_of_range(bench: &mut Bench) {
     assert_eq!(wrong, [""; 0]);
 }
 
+/// An idle send queue is drained at once: we tell it when asked to, rxe always.
+pub fn drained(bench: &mut Bench) {
+    /// `IBV_EVENT_SQ_DRAINED`.
+    const DRAINED: u32 = 5;
+    while bench.context().poll_event().is_some() {}
+    while bench.agent.async_event(Duration::ZERO).unwrap().is_some() {}
+    let mut twins = Twins::new(bench, SERVICES[0]);
+    for names in [&[][..], &["EN_SQD_ASYNC_NOTIFY"]] {
+        twins.renew(State::ReadyToSend);
+        assert_eq!(twins.modify(State::ReadyToSend, Some(State::SendQueueDrained), names), (true, true));
+        let ours = twins.bench.context().poll_event();
+        assert_eq!(ours, (!names.is_empty()).then(|| Event::SendQueueDrained(twins.qp.qpn())), "{names:?}");
+        let theirs = twins.bench.agent.async_event(LIMIT).unwrap();
+        assert_eq!(theirs.map(|(number, _)| number), Some(DRAINED), "{names:?}");
+    }
+}
+
 /// What a queue pair in RTS says of itself: at both ends what it was set to.
 pub fn query(bench: &mut Bench) {
     let mut twins = Twins::new(bench, SERVICES[0]);
@@ -618,6 +638,7 @@ pub fn all(bench: &mut Bench) {
     rights(bench);
     in_every_transition(bench);
     out_of_range(bench);
+    drained(bench);
     query(bench);
     operations(bench);
     local_faults(bench);

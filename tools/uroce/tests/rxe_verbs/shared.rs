@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rxe_rig::agent::{Cq, Srq};
 use rxe_rig::pattern;
-use uroce::verbs::{CompletionQueue, Event, PathMtu, ReceiveRequest, SharedReceiveQueue};
+use uroce::verbs::{CompletionQueue, Event, PathMtu, QpAttributes, ReceiveRequest, SharedReceiveQueue, State};
 
 use crate::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
 use crate::connection::{Connection, Queues, Setup};
@@ -31,6 +31,7 @@ pub fn all(bench: &mut Bench, mtu: PathMtu) {
         shared.singly();
         shared.at_once();
         shared.empty();
+        shared.last();
         shared.destroy();
         bench.say(&format!("{CONNECTIONS} connections by {sender:?} shared a receive queue"));
     }
@@ -255,6 +256,23 @@ impl<'a> Sharing<'a> {
         for done in self.received(CONNECTIONS) {
             let connection = (0..CONNECTIONS).find(|&c| self.qpn(c) == done.qpn).expect("one of them");
             self.check(&done, connection, numbers[connection]);
+        }
+    }
+
+    /// A queue pair in error takes no more: we tell it (IBTA 11.6.3.2), rxe does not.
+    fn last(&mut self) {
+        match self.receiver() {
+            Side::Us => {
+                let qp = &self.connections[0].qp;
+                qp.modify(&QpAttributes { state: Some(State::Error), ..Default::default() }).unwrap();
+                let event = self.bench.context().wait_event(LIMIT).unwrap();
+                assert_eq!(event, Some(Event::LastWqeReached(qp.qpn(), self.ours.number())));
+            }
+            Side::Rxe => {
+                let line = format!("modify {} state=err", self.connections[0].their_qp.handle);
+                self.bench.agent.command(&line).unwrap();
+                assert_eq!(self.bench.agent.async_event(Duration::from_millis(300)).unwrap(), None);
+            }
         }
     }
 
