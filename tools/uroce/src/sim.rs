@@ -126,6 +126,7 @@ fn run_seeds(arguments: &ChaosArguments) -> Summary {
                         let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("of no known kind");
                         Outcome {
                             seed,
+                            service: chaos::Kind::of(seed),
                             packets: 0,
                             tally: Default::default(),
                             violations: vec![format!("panic: {text}")],

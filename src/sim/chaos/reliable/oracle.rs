@@ -5,15 +5,18 @@ use arrayvec::ArrayVec;
 use rustc_hash::FxHashMap;
 
 use crate::memory::Pd;
+use crate::sim::chaos::arena::{Arena, Piece};
+use crate::sim::chaos::header::Header;
+use crate::sim::chaos::layout::Layout;
+use crate::sim::chaos::setting::Weather;
+use crate::sim::chaos::stage::Violations;
+use crate::sim::frame_pool::Condition;
+use crate::sim::network::{NodeId, Observer};
 use crate::time::Instant;
 use crate::transport::{Completion, CompletionKind, CompletionQueue, Endpoint, MAX_SGE, State, Status};
-use crate::wire::{Key, NakCode, Opcode, Psn, Qpn, Syndrome};
+use crate::wire::{Key, NakCode, Opcode, Qpn, Syndrome};
 
-use super::arena::{Arena, Piece};
 use super::flow::{Fault, Flow, Kind, Wr, message_offset};
-use super::frame_pool::Condition;
-use super::network::{NodeId, Observer, bth_offset};
-use super::scenario::Layout;
 
 /// PSNs in flight at the most, towards any peer (see DESIGN: what peers without our extension can bear).
 const WINDOW_PACKETS: u64 = 128;
@@ -85,20 +88,6 @@ impl Connection {
     }
 }
 
-/// How strict the oracle may be, by what the network does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weather {
-    /// Nothing is ever lost, late or twice.
-    Fair,
-    /// Faults so rare that patience of seven retries never ends.
-    Mild,
-    /// Anything.
-    Harsh,
-}
-
-/// Something that the stack did and must not do.
-pub(super) type Violation = String;
-
 /// The models of all connections, and what was found wrong.
 pub(super) struct Oracle {
     pub connections: Vec<Connection>,
@@ -108,33 +97,11 @@ pub(super) struct Oracle {
     /// The completion queues of each node, and whether they are emptied as soon as something is in them.
     pub queues: Vec<Vec<Arc<CompletionQueue>>>,
     pub polls_at_once: bool,
-    pub violations: Vec<Violation>,
+    pub violations: Violations,
     /// Connections on which a completion was unsuccessful since the program last asked.
     pub failed: Vec<usize>,
     /// Sides with completions since the program last asked.
     pub moved: Vec<(usize, usize)>,
-}
-
-/// What the fixed part of a packet says.
-struct Header {
-    opcode: Opcode,
-    qpn: Qpn,
-    psn: Psn,
-    acknowledge_requested: bool,
-    /// The first word behind the BTH: the AETH, in answers that have one.
-    word: [u8; 4],
-}
-
-fn header(frame: &[u8]) -> Header {
-    let bth = &frame[bth_offset(frame)..];
-    let three = |at: usize| u32::from_be_bytes([0, bth[at], bth[at + 1], bth[at + 2]]);
-    Header {
-        opcode: Opcode(bth[0]),
-        qpn: Qpn::new(three(5)),
-        psn: Psn::new(three(9)),
-        acknowledge_requested: bth[8] & 0x80 != 0,
-        word: [bth[12], bth[13], bth[14], bth[15]],
-    }
 }
 
 impl Oracle {
@@ -145,19 +112,14 @@ impl Oracle {
             weather,
             queues: Vec::new(),
             polls_at_once,
-            violations: Vec::new(),
+            violations: Violations::default(),
             failed: Vec::new(),
             moved: Vec::new(),
         }
     }
 
-    /// Violations beyond this many say nothing new.
-    const MAX_VIOLATIONS: usize = 5;
-
     pub fn violation(&mut self, now: Instant, text: String) {
-        if self.violations.len() < Self::MAX_VIOLATIONS {
-            self.violations.push(format!("{} ns: {text}", now.as_ns()));
-        }
+        self.violations.push(now, text);
     }
 
     fn violation_at(&mut self, now: Instant, c: usize, s: usize, text: impl AsRef<str>) {
@@ -222,10 +184,10 @@ impl Oracle {
             let text = format!("answers packet {psn} although only those before {} have arrived", flow.arrived);
             return self.violation_at(now, c, r, text);
         }
-        let msn = u64::from(u32::from_be_bytes([0, header.word[1], header.word[2], header.word[3]]));
+        let msn = u64::from(u32::from_be_bytes([0, header.words[0][1], header.words[0][2], header.words[0][3]]));
         let has_aeth = header.opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
         let (executed, msns) = match header.opcode {
-            Opcode::RC_ACKNOWLEDGE => match Syndrome::from_byte(header.word[0]) {
+            Opcode::RC_ACKNOWLEDGE => match Syndrome::from_byte(header.words[0][0]) {
                 Syndrome::Ack { .. } => {
                     let done = flow.messages_before(psn + 1);
                     // An acknowledge may stop short of a READ or atomic that is done.
@@ -713,7 +675,7 @@ impl Oracle {
 }
 
 fn is_positive(header: &Header) -> bool {
-    header.opcode != Opcode::RC_ACKNOWLEDGE || matches!(Syndrome::from_byte(header.word[0]), Syndrome::Ack { .. })
+    header.opcode != Opcode::RC_ACKNOWLEDGE || matches!(Syndrome::from_byte(header.words[0][0]), Syndrome::Ack { .. })
 }
 
 /// What a READ or atomic may bring at an offset of the requester's arena: what was due, or for a READ what a later
@@ -771,7 +733,7 @@ fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> 
 
 impl Observer for Oracle {
     fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
-        let header = header(frame);
+        let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(to.0, header.qpn.value())) else { return };
         let sender = 1 - receiver;
         if self.connections[c].sides[sender].node != node {
@@ -807,7 +769,7 @@ impl Observer for Oracle {
         if condition != Condition::Intact {
             return;
         }
-        let header = header(frame);
+        let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
         if header.opcode.is_response() {
             self.answer_arrives(now, c, receiver, &header);
@@ -821,7 +783,7 @@ impl Observer for Oracle {
             self.poll(now, node);
         }
         let Some(frame) = frame else { return };
-        let header = header(frame);
+        let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
         if !header.opcode.is_response() {
             self.poll_flag(now, c, 1 - receiver);
@@ -880,7 +842,7 @@ impl Oracle {
         let flow = &mut self.connections[c].flows[s];
         let Some(psn) = flow.count(header.psn, flow.known).filter(|psn| *psn < flow.sent) else { return };
         let syndrome = match header.opcode {
-            Opcode::RC_ACKNOWLEDGE => Syndrome::from_byte(header.word[0]),
+            Opcode::RC_ACKNOWLEDGE => Syndrome::from_byte(header.words[0][0]),
             _ => Syndrome::ACK,
         };
         let positive = matches!(syndrome, Syndrome::Ack { .. });

@@ -2,12 +2,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use arrayvec::ArrayVec;
 
+use crate::sim::chaos::arena::Piece;
+use crate::sim::pattern;
 use crate::time::Instant;
 use crate::transport::{CompletionKind, MAX_SGE, Status};
 use crate::wire::Psn;
-
-use super::arena::Piece;
-use super::pattern;
 
 /// What a work request does at the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
