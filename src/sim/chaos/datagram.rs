@@ -407,6 +407,10 @@ impl stage::World for World {
         self.post(network, token as usize);
     }
 
+    fn poll_all(&mut self, now: Instant) {
+        (0..self.setting.nodes).for_each(|node| self.poll(now, NodeId(node), None));
+    }
+
     fn rest(&mut self, network: &mut Network) {
         let now = network.now();
         for index in 0..self.stations.len() {

@@ -518,6 +518,10 @@ impl stage::World for World {
         }
     }
 
+    fn poll_all(&mut self, now: Instant) {
+        (0..self.setting.nodes).for_each(|node| self.poll(now, NodeId(node)));
+    }
+
     fn rest(&mut self, network: &mut Network) {
         let now = network.now();
         (0..self.setting.nodes).for_each(|node| self.poll(now, NodeId(node)));

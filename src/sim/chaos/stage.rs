@@ -40,6 +40,12 @@ pub(super) struct Cues {
     pub wakes: Vec<(Instant, u64)>,
 }
 
+impl Cues {
+    fn is_empty(&self) -> bool {
+        self.posted.is_empty() && self.wakes.is_empty()
+    }
+}
+
 /// Programs, and the oracle that looks on.
 pub(super) trait World: Observer {
     /// Everything is connected.
@@ -47,6 +53,9 @@ pub(super) trait World: Observer {
 
     /// A program's time has come.
     fn woken(&mut self, network: &mut Network, token: u64);
+
+    /// The programs take all completions.
+    fn poll_all(&mut self, now: Instant);
 
     /// Nothing is left to happen: everything must be done.
     fn rest(&mut self, network: &mut Network);
@@ -74,6 +83,11 @@ pub(super) fn play<W: World>(
         let Cues { posted, wakes } = std::mem::take(watch.oracle.cues());
         wakes.into_iter().for_each(|(at, token)| network.wake_at(at, token));
         posted.into_iter().for_each(|node| network.kick(node, &mut watch));
+        // What completes by being sent.
+        watch.oracle.poll_all(network.now());
+        if !watch.oracle.cues().is_empty() {
+            continue;
+        }
         let Some(step) = network.step(&mut watch) else { break };
         if let Step::Woken(token) = step {
             watch.oracle.woken(&mut network, token);

@@ -485,6 +485,10 @@ impl stage::World for World {
         self.post(network, (token >> 1) as usize, (token & 1) as usize);
     }
 
+    fn poll_all(&mut self, now: Instant) {
+        (0..self.setting.nodes).for_each(|node| self.poll(now, NodeId(node)));
+    }
+
     fn rest(&mut self, network: &mut Network) {
         let now = network.now();
         for node in 0..self.setting.nodes {
