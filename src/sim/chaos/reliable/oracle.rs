@@ -186,20 +186,20 @@ impl Oracle {
         }
         let msn = u64::from(u32::from_be_bytes([0, header.words[0][1], header.words[0][2], header.words[0][3]]));
         let has_aeth = header.opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
-        let now = flow.messages_before(flow.arrived);
+        let msn_now = flow.messages_before(flow.arrived);
         let is_repeat = flow.find(psn).is_some_and(|wr| wr.asked_again);
         let (executed, msns) = match header.opcode {
             Opcode::RC_ACKNOWLEDGE => match Syndrome::from_byte(header.words[0][0]) {
                 Syndrome::Ack { .. } => {
                     let done = flow.messages_before(psn + 1);
                     // An acknowledge may stop short of a READ or atomic that is done.
-                    (done, done.map(|done| (done, now.unwrap_or(done))))
+                    (done, done.map(|done| (done, msn_now.unwrap_or(done))))
                 }
                 syndrome => {
                     let done = flow.messages_before(psn);
                     self.nak_sent(now, c, s, psn, syndrome);
                     // A READ that is being answered again may find its region gone.
-                    let again = now.filter(|_| is_repeat).unwrap_or_default();
+                    let again = msn_now.filter(|_| is_repeat).unwrap_or_default();
                     (done, done.map(|done| (done, again.max(done + 1))))
                 }
             },
@@ -210,7 +210,7 @@ impl Oracle {
                     return self.violation_at(now, c, r, text);
                 }
                 // Answers given again have the MSN of now.
-                let latest = now.filter(|_| is_repeat).unwrap_or(wr.index + 1);
+                let latest = msn_now.filter(|_| is_repeat).unwrap_or(wr.index + 1);
                 (Some(wr.index + 1), Some((wr.index + 1, latest)))
             }
         };
