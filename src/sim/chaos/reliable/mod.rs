@@ -1,5 +1,6 @@
 //! Reliable connections: every operation, whatever may go wrong, and all that programs do to their connections.
 
+mod completions;
 mod flow;
 mod oracle;
 mod plan;
