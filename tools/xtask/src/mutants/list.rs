@@ -255,7 +255,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "read-complete-before-its-last-answer",
         file: REQUESTER,
         old: "self.request.operation.is_read_or_atomic() && self.received < self.packets",
-        new: "self.request.operation.is_read_or_atomic() && self.received + (self.packets > 1) as u32 < self.packets",
+        new: "self.request.operation.is_read_or_atomic() && self.received + u32::from(self.packets > 1) < self.packets",
     },
     Mutant {
         name: "read-asked-again-from-its-beginning",
