@@ -114,12 +114,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "        if ahead > 1 {\n",
     },
     Mutant {
-        name: "read-answered-from-its-beginning",
-        file: RESPONDER,
-        old: "let index = psn.since(saved.first_psn) as u32;",
-        new: "let index = 0 * psn.since(saved.first_psn) as u32;",
-    },
-    Mutant {
         name: "rnr-consumes-a-receive-request",
         file: INBOUND,
         old: "            let request = self.take(cx).ok_or(Refusal::NotReady)?;\n",
