@@ -4,9 +4,10 @@ mod common;
 
 use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
 use uroce::frame::FrameBytes;
+use uroce::memory::{Access, WindowBinding, WindowKind};
 use uroce::time::Duration;
-use uroce::transport::SendOperation;
-use uroce::wire::{Aeth, AtomicEth, Extension, Msn, Opcode, Psn, Reth, RnrTimer, Syndrome};
+use uroce::transport::{Data, SendOperation, SendRequest, State, Status};
+use uroce::wire::{Aeth, AtomicEth, Extension, Key, Msn, NakCode, Opcode, Psn, Reth, RnrTimer, Syndrome};
 
 fn psn(index: u32) -> Psn {
     FIRST_PSN.plus(index)
@@ -154,4 +155,44 @@ fn timers_that_were_overtaken_do_not_pile_up() {
         wakes += 1;
     }
     assert!(wakes <= 4 + 64, "{wakes} timers are left");
+}
+
+/// Found by the simulator: binding a window once more, after a NAK for what was before it, failed.
+#[test]
+fn a_local_operation_is_not_carried_out_again_after_going_back() {
+    let mut c = Crafted::new();
+    let window = c.endpoint.memory().allocate_window(c.pd, WindowKind::Two);
+    let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
+    let (region, address) = (c.key, c.at(0));
+    let binding = WindowBinding { window, new_key, region, address, len: 100, access: Access::REMOTE_WRITE };
+    c.post_send(1, SendOperation::Send, 0, 8);
+    for (wr_id, operation) in [(2, SendOperation::BindWindow(binding)), (3, SendOperation::LocalInvalidate(new_key))] {
+        c.endpoint.post_send(c.now, c.qpn, SendRequest::new(wr_id, operation, Data::EMPTY)).unwrap();
+    }
+    let sent = c.answers();
+    assert_eq!(sent.len(), 1, "the SEND; the window is bound, and is invalidated only after the SEND");
+    let aeth = |syndrome| Extension::Aeth(Aeth::new(syndrome, Msn::new(0)));
+    let nak = aeth(Syndrome::Nak(NakCode::PsnSequenceError));
+    assert_eq!(c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), nak, &[]), sent, "it is sent again");
+    assert_eq!(c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), aeth(Syndrome::ACK), &[]), []);
+    let done: Vec<_> = std::iter::from_fn(|| c.completion()).map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(done, [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
+    assert_eq!(c.state(), State::ReadyToSend);
+}
+
+/// Found by the simulator: what the receiver was not ready for arrives after all, as a copy that the network held back, and
+/// is acknowledged; what follows waited for the time of the RNR NAK nevertheless.
+#[test]
+fn a_wait_for_the_receiver_does_not_outlive_its_cause() {
+    let mut c = Crafted::new();
+    c.post_send(1, SendOperation::Send, 0, 8);
+    let sent = c.answers();
+    let aeth = |syndrome| Extension::Aeth(Aeth::new(syndrome, Msn::new(0)));
+    let rnr = aeth(Syndrome::RnrNak(RnrTimer::new(31)));
+    assert_eq!(c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), rnr, &[]), [], "it waits half a second");
+    c.post_send(2, SendOperation::Send, 0, 8);
+    assert_eq!(c.answers(), []);
+    let next = c.send(c.bth(Opcode::RC_ACKNOWLEDGE, psn(0)), aeth(Syndrome::ACK), &[]);
+    assert_eq!(c.completion().map(|done| (done.wr_id, done.status)), Some((1, Status::Success)));
+    assert_eq!((sent[0].psn, next.len(), next[0].psn), (psn(0), 1, psn(1)), "at once");
 }

@@ -2,20 +2,16 @@
 //! holds a model of every buffer, work request and frame.
 //!
 //! There is no clock, no thread and no randomness but the seed's: the same seed gives the same trace, byte for byte.
-//! A [`Network`] carries frames between [`Node`]s; whoever drives it with [`Network::step`] is the program. [`Pair`] is
-//! the smallest such program, for tests; [`chaos`] runs random programs over random networks and checks all they do.
+//! A [`Network`] carries frames between [`Node`]s; whoever drives it with [`Network::step`] is the program. [`chaos`]
+//! runs random programs over random networks and checks all they do.
 
-mod arena;
 pub mod chaos;
-mod flow;
 mod frame_pool;
 mod link;
 mod network;
 mod node;
-mod oracle;
 mod pattern;
 mod random;
-mod scenario;
 mod switch;
 
 pub use frame_pool::Condition;

@@ -77,6 +77,9 @@ impl History {
 /// Frames on their way in one direction, sorted; 0 is none. What finds no room is lost.
 type Pipe = [u8; CAPACITY];
 
+/// By a state of a side and what happens in it: the next state and the frames sent.
+type Outcomes = FxHashMap<(u32, Event), (u32, Rc<[u8]>)>;
+
 /// A state of the whole world.
 #[derive(Clone, Copy)]
 struct World {
@@ -107,9 +110,6 @@ fn insert(pipe: &mut Pipe, frame: u8) {
     }
 }
 
-/// The next state and the frames sent, by state and event.
-type Outcomes = FxHashMap<(u32, Event), (u32, Rc<[u8]>)>;
-
 /// Explores every order of delivery, every loss and every timeout within the limits.
 ///
 /// Three things keep it small: what a network of four frames each way cannot hold is lost; frames that differ only in an
@@ -125,7 +125,7 @@ pub struct Exploration<'a> {
     frame_numbers: HashMap<Vec<u8>, u8>,
     known: [Vec<Known>; 2],
     numbers: [HashMap<String, u32>; 2],
-    /// What became of each state of a side with each event: the next state and the frames sent.
+    /// What became of each state of a side with each event.
     outcomes: [Outcomes; 2],
     /// The ways to the end from each state of the world.
     schedules: FxHashMap<u128, f64>,

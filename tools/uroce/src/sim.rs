@@ -1,5 +1,6 @@
 //! `uroce sim`: the stack over networks in virtual time.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use serde_json::json;
 use uroce::pcap::{Format, Writer};
-use uroce::sim::chaos::{self, Outcome};
+use uroce::sim::chaos::{self, Kind, Outcome};
 
 use crate::Failure;
 
@@ -29,17 +30,17 @@ enum Table {
 /// Random programs over random networks with every fault, everything checked; exit status 1 on any violation.
 #[derive(clap::Args)]
 struct ChaosArguments {
-    /// How many seeds to run.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// How many seeds to run [default: 1000].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Threads; each seed's run is one thread's and the same on any.
     #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
-    /// Stop after so many packets, though seeds may be left.
-    #[arg(long)]
+    /// Stop after so many packets; without --seeds, run as many seeds as that takes.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     packets: Option<u64>,
     /// Stop at the first violation.
     #[arg(long)]
@@ -51,6 +52,9 @@ struct ChaosArguments {
     #[arg(long)]
     capture: Option<PathBuf>,
 }
+
+/// Without `--seeds` and `--packets`: about ten seconds.
+const DEFAULT_SEEDS: u64 = 1000;
 
 fn default_threads() -> u64 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
@@ -64,11 +68,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
     let outcomes = match &arguments.capture {
-        Some(_) if arguments.seeds != 1 => return Err("--capture is for a single seed: add --seeds 1".into()),
+        Some(_) if arguments.seeds != Some(1) => return Err("--capture is for a single seed: add --seeds 1".into()),
         Some(path) => {
             let file: Box<dyn Write> = Box::new(std::fs::File::create(path)?);
             let outcome = chaos::run_captured(arguments.seed, Writer::new(file, Format::of(path))?);
-            Summary { seeds: 1, packets: outcome.packets, failed: Vec::from_iter(failed(outcome)) }
+            let kinds = BTreeMap::from([(outcome.service, (1, outcome.packets))]);
+            Summary { seeds: 1, packets: outcome.packets, kinds, failed: Vec::from_iter(failed(outcome)) }
         }
         None => run_seeds(arguments),
     };
@@ -78,13 +83,25 @@ fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
             .iter()
             .flat_map(|outcome| outcome.violations.iter().map(|text| json!({"seed": outcome.seed, "text": text})))
             .collect();
-        let report = json!({"seeds": outcomes.seeds, "packets": outcomes.packets, "violations": violations});
+        let kind = |(kind, (seeds, packets)): (&Kind, &(u64, u64))| {
+            (name(*kind).to_owned(), json!({"seeds": seeds, "packets": packets}))
+        };
+        let services: serde_json::Map<_, _> = outcomes.kinds.iter().map(kind).collect();
+        let report = json!({
+            "seeds": outcomes.seeds,
+            "packets": outcomes.packets,
+            "services": services,
+            "violations": violations,
+        });
         println!("{report}");
     } else {
         for outcome in &outcomes.failed {
             for text in &outcome.violations {
                 println!("seed {}: {text}", outcome.seed);
             }
+        }
+        for (kind, (seeds, packets)) in &outcomes.kinds {
+            println!("{:3} {seeds} seeds, {packets} packets", name(*kind));
         }
         println!("{} seeds, {} packets, {} with violations", outcomes.seeds, outcomes.packets, outcomes.failed.len());
     }
@@ -94,8 +111,19 @@ fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
 struct Summary {
     seeds: u64,
     packets: u64,
+    /// Seeds and packets of each kind of run.
+    kinds: BTreeMap<Kind, (u64, u64)>,
     /// Those with violations, by seed.
     failed: Vec<Outcome>,
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Reliable => "rc",
+        Kind::Unreliable => "uc",
+        Kind::Datagram => "ud",
+        Kind::SharedReceiveQueue => "srq",
+    }
 }
 
 fn failed(outcome: Outcome) -> Option<Outcome> {
@@ -105,10 +133,12 @@ fn failed(outcome: Outcome) -> Option<Outcome> {
 /// Runs the seeds in several threads.
 #[allow(clippy::disallowed_methods, reason = "progress is told now and then; the runs themselves have no clock")]
 fn run_seeds(arguments: &ChaosArguments) -> Summary {
+    let limit = arguments.seeds.unwrap_or(if arguments.packets.is_some() { u64::MAX } else { DEFAULT_SEEDS });
     let next = AtomicU64::new(0);
     let (seeds, packets) = (AtomicU64::new(0), AtomicU64::new(0));
     let stop = AtomicBool::new(false);
     let failures = Mutex::new(Vec::new());
+    let kinds = Mutex::new(BTreeMap::<Kind, (u64, u64)>::new());
     let began = Instant::now();
     let told = Mutex::new(began);
     let every = Duration::from_secs(if std::io::stderr().is_terminal() { 1 } else { 30 });
@@ -117,7 +147,7 @@ fn run_seeds(arguments: &ChaosArguments) -> Summary {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= arguments.seeds {
+                    if index >= limit {
                         break;
                     }
                     let seed = arguments.seed.wrapping_add(index);
@@ -126,6 +156,7 @@ fn run_seeds(arguments: &ChaosArguments) -> Summary {
                         let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("of no known kind");
                         Outcome {
                             seed,
+                            service: chaos::Kind::of(seed),
                             packets: 0,
                             tally: Default::default(),
                             violations: vec![format!("panic: {text}")],
@@ -133,6 +164,10 @@ fn run_seeds(arguments: &ChaosArguments) -> Summary {
                     });
                     let done = seeds.fetch_add(1, Ordering::Relaxed) + 1;
                     let sum = packets.fetch_add(outcome.packets, Ordering::Relaxed) + outcome.packets;
+                    let mut sums = kinds.lock().expect("no thread panics");
+                    let (seeds_of_kind, packets_of_kind) = sums.entry(outcome.service).or_default();
+                    (*seeds_of_kind, *packets_of_kind) = (*seeds_of_kind + 1, *packets_of_kind + outcome.packets);
+                    drop(sums);
                     if let Some(outcome) = failed(outcome) {
                         eprintln!("seed {}: {}", outcome.seed, outcome.violations[0]);
                         failures.lock().expect("no thread panics").push(outcome);
@@ -145,7 +180,8 @@ fn run_seeds(arguments: &ChaosArguments) -> Summary {
                         && told.elapsed() >= every
                     {
                         *told = Instant::now();
-                        eprintln!("{done} of {} seeds, {sum} packets, {:.0?}", arguments.seeds, began.elapsed());
+                        let of = if limit == u64::MAX { String::new() } else { format!(" of {limit}") };
+                        eprintln!("{done}{of} seeds, {sum} packets, {:.0?}", began.elapsed());
                     }
                 }
             });
@@ -154,5 +190,6 @@ fn run_seeds(arguments: &ChaosArguments) -> Summary {
     let mut failed = failures.into_inner().expect("no thread panics");
     failed.sort_by_key(|outcome| outcome.seed);
     eprintln!("{:.1?}", began.elapsed());
-    Summary { seeds: seeds.into_inner(), packets: packets.into_inner(), failed }
+    let kinds = kinds.into_inner().expect("no thread panics");
+    Summary { seeds: seeds.into_inner(), packets: packets.into_inner(), kinds, failed }
 }

@@ -18,7 +18,8 @@ usage: cargo xtask COMMAND
   demo                  two peers over AF_XDP in two namespaces, captured and verified
   test [--full]         what CI runs; --full: every matrix
   bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
-  mutants [NAME…]       wrong versions of the transport, each of which the simulator must find wrong
+  mutants [--seeds N] [--json] [NAME…]
+                        wrong versions of the transport, each of which the simulator must find wrong (1000 seeds)
   lab                   two namespaces and a cable to try things in
   rxe build             build the kernel rxe machine's image
   rxe up [--n N] [--mtu M] [--memory MIB] [--share DIR] [--no-rxe]

@@ -6,6 +6,10 @@ const RESPONDER: &str = "src/transport/responder.rs";
 const INBOUND: &str = "src/transport/inbound.rs";
 const ENDPOINT: &str = "src/transport/endpoint.rs";
 const WORK: &str = "src/transport/work.rs";
+const UNRELIABLE: &str = "src/transport/unreliable.rs";
+const DATAGRAM: &str = "src/transport/datagram.rs";
+const RECEIVE_QUEUE: &str = "src/transport/receive_queue.rs";
+const QUEUE_PAIR: &str = "src/transport/queue_pair.rs";
 const TABLE: &str = "src/memory/table.rs";
 const PSN: &str = "src/wire/psn.rs";
 
@@ -108,12 +112,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: RESPONDER,
         old: "        if ahead > 0 {\n",
         new: "        if ahead > 1 {\n",
-    },
-    Mutant {
-        name: "read-answered-from-its-beginning",
-        file: RESPONDER,
-        old: "let index = psn.since(saved.first_psn) as u32;",
-        new: "let index = 0 * psn.since(saved.first_psn) as u32;",
     },
     Mutant {
         name: "rnr-consumes-a-receive-request",
@@ -251,7 +249,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "read-complete-before-its-last-answer",
         file: REQUESTER,
         old: "self.request.operation.is_read_or_atomic() && self.received < self.packets",
-        new: "self.request.operation.is_read_or_atomic() && self.received + (self.packets > 1) as u32 < self.packets",
+        new: "self.request.operation.is_read_or_atomic() && self.received + u32::from(self.packets > 1) < self.packets",
     },
     Mutant {
         name: "read-asked-again-from-its-beginning",
@@ -324,5 +322,95 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: ENDPOINT,
         old: "if !PKey::DEFAULT.matches(bth.p_key()) {",
         new: "if false {",
+    },
+    Mutant {
+        name: "uc-goes-on-after-a-gap",
+        file: UNRELIABLE,
+        old: "if !in_sequence || self.dropping {",
+        new: "if self.dropping {",
+    },
+    Mutant {
+        name: "uc-drops-the-message-after-a-gap",
+        file: UNRELIABLE,
+        old: "self.dropping = !position.starts();",
+        new: "self.dropping = true;",
+    },
+    Mutant {
+        name: "uc-request-lost-with-its-message",
+        file: INBOUND,
+        old: "        if let Some(Incoming::Send { request, .. }) = self.message.take() {\n            self.put_back(request);\n        }",
+        new: "        self.message = None;",
+    },
+    Mutant {
+        name: "uc-acknowledged-like-rc",
+        file: REQUESTER,
+        old: "        if self.service != Service::Rc {\n                        self.progress",
+        new: "        if self.service == Service::Ud {\n                        self.progress",
+    },
+    Mutant {
+        name: "ud-key-not-checked",
+        file: DATAGRAM,
+        old: "if deth.q_key() != self.q_key {",
+        new: "if false {",
+    },
+    Mutant {
+        name: "ud-privileged-key-sent-as-it-is",
+        file: REQUESTER,
+        old: "if destination.q_key.0 >> 31 == 1 {",
+        new: "if false {",
+    },
+    Mutant {
+        name: "ud-without-routing-header",
+        file: DATAGRAM,
+        old: "IpHeader::V4(ip) => header[20..].copy_from_slice(&ip.slice()[..20]),",
+        new: "IpHeader::V4(ip) => header[..20].copy_from_slice(&ip.slice()[..20]),",
+    },
+    Mutant {
+        name: "ud-header-not-counted",
+        file: DATAGRAM,
+        old: "Completion::receive(request.wr_id, identity.qpn, len)",
+        new: "Completion::receive(request.wr_id, identity.qpn, len - GRH_BYTES)",
+    },
+    Mutant {
+        name: "ud-request-lost-with-a-long-datagram",
+        file: DATAGRAM,
+        old: "            self.inbound.put_back(request);\n",
+        new: "",
+    },
+    Mutant {
+        name: "ud-immediate-lost",
+        file: DATAGRAM,
+        old: "immediate: packet.imm_dt().map(|imm| imm.data()),",
+        new: "immediate: None,",
+    },
+    Mutant {
+        name: "srq-limit-comes-again",
+        file: RECEIVE_QUEUE,
+        old: "            queue.limit = 0;\n",
+        new: "",
+    },
+    Mutant {
+        name: "srq-limit-off-by-one",
+        file: RECEIVE_QUEUE,
+        old: "queue.requests.len() < queue.limit;",
+        new: "queue.requests.len() <= queue.limit;",
+    },
+    Mutant {
+        name: "srq-used-from-the-end",
+        file: RECEIVE_QUEUE,
+        old: "let request = queue.requests.pop_front();",
+        new: "let request = queue.requests.pop_back();",
+    },
+    Mutant {
+        name: "srq-empty-too-early",
+        file: RECEIVE_QUEUE,
+        old: "let request = queue.requests.pop_front();",
+        new: "if queue.requests.len() == 1 {\n            return (None, None);\n        }\n        let request = queue.requests.pop_front();",
+    },
+    Mutant {
+        name: "srq-without-last-event",
+        file: QUEUE_PAIR,
+        old: "            push_event(cx, Event::LastWqeReached(self.identity.qpn, srq));\n",
+        new: "            let _ = srq;\n",
     },
 ];

@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::{Failure, Outcome};
 use list::MUTANTS;
 
-/// Seeds within which each must be found.
+/// Seeds within which each must be found, unless `--seeds` says otherwise.
 const SEEDS: u64 = 1000;
 
 /// A wrong version of the code.
@@ -26,39 +26,97 @@ pub(super) struct Mutant {
     pub new: &'static str,
 }
 
+/// What became of a mutant.
+enum Verdict {
+    /// The first seed with a violation, and what it was.
+    Caught(u64, String),
+    Survived,
+    /// It does not apply, does not build, or the run broke off.
+    Broken(String),
+}
+
+struct Report {
+    name: &'static str,
+    verdict: Verdict,
+    seconds: f64,
+}
+
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
-    if let Some(option) = arguments.iter().find(|word| word.starts_with('-')) {
-        return Err(Failure::Usage(format!("mutants has no option {option}")));
+    let (mut json, mut seeds, mut names) = (false, SEEDS, Vec::new());
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match *word {
+            "--json" => json = true,
+            "--seeds" => {
+                let number = words.next().and_then(|word| word.parse().ok()).filter(|number| *number > 0);
+                seeds = number.ok_or(Failure::Usage("--seeds needs a number of seeds".into()))?;
+            }
+            option if option.starts_with('-') => {
+                return Err(Failure::Usage(format!("mutants has no option {option}")));
+            }
+            name if MUTANTS.iter().any(|mutant| mutant.name == name) => names.push(name),
+            name => return Err(Failure::Usage(format!("there is no mutant {name}"))),
+        }
     }
-    let chosen: Vec<_> = MUTANTS.iter().filter(|m| arguments.is_empty() || arguments.contains(&m.name)).collect();
-    if chosen.is_empty() {
-        return Err(Failure::Usage("there is no such mutant".into()));
-    }
+    let chosen: Vec<_> = MUTANTS.iter().filter(|m| names.is_empty() || names.contains(&m.name)).collect();
     let work = Workplace::new()?;
     // The tree as it is must pass: else whatever finds the mutants may find that.
-    let seed = work.build().and_then(|()| work.chaos())?;
+    eprintln!("mutants: building the tree as it is, and running {seeds} seeds");
+    let seed = work.build().and_then(|()| work.chaos(seeds))?;
     if let Some((seed, text)) = seed {
         return Err(Failure::Failed(format!("without any mutation, seed {seed} is a violation: {text}")));
     }
-    let mut wrong = Vec::new();
-    for mutant in &chosen {
+    let mut reports = Vec::new();
+    for (index, mutant) in chosen.iter().enumerate() {
+        eprint!("mutants: {} of {}: {} … ", index + 1, chosen.len(), mutant.name);
         let began = Instant::now();
-        let result = work.try_mutant(mutant);
-        let seconds = began.elapsed().as_secs();
-        match result {
-            Ok(Some((seed, text))) => println!("{:32} seed {seed:4}  {seconds:3} s  {text}", mutant.name),
-            Ok(None) => {
-                println!("{:32} SURVIVED {SEEDS} seeds", mutant.name);
-                wrong.push(mutant.name);
-            }
-            Err(text) => {
-                println!("{:32} {text}", mutant.name);
-                wrong.push(mutant.name);
-            }
+        let verdict = match work.try_mutant(mutant, seeds) {
+            Ok(Some((seed, text))) => Verdict::Caught(seed, text),
+            Ok(None) => Verdict::Survived,
+            Err(text) => Verdict::Broken(text),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        match &verdict {
+            Verdict::Caught(seed, _) => eprintln!("seed {seed}, {seconds:.0} s"),
+            Verdict::Survived => eprintln!("survived, {seconds:.0} s"),
+            Verdict::Broken(text) => eprintln!("{text}"),
+        }
+        reports.push(Report { name: mutant.name, verdict, seconds });
+    }
+    let is_caught = |report: &&Report| matches!(report.verdict, Verdict::Caught(..));
+    let caught = reports.iter().filter(is_caught).count();
+    if json {
+        println!("{}", to_json(&reports, seeds));
+    } else {
+        print_table(&reports, seeds);
+        println!("{caught} of {} mutants found", reports.len());
+    }
+    let others: Vec<_> = reports.iter().filter(|report| !is_caught(report)).map(|report| report.name).collect();
+    if others.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("not found: {}", others.join(", ")))) }
+}
+
+fn print_table(reports: &[Report], seeds: u64) {
+    println!("{:40} {:>5}  {:>4}  violation", "mutant", "seed", "s");
+    for Report { name, verdict, seconds } in reports {
+        match verdict {
+            Verdict::Caught(seed, text) => println!("{name:40} {seed:5}  {seconds:4.0}  {text}"),
+            Verdict::Survived => println!("{name:40}     -  {seconds:4.0}  SURVIVED {seeds} seeds"),
+            Verdict::Broken(text) => println!("{name:40}     -  {seconds:4.0}  BROKEN: {text}"),
         }
     }
-    println!("{} of {} mutants found", chosen.len() - wrong.len(), chosen.len());
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("not found: {}", wrong.join(", ")))) }
+}
+
+fn to_json(reports: &[Report], seeds: u64) -> serde_json::Value {
+    let object = |report: &Report| {
+        let (seed, text) = match &report.verdict {
+            Verdict::Caught(seed, text) => (Some(*seed), Some(text.as_str())),
+            Verdict::Survived => (None, None),
+            Verdict::Broken(text) => (None, Some(text.as_str())),
+        };
+        let caught = seed.is_some();
+        serde_json::json!({"name": report.name, "caught": caught, "seed": seed, "text": text, "seconds": report.seconds})
+    };
+    serde_json::json!({"seeds": seeds, "mutants": reports.iter().map(object).collect::<Vec<_>>()})
 }
 
 /// A copy of the tree, with a target directory that all mutants share.
@@ -112,10 +170,10 @@ impl Workplace {
         }
     }
 
-    /// The first violation that chaos finds, with its seed.
-    fn chaos(&self) -> Result<Option<(u64, String)>, Failure> {
+    /// The first seed with a violation that chaos finds, on all processors, and the violation.
+    fn chaos(&self, seeds: u64) -> Result<Option<(u64, String)>, Failure> {
         let output = Command::new(self.target.join("chaos/uroce"))
-            .args(["sim", "chaos", "--json", "--fail-fast", "--seeds", &SEEDS.to_string()])
+            .args(["sim", "chaos", "--json", "--fail-fast", "--seeds", &seeds.to_string()])
             .stderr(Stdio::null())
             .output()
             .map_err(|error| Failure::Failed(format!("starting chaos: {error}")))?;
@@ -127,7 +185,7 @@ impl Workplace {
         }))
     }
 
-    fn try_mutant(&self, mutant: &Mutant) -> Result<Option<(u64, String)>, String> {
+    fn try_mutant(&self, mutant: &Mutant, seeds: u64) -> Result<Option<(u64, String)>, String> {
         let path = self.tree.join(mutant.file);
         let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", mutant.file))?;
         let places = original.matches(mutant.old).count();
@@ -141,7 +199,7 @@ impl Workplace {
         let result = fs::write(&path, original.replace(mutant.old, mutant.new))
             .map_err(|error| error.to_string())
             .and_then(|()| self.build().map_err(text))
-            .and_then(|()| self.chaos().map_err(text));
+            .and_then(|()| self.chaos(seeds).map_err(text));
         fs::write(&path, original).map_err(|error| format!("{}: {error}", mutant.file))?;
         result
     }

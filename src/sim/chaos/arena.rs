@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::memory::HostMemory;
 
-use super::pattern;
+use crate::sim::pattern;
 
 /// A range of an arena: offset and bytes.
 pub(super) type Piece = (u32, u32);

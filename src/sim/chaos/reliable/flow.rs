@@ -2,12 +2,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use arrayvec::ArrayVec;
 
+use crate::sim::chaos::arena::Piece;
+use crate::sim::pattern;
 use crate::time::Instant;
 use crate::transport::{CompletionKind, MAX_SGE, Status};
 use crate::wire::Psn;
-
-use super::arena::Piece;
-use super::pattern;
 
 /// What a work request does at the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +126,8 @@ pub(super) struct Wr {
     pub places: bool,
     /// The responder took its region away while it was in flight.
     pub frozen: bool,
+    /// It might change the responder's memory before its region was taken away.
+    pub placed_before: bool,
     /// Answers that reached the requester in order.
     pub answers: u32,
     /// A READ or atomic whose request has reached the responder more than once.
@@ -141,7 +142,16 @@ impl Wr {
 
     /// The byte that it writes at `offset` of the responder's arena, and the PSN that carries it.
     pub fn written_byte(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
-        if !self.kind.writes() || !self.places {
+        self.bytes_for(offset, mtu).filter(|_| self.places)
+    }
+
+    /// The same, now or before its region was taken away.
+    pub fn byte_ever_written(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
+        self.bytes_for(offset, mtu).filter(|_| self.places || self.placed_before)
+    }
+
+    fn bytes_for(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
+        if !self.kind.writes() {
             return None;
         }
         let index = offset.checked_sub(self.target as usize).filter(|index| *index < self.len as usize)?;

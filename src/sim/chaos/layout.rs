@@ -1,0 +1,70 @@
+/// How the memory of one side is divided: buffers to send from, to read into and to receive into, each a row of equal
+/// slots; then, with a key of its own, what the peer may write: an area, words for atomics, and a flag. Between and around
+/// them are bytes that nobody may touch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub slot: usize,
+    pub sources: usize,
+    pub sinks: usize,
+    pub receives: usize,
+    pub area: usize,
+}
+
+/// Bytes between areas that nobody may touch.
+const GUARD: usize = 64;
+const WORDS: usize = 8;
+
+impl Layout {
+    pub fn source(&self, index: usize) -> usize {
+        GUARD + index * self.slot
+    }
+
+    pub fn sink(&self, index: usize) -> usize {
+        self.source(self.sources + index)
+    }
+
+    pub fn receive(&self, index: usize) -> usize {
+        self.sink(self.sinks + index)
+    }
+
+    /// What the program itself uses.
+    pub fn local(&self) -> (usize, usize) {
+        (GUARD, self.receive(self.receives) - GUARD)
+    }
+
+    /// What the peer may write and read: area, words and flag.
+    pub fn target(&self) -> (usize, usize) {
+        (self.receive(self.receives) + GUARD, self.area + 8 * WORDS + 8)
+    }
+
+    /// The first word for atomics, and the flag.
+    pub fn words(&self) -> (usize, usize) {
+        let words = self.target().0 + self.area;
+        (words, words + 8 * WORDS)
+    }
+
+    pub fn word(&self, index: u64) -> usize {
+        self.words().0 + 8 * (index as usize % WORDS)
+    }
+
+    pub fn len(&self) -> usize {
+        let (start, len) = self.target();
+        start + len + GUARD
+    }
+
+    /// What is at an offset, for messages.
+    pub fn describe(&self, offset: usize) -> String {
+        let (target, target_len) = self.target();
+        let (words, flag) = self.words();
+        match offset {
+            at if at < GUARD || at >= target + target_len => "guard".into(),
+            at if at < self.sink(0) => format!("source {}", (at - GUARD) / self.slot),
+            at if at < self.receive(0) => format!("sink {}", (at - self.sink(0)) / self.slot),
+            at if at < self.receive(self.receives) => format!("receive {}", (at - self.receive(0)) / self.slot),
+            at if at < target => "guard".into(),
+            at if at < words => format!("target {}", at - target),
+            at if at < flag => format!("word {}", (at - words) / 8),
+            _ => "flag".into(),
+        }
+    }
+}
