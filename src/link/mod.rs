@@ -8,6 +8,7 @@ mod gone;
 mod neighbour;
 pub mod netlink;
 mod tapped;
+pub mod udp;
 pub mod xdp;
 
 use std::net::IpAddr;
