@@ -84,7 +84,7 @@ fn the_ibv_pingpongs_in_both_roles_at_path_mtu_4096() {
     matrix(4500, "4096");
 }
 
-/// Over IPv4 rxe counts its identifications, which a socket does not show: they are solved for, and none is refused.
+/// Over IPv4 rxe counts its identifications, which a socket does not show: they are solved for.
 #[test]
 fn the_ibv_pingpongs_in_both_roles_over_udp_sockets() {
     let lab = Lab::start(&LabOptions { mtu: 4500, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
