@@ -101,8 +101,12 @@ impl Engine {
     /// When the kernel gives no thread or event descriptor.
     pub fn start(link: Box<dyn Link>, seed: [u8; 32]) -> io::Result<Engine> {
         let link_fds = link.poll_fds();
+        let mut endpoint = Endpoint::new(seed);
+        if let Some(imposed) = link.imposed() {
+            endpoint.impose_identification(imposed.identification);
+        }
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(Endpoint::new(seed), link)),
+            core: Mutex::new(Core::new(endpoint, link)),
             process: Process::current(),
             forked: OnceLock::new(),
             waiting: AtomicUsize::new(0),

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::wire::PathMtu;
 
 use super::netlink::{self, Interface, Mac, Netlink};
+use super::udp;
 use super::xdp::{MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES};
 
 /// A network interface as an RDMA device of one port.
@@ -16,8 +17,10 @@ pub struct Device {
     pub name: String,
     /// The kernel's number of the interface.
     pub index: u32,
-    /// Its Ethernet address.
+    /// Its Ethernet address; zeros on the loopback.
     pub mac: Mac,
+    /// It is the loopback: a device for UDP sockets only.
+    pub loopback: bool,
     /// The largest IP packet in bytes.
     pub mtu: usize,
     /// Set up by the administrator.
@@ -32,7 +35,7 @@ pub struct Device {
     pub speed_mbps: Option<u32>,
     /// The GID table, from index 0 on.
     pub gids: Vec<Gid>,
-    /// The largest payload of a packet over AF_XDP: 256, 512, 1024, 2048 or 4096 bytes.
+    /// The largest payload of a packet, over AF_XDP where that can be: 256, 512, 1024, 2048 or 4096 bytes.
     pub active_mtu: u32,
     /// Whether each link mode can be opened.
     pub link_modes: Vec<LinkMode>,
@@ -59,7 +62,7 @@ impl Gid {
 /// A way to open a link on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkMode {
-    /// `xdp`.
+    /// `xdp` or `udp`.
     pub name: &'static str,
     /// What keeps it from being opened; one line each, with its remedy. Empty: nothing.
     pub missing: Vec<String>,
@@ -91,7 +94,8 @@ fn list(known: &[String]) -> String {
 }
 
 impl Device {
-    /// All Ethernet interfaces of the calling thread's network namespace, by their number, usable or not.
+    /// All Ethernet interfaces of the calling thread's network namespace, by their number, usable or not; and the loopback,
+    /// last, while it is up.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -101,27 +105,36 @@ impl Device {
         let mut devices: Vec<Device> = interfaces
             .iter()
             // VLANs are part of the device below them.
-            .filter(|i| i.mac.is_some() && !i.loopback && i.vlan.is_none())
+            .filter(|i| if i.loopback { i.up } else { i.mac.is_some() && i.vlan.is_none() })
             .filter_map(|i| device(i, &interfaces, &host))
             .collect();
-        devices.sort_by_key(|d| d.index);
+        devices.sort_by_key(|d| (d.loopback, d.index));
+        for device in &mut devices {
+            let mode = udp_mode(device, &interfaces);
+            device.link_modes.push(mode);
+        }
         Ok(devices)
     }
 
-    /// The device of that name, or the first usable one.
+    /// The device of that name, or the first usable one that is not the loopback.
     ///
     /// # Errors
     /// When there is no such device, or none at all that is usable.
     pub fn find(name: Option<&str>) -> Result<Device, DeviceError> {
         let devices = Device::list()?;
         match name {
-            None => devices.into_iter().find(Device::is_usable).ok_or(DeviceError::None),
+            None => devices.into_iter().find(|d| d.is_usable() && !d.loopback).ok_or(DeviceError::None),
             Some(name) => {
                 let known = devices.iter().map(|d| d.name.clone()).collect();
                 let found = devices.into_iter().find(|d| d.name == name);
                 found.ok_or_else(|| DeviceError::Unknown { name: name.to_owned(), known })
             }
         }
+    }
+
+    /// Whether this process has the capabilities for AF_XDP sockets on it.
+    pub fn may_open_xdp(&self) -> bool {
+        !self.loopback && missing_capabilities().is_empty()
     }
 
     /// Whether packets can pass: up, with a carrier, and an MTU that holds the smallest path MTU.
@@ -158,6 +171,9 @@ impl Host {
 fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Device> {
     let mut xdp = LinkMode { name: "xdp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
+    if interface.loopback {
+        xdp.missing.push("the loopback is no Ethernet interface".to_owned());
+    }
     if !interface.up {
         xdp.missing.push(format!("the interface is down: ip link set {name} up"));
     } else if !interface.carrier {
@@ -202,7 +218,8 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
     Some(Device {
         name: name.clone(),
         index: interface.index,
-        mac: interface.mac?,
+        mac: if interface.loopback { [0; 6] } else { interface.mac? },
+        loopback: interface.loopback,
         mtu: interface.mtu,
         up: interface.up,
         carrier: interface.carrier,
@@ -213,6 +230,32 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
         active_mtu: active_mtu(interface.mtu.min(limit)),
         link_modes: vec![xdp],
     })
+}
+
+/// What UDP sockets on the device's addresses lack, and how well the ICRC can be checked over them.
+fn udp_mode(device: &Device, interfaces: &[Interface]) -> LinkMode {
+    let mut mode = LinkMode { name: "udp", missing: Vec::new(), limits: Vec::new() };
+    let name = &device.name;
+    if !device.up {
+        mode.missing.push(format!("the interface is down: ip link set {name} up"));
+    } else if active_mtu(device.mtu) == 0 {
+        mode.missing.push(format!("MTU {} is too small for RoCE: ip link set {name} mtu 1500", device.mtu));
+    } else if let Some(error) = udp::obstacle(device, interfaces) {
+        mode.missing.push(error.to_string());
+    }
+    mode.limits.push(
+        "ICRC over IPv4: 16 bits of check for a new peer, 25 once it was seen to count, 32 for one that does not; \
+         over IPv6: 32"
+            .to_owned(),
+    );
+    if let Some(bytes) = udp::small_socket_buffer() {
+        mode.limits.push(format!(
+            "sockets hold {} KiB of received packets: sysctl -w net.core.rmem_max={} loses fewer",
+            bytes / 1024,
+            udp::SOCKET_BUFFER_BYTES
+        ));
+    }
+    mode
 }
 
 /// The default memory of an AF_XDP link: what must be lockable.

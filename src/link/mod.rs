@@ -8,6 +8,7 @@ mod gone;
 mod neighbour;
 pub mod netlink;
 mod tapped;
+pub mod udp;
 pub mod xdp;
 
 use std::net::IpAddr;
@@ -61,6 +62,12 @@ pub trait Link: Send {
         None
     }
 
+    /// What this link's packets carry in their outer headers whatever was written there, so that packets are made to say the
+    /// same; `None` where they leave as they were written.
+    fn imposed(&self) -> Option<Imposed> {
+        None
+    }
+
     /// The largest IP packet in bytes this link can send and receive: the interface's MTU, or less where the link
     /// cannot carry that much in one frame.
     fn max_packet_bytes(&self) -> usize;
@@ -79,6 +86,15 @@ pub trait Link: Send {
 
     /// Named counters, for people and for tests.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// Fields of the outer headers that the ICRC covers and somebody else writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imposed {
+    /// IPv4's identification.
+    pub identification: u16,
+    /// The UDP source port.
+    pub source_port: u16,
 }
 
 /// Why there is no next hop.

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::fault::{Corruption, Fate, FaultEngine, FaultSpec, HoldQueue};
-use super::{Capture, EthernetHeader, Hop, HopError, Link};
+use super::{Capture, EthernetHeader, Hop, HopError, Imposed, Link};
 use crate::frame::{Frame, FrameBytes};
 use crate::pcap::{Direction, Record};
 use crate::time::Instant;
@@ -343,6 +343,10 @@ impl<L: Link> Link for Tapped<L> {
 
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
         self.inner.ethernet_header(hop)
+    }
+
+    fn imposed(&self) -> Option<Imposed> {
+        self.inner.imposed()
     }
 
     fn max_packet_bytes(&self) -> usize {

@@ -30,6 +30,8 @@ pub struct Endpoint {
     /// Packets that the first of them has sent in this turn.
     turn_packets: u32,
     identification: u16,
+    /// What it always is, where not we decide that.
+    imposed_identification: Option<u16>,
     next_pd: u32,
     /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
     is_forked: bool,
@@ -120,6 +122,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             turn_packets: 0,
             identification,
+            imposed_identification: None,
             next_pd: 1,
             is_forked: false,
         }
@@ -129,6 +132,12 @@ impl Endpoint {
     /// anything.
     pub fn forked() -> Endpoint {
         Endpoint { is_forked: true, ..Endpoint::new([0; 32]) }
+    }
+
+    /// Has all packets from now on carry this IPv4 identification: the link's, where something behind it writes the IP
+    /// header.
+    pub fn impose_identification(&mut self, identification: u16) {
+        (self.identification, self.imposed_identification) = (identification, Some(identification));
     }
 
     /// The registered memory.
@@ -428,9 +437,11 @@ impl Endpoint {
         qpn: Qpn,
         work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
     ) -> Option<T> {
+        let imposed = self.imposed_identification;
         let Endpoint { queue_pairs, memory, shared, events, identification, timers, ready, .. } = self;
         let Slot { queue_pair: qp, counters } = &mut **queue_pairs.get_mut(&qpn.value())?;
         let result = work(qp, &mut Surroundings { now, memory, shared, counters, events, identification });
+        *identification = imposed.unwrap_or(*identification);
         if !qp.is_ready && qp.may_transmit() {
             qp.is_ready = true;
             ready.push_back(qpn);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::fault::FaultSpec;
+use crate::link::udp::{self, UdpLink};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{Capture, HopError, Link, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd, WindowKind};
@@ -34,12 +35,26 @@ pub struct Context {
 pub struct OpenOptions {
     /// The interface's name; `None` for the first usable one.
     pub device: Option<String>,
-    /// How the AF_XDP link is opened.
+    /// How frames leave and arrive.
+    pub link: LinkKind,
+    /// How the AF_XDP link is opened, if it is.
     pub xdp: XdpOptions,
     /// A file for every frame that is sent or received: pcap with nanoseconds, or pcapng by its suffix.
     pub capture: Option<PathBuf>,
     /// What goes wrong on purpose.
     pub faults: Option<FaultSpec>,
+}
+
+/// How frames leave and arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// AF_XDP where this process may open it, else UDP sockets.
+    #[default]
+    Auto,
+    /// AF_XDP sockets.
+    Xdp,
+    /// UDP sockets: no capability is needed, and any interface will do.
+    Udp,
 }
 
 /// Why a device was not opened.
@@ -51,6 +66,9 @@ pub enum OpenError {
     /// Its link was not opened.
     #[error(transparent)]
     Xdp(#[from] xdp::OpenError),
+    /// Its link over UDP sockets was not opened.
+    #[error(transparent)]
+    Udp(#[from] udp::OpenError),
     /// Its MTU is too small for the smallest path MTU and its headers.
     #[error(
         "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
@@ -72,6 +90,20 @@ pub enum OpenError {
     /// The kernel gave no thread, descriptor or randomness.
     #[error("cannot start the engine: {0}")]
     Engine(#[from] io::Error),
+}
+
+impl OpenOptions {
+    /// Puts the capture and the faults that were asked for around a link.
+    fn tap(&self, link: impl Link + 'static) -> Result<Box<dyn Link>, OpenError> {
+        let capture = self
+            .capture
+            .as_deref()
+            .map(|file| Capture::create(file).map_err(|source| OpenError::Capture { file: file.to_owned(), source }));
+        Ok(match (capture.transpose()?, &self.faults) {
+            (None, None) => Box::new(link),
+            (capture, faults) => Box::new(Tapped::new(link, capture, *faults)),
+        })
+    }
 }
 
 /// How to reach a peer, as programs say it (IBTA 11.2.2.1).
@@ -121,20 +153,21 @@ pub enum PathError {
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 impl Context {
-    /// Opens a device over AF_XDP.
+    /// Opens a device.
     ///
     /// # Errors
     /// [`OpenError`] says in one line what is missing, where, and what to do.
     pub fn open(options: &OpenOptions) -> Result<Context, OpenError> {
         let device = Device::find(options.device.as_deref())?;
-        let link = XdpLink::open(&device.name, &options.xdp)?;
-        let capture = options
-            .capture
-            .as_deref()
-            .map(|file| Capture::create(file).map_err(|source| OpenError::Capture { file: file.to_owned(), source }));
-        let link: Box<dyn Link> = match (capture.transpose()?, &options.faults) {
-            (None, None) => Box::new(link),
-            (capture, faults) => Box::new(Tapped::new(link, capture, *faults)),
+        let over_xdp = match options.link {
+            LinkKind::Auto => device.may_open_xdp(),
+            LinkKind::Xdp => true,
+            LinkKind::Udp => false,
+        };
+        let link: Box<dyn Link> = if over_xdp {
+            options.tap(XdpLink::open(&device.name, &options.xdp)?)?
+        } else {
+            options.tap(UdpLink::open(&device.name)?)?
         };
         Context::with_link(device, link)
     }
@@ -211,10 +244,11 @@ impl Context {
         };
         let (own, peer) = (gid.ip(), IpAddr::V6(vector.destination_gid).to_canonical());
         let addresses = Addresses::new(own, peer).ok_or(PathError::Family { index, own, peer })?;
-        let hop = self.engine.with(|core, _| core.link.hop(own, peer))?;
+        let (hop, imposed) = self.engine.with(|core, _| (core.link.hop(own, peer), core.link.imposed()));
+        let hop = hop?;
         let flow = Flow {
             addresses,
-            source_port,
+            source_port: imposed.map_or(source_port, |imposed| imposed.source_port),
             traffic_class: vector.traffic_class,
             hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
             flow_label: vector.flow_label,

@@ -24,7 +24,9 @@ mod reply_address;
 mod shared_receive_queue;
 
 pub use completion_queue::{CompletionChannel, CompletionQueue};
-pub use context::{AddressVector, Context, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions};
+pub use context::{
+    AddressVector, Context, LinkKind, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions,
+};
 pub use queue_pair::QueuePair;
 pub use region::{MemoryRegion, MemoryWindow};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};

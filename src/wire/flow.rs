@@ -88,7 +88,7 @@ impl Flow {
     ///
     /// # Panics
     /// When `out` is shorter than [`header_bytes`](Flow::header_bytes).
-    pub(super) fn write(&self, out: &mut [u8], identification: u16, ib_bytes: usize) {
+    pub(crate) fn write(&self, out: &mut [u8], identification: u16, ib_bytes: usize) {
         let udp_length = (UDP_BYTES + ib_bytes) as u16;
         let udp = match self.addresses {
             Addresses::V4 { source, destination } => {

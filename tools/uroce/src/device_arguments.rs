@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{AttachMode, XdpOptions};
-use uroce::verbs::{Context, OpenError, OpenOptions};
+use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 
 /// The flags of every subcommand that opens a device.
 #[derive(Args, Clone, Debug)]
@@ -12,9 +12,9 @@ pub struct DeviceArguments {
     #[arg(short = 'd', long = "dev", env = "UROCE_DEV")]
     pub device: Option<String>,
 
-    /// How frames leave and arrive
-    #[arg(long, value_enum, default_value = "xdp", env = "UROCE_LINK")]
-    pub link: LinkKind,
+    /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
+    #[arg(long, value_enum, env = "UROCE_LINK")]
+    pub link: Option<Link>,
 
     /// Where the XDP program is attached; default: native, and where the driver cannot, skb
     #[arg(long, value_enum, env = "UROCE_XDP_MODE")]
@@ -30,9 +30,11 @@ pub struct DeviceArguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LinkKind {
+pub enum Link {
     /// AF_XDP sockets
     Xdp,
+    /// UDP sockets: no capability is needed, and any interface will do
+    Udp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -46,16 +48,26 @@ pub enum XdpMode {
 impl DeviceArguments {
     /// Opens the device.
     pub fn open(&self) -> Result<Context, OpenError> {
-        let LinkKind::Xdp = self.link;
+        let link = match self.link {
+            None => LinkKind::Auto,
+            Some(Link::Xdp) => LinkKind::Xdp,
+            Some(Link::Udp) => LinkKind::Udp,
+        };
         let mode = self.xdp_mode.map(|mode| match mode {
             XdpMode::Native => AttachMode::Native,
             XdpMode::Skb => AttachMode::Skb,
         });
-        Context::open(&OpenOptions {
+        let context = Context::open(&OpenOptions {
             device: self.device.clone(),
+            link,
             xdp: XdpOptions { mode, ..XdpOptions::default() },
             capture: self.capture.clone(),
             faults: self.fault,
-        })
+        })?;
+        if link == LinkKind::Auto && context.link_mode() == "udp" {
+            let name = &context.device().name;
+            eprintln!("uroce: no AF_XDP on {name} (`uroce devices` says why): over UDP sockets");
+        }
+        Ok(context)
     }
 }

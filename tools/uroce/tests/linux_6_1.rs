@@ -18,9 +18,15 @@ fn uroce(vm: &Vm, name: &str, arguments: &str) -> Output {
 
 /// Both ends play; their outputs, which are to be successes.
 fn play(vm: &Vm, arguments: &str) -> [String; 2] {
-    let server = vm.spawn(&format!("ip netns exec a uroce pingpong {arguments}"), LIMIT).unwrap();
+    play_over(vm, ["xdp"; 2], arguments)
+}
+
+/// Both ends play, each over its own kind of link.
+fn play_over(vm: &Vm, links: [&str; 2], arguments: &str) -> [String; 2] {
+    let [here, there] = links;
+    let server = vm.spawn(&format!("ip netns exec a uroce pingpong --link {here} {arguments}"), LIMIT).unwrap();
     vm.check("until ip netns exec a ss -ltn | grep -q :18515; do usleep 20000; done", LIMIT).unwrap();
-    let client = uroce(vm, "b", &format!("pingpong {arguments} 10.9.0.1"));
+    let client = uroce(vm, "b", &format!("pingpong --link {there} {arguments} 10.9.0.1"));
     [client, server.join().unwrap()].map(|Output { status, text }| {
         assert_eq!(status, 0, "pingpong {arguments}: {text}");
         text
@@ -77,10 +83,18 @@ fn without_multi_buffer_the_active_mtu_is_2048_and_messages_come_back_whole() {
         assert_fails_with(&more, &["veth0", &format!("active MTU of {active_mtu}")]);
     }
 
+    // This kernel too writes identification 0 into what its UDP sockets send: AF_XDP sees it, and checks every bit.
+    for links in [["udp", "xdp"], ["xdp", "udp"]] {
+        for gid in ["0", "1"] {
+            play_over(vm, links, &format!("-c -n 50 -s 10000 -g {gid} --timeout 18"));
+        }
+    }
+    println!("{:.0} s: over UDP sockets too", started.elapsed().as_secs_f32());
+
     // What is missing is said in one line.
     let down = vm.run("ip -n a link set veth0 down && ip netns exec a uroce pingpong -d veth0", LIMIT).unwrap();
     assert_fails_with(&down, &["veth0", "ip link set veth0 up"]);
     // A program in a user namespace of its own has no capabilities outside of it.
-    let nobody = "ip -n a link set veth0 up && ip netns exec a unshare -U uroce pingpong -d veth0";
+    let nobody = "ip -n a link set veth0 up && ip netns exec a unshare -U uroce pingpong -d veth0 --link xdp";
     assert_fails_with(&vm.run(nobody, LIMIT).unwrap(), &["veth0", "CAP_NET_RAW", "root"]);
 }

@@ -1,4 +1,4 @@
-//! After start-up the AF_XDP link allocates nothing: a counting allocator watches the thread that sends and receives.
+//! After start-up the links allocate nothing: a counting allocator watches the thread that sends and receives.
 
 mod common;
 
@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use common::hosts::{Pair, PairOptions};
 use uroce::frame::Frame;
 use uroce::link::Link;
+use uroce::link::udp::UdpLink;
 use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::time::{Duration, Instant};
 
@@ -35,12 +36,21 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// 10,000 packets from one link to the other after the neighbour is known, in one and two chunks: no allocation.
 #[test]
-fn packets_allocate_nothing() {
+fn packets_over_af_xdp_allocate_nothing() {
+    packets_allocate_nothing(|| XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+}
+
+#[test]
+fn packets_over_udp_sockets_allocate_nothing() {
+    packets_allocate_nothing(|| UdpLink::open("veth0").unwrap());
+}
+
+/// 10,000 packets from one link to the other after the neighbour is known, with AF_XDP in one and two chunks: no
+/// allocation.
+fn packets_allocate_nothing<L: Link + 'static>(open: fn() -> L) {
     let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
-    let [mut a, mut b] =
-        [0, 1].map(|host| pair.within(host, || XdpLink::open("veth0", &XdpOptions::default()).unwrap()));
+    let [mut a, mut b] = [0, 1].map(|host| pair.within(host, open));
     let [from, to] = [1, 2].map(|last| IpAddr::from([10, 7, 0, last]));
     let hop = a.hop(from, to).unwrap();
     let mut packet = vec![0; 4200];

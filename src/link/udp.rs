@@ -1,0 +1,425 @@
+//! RoCE v2 over ordinary UDP sockets: no capability, no XDP, any interface, the loopback too.
+//!
+//! One socket on port 4791 for each of the device's addresses. Since the kernel writes the IP and UDP headers, packets must
+//! be made for what it writes ([`Link::imposed`]): the ICRC covers it. IPv4's identification is 0, which Linux writes into
+//! packets of unconnected sockets that are never fragmented (`ip_select_ident`). The source port is 4791 for all: one of its
+//! own for each connection would take a socket each, and peers do not look at it; what it is there for, spreading
+//! connections over paths and queues, is left to the AF_XDP link.
+//!
+//! What is received is given back its headers. The ICRC is checked as on every link, by the transport; a peer's IPv4
+//! identification, which sockets do not show, is solved for before (`identification`).
+
+mod error;
+mod identification;
+mod pool;
+mod socket;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use rustc_hash::FxHashMap;
+
+use super::device::{Device, DeviceError};
+use super::netlink::{Interface, Netlink};
+use super::{EthernetHeader, Hop, HopError, Imposed, Link};
+use crate::frame::{Frame, FrameBytes};
+use crate::time::{Duration, Instant};
+use crate::wire::{Addresses, Flow, ICRC_BYTES, ROCE_PORT, icrc};
+
+use identification::{Solver, Tracker};
+use pool::Pool;
+use socket::{BATCH, Headers, Outgoing, Received, Socket};
+
+pub use error::OpenError;
+pub(super) use socket::SOCKET_BUFFER_BYTES;
+
+/// The largest IP packet: path MTU 4096 with all headers takes 4176 bytes.
+pub(crate) const MAX_PACKET_BYTES: usize = 4224;
+
+/// Bytes before a received datagram's payload: Ethernet 14, IPv6 40, UDP 8, rounded up.
+const HEADROOM_BYTES: usize = 64;
+const ETHERNET_BYTES: usize = 14;
+const UDP_BYTES: usize = 8;
+
+/// Buffers to receive into: several steps of an engine, and what a fault layer holds back.
+const RECEIVE_BUFFERS: u32 = 1024;
+
+/// Packets that may wait for the sockets to take them: two steps of an engine.
+const TRANSMIT_BUFFERS: u32 = 2 * BATCH as u32;
+
+/// Destinations at the most; as many as the AF_XDP link has.
+const HOPS_MAX: usize = 65536;
+
+/// How long until a socket is asked again that had no room: some twenty packets' time.
+const RETRY: Duration = Duration::from_micros(50);
+
+/// A [`Link`] over UDP sockets.
+pub struct UdpLink {
+    sockets: Vec<Local>,
+    /// The socket that comes first next time.
+    next_socket: usize,
+    headers: Headers,
+    received: Arc<Pool>,
+    free: Vec<u32>,
+    solver: Solver,
+    tracker: Tracker,
+    hops: Vec<Destination>,
+    hop_numbers: FxHashMap<(usize, IpAddr), Hop>,
+    sent: Arc<Pool>,
+    free_to_send: Vec<u32>,
+    lent: Option<u32>,
+    queued: VecDeque<Queued>,
+    retry_at: Option<Instant>,
+    max_packet_bytes: usize,
+    counters: Counters,
+}
+
+/// One of our addresses.
+struct Local {
+    socket: Socket,
+    /// Its interface.
+    scope: u32,
+}
+
+struct Destination {
+    socket: usize,
+    address: IpAddr,
+}
+
+struct Queued {
+    buffer: u32,
+    len: usize,
+    hop: Hop,
+}
+
+#[derive(Default)]
+struct Counters {
+    rx_frames: u64,
+    rx_bytes: u64,
+    rx_too_long: u64,
+    rx_identification_refused: u64,
+    tx_frames: u64,
+    tx_bytes: u64,
+    tx_no_buffer: u64,
+    tx_stalls: u64,
+    tx_errors: u64,
+}
+
+impl UdpLink {
+    /// Opens port 4791 on the addresses of `interface`, in the calling thread's network namespace. Those in its GID table
+    /// that it does not have (the first, where IPv6 is off), or not yet (a second or two after it is up, while the kernel
+    /// looks for duplicates), are left out: there is no way from them.
+    ///
+    /// # Errors
+    /// [`OpenError`] says in one line what is wrong and what to do about it.
+    pub fn open(interface: &str) -> Result<UdpLink, OpenError> {
+        let device = Device::find(Some(interface))?;
+        if !device.up {
+            return Err(OpenError::Down { interface: device.name });
+        }
+        let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces());
+        let sockets = bind_all(&device, &interfaces.map_err(DeviceError::Netlink)?)?;
+        let max_packet_bytes = device.mtu.min(MAX_PACKET_BYTES);
+        Ok(UdpLink {
+            sockets,
+            next_socket: 0,
+            headers: Headers::new(),
+            // A longer one than we would send is seen to be too long.
+            received: Pool::new(RECEIVE_BUFFERS, HEADROOM_BYTES + MAX_PACKET_BYTES),
+            free: (0..RECEIVE_BUFFERS).rev().collect(),
+            solver: Solver::new(MAX_PACKET_BYTES),
+            tracker: Tracker::default(),
+            hops: Vec::new(),
+            hop_numbers: FxHashMap::default(),
+            sent: Pool::new(TRANSMIT_BUFFERS, MAX_PACKET_BYTES),
+            free_to_send: (0..TRANSMIT_BUFFERS).rev().collect(),
+            lent: None,
+            queued: VecDeque::with_capacity(TRANSMIT_BUFFERS as usize),
+            retry_at: None,
+            max_packet_bytes,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Takes one batch from a socket.
+    fn receive_batch(&mut self, number: usize, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
+        self.received.collect(&mut self.free);
+        let count = budget.min(BATCH).min(self.free.len());
+        let numbers: ArrayVec<u32, BATCH> = self.free.drain(self.free.len() - count..).collect();
+        let payload = |buffer: &u32| {
+            (self.received.buffer(*buffer).wrapping_add(HEADROOM_BYTES), self.received.buffer_bytes() - HEADROOM_BYTES)
+        };
+        let buffers: ArrayVec<(*mut u8, usize), BATCH> = numbers.iter().map(payload).collect();
+        let mut arrived: ArrayVec<Received, BATCH> = ArrayVec::new();
+        let socket = &self.sockets[number].socket;
+        // SAFETY: the buffers were free and are ours.
+        unsafe { socket.receive(&mut self.headers, &buffers, |_, received| arrived.push(received)) };
+        let own = socket.address;
+        self.free.extend(&numbers[arrived.len()..]);
+        for (&buffer, received) in numbers.iter().zip(&arrived) {
+            match self.frame(buffer, received, own, now) {
+                Some(frame) => {
+                    self.counters.rx_bytes += frame.bytes().len() as u64;
+                    frames.push(frame);
+                }
+                None => self.free.push(buffer),
+            }
+        }
+        arrived.len()
+    }
+
+    /// Writes the headers that the kernel took off in front of a datagram in `buffer`, and makes it a frame. `None` when it
+    /// is dropped, which is counted.
+    fn frame(&mut self, buffer: u32, received: &Received, own: IpAddr, now: Instant) -> Option<Frame> {
+        if received.is_truncated {
+            self.counters.rx_too_long += 1;
+            return None;
+        }
+        let flow = Flow {
+            addresses: Addresses::new(received.source, own)?,
+            source_port: received.source_port,
+            traffic_class: received.traffic_class,
+            hop_limit: received.hop_limit,
+            flow_label: received.flow_label,
+        };
+        let ip_start = HEADROOM_BYTES - flow.header_bytes();
+        let (start, end) = (ip_start - ETHERNET_BYTES, HEADROOM_BYTES + received.len);
+        // SAFETY: the buffer is ours until it is made a frame below, and the range lies in it.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(self.received.buffer(buffer).wrapping_add(start), end - start) };
+        let (ethernet, packet) = bytes.split_at_mut(ETHERNET_BYTES);
+        ethernet_header().write(ethernet, if own.is_ipv4() { 4 } else { 6 });
+        flow.write(packet, 0, received.len);
+        if let IpAddr::V4(peer) = received.source {
+            match self.identify(packet, peer, now) {
+                Ok(0) => {}
+                Ok(identification) => flow.write(packet, identification, received.len),
+                Err(Refused) => {
+                    self.counters.rx_identification_refused += 1;
+                    return None;
+                }
+            }
+        }
+        // SAFETY: the buffer is ours, and the range lies in it.
+        Some(unsafe { self.received.frame(buffer, start, end - start) })
+    }
+
+    /// The identification of an IPv4 packet that has 0 in its place now; 0 too when none makes its ICRC right, which the
+    /// transport will see.
+    fn identify(&mut self, packet: &[u8], peer: Ipv4Addr, now: Instant) -> Result<u16, Refused> {
+        let Some(covered) = packet.len().checked_sub(ICRC_BYTES) else { return Ok(0) };
+        let computed = icrc::compute(FrameBytes::from(&packet[..covered]));
+        let (Some(computed), Some(stored)) = (computed, icrc::stored(FrameBytes::from(packet))) else { return Ok(0) };
+        match self.solver.solve(computed ^ stored, covered) {
+            Some(identification) if self.tracker.accepts(peer, identification, now) => Ok(identification),
+            Some(_) => Err(Refused),
+            None => Ok(0),
+        }
+    }
+
+    /// Hands the oldest packets that leave by one socket to the kernel. True when that is to be gone on with.
+    fn send_batch(&mut self, now: Instant) -> bool {
+        let Some(first) = self.queued.front() else { return false };
+        let number = self.hops[first.hop.0 as usize].socket;
+        let local = &self.sockets[number];
+        let (hops, sent, max) = (&self.hops, &self.sent, self.max_packet_bytes);
+        let run = self.queued.iter().take_while(|queued| hops[queued.hop.0 as usize].socket == number);
+        let datagrams = run.map(|queued| {
+            let start = sent.buffer(queued.buffer).cast_const();
+            // SAFETY: the buffer is ours while it is queued, and holds a packet of that length.
+            let packet = unsafe { std::slice::from_raw_parts(start, queued.len.min(max)) };
+            outgoing(packet, hops[queued.hop.0 as usize].address, local.scope)
+        });
+        // SAFETY: the payloads lie in buffers that are ours while they are queued.
+        let count = match unsafe { local.socket.send(&mut self.headers, datagrams) } {
+            Ok(count) => {
+                for queued in self.queued.iter().take(count) {
+                    self.counters.tx_frames += 1;
+                    self.counters.tx_bytes += (ETHERNET_BYTES + queued.len) as u64;
+                }
+                count
+            }
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => {
+                self.counters.tx_stalls += 1;
+                self.retry_at = Some(now + RETRY);
+                return false;
+            }
+            // The network is away, say: this packet is lost, the next one may go elsewhere.
+            Err(_) => {
+                self.counters.tx_errors += 1;
+                1
+            }
+        };
+        self.free_to_send.extend(self.queued.drain(..count).map(|queued| queued.buffer));
+        true
+    }
+}
+
+/// Sockets on all addresses of a device that are there.
+fn bind_all(device: &Device, interfaces: &[Interface]) -> Result<Vec<Local>, OpenError> {
+    let name = || device.name.clone();
+    let mut sockets: Vec<Local> = Vec::new();
+    for gid in &device.gids {
+        let address = gid.ip();
+        let scope = interfaces.iter().find(|i| i.name == gid.interface).map_or(device.index, |i| i.index);
+        if sockets.iter().any(|local| local.socket.address == address) {
+            continue; // the same one on a VLAN; the kernel has one port for both
+        }
+        match Socket::bind(address, scope) {
+            Ok(socket) => sockets.push(Local { socket, scope }),
+            Err(error) => match error.raw_os_error() {
+                // Not ours, not yet (duplicate address detection), or of a family that is off.
+                Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {}
+                Some(libc::EADDRINUSE) => {
+                    let holder = error::holder(address);
+                    return Err(OpenError::Taken { interface: name(), address, holder });
+                }
+                _ => return Err(OpenError::Socket { interface: name(), address, error }),
+            },
+        }
+    }
+    if sockets.is_empty() { Err(OpenError::NoAddress { interface: name() }) } else { Ok(sockets) }
+}
+
+/// What keeps a device from being opened over UDP sockets, without opening any: that would be in the way of those who do.
+pub(super) fn obstacle(device: &Device, interfaces: &[Interface]) -> Option<OpenError> {
+    let is_there = |address: &IpAddr| interfaces.iter().any(|interface| interface.addresses.contains(address));
+    let mut addresses = device.gids.iter().map(|gid| gid.ip()).filter(is_there).peekable();
+    if addresses.peek().is_none() {
+        return Some(OpenError::NoAddress { interface: device.name.clone() });
+    }
+    let address = addresses.find(|address| error::is_taken(*address))?;
+    Some(OpenError::Taken { interface: device.name.clone(), address, holder: error::holder(address) })
+}
+
+/// What the kernel lets sockets buffer, if that is less than they ask for.
+pub(super) fn small_socket_buffer() -> Option<u64> {
+    let bytes = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse().ok()?;
+    (bytes < SOCKET_BUFFER_BYTES).then_some(bytes)
+}
+
+/// The packet came with an identification that its sender does not use.
+struct Refused;
+
+/// What sockets leave of Ethernet headers: nothing.
+fn ethernet_header() -> EthernetHeader {
+    EthernetHeader::new([0; 6], [0; 6], None)
+}
+
+/// What the kernel needs to write the packet's headers anew.
+fn outgoing(packet: &[u8], destination: IpAddr, scope: u32) -> Outgoing {
+    let (traffic_class, hop_limit, header_bytes) = match destination {
+        IpAddr::V4(_) => (packet[1], packet[8], 20 + UDP_BYTES),
+        IpAddr::V6(_) => (packet[0] << 4 | packet[1] >> 4, packet[7], 40 + UDP_BYTES),
+    };
+    let payload = &packet[header_bytes..];
+    Outgoing { payload: (payload.as_ptr(), payload.len()), destination, scope, traffic_class, hop_limit }
+}
+
+impl Link for UdpLink {
+    fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
+        let before = frames.len();
+        let count = self.sockets.len();
+        // Another socket comes first every time, so that a busy one does not starve the others.
+        self.next_socket = (self.next_socket + 1) % count;
+        for step in 0..count {
+            let left = budget - (frames.len() - before);
+            if left == 0 {
+                break;
+            }
+            self.receive_batch((self.next_socket + step) % count, now, frames, left);
+        }
+        let number = frames.len() - before;
+        self.counters.rx_frames += number as u64;
+        number
+    }
+
+    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
+        if self.lent.is_none() {
+            self.lent = self.free_to_send.pop();
+            self.counters.tx_no_buffer += u64::from(self.lent.is_none());
+        }
+        let start = self.sent.buffer(self.lent?);
+        // SAFETY: the buffer was free and is lent once: the borrow of `self` ends before anything else happens to it.
+        Some(unsafe { std::slice::from_raw_parts_mut(start, self.max_packet_bytes) })
+    }
+
+    fn transmit(&mut self, _now: Instant, len: usize, hop: Hop) {
+        assert!(len > 0 && len <= self.max_packet_bytes, "a packet of {len} bytes in {}", self.max_packet_bytes);
+        let buffer = self.lent.take().expect("transmit follows transmit_buffer");
+        if (hop.0 as usize) < self.hops.len() {
+            self.queued.push_back(Queued { buffer, len, hop });
+        } else {
+            self.counters.tx_errors += 1;
+            self.free_to_send.push(buffer);
+        }
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.retry_at = None;
+        while self.send_batch(now) {}
+    }
+
+    fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
+        let no_route = HopError::NoRoute(source, destination);
+        let socket = self.sockets.iter().position(|local| local.socket.address == source).ok_or(no_route.clone())?;
+        if let Some(hop) = self.hop_numbers.get(&(socket, destination)) {
+            return Ok(*hop);
+        }
+        if source.is_ipv4() != destination.is_ipv4() {
+            return Err(no_route);
+        }
+        let Local { socket: from, scope } = &self.sockets[socket];
+        from.check_route(destination, *scope).map_err(|_| no_route)?;
+        if self.hops.len() >= HOPS_MAX {
+            return Err(HopError::TooMany { limit: HOPS_MAX });
+        }
+        let hop = Hop(self.hops.len() as u32);
+        self.hops.push(Destination { socket, address: destination });
+        self.hop_numbers.insert((socket, destination), hop);
+        Ok(hop)
+    }
+
+    fn ethernet_header(&self, _hop: Hop) -> Option<EthernetHeader> {
+        Some(ethernet_header())
+    }
+
+    fn imposed(&self) -> Option<Imposed> {
+        Some(Imposed { identification: 0, source_port: ROCE_PORT })
+    }
+
+    fn max_packet_bytes(&self) -> usize {
+        self.max_packet_bytes
+    }
+
+    fn poll_fds(&self) -> Vec<RawFd> {
+        self.sockets.iter().map(|local| local.socket.as_raw_fd()).collect()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    fn mode(&self) -> String {
+        "udp".to_owned()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let c = &self.counters;
+        vec![
+            ("rx_frames", c.rx_frames),
+            ("rx_bytes", c.rx_bytes),
+            ("rx_too_long", c.rx_too_long),
+            ("rx_identification_refused", c.rx_identification_refused),
+            ("rx_dropped_by_kernel", self.sockets.iter().map(|local| local.socket.dropped()).sum()),
+            ("tx_frames", c.tx_frames),
+            ("tx_bytes", c.tx_bytes),
+            ("tx_no_buffer", c.tx_no_buffer),
+            ("tx_stalls", c.tx_stalls),
+            ("tx_errors", c.tx_errors),
+        ]
+    }
+}

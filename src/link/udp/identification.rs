@@ -1,0 +1,214 @@
+//! The IPv4 identification of packets that came through a UDP socket: the ICRC covers it, and the socket does not show it.
+//!
+//! A CRC is linear: what is wrong with it when the identification is taken for zero says which one it was. That takes 16 of
+//! its 32 bits, so a damaged packet would pass once in 65,536 times instead of once in 4 billion. Senders count their
+//! packets, or write the same number into all of them; who has done so for a while is held to it, and most of the bits are
+//! back.
+
+use std::net::Ipv4Addr;
+
+use rustc_hash::FxHashMap;
+
+use crate::time::Instant;
+
+/// The CRC-32 of Ethernet, reflected: bit 31 is the lowest power.
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// One, in that order.
+const ONE: u32 = 1 << 31;
+
+/// Where the identification ends in an IPv4 header.
+const FIELD_END: usize = 6;
+
+/// Solves for the identification that makes a packet's ICRC right.
+#[derive(Debug)]
+pub(super) struct Solver {
+    /// The inverse of x^(8 n), by n: what n bytes of zeros do to a CRC, undone.
+    undo_bytes: Vec<u32>,
+}
+
+impl Solver {
+    /// For packets of up to `max_packet_bytes` from the IP header to the ICRC.
+    pub fn new(max_packet_bytes: usize) -> Solver {
+        let mut value = ONE;
+        let mut undo_bytes = Vec::with_capacity(max_packet_bytes + 1);
+        for _ in 0..=max_packet_bytes {
+            undo_bytes.push(value);
+            value = (0..8).fold(value, |value, _| divide_by_x(value));
+        }
+        Solver { undo_bytes }
+    }
+
+    /// The identification of a packet that has `covered_bytes` from the IP header to the ICRC; `difference` is that
+    /// between its ICRC and the one computed with zero for the identification. `None`: no identification makes it right.
+    pub fn solve(&self, difference: u32, covered_bytes: usize) -> Option<u16> {
+        // The field's two bytes enter the CRC at its low end; they and all that follow are 8 powers of x each.
+        let behind = covered_bytes.checked_sub(FIELD_END)? + 2;
+        let field = multiply(difference, *self.undo_bytes.get(behind)?);
+        let [low, high] = u16::try_from(field).ok()?.to_le_bytes();
+        Some(u16::from_be_bytes([low, high]))
+    }
+}
+
+fn divide_by_x(value: u32) -> u32 {
+    if value & ONE == 0 { value << 1 } else { (value ^ POLYNOMIAL) << 1 | 1 }
+}
+
+fn multiply(mut a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    while a != 0 {
+        if a & ONE != 0 {
+            product ^= b;
+        }
+        a <<= 1;
+        b = if b & 1 == 0 { b >> 1 } else { b >> 1 ^ POLYNOMIAL };
+    }
+    product
+}
+
+/// What identifications each peer uses.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tracker {
+    peers: FxHashMap<Ipv4Addr, Track>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Track {
+    last: u16,
+    at: Instant,
+    /// Packets in a row that were near the one before, and that were equal to it; up to [`TRUSTED`].
+    near: u8,
+    equal: u8,
+}
+
+/// Packets in a row after which a peer is held to what it does.
+const TRUSTED: u8 = 64;
+
+/// How far a counting peer may be from its latest packet: one window, half of it lost or to other peers.
+const NEAR: u64 = 64;
+
+/// Peers that are remembered; others are believed any identification that solves the ICRC.
+const PEERS_MAX: usize = 4096;
+
+impl Tracker {
+    /// Whether a packet with the solved `identification` is to be believed.
+    ///
+    /// Who is not held to anything yet is believed. Who is, and does something else, loses this packet and is not held to
+    /// anything again: so a sender that jumps loses one packet a jump.
+    pub fn accepts(&mut self, peer: Ipv4Addr, identification: u16, now: Instant) -> bool {
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&peer) {
+            return true;
+        }
+        let fresh = Track { last: identification, at: now, near: 0, equal: 0 };
+        let track = self.peers.entry(peer).or_insert(fresh);
+        let ahead = u64::from(identification.wrapping_sub(track.last));
+        let behind = u64::from(track.last.wrapping_sub(identification));
+        // Linux counts per destination, and adds up to a tick of 1 ms for each that has passed (ip_idents_reserve).
+        let idle_ms = now.saturating_since(track.at).as_millis() as u64;
+        let is_near = ahead <= NEAR + idle_ms || behind <= NEAR;
+        let is_equal = ahead == 0;
+        let accepted = match track {
+            Track { equal: TRUSTED, .. } => is_equal,
+            Track { near: TRUSTED, .. } => is_near,
+            _ => true,
+        };
+        if !accepted {
+            *track = fresh;
+            return false;
+        }
+        track.near = if is_near { (track.near + 1).min(TRUSTED) } else { 0 };
+        track.equal = if is_equal { (track.equal + 1).min(TRUSTED) } else { 0 };
+        track.at = now;
+        // One that was overtaken is no news of where the sender is.
+        if behind == 0 || behind > NEAR {
+            track.last = identification;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::FrameBytes;
+    use crate::time::Duration;
+    use crate::wire::icrc;
+
+    /// A packet with some identification, and what its ICRC differs by from one computed with zero.
+    fn difference(len: usize, identification: u16) -> u32 {
+        let mut packet: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+        packet[0] = 0x45;
+        packet[4..6].copy_from_slice(&identification.to_be_bytes());
+        let right = icrc::compute(FrameBytes::from(&packet[..])).unwrap();
+        packet[4..6].fill(0);
+        right ^ icrc::compute(FrameBytes::from(&packet[..])).unwrap()
+    }
+
+    #[test]
+    fn every_identification_is_found_at_every_length() {
+        let solver = Solver::new(4200);
+        for len in [40, 41, 60, 1084, 4160, 4200] {
+            for identification in (0..=u16::MAX).step_by(251).chain([1, 0x00ff, 0xff00, u16::MAX]) {
+                assert_eq!(solver.solve(difference(len, identification), len), Some(identification), "{len} bytes");
+            }
+        }
+        assert_eq!(solver.solve(1, 4201), None, "longer than it was made for");
+    }
+
+    /// One wrong bit elsewhere is solved by no identification at all: a field of 16 bits and that bit is a burst, or as
+    /// good as one.
+    #[test]
+    fn damage_elsewhere_is_hardly_ever_solved() {
+        let solver = Solver::new(4200);
+        let damaged =
+            (0..32).map(|bit| 1u32 << bit).filter(|error| solver.solve(difference(1084, 77) ^ error, 1084).is_some());
+        assert_eq!(damaged.count(), 0);
+        let solved = (1..=1_000_000u32).filter(|n| solver.solve(n.wrapping_mul(0x9e37_79b9), 1084).is_some()).count();
+        assert!((1..60).contains(&solved), "{solved} of a million: 15 are to be expected");
+    }
+
+    const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_counting_peer_is_held_to_its_count_and_may_be_idle() {
+        let mut tracker = Tracker::default();
+        assert!((0..200u16).all(|n| tracker.accepts(PEER, n.wrapping_add(65500), at(0))));
+        let last = 199u16.wrapping_add(65500);
+        for near in [last, last - 64, last + 1, last + 64] {
+            assert!(tracker.clone().accepts(PEER, near, at(0)), "{near}");
+        }
+        for far in [last - 65, last + 65, last + 30000] {
+            assert!(!tracker.clone().accepts(PEER, far, at(0)), "{far}");
+        }
+        assert!(tracker.accepts(PEER, last + 1000, at(1000)), "a second later");
+    }
+
+    #[test]
+    fn a_peer_with_one_number_is_held_to_it() {
+        let mut tracker = Tracker::default();
+        assert!((0..100).all(|_| tracker.accepts(PEER, 0, at(0))));
+        assert!(!tracker.accepts(PEER, 1, at(5000)));
+    }
+
+    #[test]
+    fn a_peer_that_jumps_loses_one_packet_a_jump_and_one_that_always_does_none() {
+        let mut tracker = Tracker::default();
+        assert!((0..100).all(|n| tracker.accepts(PEER, n, at(0))));
+        assert!(!tracker.accepts(PEER, 20_000, at(0)));
+        assert!((20_001..20_100).all(|n| tracker.accepts(PEER, n, at(0))));
+        let mut tracker = Tracker::default();
+        assert!((0..1000u16).all(|n| tracker.accepts(PEER, n.wrapping_mul(7919), at(0))));
+    }
+
+    #[test]
+    fn more_peers_than_are_remembered_are_believed() {
+        let mut tracker = Tracker::default();
+        let peers = (0..2 * PEERS_MAX as u32).map(Ipv4Addr::from);
+        assert!(peers.clone().all(|peer| tracker.accepts(peer, 1, at(0))));
+        assert_eq!(tracker.peers.len(), PEERS_MAX);
+    }
+}

@@ -1,0 +1,339 @@
+//! A UDP socket on port 4791 and one of our addresses: batches of datagrams with what their IP headers said or shall say.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::wire::ROCE_PORT;
+
+/// Datagrams a system call.
+pub(super) const BATCH: usize = 64;
+
+/// Bytes of control messages: traffic class, hop limit and flow label, each at most 24.
+const CONTROL_BYTES: usize = 96;
+
+/// What the socket's buffers are asked to hold; the kernel gives what `net.core.rmem_max` allows. Two windows of 128 packets
+/// of 4 KiB, each of which it accounts at some 9 KiB.
+pub(in crate::link) const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
+
+// Not in the libc crate for this target; linux/udp.h and linux/in6.h.
+const UDP_NO_CHECK6_TX: libc::c_int = 101;
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
+const IPV6_FLOWINFO: libc::c_int = 11;
+
+/// A bound socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    /// On the same address and no port of note: to ask for routes in the namespace that the socket is in.
+    probe: OwnedFd,
+    pub address: IpAddr,
+}
+
+/// What came with a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    pub len: usize,
+    pub source: IpAddr,
+    pub source_port: u16,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
+    pub flow_label: u32,
+    /// It did not fit into its buffer.
+    pub is_truncated: bool,
+}
+
+/// A datagram to send.
+#[derive(Clone, Copy)]
+pub(super) struct Outgoing {
+    pub payload: (*const u8, usize),
+    pub destination: IpAddr,
+    /// The interface, of a link-local address.
+    pub scope: u32,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
+}
+
+/// Memory for the headers of a batch.
+pub(super) struct Headers {
+    names: Box<[libc::sockaddr_in6; BATCH]>,
+    vectors: Box<[libc::iovec; BATCH]>,
+    controls: Box<[Control; BATCH]>,
+    messages: Box<[libc::mmsghdr; BATCH]>,
+}
+
+/// Aligned as the kernel's headers of control messages are.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+// SAFETY: the pointers in it are written before each call, and followed during it only.
+unsafe impl Send for Headers {}
+
+impl Headers {
+    pub fn new() -> Headers {
+        // SAFETY: all zeros are valid values of these plain structs.
+        let (name, vector, message) = unsafe { (zeroed(), zeroed(), zeroed()) };
+        Headers {
+            names: Box::new([name; BATCH]),
+            vectors: Box::new([vector; BATCH]),
+            controls: Box::new([Control([0; CONTROL_BYTES]); BATCH]),
+            messages: Box::new([message; BATCH]),
+        }
+    }
+
+    fn set(&mut self, index: usize, bytes: (*const u8, usize), name_bytes: usize, control_bytes: usize) {
+        let vector = &mut self.vectors[index];
+        (vector.iov_base, vector.iov_len) = (bytes.0.cast_mut().cast(), bytes.1);
+        let header = &mut self.messages[index].msg_hdr;
+        header.msg_name = (&raw mut self.names[index]).cast();
+        header.msg_namelen = name_bytes as libc::socklen_t;
+        header.msg_iov = vector;
+        header.msg_iovlen = 1;
+        header.msg_control = (&raw mut self.controls[index]).cast();
+        header.msg_controllen = control_bytes as _;
+        header.msg_flags = 0;
+    }
+}
+
+impl Socket {
+    /// A socket on port 4791 of `address`; `scope` is its interface, for a link-local one.
+    pub fn bind(address: IpAddr, scope: u32) -> io::Result<Socket> {
+        let socket = Socket { fd: new_socket(address)?, probe: new_socket(address)?, address };
+        let options: &[(libc::c_int, libc::c_int, libc::c_int)] = match address {
+            IpAddr::V4(_) => &[
+                // Never fragmented, and so with identification 0 (ip_select_ident); whatever ICMP says of the path.
+                (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+                (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
+                (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+                // RoCE's UDP checksum is zero: the ICRC covers more.
+                (libc::SOL_SOCKET, libc::SO_NO_CHECK, 1),
+            ],
+            IpAddr::V6(_) => &[
+                (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1),
+                (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+                (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
+                (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+                (libc::IPPROTO_IPV6, IPV6_FLOWINFO, 1),
+                (libc::IPPROTO_UDP, UDP_NO_CHECK6_TX, 1),
+                (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
+            ],
+        };
+        for &(level, name, value) in options {
+            socket.set(level, name, value)?;
+        }
+        let bytes = SOCKET_BUFFER_BYTES as libc::c_int;
+        for (force, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+            if socket.set(libc::SOL_SOCKET, force, bytes).is_err() {
+                socket.set(libc::SOL_SOCKET, plain, bytes)?;
+            }
+        }
+        bind(&socket.fd, address, scope, ROCE_PORT)?;
+        bind(&socket.probe, address, scope, 0)?;
+        Ok(socket)
+    }
+
+    /// Whether the kernel has a way from this address to `destination`. Sends nothing.
+    pub fn check_route(&self, destination: IpAddr, scope: u32) -> io::Result<()> {
+        let (peer, peer_bytes) = socket_address(destination, scope, ROCE_PORT);
+        // SAFETY: `peer` is a socket address of at least that many bytes.
+        let connected =
+            unsafe { libc::connect(self.probe.as_raw_fd(), (&raw const peer).cast(), peer_bytes as libc::socklen_t) };
+        if connected == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the option's value is an int.
+        let done = unsafe { libc::setsockopt(self.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Datagrams that found no room in the socket's buffer.
+    pub fn dropped(&self) -> u64 {
+        /// Of linux/sock_diag.h.
+        const SK_MEMINFO_DROPS: usize = 8;
+        let mut values = [0u32; SK_MEMINFO_DROPS + 1];
+        let mut len = size_of_val(&values) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes.
+        let got = unsafe {
+            let out = values.as_mut_ptr().cast();
+            libc::getsockopt(self.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, out, &raw mut len)
+        };
+        if got == 0 { values[SK_MEMINFO_DROPS].into() } else { 0 }
+    }
+
+    /// Receives up to `buffers.len()` (at most [`BATCH`]) datagrams, one a buffer, and tells what came with each. None is
+    /// as good as an error: there is nothing to be done about either.
+    ///
+    /// # Safety
+    /// The buffers must be writable, and nobody else's.
+    pub unsafe fn receive(
+        &self,
+        headers: &mut Headers,
+        buffers: &[(*mut u8, usize)],
+        mut take: impl FnMut(usize, Received),
+    ) -> usize {
+        let count = buffers.len().min(BATCH);
+        for (index, &(start, len)) in buffers[..count].iter().enumerate() {
+            headers.set(index, (start.cast_const(), len), size_of::<libc::sockaddr_in6>(), CONTROL_BYTES);
+        }
+        let messages = headers.messages.as_mut_ptr();
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: the headers point to the names, controls and buffers, all of which outlive the call.
+        let received = unsafe {
+            libc::recvmmsg(self.as_raw_fd(), messages, count as libc::c_uint, flags as _, std::ptr::null_mut())
+        };
+        let received = usize::try_from(received).unwrap_or(0);
+        for index in 0..received {
+            let message = &headers.messages[index];
+            let (source, source_port) = address_of(&headers.names[index]);
+            let mut got = Received {
+                len: message.msg_len as usize,
+                source,
+                source_port,
+                traffic_class: 0,
+                hop_limit: 0,
+                flow_label: 0,
+                is_truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            };
+            for_each_control(&message.msg_hdr, |level, kind, data| got.control(level, kind, data));
+            take(index, got);
+        }
+        received
+    }
+
+    /// Sends datagrams (at most [`BATCH`]); returns how many the kernel took, or why it did not take the first.
+    ///
+    /// # Safety
+    /// Their payloads must be readable.
+    pub unsafe fn send(&self, headers: &mut Headers, datagrams: impl Iterator<Item = Outgoing>) -> io::Result<usize> {
+        let mut count = 0;
+        for (index, datagram) in datagrams.take(BATCH).enumerate() {
+            let (name, name_bytes) = socket_address(datagram.destination, datagram.scope, ROCE_PORT);
+            headers.names[index] = name;
+            let (level, class, limit) = match datagram.destination {
+                IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+                IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+            };
+            let values = [(class, datagram.traffic_class), (limit, datagram.hop_limit)];
+            let control_bytes = write_controls(&mut headers.controls[index].0, level, values);
+            headers.set(index, datagram.payload, name_bytes, control_bytes);
+            count = index + 1;
+        }
+        let messages = headers.messages.as_mut_ptr();
+        // SAFETY: the headers point to the names, controls and payloads, all of which outlive the call.
+        let sent =
+            unsafe { libc::sendmmsg(self.as_raw_fd(), messages, count as libc::c_uint, libc::MSG_DONTWAIT as _) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Received {
+    fn control(&mut self, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
+        // IP_TOS comes as a byte, the others as ints.
+        let int = || data.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes) as u8);
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_TOS) => self.traffic_class = data.first().copied().unwrap_or(0),
+            (libc::IPPROTO_IP, libc::IP_TTL) => self.hop_limit = int().unwrap_or(0),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => self.traffic_class = int().unwrap_or(0),
+            (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => self.hop_limit = int().unwrap_or(0),
+            (libc::IPPROTO_IPV6, IPV6_FLOWINFO) => {
+                self.flow_label = data.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes) & 0xf_ffff);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn new_socket(address: IpAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers are involved.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn bind(fd: &OwnedFd, address: IpAddr, scope: u32, port: u16) -> io::Result<()> {
+    let (name, name_bytes) = socket_address(address, scope, port);
+    // SAFETY: `name` is a socket address of at least that many bytes.
+    let bound = unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), name_bytes as libc::socklen_t) };
+    if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Calls `work` with level, type and data of each control message.
+fn for_each_control(header: &libc::msghdr, mut work: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
+    // SAFETY: the kernel wrote whole control messages into the buffer and set its length; the macros stay within it.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while let Some(head) = control.as_ref() {
+            let len = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            work(head.cmsg_level, head.cmsg_type, std::slice::from_raw_parts(libc::CMSG_DATA(control), len));
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+}
+
+/// Writes two control messages of an int each. Returns their bytes.
+fn write_controls(out: &mut [u8; CONTROL_BYTES], level: libc::c_int, values: [(libc::c_int, u8); 2]) -> usize {
+    // SAFETY: the macros only compute.
+    let (space, len, data_at) = unsafe { (libc::CMSG_SPACE(4), libc::CMSG_LEN(4), libc::CMSG_LEN(0)) };
+    let (space, data_at) = (space as usize, data_at as usize);
+    for (message, (kind, value)) in out.chunks_exact_mut(space).zip(values) {
+        // struct cmsghdr: length, level, type; then the data.
+        message[..8].copy_from_slice(&u64::from(len).to_ne_bytes());
+        message[8..12].copy_from_slice(&level.to_ne_bytes());
+        message[12..16].copy_from_slice(&kind.to_ne_bytes());
+        message[data_at..data_at + 4].copy_from_slice(&i32::from(value).to_ne_bytes());
+    }
+    2 * space
+}
+
+// `write_controls` writes the header as 64-bit Linux has it.
+const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
+
+/// A socket address of either family, in room for the larger one, and its bytes.
+fn socket_address(address: IpAddr, scope: u32, port: u16) -> (libc::sockaddr_in6, usize) {
+    // SAFETY: all zeros are a valid value of this plain struct.
+    let mut name: libc::sockaddr_in6 = unsafe { zeroed() };
+    match address {
+        IpAddr::V4(address) => {
+            let small = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: port.to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(address).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the larger struct has room for the smaller one, at no stricter alignment.
+            unsafe { (&raw mut name).cast::<libc::sockaddr_in>().write(small) };
+            (name, size_of::<libc::sockaddr_in>())
+        }
+        IpAddr::V6(address) => {
+            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            name.sin6_port = port.to_be();
+            name.sin6_addr.s6_addr = address.octets();
+            name.sin6_scope_id = if address.is_unicast_link_local() { scope } else { 0 };
+            (name, size_of::<libc::sockaddr_in6>())
+        }
+    }
+}
+
+/// The address and port that the kernel wrote.
+fn address_of(name: &libc::sockaddr_in6) -> (IpAddr, u16) {
+    if libc::c_int::from(name.sin6_family) == libc::AF_INET {
+        // SAFETY: the family says that the smaller struct is there, at no stricter alignment.
+        let small = unsafe { (&raw const *name).cast::<libc::sockaddr_in>().read() };
+        return (Ipv4Addr::from(u32::from_be(small.sin_addr.s_addr)).into(), u16::from_be(small.sin_port));
+    }
+    (Ipv6Addr::from(name.sin6_addr.s6_addr).into(), u16::from_be(name.sin6_port))
+}

@@ -1,0 +1,252 @@
+//! The link over UDP sockets: what it makes of real datagrams, its own addresses, and frames that are not RoCE.
+//!
+//! Needs root, for namespaces only.
+#![allow(clippy::disallowed_methods, reason = "two real hosts are on the wall clock")]
+
+mod common;
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use common::hosts::{Pair, PairOptions};
+use uroce::frame::Frame;
+use uroce::link::udp::{OpenError, UdpLink};
+use uroce::link::{HopError, Imposed, Link};
+use uroce::time;
+use uroce::verbs::{
+    Access, AddressVector, Capabilities, Context, Data, LinkKind, OpenOptions, PathMtu, Psn, QpAttributes, QueuePair,
+    QueuePairOptions, RnrTimer, SendOperation, SendRequest, Service, State, Status,
+};
+use uroce::wire::{Addresses, Bth, Extension, Flow, Headers, IpHeader, Opcode, Qpn, RoceFrame};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Bytes of 10.7.0.N and fd07::N, of the host with that number.
+fn addresses(is_v6: bool) -> [IpAddr; 2] {
+    [1, 2].map(|n| if is_v6 { format!("fd07::{n}").parse().unwrap() } else { IpAddr::from([10, 7, 0, n]) })
+}
+
+/// A packet with the right ICRC, as an endpoint writes it.
+fn packet(out: &mut [u8], flow: &Flow, identification: u16, payload: &[u8]) -> usize {
+    let headers = Headers { bth: Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(7)), extension: Extension::None };
+    let fill = |out: &mut [u8]| {
+        out.copy_from_slice(payload);
+        Ok::<(), std::convert::Infallible>(())
+    };
+    headers.write(out, flow, identification, payload.len(), fill).unwrap()
+}
+
+fn flow(addresses: [IpAddr; 2], source_port: u16) -> Flow {
+    let addresses = Addresses::new(addresses[0], addresses[1]).unwrap();
+    Flow { addresses, source_port, traffic_class: 0x2a, hop_limit: 9, flow_label: 0 }
+}
+
+/// Waits for `count` frames, and a little for more.
+fn receive(link: &mut UdpLink, count: usize) -> Vec<Frame> {
+    let (start, mut frames) = (Instant::now(), Vec::new());
+    while frames.len() < count && start.elapsed() < LIMIT {
+        link.receive(time::Instant::ZERO, &mut frames, 64);
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    link.receive(time::Instant::ZERO, &mut frames, 64);
+    frames
+}
+
+fn counter(link: &UdpLink, name: &str) -> u64 {
+    link.counters().into_iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no counter {name}")).1
+}
+
+/// Of both families and all lengths, in batches: every field that a socket can show arrives, and the ICRC is right.
+#[test]
+fn packets_arrive_with_the_headers_they_were_sent_with() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    let [mut a, mut b] = [0, 1].map(|host| pair.within(host, || UdpLink::open("veth0").unwrap()));
+    let Imposed { identification, source_port } = a.imposed().unwrap();
+    assert_eq!(a.max_packet_bytes(), 4224);
+    for is_v6 in [false, true] {
+        let flow = flow(addresses(is_v6), source_port);
+        let [source, destination] = addresses(is_v6);
+        let hop = a.hop(source, destination).unwrap();
+        assert_eq!(a.hop(source, destination), Ok(hop), "the same again");
+        let lengths = [0, 1, 4, 256, 1024, 2048, 4096];
+        for len in lengths {
+            let len = packet(a.transmit_buffer().unwrap(), &flow, identification, &vec![len as u8; len]);
+            a.transmit(time::Instant::ZERO, len, hop);
+        }
+        a.flush(time::Instant::ZERO);
+        let frames = receive(&mut b, lengths.len());
+        assert_eq!(frames.len(), lengths.len());
+        for (frame, len) in frames.iter().zip(lengths) {
+            let roce = RoceFrame::parse(frame.bytes()).unwrap();
+            assert!(roce.icrc_ok() && roce.ip.checksum_ok(), "{len} bytes");
+            assert_eq!(roce.flow(), Flow { flow_label: roce.flow().flow_label, ..flow });
+            assert_eq!(roce.ib.len(), 12 + len.next_multiple_of(4) + 4);
+        }
+    }
+    for (from, to) in [(&a, "tx_frames"), (&b, "rx_frames")] {
+        assert_eq!(counter(from, to), 14);
+    }
+}
+
+/// A peer whose IPv4 identifications count, as rxe's do: each is found. Any flipped bit that the ICRC covers makes it
+/// wrong, and what is no packet at all does no harm.
+#[test]
+fn identifications_are_found_and_damage_is_too() {
+    let pair = Pair::new(PairOptions::default());
+    let mut b = pair.within(1, || UdpLink::open("veth0").unwrap());
+    // Datagrams whose ICRC is made for other identifications than the kernel's: they are not seen anyway.
+    let socket = pair.within(0, || UdpSocket::bind("10.7.0.1:6000").unwrap());
+    let flow = flow(addresses(false), 6000);
+    let mut bytes = [0; 2048];
+    let mut send = |identification: u16, payload: &[u8], damage: Option<usize>| {
+        let len = packet(&mut bytes, &flow, identification, payload);
+        let datagram = &mut bytes[28..len];
+        if let Some(bit) = damage {
+            datagram[bit / 8] ^= 1 << (bit % 8);
+        }
+        socket.send_to(datagram, "10.7.0.2:4791").unwrap();
+    };
+    for identification in (65_400..=u16::MAX).chain(0..100) {
+        send(identification, &[identification as u8; 100], None);
+        let frames = receive_one(&mut b);
+        let roce = RoceFrame::parse(frames.bytes()).unwrap();
+        assert_eq!((roce.icrc_ok(), roce.ip.identification()), (true, Some(identification)));
+        assert!(matches!(&roce.ip, IpHeader::V4(_)) && roce.ip.checksum_ok());
+    }
+    for bit in (0..8 * 116).step_by(7).filter(|bit| bit / 8 != 4) {
+        send(100, &[7; 100], Some(bit));
+        let frame = receive_one(&mut b);
+        assert!(!RoceFrame::parse(frame.bytes()).unwrap().icrc_ok(), "bit {bit}");
+    }
+    // Far from the count: not believed, once.
+    send(30_000, &[1; 8], None);
+    send(30_001, &[2; 8], None);
+    let frames = receive(&mut b, 1);
+    assert_eq!((frames.len(), counter(&b, "rx_identification_refused")), (1, 1));
+    for len in [0, 1, 3, 4, 15, 16] {
+        socket.send_to(&vec![0xff; len], "10.7.0.2:4791").unwrap();
+        let frame = receive_one(&mut b);
+        assert!(RoceFrame::parse(frame.bytes()).is_ok_and(|roce| !roce.icrc_ok()), "{len} bytes");
+    }
+    socket.send_to(&[0; 9000], "10.7.0.2:4791").unwrap();
+    assert_eq!((receive(&mut b, 0).len(), counter(&b, "rx_too_long")), (0, 1));
+}
+
+fn receive_one(link: &mut UdpLink) -> Frame {
+    let (start, mut frames) = (Instant::now(), Vec::new());
+    while frames.is_empty() {
+        assert!(start.elapsed() < LIMIT, "nothing arrives");
+        link.receive(time::Instant::ZERO, &mut frames, 1);
+    }
+    frames.pop().unwrap()
+}
+
+#[test]
+fn what_cannot_be_opened_or_reached_is_said() {
+    let pair = Pair::new(PairOptions::default());
+    let open = |name: &'static str| pair.within(0, move || UdpLink::open(name).map(|_| ()));
+    assert!(matches!(open("nope0"), Err(OpenError::Device(_))));
+    let mut link = pair.within(0, || UdpLink::open("veth0").unwrap());
+    let taken = open("veth0").unwrap_err();
+    assert!(matches!(taken, OpenError::Taken { .. }) && taken.to_string().contains(&std::process::id().to_string()));
+    let [own, peer] = addresses(false);
+    let nowhere = IpAddr::from([192, 0, 2, 1]);
+    assert_eq!(link.hop(own, nowhere), Err(HopError::NoRoute(own, nowhere)));
+    assert_eq!(link.hop(peer, own), Err(HopError::NoRoute(peer, own)), "not an address of ours");
+    drop(link);
+    pair.ip(0, "addr flush dev veth0");
+    let error = open("veth0").unwrap_err();
+    assert!(matches!(error, OpenError::NoAddress { .. }) && error.to_string().contains("ip address add"), "{error}");
+    pair.ip(0, "link set veth0 down");
+    assert!(matches!(open("veth0"), Err(OpenError::Down { .. })));
+}
+
+/// Waits until the kernel has given the interface its link-local address, which it does some time after it is up.
+fn wait_for_link_local(pair: &Pair, host: usize) {
+    let start = Instant::now();
+    loop {
+        let (_, said) = pair.exec(host, "ip -6 address show dev veth0 scope link");
+        if said.contains("fe80") && !said.contains("tentative") {
+            return;
+        }
+        assert!(start.elapsed() < LIMIT, "no link-local address: {said}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Queue pairs of one program on one device reach each other: on the loopback and on an interface's own address.
+#[test]
+fn queue_pairs_of_one_program_reach_each_other() {
+    let pair = Pair::new(PairOptions::default());
+    wait_for_link_local(&pair, 0);
+    for (device, mtu) in [("lo", PathMtu::Mtu4096), ("veth0", PathMtu::Mtu1024)] {
+        let context = pair.within(0, move || {
+            let device = Some(device.to_owned());
+            Context::open(&OpenOptions { device, link: LinkKind::Udp, ..OpenOptions::default() }).unwrap()
+        });
+        assert_eq!((context.link_mode().as_str(), context.active_mtu()), ("udp", mtu));
+        for index in 0..context.gids().len() {
+            let pd = context.allocate_pd();
+            let region = pd.allocate_region(20_000, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+            let cq = context.create_completion_queue(16);
+            let capabilities = Capabilities { max_send_requests: 4, max_receive_requests: 4 };
+            let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
+            let qps = [(); 2].map(|()| pd.create_queue_pair(&options).unwrap());
+            connect(&context, index, &qps[0], &qps[1]);
+            connect(&context, index, &qps[1], &qps[0]);
+            region.memory().write(0, &[index as u8 + 1; 10_000]);
+            let data = Data::Sges([region.sge(0, 10_000)].into_iter().collect());
+            let write = SendOperation::Write(region.remote(10_000));
+            qps[0].post_send(SendRequest::new(1, write, data)).unwrap();
+            let start = Instant::now();
+            let done = loop {
+                if let Some(done) = cq.poll() {
+                    break done;
+                }
+                assert!(start.elapsed() < LIMIT, "no completion on {device} GID {index}");
+            };
+            assert_eq!(done.status, Status::Success);
+            assert_eq!(region.memory().to_vec(10_000, 10_000), [index as u8 + 1; 10_000]);
+        }
+    }
+}
+
+fn connect(context: &Context, index: usize, qp: &QueuePair, peer: &QueuePair) {
+    let vector = AddressVector {
+        source_gid_index: index,
+        destination_gid: context.gids()[index].address,
+        traffic_class: 0,
+        hop_limit: 0,
+        flow_label: 0,
+    };
+    let path = context.path(&vector, qp.qpn(), peer.qpn()).unwrap();
+    let steps = [
+        QpAttributes {
+            state: Some(State::Init),
+            port: Some(1),
+            p_key_index: Some(0),
+            access: Some(Access::REMOTE_WRITE),
+            ..Default::default()
+        },
+        QpAttributes {
+            state: Some(State::ReadyToReceive),
+            path: Some(path),
+            path_mtu: Some(context.active_mtu()),
+            destination: Some(peer.qpn()),
+            receive_psn: Some(Psn::new(0)),
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: Some(RnrTimer::new(12)),
+            ..Default::default()
+        },
+        QpAttributes {
+            state: Some(State::ReadyToSend),
+            send_psn: Some(Psn::new(0)),
+            timeout: Some(14),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(1),
+            ..Default::default()
+        },
+    ];
+    steps.iter().for_each(|attributes| qp.modify(attributes).unwrap());
+}
