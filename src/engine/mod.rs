@@ -15,13 +15,13 @@ mod wake;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::frame::Frame;
 use crate::link::Link;
 use crate::time::{Duration, Instant};
-use crate::transport::Endpoint;
+use crate::transport::{Endpoint, Event};
 
 use clock::Clock;
 use wake::Wake;
@@ -66,7 +66,11 @@ struct Shared {
     wake: Wake,
     clock: Clock,
     link_fds: Vec<RawFd>,
+    on_event: OnceLock<EventHandler>,
 }
+
+/// Takes asynchronous events.
+type EventHandler = Box<dyn Fn(Event) + Send + Sync>;
 
 /// What the engine owns, for those who hold the lock.
 pub struct Core {
@@ -99,6 +103,7 @@ impl Engine {
             wake: Wake::new()?,
             clock: Clock::new(),
             link_fds,
+            on_event: OnceLock::new(),
         });
         let thread = {
             let shared = shared.clone();
@@ -132,6 +137,7 @@ impl Engine {
         let mut core = self.shared.lock();
         let now = self.now();
         let result = work(&mut core, now);
+        self.shared.report(&mut core);
         drop(core);
         if self.shared.background_is_active.load(Ordering::Relaxed) {
             // New timers may be earlier than what it sleeps for.
@@ -147,7 +153,30 @@ impl Engine {
             && let Ok(mut core) = self.shared.core.try_lock()
         {
             core.step_for_program(self.shared.clock.now());
+            self.shared.report(&mut core);
         } else if self.shared.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Has events passed to `handler` by whoever drives the engine, which is locked meanwhile. Only the first handler counts.
+    pub fn set_event_handler(&self, handler: EventHandler) {
+        let _ = self.shared.on_event.set(handler);
+    }
+
+    /// Sends what is owed, and has the link bring everything where it belongs. Tries for `patience`: at a program's exit
+    /// its other threads may have been stopped anywhere.
+    pub fn settle(&self, patience: Duration) {
+        let end = self.now() + patience;
+        loop {
+            if let Ok(mut core) = self.shared.core.try_lock() {
+                let now = self.now();
+                core.settle(now);
+                return core.link.settle();
+            }
+            if self.now() >= end {
+                return;
+            }
             std::thread::yield_now();
         }
     }
@@ -239,6 +268,15 @@ impl Shared {
         core.expect("a thread panicked inside the engine; its state cannot be trusted")
     }
 
+    /// Passes events on, if there is somebody who takes them.
+    fn report(&self, core: &mut Core) {
+        if let Some(handler) = self.on_event.get() {
+            while let Some(event) = core.endpoint.poll_event() {
+                handler(event);
+            }
+        }
+    }
+
     fn run_in_background(&self) {
         while !self.stop.load(Ordering::Acquire) {
             let before = self.program_steps.load(Ordering::Relaxed);
@@ -260,6 +298,7 @@ impl Shared {
             let mut core = self.lock();
             let now = self.clock.now();
             let worked = core.step(now);
+            self.report(&mut core);
             let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
             let more = core.endpoint.may_transmit();
             drop(core);

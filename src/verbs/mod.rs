@@ -23,12 +23,14 @@ mod region;
 mod shared_receive_queue;
 
 pub use completion_queue::{CompletionChannel, CompletionQueue};
-pub use context::{AddressVector, Context, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions};
+pub use context::{
+    AddressVector, Context, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions, source_port,
+};
 pub use queue_pair::QueuePair;
-pub use region::{MemoryRegion, MemoryWindow};
+pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use shared_receive_queue::SharedReceiveQueue;
 
-pub use crate::memory::{Access, AccessError, MapError, WindowBinding, WindowKind};
+pub use crate::memory::{Access, AccessError, MapError, RegisterError, WindowBinding, WindowKind};
 pub use crate::transport::{
     Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
     MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify, Path, PostError, QpAttributes, ReceiveRequest, Remote,

@@ -56,6 +56,7 @@ impl DeviceArguments {
             xdp: XdpOptions { mode, ..XdpOptions::default() },
             capture: self.capture.clone(),
             faults: self.fault,
+            ..OpenOptions::default()
         })
     }
 }
