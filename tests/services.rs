@@ -233,6 +233,32 @@ fn an_unreliable_send_queue_in_error_still_receives_and_comes_back() {
 }
 
 #[test]
+fn a_send_queue_that_left_its_error_begins_nothing_while_it_is_drained() {
+    let mut pair = pair(Service::Uc, Faults::NONE);
+    let remote = pair.remote(Side::B, 0);
+    let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
+    pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), bad));
+    assert_eq!(pair.completion(Side::A).status, Status::LocalProtection);
+    pair.modify(Side::A, &to(State::ReadyToSend));
+    pair.modify(Side::A, &to(State::SendQueueDrained));
+    pair.post(Side::A, SendRequest::new(2, SendOperation::Write(remote), pair.data(Side::A, 0, 10)));
+    assert_eq!(pair.transmit(Side::A), []);
+    pair.modify(Side::A, &to(State::ReadyToSend));
+    assert_eq!(pair.completion(Side::A).wr_id, 2);
+}
+
+#[test]
+fn the_last_receive_request_is_told_of_once_an_error() {
+    let mut pair = Pair::of(Service::Rc, true, 3, MTU, Psn::new(0), Faults::NONE);
+    let (qpn, srq) = (pair.qpn(Side::A), pair.node(Side::A).srq.unwrap());
+    for _ in 0..3 {
+        pair.modify(Side::A, &to(State::Error));
+    }
+    assert_eq!(pair.event(Side::A), Some(Event::LastWqeReached(qpn, srq)));
+    assert_eq!(pair.event(Side::A), None);
+}
+
+#[test]
 fn ten_thousand_queue_pairs_fit_and_each_is_small() {
     let mut endpoint = Endpoint::new([5; 32]);
     let pd = endpoint.allocate_pd();

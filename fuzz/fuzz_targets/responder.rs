@@ -5,39 +5,19 @@
 #[path = "../../tests/common/crafted.rs"]
 #[allow(dead_code)]
 mod crafted;
+#[path = "../src/input.rs"]
+mod input;
 
 use std::collections::BTreeSet;
 
 use crafted::{ALL, Crafted, MTU, RD_ATOMIC};
+use input::Input;
 use libfuzzer_sys::fuzz_target;
 use uroce::memory::Access;
 use uroce::time::Duration;
 use uroce::transport::{Data, Remote, SendOperation, SendRequest, State};
 use uroce::wire::{Bth, Flow, ICRC_BYTES, Key, Opcode, Operation, PKey, Psn, RoceFrame, icrc};
 use zerocopy::IntoBytes;
-
-/// The input, read from its start; zeros when it has ended.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes([(); 4].map(|()| self.byte()))
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from(self.u32()) << 32 | u64::from(self.u32())
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.byte()).collect()
-    }
-}
 
 /// Answers that may be owed: four times what may be outstanding and two, then READs and atomics that are new, and the
 /// NAK that ends it.
@@ -213,12 +193,12 @@ fn dropped(c: &Crafted) -> u64 {
 const NO_EXTENSION: uroce::wire::Extension = uroce::wire::Extension::None;
 
 fuzz_target!(|data: &[u8]| {
-    let mut input = Input(data);
+    let mut input = Input::new(data);
     let mut c = Crafted::with_access(if input.byte() < 250 { ALL } else { Access::REMOTE_READ });
     let window = c.bind_window(1000, 600, Access::REMOTE_WRITE | Access::REMOTE_READ);
     let keys = vec![c.key, c.key, c.key, window, c.foreign.1, c.private.1];
     let mut run = Run { c, keys, posted: BTreeSet::new(), next_wr_id: 1000 };
-    while !input.0.is_empty() {
+    while !input.is_empty() {
         match input.byte() % 16 {
             0..=7 => {
                 let frame = run.packet(&mut input);

@@ -1,10 +1,12 @@
 //! Makes the corpora from `captures/`: for each opcode, flags and family of every capture, the first few frames; and the
-//! shortest captures whole.
+//! shortest captures whole. For the targets that make something of any bytes, bytes at random: long ones, since runs
+//! that are to get anywhere need many.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use uroce::memory::KeySource;
 use uroce::pcap::{Dissection, Reader};
 
 /// Frames of one kind from one capture.
@@ -12,6 +14,10 @@ const FRAMES_OF_A_KIND: usize = 2;
 
 /// Captures above this size teach the reader nothing that shorter ones do not.
 const CAPTURE_BYTES_MAX: u64 = 8192;
+
+/// Inputs at random, and the words in each.
+const RANDOM_INPUTS: u8 = 100;
+const RANDOM_WORDS: usize = 400;
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -43,5 +49,14 @@ fn main() {
             }
         }
     }
-    println!("{count} frames");
+    for target in ["endpoint", "responder"] {
+        let folder = root.join("corpus").join(target);
+        fs::create_dir_all(&folder).expect("a folder");
+        for number in 0..RANDOM_INPUTS {
+            let mut source = KeySource::new([number; 32]);
+            let bytes: Vec<u8> = (0..RANDOM_WORDS).flat_map(|_| source.next_u32().to_le_bytes()).collect();
+            fs::write(folder.join(format!("random-{number}")), bytes).expect("a seed");
+        }
+    }
+    println!("{count} frames, {RANDOM_INPUTS} random inputs a target");
 }

@@ -8,23 +8,30 @@
 //!                      └─ nothing there ──► try_lock ──► step: receive ► timers ► transmit ► flush
 //!   background:      sleeps while programs step; otherwise steps, and sleeps in poll(2) on the link
 //! ```
+//!
+//! A child made by fork(2) has no background thread, no rings, and perhaps a lock that nobody will ever release: there,
+//! an engine is dead. Whoever works with it finds an empty endpoint that says so ([`Endpoint::forked`]), and nothing
+//! reaches the parent.
 
 mod clock;
+mod process;
 mod wake;
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::frame::Frame;
-use crate::link::Link;
+use crate::link::{Gone, Link};
 use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Event};
 
 use clock::Clock;
 use wake::Wake;
+
+pub use process::Process;
 
 /// Frames taken, and packets sent, in one step at the most: enough for one system call to pay for many packets (a batch
 /// of 64 costs a third of 64 single ones on veth), few enough that others get the lock soon.
@@ -52,6 +59,10 @@ pub struct Engine {
 
 struct Shared {
     core: Mutex<Core>,
+    /// Where it was started. In a child, `core` is not to be touched.
+    process: Process,
+    /// What a child works with instead.
+    forked: OnceLock<Mutex<Core>>,
     /// Threads that want the core for something that cannot wait. Steppers let them pass: a mutex is not fair.
     waiting: AtomicUsize,
     /// Steps by program threads.
@@ -64,6 +75,8 @@ struct Shared {
     sleepers: AtomicBool,
     stop: AtomicBool,
     wake: Wake,
+    /// Readable while the endpoint has events.
+    events: Wake,
     clock: Clock,
     link_fds: Vec<RawFd>,
     on_event: OnceLock<EventHandler>,
@@ -81,6 +94,8 @@ pub struct Core {
     frames: Vec<Frame>,
     /// The last step left acknowledges to whoever comes next.
     owes_acknowledges: bool,
+    /// Whether the event descriptor is readable.
+    events_announced: bool,
 }
 
 impl Engine {
@@ -90,10 +105,10 @@ impl Engine {
     /// When the kernel gives no thread or event descriptor.
     pub fn start(link: Box<dyn Link>, seed: [u8; 32]) -> io::Result<Engine> {
         let link_fds = link.poll_fds();
-        let core =
-            Core { endpoint: Endpoint::new(seed), link, frames: Vec::with_capacity(BATCH), owes_acknowledges: false };
         let shared = Arc::new(Shared {
-            core: Mutex::new(core),
+            core: Mutex::new(Core::new(Endpoint::new(seed), link)),
+            process: Process::current(),
+            forked: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             program_steps: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -101,6 +116,7 @@ impl Engine {
             sleepers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             wake: Wake::new()?,
+            events: Wake::new()?,
             clock: Clock::new(),
             link_fds,
             on_event: OnceLock::new(),
@@ -137,8 +153,11 @@ impl Engine {
         let mut core = self.shared.lock();
         let now = self.now();
         let result = work(&mut core, now);
-        self.shared.report(&mut core);
+        self.shared.announce_events(&mut core);
         drop(core);
+        if self.is_forked() {
+            return result;
+        }
         if self.shared.background_is_active.load(Ordering::Relaxed) {
             // New timers may be earlier than what it sleeps for.
             self.shared.wake.signal();
@@ -148,12 +167,15 @@ impl Engine {
 
     /// Receives, sends and runs timers, if nobody else is doing so. Programs call this when they poll.
     pub fn step(&self) {
+        if self.is_forked() {
+            return;
+        }
         self.shared.program_steps.fetch_add(1, Ordering::Relaxed);
         if self.shared.waiting.load(Ordering::Relaxed) == 0
             && let Ok(mut core) = self.shared.core.try_lock()
         {
             core.step_for_program(self.shared.clock.now());
-            self.shared.report(&mut core);
+            self.shared.announce_events(&mut core);
         } else if self.shared.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
             std::thread::yield_now();
         }
@@ -167,6 +189,9 @@ impl Engine {
     /// Sends what is owed, and has the link bring everything where it belongs. Tries for `patience`: at a program's exit
     /// its other threads may have been stopped anywhere.
     pub fn settle(&self, patience: Duration) {
+        if self.is_forked() {
+            return;
+        }
         let end = self.now() + patience;
         loop {
             if let Ok(mut core) = self.shared.core.try_lock() {
@@ -183,13 +208,31 @@ impl Engine {
 
     /// Says that the program will sleep until a completion notifies it: from now on the background thread must watch.
     pub fn will_sleep(&self) {
+        if self.is_forked() {
+            return;
+        }
         self.shared.sleepers.store(true, Ordering::Release);
         self.shared.wake.signal();
+    }
+
+    /// Whether this process is a child, by fork(2), of the one that started the engine.
+    pub fn is_forked(&self) -> bool {
+        self.shared.is_forked()
+    }
+
+    /// A descriptor that is readable while the endpoint has events that nobody has taken. It is only to be polled.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.shared.events.as_fd()
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.is_forked() {
+            // The thread is the parent's, and so is what it keeps alive.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake.signal();
         if let Some(thread) = self.thread.take() {
@@ -201,6 +244,11 @@ impl Drop for Engine {
 }
 
 impl Core {
+    fn new(endpoint: Endpoint, link: Box<dyn Link>) -> Core {
+        let frames = Vec::with_capacity(BATCH);
+        Core { endpoint, link, frames, owes_acknowledges: false, events_announced: false }
+    }
+
     /// One round. Returns whether anything was received or sent.
     fn step(&mut self, now: Instant) -> bool {
         let received = self.receive(now);
@@ -261,20 +309,34 @@ impl Core {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Core> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let core = self.core.lock();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        core.expect("a thread panicked inside the engine; its state cannot be trusted")
+    fn is_forked(&self) -> bool {
+        Process::current() != self.process
     }
 
-    /// Passes events on, if there is somebody who takes them.
-    fn report(&self, core: &mut Core) {
+    /// Passes events to their handler, or makes the event descriptor say whether there are any.
+    fn announce_events(&self, core: &mut Core) {
         if let Some(handler) = self.on_event.get() {
             while let Some(event) = core.endpoint.poll_event() {
                 handler(event);
             }
         }
+        let there = core.endpoint.has_events();
+        if there == core.events_announced {
+            return;
+        }
+        core.events_announced = there;
+        if there { self.events.signal() } else { self.events.clear() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        if self.is_forked() {
+            let core = self.forked.get_or_init(|| Mutex::new(Core::new(Endpoint::forked(), Box::new(Gone))));
+            return core.lock().expect("nothing in it panics");
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let core = self.core.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        core.expect("a thread panicked inside the engine; its state cannot be trusted")
     }
 
     fn run_in_background(&self) {
@@ -298,7 +360,7 @@ impl Shared {
             let mut core = self.lock();
             let now = self.clock.now();
             let worked = core.step(now);
-            self.report(&mut core);
+            self.announce_events(&mut core);
             let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
             let more = core.endpoint.may_transmit();
             drop(core);

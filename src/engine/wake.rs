@@ -1,5 +1,5 @@
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::time::Duration;
 
@@ -40,6 +40,11 @@ impl Wake {
         };
         // SAFETY: `polled` and `limit` live until the call returns.
         unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &limit, std::ptr::null()) };
+        self.clear();
+    }
+
+    /// Forgets all signals so far.
+    pub fn clear(&self) {
         let mut count = [0u8; 8];
         // SAFETY: `count` is eight writable bytes; the descriptor does not block.
         unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
@@ -49,6 +54,12 @@ impl Wake {
 impl AsRawFd for Wake {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

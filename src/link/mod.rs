@@ -4,6 +4,7 @@ mod capture;
 pub mod device;
 mod ethernet;
 pub mod fault;
+mod gone;
 mod loopback;
 mod neighbour;
 pub mod netlink;
@@ -19,6 +20,7 @@ use crate::time::Instant;
 
 pub use capture::Capture;
 pub use ethernet::EthernetHeader;
+pub use gone::Gone;
 pub use loopback::Loopback;
 pub use tapped::Tapped;
 
@@ -110,4 +112,7 @@ pub enum HopError {
     /// The kernel did not answer.
     #[error("the kernel did not answer a route query for {0}: {1}")]
     Netlink(IpAddr, String),
+    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    Forked,
 }

@@ -362,7 +362,12 @@ impl<W> NextHops<W> {
         for _ in 0..self.refresh_left.min(REFRESH_BATCH) {
             self.refresh_at = (self.refresh_at + 1) % self.hops.len();
             let HopEntry { source, destination, .. } = self.hops[self.refresh_at];
-            self.hops[self.refresh_at].neighbour = self.resolve(source, destination).ok();
+            match self.resolve(source, destination) {
+                Ok(neighbour) => self.hops[self.refresh_at].neighbour = Some(neighbour),
+                // The kernel was not to be asked, which does not say that there is no way: the one of until now stays.
+                Err(HopError::Netlink(..)) => {}
+                Err(_) => self.hops[self.refresh_at].neighbour = None,
+            }
             self.refresh_left -= 1;
         }
     }

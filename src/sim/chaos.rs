@@ -879,6 +879,7 @@ impl World {
             places,
             frozen: false,
             answers: 0,
+            asked_again: false,
         });
         posted[s] += 1;
         if let Err(error) = self.network.endpoint(requester.node).post_send(now, requester.qpn, request) {

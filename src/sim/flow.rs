@@ -129,6 +129,8 @@ pub(super) struct Wr {
     pub frozen: bool,
     /// Answers that reached the requester in order.
     pub answers: u32,
+    /// A READ or atomic whose request has reached the responder more than once.
+    pub asked_again: bool,
 }
 
 impl Wr {

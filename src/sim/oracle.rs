@@ -243,7 +243,9 @@ impl Oracle {
                     let text = format!("answers {:?} {} with opcode {:#04x}", wr.kind, wr.index, header.opcode.0);
                     return self.violation_at(now, c, r, text);
                 }
-                (Some(wr.index + 1), Some((wr.index + 1, wr.index + 1)))
+                // Answers given again have the MSN of now.
+                let now = if wr.asked_again { flow.messages_before(flow.arrived) } else { None };
+                (Some(wr.index + 1), Some((wr.index + 1, now.unwrap_or(wr.index + 1))))
             }
         };
         if let Some((low, high)) = msns.filter(|_| has_aeth)
@@ -853,6 +855,12 @@ impl Oracle {
             Opcode::RC_READ_REQUEST => flow.find(psn).map_or(psn + 1, Wr::end),
             _ => psn + 1,
         };
+        if flow.has_arrived(psn)
+            && let Some(index) = flow.find(psn).map(|wr| wr.index)
+            && let Some(wr) = flow.wr_mut(index)
+        {
+            wr.asked_again = true;
+        }
         flow.arrive(psn, end);
         if psn == flow.expected {
             flow.expected = end;

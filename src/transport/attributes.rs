@@ -4,6 +4,8 @@ use crate::frame::Hop;
 use crate::memory::Access;
 use crate::wire::{Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
+use super::receive_queue::Srq;
+
 /// The transport service of a queue pair (IBTA 9.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
@@ -234,6 +236,30 @@ impl QpAttributes {
         .fold(A::empty(), |set, (name, _)| set | name)
     }
 
+    /// These, with what `later` sets set anew.
+    pub(super) fn overlaid(&self, later: &QpAttributes) -> QpAttributes {
+        QpAttributes {
+            state: later.state.or(self.state),
+            current_state: later.current_state.or(self.current_state),
+            notify_drained: later.notify_drained.or(self.notify_drained),
+            access: later.access.or(self.access),
+            p_key_index: later.p_key_index.or(self.p_key_index),
+            port: later.port.or(self.port),
+            q_key: later.q_key.or(self.q_key),
+            path: later.path.or(self.path),
+            path_mtu: later.path_mtu.or(self.path_mtu),
+            destination: later.destination.or(self.destination),
+            receive_psn: later.receive_psn.or(self.receive_psn),
+            send_psn: later.send_psn.or(self.send_psn),
+            max_dest_rd_atomic: later.max_dest_rd_atomic.or(self.max_dest_rd_atomic),
+            max_rd_atomic: later.max_rd_atomic.or(self.max_rd_atomic),
+            min_rnr_timer: later.min_rnr_timer.or(self.min_rnr_timer),
+            timeout: later.timeout.or(self.timeout),
+            retry_count: later.retry_count.or(self.retry_count),
+            rnr_retry: later.rnr_retry.or(self.rnr_retry),
+        }
+    }
+
     /// Checks a modification of a queue pair in state `from`; returns the state it leads to.
     pub(super) fn check(&self, service: Service, from: State) -> Result<State, ModifyError> {
         if let Some(claimed) = self.current_state
@@ -273,6 +299,22 @@ impl QpAttributes {
         .find(|(.., bad)| *bad)
         .map(|(name, range, _)| (name, range))
     }
+}
+
+/// All that a queue pair says of itself (`ibv_query_qp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairInfo {
+    /// Its transport service.
+    pub service: Service,
+    /// The sizes of its queues.
+    pub capabilities: Capabilities,
+    /// Where it takes its receive requests from, if not from a queue of its own.
+    pub srq: Option<Srq>,
+    /// What it was set to since it was last in RESET; `None` what was not. Both states are the one it is in, and both PSNs
+    /// (of connected services, once set) move on: that of the next new request, and that expected from the peer.
+    pub attributes: QpAttributes,
+    /// In SQD, and not all that was begun is complete.
+    pub is_draining: bool,
 }
 
 /// The attributes that a transition requires and those it allows besides (IBTA 11.2.5.2, Table 91; the kernel has the
@@ -376,6 +418,9 @@ pub enum ModifyError {
     /// No such queue pair.
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
+    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    Forked,
 }
 
 fn names(set: Attributes) -> String {

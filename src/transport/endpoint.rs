@@ -33,6 +33,8 @@ pub struct Endpoint {
     next_pd: u32,
     /// The upper twelve bits of our queue pairs' numbers.
     qpn_slot: u16,
+    /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
+    is_forked: bool,
 }
 
 /// A queue pair and what it counts.
@@ -98,6 +100,9 @@ pub enum CreateError {
     /// The shared receive queue does not exist.
     #[error(transparent)]
     Srq(#[from] SrqError),
+    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    Forked,
 }
 
 /// There is no such queue pair.
@@ -123,7 +128,14 @@ impl Endpoint {
             identification,
             next_pd: 1,
             qpn_slot,
+            is_forked: false,
         }
+    }
+
+    /// What a process that was made by fork(2) has instead of its parent's endpoint: it has nothing, and refuses to make
+    /// anything.
+    pub fn forked() -> Endpoint {
+        Endpoint { is_forked: true, ..Endpoint::new([0; 32]) }
     }
 
     /// The registered memory.
@@ -163,6 +175,9 @@ impl Endpoint {
     /// # Errors
     /// [`CreateError`].
     pub fn create_queue_pair(&mut self, init: QueuePairInit) -> Result<Qpn, CreateError> {
+        if self.is_forked {
+            return Err(CreateError::Forked);
+        }
         let Capabilities { max_send_requests, max_receive_requests } = init.capabilities;
         let receive = if init.srq.is_some() { 1 } else { max_receive_requests };
         for capacity in [max_send_requests, receive] {
@@ -204,6 +219,7 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError::Size`].
     pub fn create_srq(&mut self, pd: Pd, capacity: usize) -> Result<Srq, SrqError> {
+        self.check_not_forked()?;
         self.shared.create(pd, capacity)
     }
 
@@ -220,6 +236,7 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError`]; nothing was posted then.
     pub fn post_srq_receive(&mut self, srq: Srq, request: ReceiveRequest) -> Result<(), SrqError> {
+        self.check_not_forked()?;
         self.shared.post(srq, request)
     }
 
@@ -228,6 +245,7 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError`].
     pub fn arm_srq(&mut self, srq: Srq, limit: usize) -> Result<(), SrqError> {
+        self.check_not_forked()?;
         self.shared.arm(srq, limit)
     }
 
@@ -244,7 +262,12 @@ impl Endpoint {
     /// # Errors
     /// [`SrqError::NoSuchSrq`].
     pub fn query_srq(&mut self, srq: Srq) -> Result<(usize, usize), SrqError> {
+        self.check_not_forked()?;
         self.shared.query(srq)
+    }
+
+    fn check_not_forked(&self) -> Result<(), SrqError> {
+        if self.is_forked { Err(SrqError::Forked) } else { Ok(()) }
     }
 
     /// A queue pair, to look at.
@@ -273,7 +296,8 @@ impl Endpoint {
     /// # Errors
     /// [`ModifyError`]; nothing was changed then.
     pub fn modify(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        self.with(now, qpn, |qp, cx| qp.modify(attributes, cx)).unwrap_or(Err(ModifyError::NoSuchQueuePair(qpn)))
+        let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
+        self.with(now, qpn, |qp, cx| qp.modify(attributes, cx)).unwrap_or(Err(missing))
     }
 
     /// Posts a send request.
@@ -281,7 +305,8 @@ impl Endpoint {
     /// # Errors
     /// [`PostError`]; nothing was posted then.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
-        self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(PostError::NoSuchQueuePair(qpn)))
+        let missing = self.missing(qpn);
+        self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(missing))
     }
 
     /// Posts a receive request.
@@ -289,7 +314,12 @@ impl Endpoint {
     /// # Errors
     /// [`PostError`]; nothing was posted then.
     pub fn post_receive(&mut self, now: Instant, qpn: Qpn, request: ReceiveRequest) -> Result<(), PostError> {
-        self.with(now, qpn, |qp, cx| qp.post_receive(request, cx)).unwrap_or(Err(PostError::NoSuchQueuePair(qpn)))
+        let missing = self.missing(qpn);
+        self.with(now, qpn, |qp, cx| qp.post_receive(request, cx)).unwrap_or(Err(missing))
+    }
+
+    fn missing(&self, qpn: Qpn) -> PostError {
+        if self.is_forked { PostError::Forked } else { PostError::NoSuchQueuePair(qpn) }
     }
 
     /// Takes a received Ethernet frame. Whatever is wrong with it is counted, and at the most answered.
@@ -402,6 +432,11 @@ impl Endpoint {
             self.queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.owes_only_an_acknowledge())
         };
         (1..=LOOK_AT).contains(&self.ready.len()) && self.ready.iter().all(plain)
+    }
+
+    /// Whether there is an event that nobody has taken yet.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// The oldest event that nobody has taken yet.

@@ -22,7 +22,7 @@ mod timers;
 mod unreliable;
 mod work;
 
-pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, Service, State};
+pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};

@@ -5,7 +5,7 @@ use crate::memory::{MemoryTable, Pd};
 use crate::time::Instant;
 use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, WriteError};
 
-use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service, State};
+use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
 use super::counters::Counters;
 use super::datagram::DatagramResponder;
@@ -23,6 +23,8 @@ pub struct QueuePair {
     pub(super) identity: Identity,
     capabilities: Capabilities,
     state: State,
+    /// What it was set to since RESET.
+    attributes: QpAttributes,
     /// Whether an event shall tell when the send queue is drained.
     notify_drained: bool,
     requester: Requester,
@@ -128,6 +130,9 @@ pub enum PostError {
     /// No such queue pair.
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
+    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    Forked,
 }
 
 /// The longest message (IBTA 9.7.7).
@@ -178,6 +183,7 @@ impl QueuePair {
             identity: Identity { qpn, service, pd, remote: Qpn::default(), path_mtu, path: None, send_cq, receive_cq },
             capabilities,
             state: State::Reset,
+            attributes: QpAttributes::default(),
             notify_drained: false,
             requester: Requester::new(service),
             responder,
@@ -205,6 +211,25 @@ impl QueuePair {
     /// The peer's number.
     pub fn remote(&self) -> Qpn {
         self.identity.remote
+    }
+
+    /// All that it says of itself.
+    pub fn info(&self) -> QueuePairInfo {
+        let set = &self.attributes;
+        let attributes = QpAttributes {
+            state: Some(self.state),
+            current_state: Some(self.state),
+            send_psn: set.send_psn.map(|_| self.requester.posted()),
+            receive_psn: set.receive_psn.map(|_| self.responder.expected()),
+            ..*set
+        };
+        QueuePairInfo {
+            service: self.identity.service,
+            capabilities: self.capabilities,
+            srq: self.srq(),
+            attributes,
+            is_draining: self.state == State::SendQueueDrained && !self.requester.is_drained(),
+        }
     }
 
     /// The next PSN that a new request will take, and the next one expected from the peer.
@@ -251,12 +276,14 @@ impl QueuePair {
         identity.path_mtu = attributes.path_mtu.unwrap_or(identity.path_mtu);
         identity.remote = attributes.destination.unwrap_or(identity.remote);
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
+        self.attributes = self.attributes.overlaid(attributes);
         self.requester.configure(attributes);
         self.responder.configure(attributes);
         self.state = to;
         match to {
             State::Reset => self.reset(),
-            State::Error => self.flush(cx),
+            // Whoever is in error already has flushed, and told so.
+            State::Error if from != State::Error => self.flush(cx),
             State::SendQueueDrained => self.check_drained(cx),
             _ => {}
         }
@@ -271,6 +298,7 @@ impl QueuePair {
         if let Some(srq) = srq {
             self.responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
+        self.attributes = QpAttributes::default();
         self.identity.path = None;
     }
 

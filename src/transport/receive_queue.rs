@@ -74,6 +74,9 @@ pub enum SrqError {
     /// A queue of no request or of too many, or a limit above the queue's size.
     #[error("{0} requests are not possible")]
     Size(usize),
+    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    Forked,
 }
 
 impl SharedReceiveQueues {

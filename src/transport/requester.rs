@@ -14,6 +14,10 @@ use super::work::{Data, SendOperation, SendRequest};
 /// receive rings in front of such peers.
 pub(super) const WINDOW_PACKETS: i32 = 128;
 
+/// PSNs from the first of the oldest request that is not complete to the last of the newest that was begun, at the most:
+/// with 2^23, half the space, what is after the oldest could be taken for what is before it (IBTA 9.7.2.1).
+const SPAN_PACKETS: u32 = (1 << 23) - 1;
+
 /// Every packet with such a PSN asks for an acknowledge, so that the window never closes without one on its way.
 const ACK_REQUEST_EVERY: u32 = 64;
 
@@ -154,7 +158,8 @@ impl Requester {
         let len = request.data.len();
         let operation = &request.operation;
         let limit = match self.service {
-            Service::Rc | Service::Uc => MAX_MESSAGE_BYTES,
+            // At path MTU 256, 2^31 bytes are half the PSN space.
+            Service::Rc | Service::Uc => MAX_MESSAGE_BYTES.min(u64::from(SPAN_PACKETS) * path_mtu.bytes() as u64),
             Service::Ud | Service::Gsi => path_mtu.bytes() as u64,
         };
         if len > limit {
@@ -212,6 +217,8 @@ impl Requester {
         }
         self.cursor = Cursor::default();
         self.reads_in_flight = 0;
+        // Nothing is in flight or half sent: what is posted next starts here, should the queue pair leave SQE.
+        (self.unacknowledged, self.sent) = (self.posted, self.posted);
         (self.retransmit_at, self.rnr_until) = (None, None);
     }
 
@@ -265,7 +272,7 @@ impl Requester {
             let window_closed = psn.since(self.unacknowledged) >= WINDOW_PACKETS;
             let reads_exhausted = is_read_or_atomic && self.reads_in_flight >= self.max_rd_atomic;
             let fenced = wqe.request.fence && self.cursor.packet == 0 && self.reads_in_flight > 0;
-            if window_closed || reads_exhausted || fenced {
+            if window_closed || reads_exhausted || fenced || self.would_span_too_much() {
                 break;
             }
             let written = match self.service {
@@ -292,6 +299,13 @@ impl Requester {
             };
         }
         Ok(None)
+    }
+
+    /// Whether the request at the cursor would reach too far beyond the oldest one.
+    fn would_span_too_much(&self) -> bool {
+        // All before it reach no further than that, so that its first PSN is told rightly from the oldest.
+        let (oldest, wqe) = (&self.queue[0], &self.queue[self.cursor.index]);
+        wqe.first_psn.since(oldest.first_psn) as u32 + wqe.packets > SPAN_PACKETS
     }
 
     /// Carries out the local operation at the cursor. False when it must wait.
@@ -563,3 +577,6 @@ fn write_datagram(
         wqe.request.data.gather(memory, identity.pd, 0, out)
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Process};
 use crate::transport::{self, Completion, Notify};
 
 /// A completion queue. Polling it takes no contended lock, and drives the engine when there is nothing yet.
@@ -28,8 +28,11 @@ impl CompletionQueue {
         &self.ring
     }
 
-    /// The oldest completion, if there is one.
+    /// The oldest completion, if there is one. A child of the process that opened the device never finds one.
     pub fn poll(&self) -> Option<Completion> {
+        if self.engine.is_forked() {
+            return None;
+        }
         if self.polls.fetch_add(1, Ordering::Relaxed) % STEP_EVERY == STEP_EVERY - 1 {
             self.engine.step();
         }
@@ -60,6 +63,7 @@ impl CompletionQueue {
 #[derive(Debug)]
 pub struct CompletionChannel {
     fd: Arc<OwnedFd>,
+    process: Process,
 }
 
 impl CompletionChannel {
@@ -74,7 +78,7 @@ impl CompletionChannel {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor was just made and belongs to nobody else.
-        Ok(CompletionChannel { fd: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }) })
+        Ok(CompletionChannel { fd: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }), process: Process::current() })
     }
 
     pub(super) fn notifier(&self) -> impl Fn() + Send + Sync + 'static {
@@ -89,20 +93,35 @@ impl CompletionChannel {
     /// Sleeps until a notification or for `timeout`, and takes all notifications there are. Returns their number.
     ///
     /// # Errors
-    /// When poll(2) fails, other than by a signal.
+    /// When poll(2) fails, other than by a signal; and in a child of the process that made the channel, whose
+    /// notifications are the parent's.
     pub fn wait(&self, timeout: Duration) -> io::Result<u64> {
-        let mut polled = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let limit = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: `polled` lives until the call returns.
-        if unsafe { libc::poll(&mut polled, 1, limit) } < 0 {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+        if Process::current() != self.process {
+            return Err(forked());
         }
+        poll_readable(self.as_fd(), timeout)?;
         let mut count = [0u8; 8];
         // SAFETY: `count` is eight writable bytes; the descriptor does not block.
         let read = unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
         Ok(if read == 8 { u64::from_ne_bytes(count) } else { 0 })
     }
+}
+
+/// Sleeps until `fd` is readable, for `timeout`, or until a signal.
+pub(super) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+    let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: `polled` lives until the call returns.
+    if unsafe { libc::poll(&mut polled, 1, limit) } < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+    }
+    Ok(())
+}
+
+/// What a child gets that waits for what is its parent's.
+pub(super) fn forked() -> io::Error {
+    io::Error::other("opened before fork(2), by the parent of this process: open it anew")
 }
 
 impl AsFd for CompletionChannel {

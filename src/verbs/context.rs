@@ -1,5 +1,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,16 @@ use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind,
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
+use super::completion_queue::{forked, poll_readable};
 use super::{
     CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, Registration, SharedReceiveQueue,
 };
 
 /// An open device.
+///
+/// It belongs to the process that opened it. In a child made by fork(2) it, and all that was made from it, is dead: calls
+/// fail with an error that says so (`Forked`) or do nothing, and nothing that the child does reaches the parent. A child
+/// opens the device anew.
 #[derive(Debug)]
 pub struct Context {
     engine: Arc<Engine>,
@@ -255,6 +261,28 @@ impl Context {
     /// The oldest asynchronous event that nobody has taken yet.
     pub fn poll_event(&self) -> Option<Event> {
         self.engine.with(|core, _| core.endpoint.poll_event())
+    }
+
+    /// A descriptor that is readable while there are events for [`poll_event`](Context::poll_event), for poll(2) and its
+    /// like. It is not to be read.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.engine.event_fd()
+    }
+
+    /// Sleeps until there is an event, for `timeout` or until a signal at the most, and takes it.
+    ///
+    /// # Errors
+    /// When poll(2) fails, other than by a signal; and in a child of the process that opened the device.
+    pub fn wait_event(&self, timeout: Duration) -> io::Result<Option<Event>> {
+        if self.engine.is_forked() {
+            return Err(forked());
+        }
+        if let Some(event) = self.poll_event() {
+            return Ok(Some(event));
+        }
+        self.engine.will_sleep();
+        poll_readable(self.event_fd(), timeout)?;
+        Ok(self.poll_event())
     }
 
     /// What happened so far, by name: the transport's counters, then the link's.

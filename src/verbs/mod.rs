@@ -20,6 +20,7 @@ mod completion_queue;
 mod context;
 mod queue_pair;
 mod region;
+mod reply_address;
 mod shared_receive_queue;
 
 pub use completion_queue::{CompletionChannel, CompletionQueue};
@@ -28,12 +29,13 @@ pub use context::{
 };
 pub use queue_pair::QueuePair;
 pub use region::{MemoryRegion, MemoryWindow, Registration};
+pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
 
 pub use crate::memory::{Access, AccessError, MapError, RegisterError, WindowBinding, WindowKind};
 pub use crate::transport::{
     Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
-    MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify, Path, PostError, QpAttributes, ReceiveRequest, Remote,
-    SendOperation, SendRequest, Service, Sge, SgeList, SrqError, State, Status,
+    MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest,
+    Remote, SendOperation, SendRequest, Service, Sge, SgeList, SrqError, State, Status,
 };
 pub use crate::wire::{Key, PathMtu, Psn, QKey, Qpn, RnrTimer};

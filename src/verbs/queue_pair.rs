@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::transport::{Counters, ModifyError, PostError, QpAttributes, ReceiveRequest, SendRequest, State};
+use crate::transport::{
+    Counters, ModifyError, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, SendRequest, State,
+};
 use crate::wire::{Psn, Qpn};
 
 /// A queue pair. Dropping it destroys it, after sending what it owes its peer.
@@ -24,6 +26,18 @@ impl QueuePair {
     /// Its state.
     pub fn state(&self) -> State {
         self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map_or(State::Reset, |qp| qp.state()))
+    }
+
+    /// All its attributes as they are now (IBTA 11.2.5.3).
+    ///
+    /// # Errors
+    /// [`ModifyError::Forked`] in a child of the process that opened the device.
+    pub fn query(&self) -> Result<QueuePairInfo, ModifyError> {
+        if self.engine.is_forked() {
+            return Err(ModifyError::Forked);
+        }
+        let info = self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map(|qp| qp.info()));
+        info.map_err(|_| ModifyError::NoSuchQueuePair(self.qpn))
     }
 
     /// The PSN that the next send request will take, and the next one expected from the peer.

@@ -17,7 +17,7 @@
  *     hello                                          version, process id, device
  *     devices                                        names=NAME,…
  *     device                                         what ibv_query_device says
- *     port                                           state, MTUs, size of the GID table
+ *     port                                           state, MTUs, size of the GID table, violations counted
  *     gid INDEX                                      gid=32 hex digits
  *     pd                                             pd=
  *     mr LEN ACCESS [pd=] [of=MR off=N]              mr= addr= lkey= rkey= (zeroed memory, or a part of another's)
@@ -30,17 +30,21 @@
  *     cq N [events]                                  cq=
  *     arm CQ [solicited] / event CQ TIMEOUT_MS       fired=0|1
  *     srq MAX_WR MAX_SGE [pd=] [limit=]              srq=
+ *     srq_limit SRQ LIMIT / srq_state SRQ            arms the limit event / max_wr= max_sge= limit=
  *     qp rc|uc|ud SEND RECV SGE INLINE [pd=] [cq=] [rcq=] [srq=] [sig_all]     qp= qpn= send= recv= sge= inline=
  *     init QP [access=] [qkey=] [port=1] [pkey=0]
  *     rtr QP gid= dqpn= psn= mtu= [rd_atomic=1] [rnr_timer=12] [sgid=1] [hop=64] [tclass=0] [flow=0] [port=1]
  *     rts QP psn= [timeout=17] [retry=7] [rnr_retry=7] [rd_atomic=1]            (for ud: rtr takes no arguments)
  *     modify QP [state=reset|init|rtr|rts|sqd|sqe|err] …        only what is named, under the names above; psn= is rq_psn= or
- *                                                               sq_psn=, rd_atomic= is dest_rd_atomic= or max_rd_atomic=
- *     qp_state QP                                    state= rq_psn= sq_psn= dqpn= …
+ *                                                               sq_psn=, rd_atomic= is dest_rd_atomic= or max_rd_atomic=; besides
+ *                                                               cur_state=, sqd_notify=0|1, mig_state=0|1|2, cap_send=, alt= (a GID),
+ *                                                               rate_limit=; mask= (a number) replaces the mask that these make
+ *     qp_state QP                                    all that ibv_query_qp says: state= rq_psn= sq_psn= dqpn= …
  *     ah GID [pd=] [sgid=1] [hop=64] [tclass=0] [flow=0] [port=1]               ah=
- *     post_send QP OP [wr_id=0] [sge=MR:OFF:LEN[:LKEY]]… [signaled] [solicited] [fence] [inline] [count=1] [stride=0] [rstride=0]
+ *     post_send QP OP [wr_id=0] [sge=MR:OFF:LEN[:LKEY]]… [signaled] [solicited] [fence] [inline] [ip_csum] [count=1] [stride=0]
+ *               [rstride=0]
  *         OP: send, send_imm imm=, send_inv inv=, write addr= rkey=, write_imm addr= rkey= imm=, read addr= rkey=,
- *             cas addr= rkey= compare= swap=, fadd addr= rkey= add=, local_inv inv=, and for ud: ah= qpn= qkey=
+ *             cas addr= rkey= compare= swap=, fadd addr= rkey= add=, local_inv inv=, tso, driver1, and for ud: ah= qpn= qkey=
  *         bind_mw mw= mr= off= len= access= [new_rkey=]      answers rkey= (by default the next one of the window)
  *         count posts that many, each with wr_id one higher, local offsets stride higher and addr rstride higher
  *     post_recv QP [wr_id=0] [sge=…]… [count=1] [stride=0]
@@ -135,7 +139,7 @@ static char *named[MAX_WORDS]; /* NAME=VALUE and flags */
 static int word_count, named_count;
 
 static bool is_flag(const char *word) {
-  static const char *const flags[] = {"signaled", "solicited", "fence", "inline", "events", "sig_all", 0};
+  static const char *const flags[] = {"signaled", "solicited", "fence", "inline", "ip_csum", "events", "sig_all", 0};
   for (int i = 0; flags[i]; i++)
     if (!strcmp(word, flags[i]))
       return true;
@@ -371,10 +375,15 @@ static void do_device(void) {
   if (code)
     fail_errno("ibv_query_device", code);
   say("ok name=%s max_qp=%d max_qp_wr=%d max_sge=%d max_cqe=%d max_mr_size=0x%llx max_qp_rd_atom=%d max_qp_init_rd_atom=%d "
-      "atomic_cap=%d max_mw=%d max_srq=%d max_srq_wr=%d max_ah=%d caps=0x%x vendor_id=0x%x fw=%s",
+      "atomic_cap=%d max_mw=%d max_srq=%d max_srq_wr=%d max_ah=%d caps=0x%x vendor_id=0x%x fw=%s page_size_cap=0x%llx "
+      "vendor_part_id=%d hw_ver=%d max_sge_rd=%d max_cq=%d max_mr=%d max_pd=%d max_res_rd_atom=%d max_ee=%d max_rdd=%d "
+      "max_raw_ethy_qp=%d max_mcast_grp=%d max_mcast_qp_attach=%d max_fmr=%d max_srq_sge=%d max_pkeys=%d "
+      "local_ca_ack_delay=%d phys_port_cnt=%d",
       ibv_get_device_name(device()->device), a.max_qp, a.max_qp_wr, a.max_sge, a.max_cqe, (unsigned long long)a.max_mr_size,
       a.max_qp_rd_atom, a.max_qp_init_rd_atom, a.atomic_cap, a.max_mw, a.max_srq, a.max_srq_wr, a.max_ah,
-      a.device_cap_flags, a.vendor_id, *a.fw_ver ? a.fw_ver : "-");
+      a.device_cap_flags, a.vendor_id, *a.fw_ver ? a.fw_ver : "-", (unsigned long long)a.page_size_cap, a.vendor_part_id,
+      a.hw_ver, a.max_sge_rd, a.max_cq, a.max_mr, a.max_pd, a.max_res_rd_atom, a.max_ee, a.max_rdd, a.max_raw_ethy_qp,
+      a.max_mcast_grp, a.max_mcast_qp_attach, a.max_fmr, a.max_srq_sge, a.max_pkeys, a.local_ca_ack_delay, a.phys_port_cnt);
 }
 
 static void do_port(void) {
@@ -382,8 +391,9 @@ static void do_port(void) {
   int code = ibv_query_port(device(), 1, &a);
   if (code)
     fail_errno("ibv_query_port", code);
-  say("ok state=%d active_mtu=%d max_mtu=%d gids=%d pkeys=%d max_msg=%u link_layer=%d", a.state, 128 << a.active_mtu,
-      128 << a.max_mtu, a.gid_tbl_len, a.pkey_tbl_len, a.max_msg_sz, a.link_layer);
+  say("ok state=%d active_mtu=%d max_mtu=%d gids=%d pkeys=%d max_msg=%u link_layer=%d bad_pkey=%u qkey_viol=%u", a.state,
+      128 << a.active_mtu, 128 << a.max_mtu, a.gid_tbl_len, a.pkey_tbl_len, a.max_msg_sz, a.link_layer, a.bad_pkey_cntr,
+      a.qkey_viol_cntr);
 }
 
 static void do_gid(void) {
@@ -548,6 +558,22 @@ static void do_srq(void) {
   say("ok srq=%u max_wr=%u max_sge=%u", handle, a.attr.max_wr, a.attr.max_sge);
 }
 
+static void do_srq_limit(void) {
+  struct ibv_srq_attr a = {.srq_limit = (uint32_t)number(2, "limit")};
+  int code = ibv_modify_srq(held(&srqs, number(1, "srq")), &a, IBV_SRQ_LIMIT);
+  if (code)
+    fail_errno("ibv_modify_srq", code);
+  say("ok");
+}
+
+static void do_srq_state(void) {
+  struct ibv_srq_attr a = {0};
+  int code = ibv_query_srq(held(&srqs, number(1, "srq")), &a);
+  if (code)
+    fail_errno("ibv_query_srq", code);
+  say("ok max_wr=%u max_sge=%u limit=%u", a.max_wr, a.max_sge, a.srq_limit);
+}
+
 static void do_qp(void) {
   char *type = word(1, "type");
   struct ibv_qp_init_attr a = {.sq_sig_all = flag("sig_all"),
@@ -685,7 +711,13 @@ static void do_modify(void) {
   TAKE("timeout", IBV_QP_TIMEOUT, a.timeout = (uint8_t)value_of("timeout"))
   TAKE("retry", IBV_QP_RETRY_CNT, a.retry_cnt = (uint8_t)value_of("retry"))
   TAKE("rnr_retry", IBV_QP_RNR_RETRY, a.rnr_retry = (uint8_t)value_of("rnr_retry"))
+  TAKE("sqd_notify", IBV_QP_EN_SQD_ASYNC_NOTIFY, a.en_sqd_async_notify = (uint8_t)value_of("sqd_notify"))
+  TAKE("mig_state", IBV_QP_PATH_MIG_STATE, a.path_mig_state = (enum ibv_mig_state)value_of("mig_state"))
+  TAKE("cap_send", IBV_QP_CAP, a.cap.max_send_wr = (uint32_t)value_of("cap_send"))
+  TAKE("alt", IBV_QP_ALT_PATH, (a.alt_ah_attr = address(value("alt")), a.alt_port_num = 1))
+  TAKE("rate_limit", IBV_QP_RATE_LIMIT, a.rate_limit = (uint32_t)value_of("rate_limit"))
 #undef TAKE
+  mask = (int)value_or("mask", (uint64_t)mask);
   modify(qp, &a, mask);
 }
 
@@ -695,16 +727,20 @@ static void do_qp_state(void) {
   struct ibv_qp_init_attr init;
   int mask = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_DEST_QPN | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT |
              IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
-             IBV_QP_ACCESS_FLAGS | IBV_QP_QKEY;
+             IBV_QP_ACCESS_FLAGS | IBV_QP_QKEY | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_AV | IBV_QP_CAP | IBV_QP_PATH_MIG_STATE;
   int code = ibv_query_qp(qp, &a, mask, &init);
   if (code)
     fail_errno("ibv_query_qp", code);
   unsigned state = (unsigned)a.qp_state;
   say("ok state=%s rq_psn=0x%x sq_psn=0x%x dqpn=0x%x mtu=%d timeout=%u retry=%u rnr_retry=%u max_rd_atomic=%u dest_rd_atomic=%u "
-      "rnr_timer=%u access=0x%x qkey=0x%x",
+      "rnr_timer=%u access=0x%x qkey=0x%x pkey=%u port=%u mig_state=%d draining=%u send=%u recv=%u sge=%u inline=%u sgid=%u hop=%u "
+      "tclass=%u gid=",
       state < sizeof state_names / sizeof *state_names ? state_names[state] : "unknown", a.rq_psn, a.sq_psn, a.dest_qp_num,
       128 << a.path_mtu, a.timeout, a.retry_cnt, a.rnr_retry, a.max_rd_atomic, a.max_dest_rd_atomic, a.min_rnr_timer,
-      a.qp_access_flags, a.qkey);
+      a.qp_access_flags, a.qkey, a.pkey_index, a.port_num, a.path_mig_state, a.sq_draining, a.cap.max_send_wr, a.cap.max_recv_wr,
+      a.cap.max_send_sge, a.cap.max_inline_data, a.ah_attr.grh.sgid_index, a.ah_attr.grh.hop_limit, a.ah_attr.grh.traffic_class);
+  for (int i = 0; i < 16; i++)
+    say("%02x", a.ah_attr.grh.dgid.raw[i]);
 }
 
 static void do_ah(void) {
@@ -761,7 +797,9 @@ static void do_post_send(void) {
                     {"cas", IBV_WR_ATOMIC_CMP_AND_SWP},
                     {"fadd", IBV_WR_ATOMIC_FETCH_AND_ADD},
                     {"bind_mw", IBV_WR_BIND_MW},
-                    {"local_inv", IBV_WR_LOCAL_INV}};
+                    {"local_inv", IBV_WR_LOCAL_INV},
+                    {"tso", IBV_WR_TSO},
+                    {"driver1", IBV_WR_DRIVER1}};
   struct ibv_qp *qp = held(&qps, number(1, "qp"));
   char *name = word(2, "operation");
   unsigned k = 0;
@@ -777,7 +815,8 @@ static void do_post_send(void) {
   struct ibv_send_wr wr = {.wr_id = value_or("wr_id", 0), .sg_list = list, .opcode = opcode}, *bad;
   wr.num_sge = gather(list, flag("inline"));
   wr.send_flags = (flag("signaled") ? IBV_SEND_SIGNALED : 0) | (flag("solicited") ? IBV_SEND_SOLICITED : 0) |
-                  (flag("fence") ? IBV_SEND_FENCE : 0) | (flag("inline") ? IBV_SEND_INLINE : 0);
+                  (flag("fence") ? IBV_SEND_FENCE : 0) | (flag("inline") ? IBV_SEND_INLINE : 0) |
+                  (flag("ip_csum") ? IBV_SEND_IP_CSUM : 0);
   if (opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
     wr.imm_data = htonl((uint32_t)value_of("imm"));
   if (opcode == IBV_WR_SEND_WITH_INV || opcode == IBV_WR_LOCAL_INV)
@@ -1003,6 +1042,8 @@ static const struct {
                 {"arm", do_arm},
                 {"event", do_event},
                 {"srq", do_srq},
+                {"srq_limit", do_srq_limit},
+                {"srq_state", do_srq_state},
                 {"qp", do_qp},
                 {"init", do_init},
                 {"rtr", do_rtr},

@@ -320,6 +320,14 @@ impl Agent {
         Ok(Srq(self.command(&format!("srq {max_wr} {max_sge}"))?.word("srq")?))
     }
 
+    /// Arms the event that comes once when fewer than `limit` requests are left in a shared receive queue.
+    ///
+    /// # Errors
+    /// As [`Agent::command`]; its errno is that of `ibv_modify_srq`.
+    pub fn srq_limit(&mut self, srq: Srq, limit: u32) -> Result<()> {
+        self.command(&format!("srq_limit {} {limit}", srq.0)).map(drop)
+    }
+
     /// A new queue pair, in the reset state.
     ///
     /// # Errors

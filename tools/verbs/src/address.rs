@@ -1,11 +1,11 @@
 //! Address handles, and addresses as programs write them.
 
 use std::ffi::{c_int, c_void};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use uroce::verbs::{AddressVector, Path, Qpn};
+use uroce::verbs::{AddressVector, Path, Qpn, ROUTING_HEADER_BYTES, ReplyError};
 
 use crate::abi::*;
 use crate::context;
@@ -53,9 +53,9 @@ pub(crate) fn vector(attr: &IbvAhAttr) -> Result<AddressVector, Failure> {
     })
 }
 
-fn create(pd: *mut IbvPd, attr: &IbvAhAttr) -> Result<*mut IbvAh, Failure> {
+fn create(pd: *mut IbvPd, vector: &AddressVector) -> Result<*mut IbvAh, Failure> {
     let owner = domain::get(pd)?;
-    let path = owner.opened.context.address_handle(&vector(attr)?, Qpn::default())?;
+    let path = owner.opened.context.address_handle(vector, Qpn::default())?;
     let context = owner.context as *mut IbvContext;
     let made = Address::slab().insert(|c| {
         // SAFETY: the slab passes room for it.
@@ -73,7 +73,7 @@ fn create(pd: *mut IbvPd, attr: &IbvAhAttr) -> Result<*mut IbvAh, Failure> {
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {
     // SAFETY: the caller's promise.
     let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("attr"));
-    pointer("ibv_create_ah", attr.and_then(|attr| create(pd, attr)))
+    pointer("ibv_create_ah", attr.and_then(|attr| create(pd, &vector(attr)?)))
 }
 
 /// Destroys an address handle. Datagrams that were posted with it go out all the same.
@@ -89,49 +89,29 @@ pub(crate) fn destroy_all(context: *const IbvContext) {
     }
 }
 
-/// Bytes before a datagram's payload.
-const GRH_BYTES: usize = 40;
-
-/// Who sent a datagram, from the 40 bytes before its payload: source, destination, traffic class, hop limit, flow label.
-/// With IPv4 the last 20 of them are the IP header (IBTA Annex A17.4.5.2).
-fn answer_to(header: &[u8; GRH_BYTES]) -> Option<(Ipv6Addr, Ipv6Addr, u8, u32)> {
-    if header[0] >> 4 == 6 {
-        let word = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
-        let address = |at: usize| <[u8; 16]>::try_from(&header[at..at + 16]).ok().map(Ipv6Addr::from);
-        return Some((address(8)?, address(24)?, (word >> 20) as u8, word & 0xf_ffff));
-    }
-    let ip = &header[20..];
-    if ip[0] >> 4 != 4 {
-        return None;
-    }
-    let address = |at: usize| <[u8; 4]>::try_from(&ip[at..at + 4]).ok().map(|a| Ipv4Addr::from(a).to_ipv6_mapped());
-    Some((address(12)?, address(16)?, ip[1], 0))
-}
-
-fn from_completion(
-    open: &context::OpenDevice,
+/// The address of who sent the datagram of `wc`, of which `grh` is the beginning.
+fn sender(
+    context: *const IbvContext,
     port: u8,
-    wc: &IbvWc,
-    header: Option<&[u8; GRH_BYTES]>,
-) -> Result<IbvAhAttr, Failure> {
+    wc: *const IbvWc,
+    grh: *const c_void,
+) -> Result<(IbvAhAttr, AddressVector), Failure> {
+    let open = context::get(context)?;
     context::check_port(u32::from(port))?;
-    let invalid = |why| Failure::new(libc::EINVAL, why);
-    if wc.wc_flags & wc_flag::GRH == 0 {
-        return Err(invalid("the completion has no GRH"));
-    }
-    let header = header.ok_or_else(|| Failure::null("grh"))?;
-    let (source, destination, traffic_class, flow_label) =
-        answer_to(header).ok_or_else(|| invalid("the 40 bytes are no IPv4 or IPv6 header"))?;
-    let ours = open.device.gids.iter().position(|gid| gid.address == destination);
-    let index = ours.ok_or_else(|| Failure::new(libc::EINVAL, format_args!("{destination} is none of our GIDs")))?;
-    Ok(IbvAhAttr {
+    // SAFETY: NULL, or the program's structure and buffer.
+    let (wc, grh) = unsafe { (wc.as_ref(), grh.cast::<[u8; ROUTING_HEADER_BYTES]>().as_ref()) };
+    let wc = wc.ok_or_else(|| Failure::null("wc"))?;
+    let grh = grh.ok_or_else(|| Failure::null("grh"))?;
+    let has_grh = wc.wc_flags & wc_flag::GRH != 0;
+    let invalid = |error: ReplyError| Failure::new(libc::EINVAL, error);
+    let vector = open.opened()?.context.reply_vector(has_grh, grh).map_err(invalid)?;
+    let attr = IbvAhAttr {
         grh: IbvGlobalRoute {
-            dgid: IbvGid(source.octets()),
-            flow_label,
-            sgid_index: index as u8,
-            // As libibverbs has it: the answer's own.
-            hop_limit: 0xff,
-            traffic_class,
+            dgid: IbvGid(vector.destination_gid.octets()),
+            flow_label: vector.flow_label,
+            sgid_index: vector.source_gid_index as u8,
+            hop_limit: vector.hop_limit,
+            traffic_class: vector.traffic_class,
         },
         dlid: wc.slid,
         sl: wc.sl,
@@ -139,7 +119,8 @@ fn from_completion(
         static_rate: 0,
         is_global: 1,
         port_num: port,
-    })
+    };
+    Ok((attr, vector))
 }
 
 /// Writes the address of a datagram's sender to `attr`.
@@ -155,10 +136,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     attr: *mut IbvAhAttr,
 ) -> c_int {
     let init = || {
-        let open = context::get(context)?;
-        // SAFETY: the caller's promise.
-        let (wc, grh) = unsafe { (wc.as_ref(), grh.cast::<[u8; GRH_BYTES]>().as_ref()) };
-        let found = from_completion(&open, port, wc.ok_or_else(|| Failure::null("wc"))?, grh)?;
+        let (found, _) = sender(context, port, wc, grh)?;
         if attr.is_null() {
             return Err(Failure::null("ah_attr"));
         }
@@ -181,10 +159,8 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     port: u8,
 ) -> *mut IbvAh {
     let make = || {
-        let open = context::get(domain::get(pd)?.context as *const IbvContext)?;
-        // SAFETY: the caller's promise.
-        let (wc, grh) = unsafe { (wc.as_ref(), grh.cast::<[u8; GRH_BYTES]>().as_ref()) };
-        create(pd, &from_completion(&open, port, wc.ok_or_else(|| Failure::null("wc"))?, grh)?)
+        let context = domain::get(pd)?.context as *const IbvContext;
+        create(pd, &sender(context, port, wc, grh)?.1)
     };
     pointer("ibv_create_ah_from_wc", make())
 }

@@ -377,14 +377,15 @@ pub unsafe extern "C" fn ibv_query_qp(
         if attr.is_null() || init.is_null() {
             return Err(Failure::null("attr or init_attr"));
         }
+        let info = qp.qp.query()?;
         let (send_psn, receive_psn) = qp.qp.psns();
-        let state = qp.qp.state();
+        let state = info.attributes.state.unwrap_or(State::Reset);
         let found = IbvQpAttr {
             qp_state: state as c_int,
             cur_qp_state: state as c_int,
             sq_psn: send_psn.value(),
             rq_psn: receive_psn.value(),
-            sq_draining: u8::from(state == State::SendQueueDrained),
+            sq_draining: u8::from(info.is_draining),
             ..*qp.attr.lock().unwrap_or_else(PoisonError::into_inner)
         };
         // SAFETY: the caller's promise, and the slot's structure.

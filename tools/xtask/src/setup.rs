@@ -16,6 +16,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("gcc", "C crates, verbs-agent"),
     ("libc6-dev", "C crates, verbs-agent"),
     ("iproute2", "namespaces"),
+    ("procps", "sysctl in namespaces"),
+    ("iputils-ping", "traffic that must stay with the kernel"),
     ("ethtool", "offloads of veth interfaces"),
     ("nftables", "losing frames on purpose"),
     ("tcpdump", "captures on the bridge"),

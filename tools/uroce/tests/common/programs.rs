@@ -90,6 +90,12 @@ impl Running {
         Ended { line: std::mem::take(&mut self.line), status, stdout, stderr }
     }
 
+    /// Ends it, and tells what it printed until then.
+    pub fn stop(mut self) -> (String, String) {
+        let _ = self.child.kill();
+        self.texts()
+    }
+
     fn texts(&mut self) -> (String, String) {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         let _ = self.child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut stdout));

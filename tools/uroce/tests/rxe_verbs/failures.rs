@@ -4,9 +4,9 @@ use rxe_rig::agent::ACCESS_ALL;
 use rxe_rig::pattern;
 use uroce::verbs::{Access, Event, PathMtu, State, Status};
 
-use crate::bench::{
-    ALL, At, Bench, COUNTER, Conversation, Operation, READABLE, RESULT, Request, SOURCE, Setup, Side, TARGET,
-};
+use crate::bench::{ALL, At, Bench, COUNTER, Operation, READABLE, RESULT, Request, SOURCE, Side, TARGET};
+use crate::connection::Setup;
+use crate::conversation::Conversation;
 
 /// A request that the other end refuses.
 struct Refused {
@@ -190,14 +190,14 @@ fn refuse(bench: &mut Bench, mtu: PathMtu, refused: &Refused, side: Side) {
         assert_eq!((done.wr_id, done.status), (2, status as u8), "{what}: the receive");
     }
     // Both ends are in the error state (IBTA 9.9.2.3 and 9.9.3).
-    assert_eq!((c.qp.state(), c.their_state().as_str()), (State::Error, "err"), "{what}");
+    assert_eq!((c.connection.qp.state(), c.their_state().as_str()), (State::Error, "err"), "{what}");
     for (offset, len) in [(TARGET, 6000), (READABLE, 6000), (COUNTER - 64, 128)] {
         let mut expected = vec![0; len];
         pattern::fill(&mut expected, offset as u64, BEFORE);
         c.assert_bytes(other, offset, &expected, &what);
     }
     if other == Side::Us {
-        let qpn = c.qp.qpn();
+        let qpn = c.connection.qp.qpn();
         let wanted = match status {
             Status::RemoteAccess => Event::AccessError(qpn),
             _ => Event::RequestError(qpn),

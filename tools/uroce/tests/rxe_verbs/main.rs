@@ -1,4 +1,4 @@
-//! Our verbs at one end of a reliable connection, the Linux kernel's (Soft-RoCE, in a machine) at the other: every
+//! Our verbs at one end of a connection, the Linux kernel's (Soft-RoCE, in a machine) at the other: every service, every
 //! operation in both directions, every byte checked at both ends, over a network that works and over one that does not,
 //! and every failure with the status that the IBTA gives it.
 //!
@@ -7,19 +7,24 @@
 #![allow(clippy::disallowed_methods, reason = "a conversation with a real machine is on the wall clock")]
 
 mod bench;
+mod connection;
+mod conversation;
+mod datagrams;
 mod failures;
 mod pipeline;
 mod random;
+mod shared;
 mod transfers;
 
 use std::sync::{Mutex, PoisonError};
 
-use bench::{Bench, Setup, Side};
+use bench::{Bench, Side};
+use connection::Setup;
 use pipeline::Shape;
 use random::Random;
 use transfers::Kind;
 use uroce::link::fault::FaultSpec;
-use uroce::verbs::PathMtu;
+use uroce::verbs::{PathMtu, Service};
 
 /// A machine takes a processor, and our side another one.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -34,18 +39,26 @@ fn contents_at_path_mtu_1024() {
     assert_eq!(bench.context().active_mtu(), PathMtu::Mtu1024);
     assert_eq!(bench.agent.active_mtu().unwrap(), 1024);
     println!("seed {SEED:#x}");
-    every_operation(&mut bench, PathMtu::Mtu1024, 1, &Kind::ALL);
+    every_operation(&mut bench, Service::Rc, PathMtu::Mtu1024, 1, &Kind::ALL);
     for gid in [0, 2] {
-        every_operation(&mut bench, PathMtu::Mtu1024, gid, &[Kind::SendImmediate, Kind::Write, Kind::Read]);
+        every_operation(
+            &mut bench,
+            Service::Rc,
+            PathMtu::Mtu1024,
+            gid,
+            &[Kind::SendImmediate, Kind::Write, Kind::Read],
+        );
     }
     for mtu in [PathMtu::Mtu256, PathMtu::Mtu512] {
-        every_operation(&mut bench, mtu, 1, &[Kind::Send, Kind::WriteImmediate, Kind::Read]);
+        every_operation(&mut bench, Service::Rc, mtu, 1, &[Kind::Send, Kind::WriteImmediate, Kind::Read]);
     }
     transfers::windows(&mut bench, PathMtu::Mtu1024);
     transfers::fences(&mut bench, PathMtu::Mtu1024);
     transfers::solicited_and_inline(&mut bench, PathMtu::Mtu1024);
     pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu1024), SEED, Shape::SHORT);
     failures::all(&mut bench, PathMtu::Mtu1024);
+    unreliable(&mut bench, &[PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024]);
+    shared::all(&mut bench, PathMtu::Mtu1024);
 }
 
 #[test]
@@ -55,9 +68,10 @@ fn contents_at_path_mtu_4096() {
     assert_eq!(bench.context().active_mtu(), PathMtu::Mtu4096);
     assert_eq!(bench.agent.active_mtu().unwrap(), 4096);
     println!("seed {SEED:#x}");
-    every_operation(&mut bench, PathMtu::Mtu4096, 1, &Kind::ALL);
-    every_operation(&mut bench, PathMtu::Mtu4096, 2, &[Kind::Send, Kind::WriteImmediate, Kind::Read]);
-    every_operation(&mut bench, PathMtu::Mtu2048, 0, &[Kind::SendImmediate, Kind::Write, Kind::Read]);
+    every_operation(&mut bench, Service::Rc, PathMtu::Mtu4096, 1, &Kind::ALL);
+    every_operation(&mut bench, Service::Rc, PathMtu::Mtu4096, 2, &[Kind::Send, Kind::WriteImmediate, Kind::Read]);
+    every_operation(&mut bench, Service::Rc, PathMtu::Mtu2048, 0, &[Kind::SendImmediate, Kind::Write, Kind::Read]);
+    unreliable(&mut bench, &[PathMtu::Mtu2048, PathMtu::Mtu4096]);
     pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu4096), SEED ^ 1, Shape::SHORT);
 }
 
@@ -94,11 +108,22 @@ fn contents_over_networks_that_lose_double_overtake_and_corrupt() {
     }
 }
 
+/// UC at each of the path MTUs, and UD, by each GID.
+fn unreliable(bench: &mut Bench, mtus: &[PathMtu]) {
+    let kinds = [Kind::Send, Kind::SendImmediate, Kind::Write, Kind::WriteImmediate];
+    for (gid, mtu) in [1, 2, 0].into_iter().zip(mtus) {
+        every_operation(bench, Service::Uc, *mtu, gid, &kinds);
+    }
+    for gid in [0, 1, 2] {
+        datagrams::all(bench, gid, &mut Random(SEED ^ gid as u64));
+    }
+}
+
 /// Operations of all lengths around the packet's, from and into one and several pieces, in both directions; and atomics.
-fn every_operation(bench: &mut Bench, mtu: PathMtu, gid: usize, kinds: &[Kind]) {
+fn every_operation(bench: &mut Bench, service: Service, mtu: PathMtu, gid: usize, kinds: &[Kind]) {
     let mut random = Random(SEED ^ mtu.bytes() as u64 ^ (gid as u64) << 32);
     let mut count = 0;
-    let mut conversation = bench.converse(&Setup { gid, ..Setup::new(mtu) });
+    let mut conversation = bench.converse(&Setup { service, gid, ..Setup::new(mtu) });
     let m = mtu.bytes();
     for side in Side::BOTH {
         for &kind in kinds {
@@ -107,7 +132,7 @@ fn every_operation(bench: &mut Bench, mtu: PathMtu, gid: usize, kinds: &[Kind]) 
                 count += 1;
             }
         }
-        if gid == 1 {
+        if service == Service::Rc && gid == 1 {
             transfers::transfer(&mut conversation, side, *random.of(kinds), 1 << 20, &mut random);
             transfers::atomics(&mut conversation, side, &mut random);
             count += 1;
@@ -116,5 +141,7 @@ fn every_operation(bench: &mut Bench, mtu: PathMtu, gid: usize, kinds: &[Kind]) 
     conversation.assert_healthy();
     conversation.destroy();
     let retries = bench.counter("completer_retry");
-    bench.say(&format!("path MTU {m}, GID {gid}: {count} transfers of {kinds:?}, all bytes right; {retries} retries"));
+    bench.say(&format!(
+        "{service}, path MTU {m}, GID {gid}: {count} transfers of {kinds:?}, all bytes right; {retries} retries"
+    ));
 }

@@ -2,9 +2,9 @@
 
 use rxe_rig::pattern;
 
-use crate::bench::{
-    Bench, COUNTER, Conversation, Operation, READABLE, RESULT, Request, SOURCE, Setup, Side, TARGET, kind,
-};
+use crate::bench::{Bench, COUNTER, Operation, READABLE, RESULT, Request, SOURCE, Side, TARGET, kind};
+use crate::connection::Setup;
+use crate::conversation::Conversation;
 use crate::random::Random;
 
 /// How many operations, and of what length.

@@ -1,0 +1,81 @@
+//! Small worlds explored to the last state: two endpoints with a few packets between them, any of which may be lost, come
+//! twice or come at any later time, with timers that fire too early. In every state of them:
+//!
+//! - a SEND is received exactly once, in order, with its bytes, and nothing touches the buffer afterwards;
+//! - an atomic is carried out exactly once, after all before it, and brings what was there before;
+//! - WRITEs to one place, READs and atomics take effect in order, and late packets change nothing;
+//! - a request is completed once, in order, not before the other side has carried it out;
+//! - when nothing is left to happen, all of that has happened.
+
+mod exploration;
+mod side;
+
+use exploration::{Exploration, Extent, Faults};
+use side::Request::{FetchAdd, Read, Send, Write, WriteImmediate};
+use side::{Plan, Request};
+use uroce::wire::Psn;
+
+const FAULTS: Faults = Faults { drops: 2, duplicates: 1, timeouts: 2 };
+
+/// PSNs wrap within the first messages.
+fn plan(a: &[Request], b: &[Request]) -> Plan {
+    let first_psns = [Psn::new(0).minus(2), Psn::new(0).minus(1)];
+    Plan { requests: [a.to_vec(), b.to_vec()], late_receives: false, lazy: false, first_psns }
+}
+
+#[allow(clippy::disallowed_methods, reason = "it tells how long it took")]
+fn explore(name: &str, plan: &Plan, faults: Faults, at_least: u64) {
+    let began = std::time::Instant::now();
+    let extent = Exploration::run(plan, faults).unwrap_or_else(|text| panic!("{name}: {text}"));
+    let Extent { states, steps, schedules, side_states, ends, failures } = extent;
+    eprintln!(
+        "{name}: {states} states ({side_states} of a side), {steps} steps between them, {schedules:.1e} schedules; all is \
+         done in {ends} states at rest, in {failures} a side has given up; {:.1?}",
+        began.elapsed()
+    );
+    // So that a mistake cannot make the world shrink to nothing.
+    assert!(states >= at_least, "{name}: only {states} states were explored");
+    assert!(ends > 0, "{name}: it is never done");
+}
+
+#[test]
+fn four_packets_of_one_send() {
+    explore("SEND of four packets", &plan(&[Send(4)], &[]), FAULTS, 2_000_000);
+}
+
+#[test]
+fn four_sends() {
+    explore("four SENDs", &plan(&[Send(1), Send(1), Send(1), Send(1)], &[]), FAULTS, 2_000_000);
+}
+
+#[test]
+fn atomics_between_sends() {
+    explore("atomics and SENDs", &plan(&[FetchAdd, Send(1), FetchAdd, Send(1)], &[]), FAULTS, 3_000_000);
+}
+
+#[test]
+fn overlapping_writes() {
+    explore("overlapping WRITEs", &plan(&[Write(2), Write(1), WriteImmediate(1)], &[]), FAULTS, 2_000_000);
+}
+
+#[test]
+fn reads_and_atomics() {
+    explore("READs and atomics", &plan(&[Read(2), FetchAdd, Send(1)], &[]), FAULTS, 3_000_000);
+}
+
+#[test]
+fn a_send_from_each_side() {
+    explore("a SEND each", &plan(&[Send(2)], &[Send(1), FetchAdd]), FAULTS, 1_000_000);
+}
+
+#[test]
+fn receive_requests_that_come_late() {
+    let plan = Plan { late_receives: true, ..plan(&[Send(2), WriteImmediate(1)], &[]) };
+    explore("late receive requests", &plan, FAULTS, 1_000_000);
+}
+
+#[test]
+fn packets_that_are_taken_late() {
+    let plan = Plan { lazy: true, ..plan(&[Send(1), FetchAdd, Write(1)], &[]) };
+    explore("packets taken late", &plan, Faults { drops: 1, duplicates: 1, timeouts: 1 }, 1_000_000);
+}
