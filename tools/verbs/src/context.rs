@@ -46,6 +46,9 @@ pub(crate) struct Opened {
 /// The devices that are in use, by name.
 static OPENED: SpinLock<Vec<(String, Weak<Opened>)>> = SpinLock::new(Vec::new());
 
+/// Held while a link is being opened.
+static OPENING: SpinLock<()> = SpinLock::new(());
+
 /// Hashing without ambient randomness: keys are our own numbers.
 pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<std::hash::DefaultHasher>>;
 
@@ -58,8 +61,7 @@ impl OpenDevice {
             return Ok(opened.clone());
         }
         // One at a time: the link is exclusive.
-        static OPENING: Mutex<()> = Mutex::new(());
-        let _one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = OPENING.lock();
         let name = &self.device.name;
         let there = OPENED.lock().iter().find(|(known, _)| known == name).and_then(|(_, weak)| weak.upgrade());
         let shared = match there {
@@ -101,6 +103,7 @@ pub(crate) fn settle_all(patience: std::time::Duration) {
 }
 
 pub(crate) fn before_fork() {
+    OPENING.take();
     OPENED.take();
 }
 
@@ -110,8 +113,11 @@ pub(crate) fn after_fork(is_child: bool) {
         // SAFETY: we hold the lock, and a vector of nothing takes the old one's place, which is forgotten.
         unsafe { OPENED.peek().write(Vec::new()) };
     }
-    // SAFETY: `before_fork` took it.
-    unsafe { OPENED.give_back() };
+    // SAFETY: `before_fork` took both.
+    unsafe {
+        OPENED.give_back();
+        OPENING.give_back();
+    }
 }
 
 /// The context that a program's pointer means.

@@ -29,6 +29,15 @@ impl Object for Known {
 /// Lists that were given out, so that only those are freed.
 static LISTS: SpinLock<Vec<usize>> = SpinLock::new(Vec::new());
 
+pub(crate) fn before_fork() {
+    LISTS.take();
+}
+
+pub(crate) fn after_fork() {
+    // SAFETY: `before_fork` took it.
+    unsafe { LISTS.give_back() };
+}
+
 /// `enum ibv_node_type`, `enum ibv_transport_type`: an InfiniBand channel adapter, as rxe and RNICs for RoCE are.
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;

@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::completion_channel::Channel;
 use crate::completion_queue::Cq;
 use crate::context::{self, OpenDevice};
-use crate::device::Known;
+use crate::device::{self, Known};
 use crate::domain::Domain;
 use crate::queue_pair::Qp;
 use crate::region::Region;
@@ -92,11 +92,13 @@ macro_rules! every_slab {
 
 extern "C" fn before_fork() {
     context::before_fork();
+    device::before_fork();
     every_slab!(before_fork());
 }
 
 extern "C" fn in_parent() {
     every_slab!(after_fork(false));
+    device::after_fork();
     context::after_fork(false);
 }
 
@@ -104,6 +106,7 @@ extern "C" fn in_parent() {
 /// devices of its own.
 extern "C" fn in_child() {
     every_slab!(after_fork(true));
+    device::after_fork();
     context::after_fork(true);
 }
 

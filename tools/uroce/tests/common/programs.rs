@@ -71,6 +71,11 @@ impl Drop for Running {
 }
 
 impl Running {
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end.
     pub fn end(mut self) -> Ended {
         let end = Instant::now() + LIMIT;
