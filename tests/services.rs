@@ -184,6 +184,32 @@ fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short() {
     assert_eq!(pair.node(Side::B).endpoint.post_receive(now, qpn, request), Err(PostError::HasSrq));
 }
 
+#[test]
+fn a_path_mtu_that_the_link_cannot_carry_is_refused() {
+    let mut pair = pair(Service::Uc, Faults::NONE);
+    let (now, qpn) = (pair.now, pair.qpn(Side::A));
+    let endpoint = &mut pair.node(Side::A).endpoint;
+    let path = endpoint.queue_pair(qpn).unwrap().info().attributes.path;
+    for state in [State::Reset, State::Init] {
+        let (port, p_key_index) = (Some(1), Some(0));
+        let access = Some(Access::empty());
+        let attributes = match state {
+            State::Init => QpAttributes { port, p_key_index, access, ..to(state) },
+            _ => to(state),
+        };
+        endpoint.modify(now, qpn, &attributes).unwrap();
+    }
+    let mut receive = |path_mtu| {
+        let (destination, receive_psn) = (Some(qpn), Some(Psn::new(0)));
+        let attributes =
+            QpAttributes { path, path_mtu: Some(path_mtu), destination, receive_psn, ..to(State::ReadyToReceive) };
+        endpoint.modify(now, qpn, &attributes).map_err(|error| error.to_string())
+    };
+    let refusal = "the attribute PATH_MTU must be at most the port's active MTU".to_owned();
+    assert_eq!(receive(PathMtu::Mtu2048), Err(refusal));
+    assert_eq!(receive(MTU), Ok(()));
+}
+
 fn to(state: State) -> QpAttributes {
     QpAttributes { state: Some(state), ..Default::default() }
 }

@@ -5,7 +5,7 @@ use crate::memory::{MemoryTable, Pd};
 use crate::time::Instant;
 use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, WriteError};
 
-use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
+use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
 use super::counters::Counters;
 use super::datagram::DatagramResponder;
@@ -22,6 +22,8 @@ use super::work::{MAX_SGE, ReceiveRequest, SendRequest};
 pub struct QueuePair {
     pub(super) identity: Identity,
     capabilities: Capabilities,
+    /// What the link can carry.
+    link_mtu: PathMtu,
     state: State,
     /// What it was set to since RESET.
     attributes: QpAttributes,
@@ -73,7 +75,7 @@ pub struct QueuePairInit {
     pub receive_cq: Arc<CompletionQueue>,
     /// Where receive requests come from, if it has no queue of its own.
     pub srq: Option<Srq>,
-    /// What the link can carry: the limit of datagrams. Connected queue pairs are told their own.
+    /// What the link can carry: the limit of datagrams, and of what connected queue pairs are told.
     pub path_mtu: PathMtu,
 }
 
@@ -182,6 +184,7 @@ impl QueuePair {
         QueuePair {
             identity: Identity { qpn, service, pd, remote: Qpn::default(), path_mtu, path: None, send_cq, receive_cq },
             capabilities,
+            link_mtu: path_mtu,
             state: State::Reset,
             attributes: QpAttributes::default(),
             notify_drained: false,
@@ -271,6 +274,11 @@ impl QueuePair {
     pub(super) fn modify(&mut self, attributes: &QpAttributes, cx: &mut Surroundings<'_>) -> Result<(), ModifyError> {
         let from = self.state;
         let to = attributes.check(self.identity.service, from)?;
+        if attributes.path_mtu.is_some_and(|mtu| mtu > self.link_mtu) {
+            // Its packets would never leave.
+            let (attribute, range) = (Attributes::PATH_MTU, "at most the port's active MTU");
+            return Err(ModifyError::OutOfRange { attribute, range });
+        }
         let identity = &mut self.identity;
         identity.path = attributes.path.or(identity.path);
         identity.path_mtu = attributes.path_mtu.unwrap_or(identity.path_mtu);

@@ -174,7 +174,7 @@ impl Responder {
         let (request, msn) = (psn, self.msn);
         let answer =
             ReadAnswer { request, msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
-        self.answers.push_back(Answer::Read(answer));
+        self.owe(Answer::Read(answer));
         Ok(packets)
     }
 
@@ -198,7 +198,7 @@ impl Responder {
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
         self.save(Saved { first_psn: psn, packets: 1, original: Some(original) });
-        self.answers.push_back(Answer::Atomic { psn, msn, original, is_repeat: false });
+        self.owe(Answer::Atomic { psn, msn, original, is_repeat: false });
         Ok(1)
     }
 
@@ -252,7 +252,7 @@ impl Responder {
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if self.may_answer(cx) {
-                    self.answers.push_back(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
+                    self.owe(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -271,7 +271,7 @@ impl Responder {
             }
         }
         if self.may_answer(cx) {
-            self.answers.push_back(Answer::Read(answer));
+            self.owe(Answer::Read(answer));
         }
     }
 
@@ -295,8 +295,18 @@ impl Responder {
         }
     }
 
+    /// Queues an answer. The queue grows in small steps: it is bounded, and a queue pair that is idle again keeps what it
+    /// grew to.
+    fn owe(&mut self, answer: Answer) {
+        const STEP: usize = 8;
+        if self.answers.len() == self.answers.capacity() {
+            self.answers.reserve_exact(STEP);
+        }
+        self.answers.push_back(answer);
+    }
+
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
-        self.answers.push_back(Answer::Acknowledge { psn, syndrome, msn: self.msn });
+        self.owe(Answer::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
     /// Writes the next answer, if one is owed.

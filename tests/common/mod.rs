@@ -4,4 +4,5 @@
 
 pub mod crafted;
 pub mod hosts;
+pub mod many;
 pub mod pair;

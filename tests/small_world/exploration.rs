@@ -107,6 +107,9 @@ fn insert(pipe: &mut Pipe, frame: u8) {
     }
 }
 
+/// The next state and the frames sent, by state and event.
+type Outcomes = FxHashMap<(u32, Event), (u32, Rc<[u8]>)>;
+
 /// Explores every order of delivery, every loss and every timeout within the limits.
 ///
 /// Three things keep it small: what a network of four frames each way cannot hold is lost; frames that differ only in an
@@ -123,7 +126,7 @@ pub struct Exploration<'a> {
     known: [Vec<Known>; 2],
     numbers: [HashMap<String, u32>; 2],
     /// What became of each state of a side with each event: the next state and the frames sent.
-    outcomes: [FxHashMap<(u32, Event), (u32, Rc<[u8]>)>; 2],
+    outcomes: [Outcomes; 2],
     /// The ways to the end from each state of the world.
     schedules: FxHashMap<u128, f64>,
     steps: u64,

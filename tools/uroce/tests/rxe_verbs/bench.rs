@@ -136,6 +136,8 @@ pub struct Bench {
     /// What our device does to the frames that it sends and receives.
     faults: Option<FaultSpec>,
     theirs: Mr,
+    /// For those who ask for no completions.
+    their_cq: Cq,
     ours: Option<Ours>,
     started: Instant,
 }
@@ -154,7 +156,8 @@ impl Bench {
         let lab = Lab::start(&LabOptions { mtu, ..LabOptions::default() }).unwrap_or_else(|e| panic!("no lab: {e}"));
         let mut agent = lab.agent(0).unwrap();
         let theirs = agent.mr(REGION as u64, ACCESS_ALL).unwrap();
-        let mut bench = Bench { lab, agent, faults: None, theirs, ours: None, started };
+        let their_cq = agent.cq(16).unwrap();
+        let mut bench = Bench { lab, agent, faults: None, theirs, their_cq, ours: None, started };
         bench.open_with(None);
         bench.say("the machine is up");
         bench
@@ -180,6 +183,11 @@ impl Bench {
 
     pub fn pd(&self) -> &ProtectionDomain {
         &self.ours().pd
+    }
+
+    /// A completion queue of theirs for those who ask for no completions.
+    pub fn cq(&self) -> Cq {
+        self.their_cq
     }
 
     /// Their region.
@@ -284,6 +292,11 @@ impl Bench {
 
     pub fn their_sges(&self, local: &[(usize, usize)]) -> Vec<agent::Sge> {
         local.iter().map(|&(offset, len)| self.theirs.sge(offset as u64, len as u32)).collect()
+    }
+
+    /// A piece of their region, in the agent's words.
+    pub fn their_sge_words(&self, offset: usize, len: usize) -> String {
+        format!(" sge={}:{offset}:{len}", self.theirs.handle)
     }
 
     /// The next `count` completions in a queue of ours.

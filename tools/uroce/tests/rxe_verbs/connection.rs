@@ -154,6 +154,16 @@ impl Connection {
         bench.agent.post_send(self.their_qp, &send).unwrap_or_else(|e| panic!("{request:?}: {e}"));
     }
 
+    /// Posts a request of ours as it is, but for a datagram's destination.
+    pub fn post_raw(&self, request: SendRequest) -> Result<(), PostError> {
+        self.qp.post_send(SendRequest { destination: self.datagrams.map(|(destination, _)| destination), ..request })
+    }
+
+    /// Where their datagrams go, in the agent's words.
+    pub fn their_destination(&self) -> String {
+        self.datagrams.map_or(String::new(), |(_, (ah, qpn, key))| format!(" ah={} qpn={qpn:#x} qkey={key:#x}", ah.0))
+    }
+
     pub fn post_receive(&self, bench: &mut Bench, side: Side, wr_id: u64, local: &[(usize, usize)]) {
         match side {
             Side::Us => self.qp.post_receive(ReceiveRequest { wr_id, sges: bench.our_sges(local) }).unwrap(),
@@ -166,7 +176,7 @@ impl Connection {
 }
 
 /// How we get to them.
-fn vector(bench: &mut Bench, gid: usize) -> AddressVector {
+pub fn vector(bench: &mut Bench, gid: usize) -> AddressVector {
     AddressVector {
         source_gid_index: gid,
         destination_gid: Ipv6Addr::from(bench.agent.gid(gid as u32).unwrap()),

@@ -8,7 +8,8 @@ use uroce::verbs::{
     Access, CompletionChannel, CompletionQueue, Data, Notify, Remote, SendOperation, SendRequest, State, WindowBinding,
 };
 
-use crate::bench::{Bench, Done, Request, Side, kind};
+use crate::attributes::End;
+use crate::bench::{Bench, Done, RESULT, Request, Side, kind};
 use crate::connection::{Connection, Queues, Setup};
 
 /// Two connected queue pairs, ours and theirs, each with a completion queue for sends and one for receives.
@@ -80,6 +81,36 @@ impl Conversation<'_> {
             Side::Us => self.bench.ours_done(&self.receive_cq, count),
             Side::Rxe => self.bench.theirs_done(self.their_receive_cq, count),
         }
+    }
+
+    /// How a request of ours ends.
+    pub fn end_of_ours(&mut self, operation: SendOperation) -> End {
+        let data = if matches!(operation, SendOperation::LocalInvalidate(_)) {
+            Data::EMPTY
+        } else {
+            Data::Sges(self.our_sges(&[(RESULT, 8)]))
+        };
+        match self.connection.post_raw(SendRequest::new(1, operation, data)) {
+            Err(_) => End::Refused,
+            Ok(()) => End::Completed(self.sent(Side::Us, 1)[0].status),
+        }
+    }
+
+    /// How a request of theirs ends, in the agent's words.
+    pub fn end_of_theirs(&mut self, words: &str) -> End {
+        let sge = if words.starts_with("local_inv") { String::new() } else { self.their_sge_words(RESULT, 8) };
+        let line = format!(
+            "post_send {} {words} wr_id=1 signaled{sge}{}",
+            self.connection.their_qp.handle,
+            self.connection.their_destination()
+        );
+        if let Err(error) = self.agent.command(&line) {
+            assert!(error.errno().is_some(), "{line}: {error}");
+            return End::Refused;
+        }
+        let (cq, limit) = (self.their_send_cq, Duration::from_secs(2));
+        let done = self.agent.poll(cq, 1, limit).unwrap();
+        done.first().map_or(End::Silence, |wc| End::Completed(wc.status.0))
     }
 
     /// Asks for a notification at the next solicited receive of an end.

@@ -6,6 +6,7 @@
 //! is shown.
 #![allow(clippy::disallowed_methods, reason = "a conversation with a real machine is on the wall clock")]
 
+mod attributes;
 mod bench;
 mod connection;
 mod conversation;
@@ -57,6 +58,7 @@ fn contents_at_path_mtu_1024() {
     transfers::solicited_and_inline(&mut bench, PathMtu::Mtu1024);
     pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu1024), SEED, Shape::SHORT);
     failures::all(&mut bench, PathMtu::Mtu1024);
+    attributes::all(&mut bench);
     unreliable(&mut bench, &[PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024]);
     shared::all(&mut bench, PathMtu::Mtu1024);
 }
