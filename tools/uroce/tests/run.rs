@@ -1,6 +1,8 @@
 //! `uroce run`: Debian's verbs programs, as they are, on this stack, over AF_XDP on a veth between two namespaces; C programs
 //! for what those leave out; and what it says when it cannot.
 
+#![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
+
 mod common;
 
 use std::path::{Path, PathBuf};
