@@ -102,3 +102,43 @@ impl Acknowledged {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_readable(queue: &EventQueue<u32>) -> bool {
+        let mut polled = libc::pollfd { fd: queue.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure of ours.
+        unsafe { libc::poll(&mut polled, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_there_are_events_and_each_is_taken_once() {
+        let queue = EventQueue::new().unwrap();
+        assert!(!is_readable(&queue));
+        (1..=4).for_each(|event| queue.push(event, || true));
+        queue.push(5, || false);
+        assert_eq!(queue.take(|event| *event).unwrap(), 1);
+        queue.remove(|event| *event == 3, || {});
+        assert_eq!([(); 2].map(|()| queue.take(|event| *event).unwrap()), [2, 4]);
+        assert!(!is_readable(&queue), "what was removed is not counted any more");
+        // SAFETY: a descriptor of ours.
+        unsafe { libc::fcntl(queue.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        assert_eq!(queue.take(|event| *event).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn destruction_waits_for_the_last_acknowledgement() {
+        let acknowledged = std::sync::Arc::new(Acknowledged::default());
+        acknowledged.wait();
+        acknowledged.given();
+        acknowledged.given();
+        acknowledged.acknowledge(1);
+        let waiting = acknowledged.clone();
+        let thread = std::thread::spawn(move || waiting.wait());
+        assert!(!thread.is_finished());
+        acknowledged.acknowledge(1);
+        thread.join().unwrap();
+    }
+}

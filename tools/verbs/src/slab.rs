@@ -245,3 +245,107 @@ impl<T: Object> Drop for Ref<T> {
         unsafe { (*self.slot.as_ptr()).state.fetch_sub(1, Ordering::Release) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+
+    macro_rules! thing {
+        ($name:ident, $capacity:literal) => {
+            /// Counts its end.
+            struct $name(u64, &'static AtomicUsize);
+
+            impl Object for $name {
+                type C = [u64; 3];
+                const OFFSET: usize = 8;
+                const CAPACITY: usize = $capacity;
+
+                fn slab() -> &'static Slab<$name> {
+                    static SLAB: Slab<$name> = Slab::new();
+                    &SLAB
+                }
+            }
+
+            impl Drop for $name {
+                fn drop(&mut self) {
+                    self.1.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+
+            impl $name {
+                /// Makes one, and returns the program's pointer to it.
+                fn make(number: u64, ended: &'static AtomicUsize) -> Option<*mut u64> {
+                    let made = $name::slab().insert(|c| {
+                        // SAFETY: the slab passes room for it.
+                        unsafe { c.write([0, number, 0]) };
+                        $name(number, ended)
+                    })?;
+                    Some(made.as_ptr().cast::<u64>().wrapping_add(1))
+                }
+            }
+        };
+    }
+
+    #[test]
+    fn only_live_objects_are_found_and_only_by_their_own_pointer() {
+        thing!(Thing, 300);
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+        let slab = Thing::slab();
+        assert!(slab.get(&0u64).is_none(), "before there is a table");
+        let one = Thing::make(1, &ENDED).unwrap();
+        assert_eq!(slab.get(one).unwrap().0, 1);
+        for wrong in [one.wrapping_add(1), one.wrapping_sub(1), one.wrapping_add(1000), std::ptr::null_mut()] {
+            assert!(slab.get(wrong).is_none());
+        }
+        assert_eq!(slab.remove(one, |_| false).err(), Some(NotRemoved::Busy));
+        assert_eq!(slab.get(one).unwrap().0, 1);
+        assert!(slab.remove(one, |_| true).is_ok());
+        assert_eq!(slab.remove(one, |_| true).err(), Some(NotRemoved::Stale));
+        assert!(slab.get(one).is_none());
+        // SAFETY: tables are never unmapped.
+        assert_eq!(unsafe { *one }, 1, "the structure stays readable");
+        // The slot rests while there are others, and the table is full in the end.
+        let many: Vec<_> = (0..299).map(|number| Thing::make(number, &ENDED).unwrap()).collect();
+        assert!(!many.contains(&one));
+        assert!(Thing::make(0, &ENDED) == Some(one) && Thing::make(0, &ENDED).is_none());
+        assert_eq!(slab.pointers(|thing| thing.0 == 77).len(), 1);
+        assert_eq!(ENDED.load(Ordering::Relaxed), 1, "the first");
+    }
+
+    #[test]
+    fn what_is_used_is_not_removed_until_its_users_are_done() {
+        thing!(Raced, 4);
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+        static CURRENT: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
+        static DONE: AtomicBool = AtomicBool::new(false);
+        const ROUNDS: u64 = 5000;
+        let users: Vec<_> = (0..2)
+            .map(|_| {
+                std::thread::spawn(|| {
+                    let mut found = 0u64;
+                    while !DONE.load(Ordering::Relaxed) {
+                        if let Some(thing) = Raced::slab().get(CURRENT.load(Ordering::Relaxed)) {
+                            // SAFETY: the slot's structure.
+                            assert_eq!(unsafe { (*thing.c().as_ptr())[1] }, thing.0);
+                            found += 1;
+                        }
+                    }
+                    found
+                })
+            })
+            .collect();
+        for number in 1..=ROUNDS {
+            let made = Raced::make(number, &ENDED).unwrap();
+            CURRENT.store(made, Ordering::Relaxed);
+            if number % 100 == 0 {
+                std::thread::yield_now();
+            }
+            assert!(Raced::slab().remove(made, |_| true).is_ok());
+        }
+        DONE.store(true, Ordering::Relaxed);
+        let found: u64 = users.into_iter().map(|user| user.join().unwrap()).sum();
+        assert_eq!(ENDED.load(Ordering::Relaxed) as u64, ROUNDS);
+        println!("{found} were found alive");
+    }
+}
