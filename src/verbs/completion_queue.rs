@@ -42,11 +42,6 @@ impl CompletionQueue {
         })
     }
 
-    /// How many completions it can hold.
-    pub fn capacity(&self) -> usize {
-        self.ring.capacity()
-    }
-
     /// Whether completions were lost because the queue was full.
     pub fn has_overflowed(&self) -> bool {
         self.ring.has_overflowed()

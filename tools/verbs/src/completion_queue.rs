@@ -218,21 +218,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mu
     pointer("ibv_create_cq_ex", make())
 }
 
-/// Changes a queue's size: to no more than it has, which then stays. Growing is not offered.
+/// Other sizes are not offered: the ring is filled and emptied without a lock.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
-    let resize = || {
-        let cq = get(cq)?;
-        let capacity = cq.cq.capacity();
-        match usize::try_from(cqe) {
-            Ok(wanted) if (1..=capacity).contains(&wanted) => Ok(()),
-            Ok(wanted) if (1..=MAX_CQE).contains(&wanted) => {
-                Err(Failure::not_offered(format_args!("growing a completion queue from {capacity} to {wanted}")))
-            }
-            _ => Err(Failure::new(libc::EINVAL, format_args!("{cqe} completions: 1 to {MAX_CQE} are possible"))),
-        }
-    };
-    number("ibv_resize_cq", resize())
+pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, _cqe: c_int) -> c_int {
+    number("ibv_resize_cq", get(cq).and_then(|_| Err(Failure::not_offered("completion queues of another size"))))
 }
 
 /// Destroys a completion queue that no queue pair uses, when the program has acknowledged all its events.

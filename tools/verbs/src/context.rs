@@ -166,7 +166,8 @@ pub(crate) fn open(device: *mut IbvDevice, found: Device) -> Result<*mut IbvCont
                     post_recv: Some(queue_pair::post_recv),
                     compat_5: [EMPTY; 5],
                 },
-                cmd_fd: -1,
+                // There is nothing to command; programs may duplicate it all the same, to pass the device on.
+                cmd_fd: fd,
                 async_fd: fd,
                 num_comp_vectors: 1,
                 mutex: [0; 5],
