@@ -3,15 +3,18 @@
 //! Results go to stdout, progress and errors to stderr. Exit status: 0 success, 1 failure, 2 usage; `run` exits as the
 //! program that it ran.
 
+mod choices;
 mod decode;
 mod device_arguments;
 mod devices;
 mod elf;
+mod perf;
 mod pingpong;
 mod replay;
 mod report;
 mod run;
 mod sim;
+mod tcp;
 
 use std::process::ExitCode;
 
@@ -29,6 +32,7 @@ struct Arguments {
 enum Command {
     Decode(decode::Arguments),
     Devices(devices::Arguments),
+    Perf(perf::Arguments),
     Pingpong(pingpong::Arguments),
     Replay(replay::Arguments),
     Run(run::Arguments),
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Perf(arguments) => perf::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Run(arguments) => return run::run(&arguments),

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv6Addr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,13 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use uroce::verbs::{
     Access, AddressVector, Capabilities, CompletionChannel, CompletionQueue, Context, Data, MemoryRegion, Notify,
-    PathMtu, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation,
-    SendRequest, Service, SgeList, SharedReceiveQueue, State, Status,
+    PathMtu, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation, SendRequest,
+    Service, SgeList, SharedReceiveQueue, State, Status,
 };
 
-use crate::Failure;
+use crate::choices::{Q_KEY, check_mtu, choose_gid, parse_mtu};
 use crate::device_arguments::DeviceArguments;
+use crate::{Failure, tcp};
 
 /// Bounce messages with another uroce, or with ibv_{rc,uc,ud,srq}_pingpong on an RNIC or rxe
 #[derive(Args)]
@@ -123,14 +124,6 @@ impl Arguments {
     }
 }
 
-/// The queue key of ibv_ud_pingpong and perftest.
-const Q_KEY: QKey = QKey(0x1111_1111);
-
-fn parse_mtu(text: &str) -> Result<PathMtu, String> {
-    let bytes = text.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
-    PathMtu::from_bytes(bytes).ok_or_else(|| format!("{bytes} is none of 256, 512, 1024, 2048, 4096"))
-}
-
 /// What the handshake says of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Destination {
@@ -207,7 +200,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
     let remotes = match &arguments.host {
         Some(host) => {
-            let mut stream = connect(host, arguments.port, Duration::from_secs(arguments.patience))?;
+            let mut stream = tcp::connect(host, arguments.port, Duration::from_secs(arguments.patience))?;
             stream.write_all(&side.handshake())?;
             let remotes = side.read_destinations(&mut stream)?;
             stream.write_all(DONE)?;
@@ -215,7 +208,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             remotes
         }
         None => {
-            let mut stream = accept(arguments.port)?;
+            let mut stream = tcp::accept(arguments.port)?;
             stream.set_read_timeout(Some(Duration::from_secs(arguments.patience)))?;
             let remotes = side.read_destinations(&mut stream)?;
             side.connect(&remotes)?;
@@ -246,24 +239,11 @@ impl<'a> Side<'a> {
             let active = active.bytes();
             return Err(format!("a datagram of {} bytes does not fit into the active MTU of {device}, {active}: give -s {active} or less", arguments.size()).into());
         }
-        if arguments.transport != Transport::Ud && arguments.mtu > active {
-            let (active, wanted) = (active.bytes(), arguments.mtu.bytes());
-            return Err(format!(
-                "{device} has an active MTU of {active}, less than -m {wanted}: give -m {active}, or enlarge its MTU with \
-                 `ip link set {device} mtu {}`",
-                wanted + 80
-            )
-            .into());
+        if arguments.transport != Transport::Ud {
+            check_mtu(&context, arguments.mtu)?;
         }
-        let gids = context.gids();
-        let gid_index = match arguments.gid_index {
-            Some(index) if index < gids.len() => index,
-            Some(index) => {
-                return Err(format!("-g {index}: {device} has {} GIDs, see `uroce devices`", gids.len()).into());
-            }
-            None => gids.iter().position(|gid| gid.ip().is_ipv4()).unwrap_or(0),
-        };
-        let gid = gids[gid_index].address;
+        let gid_index = choose_gid(&context, "-g", arguments.gid_index)?;
+        let gid = context.gids()[gid_index].address;
         let pd = context.allocate_pd();
         let bytes = arguments.offset() + arguments.size() as usize;
         let region = pd.allocate_region(bytes, Access::LOCAL_WRITE)?;
@@ -508,35 +488,6 @@ const PAGE_BYTES: usize = 4096;
 fn check_pattern(size: u32) -> Vec<u8> {
     let byte = |at: usize| if at.is_multiple_of(PAGE_BYTES) { 0 } else { (at * 7 + (at >> 8) * 13 + (at >> 16)) as u8 };
     (0..size as usize).map(byte).collect()
-}
-
-fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Failure> {
-    let failure =
-        |e: &dyn std::fmt::Display| format!("cannot connect to {host} port {port}: {e}; is the server running?");
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| failure(&e))?.collect();
-    let mut last = None;
-    for address in &addresses {
-        match TcpStream::connect(address) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(patience))?;
-                return Ok(stream);
-            }
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.map_or_else(|| failure(&"no address"), |e| failure(&e)).into())
-}
-
-/// Waits for one client, over IPv6 or IPv4.
-fn accept(port: u16) -> Result<TcpStream, Failure> {
-    let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), std::net::Ipv4Addr::UNSPECIFIED.into()];
-    // A socket on [::] takes IPv4 too; where there is no IPv6, 0.0.0.0 does.
-    let listener = TcpListener::bind((any[0], port)).or_else(|_| TcpListener::bind((any[1], port)));
-    let listener = listener.map_err(|e| format!("cannot listen on TCP port {port}: {e}; choose another with -p"))?;
-    let (stream, _) = listener.accept()?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 fn read_destination(stream: &mut TcpStream) -> Result<Destination, Failure> {

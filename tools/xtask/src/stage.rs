@@ -16,9 +16,14 @@ impl Stage {
 
     /// `cargo` with these words (the same cargo that runs us).
     pub(crate) fn cargo(name: &'static str, words: &[&str]) -> Stage {
+        Stage::cargo_with(name, words, &[])
+    }
+
+    /// As [`Stage::cargo`], with variables in its environment.
+    pub(crate) fn cargo_with(name: &'static str, words: &[&str], variables: &[(&str, &str)]) -> Stage {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(words);
+        command.args(words).envs(variables.iter().copied());
         let line = format!("cargo {}", words.join(" "));
         Stage::of(name, move || {
             eprintln!("   {line}");

@@ -19,7 +19,12 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
 
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
-    vec![Stage::of("demo", || demo::run(&[]))]
+    let perf = ["test", "--quiet", "--package", "uroce-cli", "--test", "rxe_perf"];
+    vec![
+        Stage::of("demo", || demo::run(&[])),
+        // Every perftest with all that it allows; the interop stage plays some of it.
+        Stage::cargo_with("perf", &perf, &[("UROCE_FULL", "1")]),
+    ]
 }
 
 /// Where docs/INTEROP.md has the last full run's result, up to the end of the file.

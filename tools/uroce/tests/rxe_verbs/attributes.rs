@@ -1,14 +1,15 @@
-//! Every attribute of a queue pair in every transition, values out of range, operations, flags and rights: what rxe takes
-//! and refuses, beside what we do. Where both differ, the difference is named here, and in docs/INTEROP.md.
+//! Every attribute of a queue pair in every transition, values out of range, what a queue pair says of itself: what rxe
+//! takes and refuses, beside what we do. Where both differ, the difference is named here, and in docs/INTEROP.md.
 
-use rxe_rig::agent::{Operation, Qp, QpOptions, Send, Transport};
+use std::time::Duration;
+
+use rxe_rig::agent::{Qp, QpOptions, Transport};
 use uroce::verbs::{
-    Access, Attributes, Capabilities, Data, Key, PathMtu, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions,
-    ReceiveRequest, Remote, RnrTimer, SendOperation, SendRequest, Service, State, Status, WindowBinding, WindowKind,
+    Access, Attributes, Capabilities, Event, PathMtu, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions,
+    RnrTimer, Service, State,
 };
 
-use crate::bench::{Bench, RESULT, Request, SOURCE, Side, TARGET};
-use crate::connection::Setup;
+use crate::bench::{Bench, LIMIT};
 
 const STATES: [(State, &str); 6] = [
     (State::Reset, "reset"),
@@ -19,7 +20,7 @@ const STATES: [(State, &str); 6] = [
     (State::Error, "err"),
 ];
 
-const SERVICES: [(Service, Transport); 3] =
+pub const SERVICES: [(Service, Transport); 3] =
     [(Service::Rc, Transport::Rc), (Service::Uc, Transport::Uc), (Service::Ud, Transport::Ud)];
 
 /// The attributes of `ibv_modify_qp` besides the state: the mask's bit, and the agent's words for a value that is in
@@ -320,6 +321,23 @@ pub fn out_of_range(bench: &mut Bench) {
     assert_eq!(wrong, [""; 0]);
 }
 
+/// An idle send queue is drained at once: we tell it when asked to, rxe always.
+pub fn drained(bench: &mut Bench) {
+    /// `IBV_EVENT_SQ_DRAINED`.
+    const DRAINED: u32 = 5;
+    while bench.context().poll_event().is_some() {}
+    while bench.agent.async_event(Duration::ZERO).unwrap().is_some() {}
+    let mut twins = Twins::new(bench, SERVICES[0]);
+    for names in [&[][..], &["EN_SQD_ASYNC_NOTIFY"]] {
+        twins.renew(State::ReadyToSend);
+        assert_eq!(twins.modify(State::ReadyToSend, Some(State::SendQueueDrained), names), (true, true));
+        let ours = twins.bench.context().poll_event();
+        assert_eq!(ours, (!names.is_empty()).then(|| Event::SendQueueDrained(twins.qp.qpn())), "{names:?}");
+        let theirs = twins.bench.agent.async_event(LIMIT).unwrap();
+        assert_eq!(theirs.map(|(number, _)| number), Some(DRAINED), "{names:?}");
+    }
+}
+
 /// What a queue pair in RTS says of itself: at both ends what it was set to.
 pub fn query(bench: &mut Bench) {
     let mut twins = Twins::new(bench, SERVICES[0]);
@@ -356,269 +374,10 @@ pub fn query(bench: &mut Bench) {
     assert_eq!(info.capabilities, Capabilities { max_send_requests: 16, max_receive_requests: 16 });
 }
 
-/// How a request ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It completes with this `enum ibv_wc_status`.
-    Completed(u8),
-    /// It is not taken.
-    Refused,
-    /// It is taken, and nothing is heard of it.
-    Silence,
-}
-
-const DONE: End = End::Completed(Status::Success as u8);
-/// What rxe says of a request that its service does not know: it takes it, and the queue pair fails.
-const UNKNOWN_TO_RXE: End = End::Completed(Status::LocalQpOperation as u8);
-
-/// Somewhere in the peer's memory, put in later.
-const THERE: Remote = Remote { address: 0, key: Key(0) };
-
-fn with_remote(operation: SendOperation, at: Remote) -> SendOperation {
-    match operation {
-        SendOperation::Write(_) => SendOperation::Write(at),
-        SendOperation::WriteWithImmediate(_, data) => SendOperation::WriteWithImmediate(at, data),
-        SendOperation::Read(_) => SendOperation::Read(at),
-        SendOperation::CompareSwap { compare, swap, .. } => SendOperation::CompareSwap { remote: at, compare, swap },
-        SendOperation::FetchAdd { add, .. } => SendOperation::FetchAdd { remote: at, add },
-        other => other,
-    }
-}
-
-/// Every operation on every service, and how it ends at each end. What our types cannot say stands with `None`.
-pub fn operations(bench: &mut Bench) {
-    const WINDOW: End = End::Completed(Status::MwBind as u8);
-    const ACCESS: End = End::Completed(Status::RemoteAccess as u8);
-    const PROTECTION: End = End::Completed(Status::LocalProtection as u8);
-    const U: End = UNKNOWN_TO_RXE;
-    const NO: End = End::Refused;
-    type Row = (&'static str, Option<SendOperation>, [(End, End); 3]);
-    let swap = SendOperation::CompareSwap { remote: THERE, compare: 1, swap: 1 };
-    // For RC, UC and UD: ours, theirs.
-    let rows: [Row; 13] = [
-        ("send", Some(SendOperation::Send), [(DONE, DONE); 3]),
-        ("send_imm imm=1", Some(SendOperation::SendWithImmediate(1)), [(DONE, DONE); 3]),
-        // The key is none: rxe acknowledges, and never delivers (docs/INTEROP.md, invalidate-of-a-region).
-        ("send_inv inv=0x77", Some(SendOperation::SendWithInvalidate(Key(0x77))), [(DONE, ACCESS), (NO, U), (NO, U)]),
-        ("write", Some(SendOperation::Write(THERE)), [(DONE, DONE), (DONE, DONE), (NO, U)]),
-        ("write_imm imm=1", Some(SendOperation::WriteWithImmediate(THERE, 1)), [(DONE, DONE), (DONE, DONE), (NO, U)]),
-        ("read", Some(SendOperation::Read(THERE)), [(DONE, DONE), (NO, U), (NO, U)]),
-        ("cas compare=1 swap=1", Some(swap), [(DONE, DONE), (NO, U), (NO, U)]),
-        ("fadd add=1", Some(SendOperation::FetchAdd { remote: THERE, add: 1 }), [(DONE, DONE), (NO, U), (NO, U)]),
-        // A key that is none. We have windows on UC too, as IBTA Table 73.
-        ("local_inv inv=0x77", Some(SendOperation::LocalInvalidate(Key(0x77))), [(WINDOW, U), (WINDOW, U), (NO, U)]),
-        ("tso", None, [(NO, U); 3]),
-        ("driver1", None, [(NO, U); 3]),
-        ("send ip_csum", None, [(NO, DONE); 3]),
-        // The library says nothing, and the kernel takes the bytes for scatter entries.
-        ("read inline", None, [(NO, PROTECTION), (NO, U), (NO, U)]),
-    ];
-    let mut wrong = Vec::new();
-    for ((service, _), column) in SERVICES.into_iter().zip(0..) {
-        for (words, operation, ends) in &rows {
-            let (ours, theirs) = ends[column];
-            for (side, wanted) in [(Side::Us, ours), (Side::Rxe, theirs)] {
-                if side == Side::Us && operation.is_none() {
-                    continue;
-                }
-                let mut c = bench.converse(&Setup { service, ..Setup::new(PathMtu::Mtu1024) });
-                let at = c.at(side.other(), TARGET);
-                c.post_receive(side.other(), 1, &[(TARGET, 200)]);
-                let end = match (side, *operation) {
-                    (Side::Us, Some(operation)) => c.end_of_ours(with_remote(operation, at.ours())),
-                    _ => c.end_of_theirs(&format!("{words} addr={:#x} rkey={:#x}", at.address, at.key)),
-                };
-                c.destroy();
-                if end != wanted {
-                    wrong.push(format!("{service} {words} by {side:?}: {end:?} instead of {wanted:?}"));
-                }
-            }
-        }
-    }
-    assert_eq!(wrong, [""; 0]);
-    bench.say(&format!("{} operations on three services, each ended as it should", rows.len()));
-}
-
-/// Local keys that are none, and windows over memory that allows none: the statuses at both ends.
-pub fn local_faults(bench: &mut Bench) {
-    let mtu = PathMtu::Mtu1024;
-    let (protection, operation) = (Status::LocalProtection as u8, Status::RemoteOperation as u8);
-    const WRONG: u32 = 0x1234_5678;
-    for side in Side::BOTH {
-        for read in [false, true] {
-            let mut c = bench.converse(&Setup::new(mtu));
-            let at = c.at(side.other(), TARGET);
-            let end = match side {
-                Side::Us => {
-                    let operation = if read { SendOperation::Read(at.ours()) } else { SendOperation::Write(at.ours()) };
-                    let mut sges = c.our_sges(&[(RESULT, 8)]);
-                    sges[0].lkey = Key(WRONG);
-                    c.connection.qp.post_send(SendRequest::new(1, operation, Data::Sges(sges))).unwrap();
-                    c.sent(side, 1)[0].status
-                }
-                Side::Rxe => {
-                    let sge = c.their_sges(&[(RESULT, 8)])[0].with_lkey(WRONG);
-                    let remote = at.theirs();
-                    let operation = if read { Operation::Read(remote) } else { Operation::Write(remote) };
-                    let (qp, send) = (c.connection.their_qp, Send::new(operation, 1, &[sge]));
-                    c.agent.post_send(qp, &send).unwrap();
-                    c.sent(side, 1)[0].status
-                }
-            };
-            // rxe 6.1 finds a send's key only when it makes the packet, and calls that an operation error.
-            let wanted = if side == Side::Rxe && !read { Status::LocalQpOperation as u8 } else { protection };
-            assert_eq!(end, wanted, "a wrong L_Key of {side:?}, READ: {read}");
-            c.destroy();
-        }
-        // The receive's key is wrong.
-        let mut c = bench.converse(&Setup::new(mtu));
-        let other = side.other();
-        match other {
-            Side::Us => {
-                let mut sges = c.our_sges(&[(RESULT, 8)]);
-                sges[0].lkey = Key(WRONG);
-                c.connection.qp.post_receive(ReceiveRequest { wr_id: 3, sges }).unwrap();
-            }
-            Side::Rxe => {
-                let (qp, sge) = (c.connection.their_qp, c.their_sges(&[(RESULT, 8)])[0].with_lkey(WRONG));
-                c.agent.post_recv(qp, 3, &[sge]).unwrap();
-            }
-        }
-        c.post(side, &Request::new(1, crate::bench::Operation::Send, &[(SOURCE, 8)]));
-        let ends = (c.sent(side, 1)[0].status, c.received(other, 1)[0].status);
-        let receive = if other == Side::Us { protection } else { Status::LocalQpOperation as u8 };
-        assert_eq!(ends, (operation, receive), "a wrong L_Key of a receive of {other:?}");
-        c.destroy();
-    }
-    // Memory that allows no windows.
-    let mut c = bench.converse(&Setup::new(mtu));
-    let plain = c.pd().allocate_region(64, Access::LOCAL_WRITE).unwrap();
-    let mut window = c.pd().allocate_window(WindowKind::Two);
-    let (old, new_key, Remote { address, key: region }) = (window.key(), window.next_key(), plain.remote(0));
-    let binding = WindowBinding { window: old, new_key, region, address, len: 8, access: Access::REMOTE_READ };
-    c.connection.qp.post_send(SendRequest::new(1, SendOperation::BindWindow(binding), Data::EMPTY)).unwrap();
-    assert_eq!(c.sent(Side::Us, 1)[0].status, Status::MwBind as u8);
-    let plain = c.agent.mr(64, "local_write").unwrap();
-    let window = c.agent.mw(2).unwrap();
-    let qp = c.connection.their_qp;
-    c.agent.bind_type2(qp, &window, 1, (&plain, 0, 8), "remote_read").unwrap();
-    assert_eq!(c.sent(Side::Rxe, 1)[0].status, Status::MwBind as u8);
-    c.destroy();
-    bench.say("local faults, with the right status at both ends");
-}
-
-/// Rights of a region: the bits, and whether we and they register memory with them.
-pub fn rights(bench: &mut Bench) {
-    for (name, bits, ours, theirs) in [
-        ("none: read locally", 0, true, true),
-        ("LOCAL_WRITE", 1, true, true),
-        // IBTA 11.2.8.2 wants LOCAL_WRITE as well. Ours is the Rust interface; the rights are what they say.
-        ("REMOTE_WRITE alone", 2, true, false),
-        ("REMOTE_WRITE", 2 | 1, true, true),
-        ("REMOTE_READ", 4, true, true),
-        ("REMOTE_ATOMIC alone", 8, true, false),
-        ("REMOTE_ATOMIC", 8 | 1, true, true),
-        ("MW_BIND", 16, true, true),
-        // rxe takes these two and does nothing.
-        ("ZERO_BASED", 32 | 1, false, true),
-        ("HUGETLB", 128 | 1, false, true),
-        ("ON_DEMAND", 64 | 1, false, false),
-        ("FLUSH_GLOBAL", 256 | 1, false, false),
-        ("FLUSH_PERSISTENT", 512 | 1, false, false),
-        ("RELAXED_ORDERING", 1 << 20 | 1, true, true),
-        ("a bit that is none", 1 << 10 | 1, false, false),
-        ("an optional bit that is none", 1 << 25 | 1, false, true),
-    ] {
-        let have = Access::from_bits(bits).is_some_and(|access| bench.pd().allocate_region(4096, access).is_ok());
-        assert_eq!(have, ours, "{name} with us");
-        let answer = bench.agent.command(&format!("mr 4096 {bits:#x}"));
-        let refusal = answer.err().map(|error| error.errno());
-        assert_eq!(refusal, (!theirs).then_some(Some(libc::EINVAL)), "{name} with rxe");
-    }
-}
-
-/// What `ibv_query_device` and `ibv_query_port` say of rxe, on which programs rely that were written with it at hand.
-pub fn device(bench: &mut Bench) {
-    let device = bench.agent.command("device").unwrap();
-    for (name, value) in [
-        ("max_qp", 1_048_560),
-        ("max_qp_wr", 1 << 20),
-        ("max_sge", 32),
-        ("max_sge_rd", 32),
-        ("max_cq", 1 << 20),
-        ("max_cqe", 32_767),
-        ("max_mr", 524_287),
-        ("max_mr_size", u64::MAX),
-        ("page_size_cap", 0xffff_f000),
-        ("max_pd", 1 << 20),
-        ("max_qp_rd_atom", 128),
-        ("max_qp_init_rd_atom", 128),
-        ("max_res_rd_atom", 258_048),
-        ("atomic_cap", 1),
-        ("max_mw", 524_287),
-        ("max_ah", 32_767),
-        ("max_srq", 917_503),
-        ("max_srq_wr", 1 << 20),
-        ("max_srq_sge", 27),
-        ("max_mcast_grp", 8192),
-        ("max_mcast_qp_attach", 56),
-        ("max_pkeys", 64),
-        ("local_ca_ack_delay", 15),
-        ("phys_port_cnt", 1),
-        ("max_ee", 0),
-        ("max_rdd", 0),
-        ("max_fmr", 0),
-        ("max_raw_ethy_qp", 0),
-        ("vendor_id", 0xff_ffff),
-        ("vendor_part_id", 0),
-        ("hw_ver", 0),
-        ("caps", 0x0122_3c76),
-    ] {
-        assert_eq!(device.number(name).unwrap(), value, "{name}");
-    }
-    let port = bench.agent.command("port").unwrap();
-    let ours = u64::from(bench.context().active_mtu().bytes() as u32);
-    for (name, value) in [
-        ("state", 4),
-        ("active_mtu", ours),
-        ("max_mtu", 4096),
-        ("gids", 1024),
-        ("pkeys", 1),
-        ("max_msg", 8 << 20),
-        ("link_layer", 2),
-    ] {
-        assert_eq!(port.number(name).unwrap(), value, "{name}");
-    }
-    // Its queues end where it says.
-    for (line, allowed) in
-        [("qp rc 10 10 32 0", true), ("qp rc 10 10 33 0", false), ("cq 32767", true), ("cq 32768", false)]
-    {
-        let line = if line.starts_with("qp") { format!("{line} cq={}", bench.cq().0) } else { line.to_owned() };
-        assert_eq!(bench.agent.command(&line).is_ok(), allowed, "{line}");
-    }
-    // And ours where we say.
-    let cq = bench.context().create_completion_queue(1);
-    for (requests, allowed) in
-        [(0, false), (1, true), (Capabilities::MAX_REQUESTS, true), (Capabilities::MAX_REQUESTS + 1, false)]
-    {
-        for capabilities in [
-            Capabilities { max_send_requests: requests, max_receive_requests: 1 },
-            Capabilities { max_send_requests: 1, max_receive_requests: requests },
-        ] {
-            let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
-            assert_eq!(bench.pd().create_queue_pair(&options).is_ok(), allowed, "{capabilities:?}");
-        }
-        assert_eq!(bench.pd().create_shared_receive_queue(requests).is_ok(), allowed, "{requests}");
-    }
-}
-
 /// All of these, on one machine.
 pub fn all(bench: &mut Bench) {
-    device(bench);
-    rights(bench);
     in_every_transition(bench);
     out_of_range(bench);
+    drained(bench);
     query(bench);
-    operations(bench);
-    local_faults(bench);
 }

@@ -1,12 +1,13 @@
 //! Datagrams one at a time: every byte of the payload and of the routing header before it, and what does not arrive.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use rxe_rig::agent::QKEY;
 use rxe_rig::pattern;
-use uroce::verbs::{PostError, Service, State, Status};
+use uroce::verbs::{Completion, CompletionKind, PostError, Qpn, Service, State, Status};
 
-use crate::bench::{AREA, Bench, Done, Operation, Request, SOURCE, Side, TARGET, kind};
+use crate::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
 use crate::connection::Setup;
 use crate::conversation::Conversation;
 use crate::random::Random;
@@ -89,6 +90,27 @@ fn datagram(c: &mut Conversation<'_>, side: Side, gid: usize, len: usize, immedi
     // UDP, BTH, DETH, immediate data, payload, ICRC.
     let after_ip = 8 + 12 + 8 + if immediate.is_some() { 4 } else { 0 } + padded + 4;
     check_header(c, side, gid, &message[..HEADER], after_ip, &what);
+    if other == Side::Us {
+        check_way_back(c, gid, &done, &message[..HEADER], &what);
+    }
+}
+
+/// A datagram of theirs names the way back to them.
+fn check_way_back(c: &mut Conversation<'_>, gid: usize, done: &Done, header: &[u8], what: &str) {
+    let completion = Completion {
+        wr_id: done.wr_id,
+        status: Status::Success,
+        kind: CompletionKind::Receive,
+        byte_len: done.byte_len,
+        immediate: done.immediate,
+        invalidated: None,
+        qpn: Qpn::new(done.qpn),
+        source_qpn: Qpn::new(done.source.expect("of a datagram")),
+        has_grh: true,
+    };
+    let vector =
+        c.context().reply_vector(&completion, header.try_into().unwrap()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(vector, crate::connection::vector(c, gid), "{what}");
 }
 
 /// The IPv6 header, or 20 zeros and the IPv4 header (IBTA Annex A17.4.5.2).
@@ -170,8 +192,16 @@ fn no_receive(c: &mut Conversation<'_>, side: Side) {
     let (other, before) = (side.other(), c.counter("dropped_message"));
     c.post(side, &Request::new(1, Operation::SendImmediate(1), &[(SOURCE, 8)]));
     assert_eq!(c.sent(side, 1)[0].status, 0);
-    // By then it has arrived: what is posted afterwards is for what comes afterwards.
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    // When one behind it is counted it has arrived: what is posted afterwards is for what comes afterwards.
+    let (counted, start) = (violations(c, other), Instant::now());
+    c.connection.set_q_key(QKEY ^ 1);
+    c.post(side, &Request::new(1, Operation::SendImmediate(1), &[(SOURCE, 8)]));
+    c.connection.set_q_key(QKEY);
+    assert_eq!(c.sent(side, 1)[0].status, 0);
+    while violations(c, other) == counted {
+        assert!(start.elapsed() < LIMIT, "it never arrived");
+        std::thread::yield_now();
+    }
     c.post_receive(other, 3, &[(TARGET, 100)]);
     c.post(side, &Request::new(2, Operation::SendImmediate(2), &[(SOURCE, 8)]));
     assert_eq!((c.sent(side, 1)[0].status, c.received(other, 1)[0].immediate), (0, Some(2)), "no receive for {side:?}");

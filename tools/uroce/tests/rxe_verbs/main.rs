@@ -11,7 +11,9 @@ mod bench;
 mod connection;
 mod conversation;
 mod datagrams;
+mod device;
 mod failures;
+mod operations;
 mod pipeline;
 mod random;
 mod shared;
@@ -58,7 +60,11 @@ fn contents_at_path_mtu_1024() {
     transfers::solicited_and_inline(&mut bench, PathMtu::Mtu1024);
     pipeline::both_ways(&mut bench, &Setup::new(PathMtu::Mtu1024), SEED, Shape::SHORT);
     failures::all(&mut bench, PathMtu::Mtu1024);
+    device::limits(&mut bench);
+    device::rights(&mut bench);
     attributes::all(&mut bench);
+    operations::on_every_service(&mut bench);
+    operations::local_faults(&mut bench);
     unreliable(&mut bench, &[PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024]);
     shared::all(&mut bench, PathMtu::Mtu1024);
 }

@@ -1,10 +1,10 @@
 //! Several connections whose receives come from one shared queue.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rxe_rig::agent::{Cq, Srq};
 use rxe_rig::pattern;
-use uroce::verbs::{CompletionQueue, Event, PathMtu, ReceiveRequest, SharedReceiveQueue};
+use uroce::verbs::{CompletionQueue, Event, PathMtu, QpAttributes, ReceiveRequest, SharedReceiveQueue, State};
 
 use crate::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
 use crate::connection::{Connection, Queues, Setup};
@@ -31,6 +31,7 @@ pub fn all(bench: &mut Bench, mtu: PathMtu) {
         shared.singly();
         shared.at_once();
         shared.empty();
+        shared.last();
         shared.destroy();
         bench.say(&format!("{CONNECTIONS} connections by {sender:?} shared a receive queue"));
     }
@@ -245,13 +246,33 @@ impl<'a> Sharing<'a> {
         let name = if self.receiver() == Side::Us { "send_rnr_err" } else { "rcvd_rnr_err" };
         let before = self.bench.counter(name);
         let numbers: Vec<_> = (0..CONNECTIONS).map(|connection| self.send(connection)).collect();
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(self.bench.counter(name) - before >= CONNECTIONS as u64, "each was told at least once");
+        let start = Instant::now();
+        while self.bench.counter(name) - before < CONNECTIONS as u64 {
+            assert!(start.elapsed() < LIMIT, "not each was told");
+            std::thread::yield_now();
+        }
         self.post_receives(CONNECTIONS as u64);
         assert!(self.senders_done(CONNECTIONS).iter().all(|done| done.status == 0));
         for done in self.received(CONNECTIONS) {
             let connection = (0..CONNECTIONS).find(|&c| self.qpn(c) == done.qpn).expect("one of them");
             self.check(&done, connection, numbers[connection]);
+        }
+    }
+
+    /// A queue pair in error takes no more: we tell it (IBTA 11.6.3.2), rxe does not.
+    fn last(&mut self) {
+        match self.receiver() {
+            Side::Us => {
+                let qp = &self.connections[0].qp;
+                qp.modify(&QpAttributes { state: Some(State::Error), ..Default::default() }).unwrap();
+                let event = self.bench.context().wait_event(LIMIT).unwrap();
+                assert_eq!(event, Some(Event::LastWqeReached(qp.qpn(), self.ours.number())));
+            }
+            Side::Rxe => {
+                let line = format!("modify {} state=err", self.connections[0].their_qp.handle);
+                self.bench.agent.command(&line).unwrap();
+                assert_eq!(self.bench.agent.async_event(Duration::from_millis(300)).unwrap(), None);
+            }
         }
     }
 

@@ -1,0 +1,171 @@
+use std::time::Duration;
+
+use uroce::verbs::{Context, PathMtu, Service};
+
+use super::extent::Extent;
+use super::test::{Test, Verb};
+use super::{Arguments, AtomicType, Connection};
+use crate::Failure;
+
+/// The largest message of `-a`: 2^23 bytes, as perftest has it.
+const LARGEST_OF_ALL: usize = 1 << 23;
+
+/// Messages longer than this are reported one by one unless `-Q` says otherwise, as perftest has it: a completion for a
+/// hundred of them would make the peak meaningless.
+const MODERATED_BYTES: usize = 8192;
+
+/// READs and atomics outstanding by default: what ConnectX takes. rxe takes 128.
+const OUTSTANDING: u8 = 16;
+
+/// What the command line asks for, with perftest's defaults, and what both ends agreed on.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub test: Test,
+    pub service: Service,
+    pub is_client: bool,
+    pub bidirectional: bool,
+    /// Message sizes in bytes, one after the other.
+    pub sizes: Vec<usize>,
+    /// `-a`: both ends go through all sizes, with more words between them.
+    pub all_sizes: bool,
+    pub extent: Extent,
+    pub queue_pairs: usize,
+    /// Send requests outstanding on a queue pair.
+    pub send_depth: usize,
+    /// Receive requests posted on a queue pair.
+    pub receive_depth: usize,
+    /// A completion is asked for once in so many requests.
+    pub moderation: u64,
+    /// READs and atomics outstanding on a queue pair, at each end.
+    pub outstanding: u8,
+    pub atomic: AtomicType,
+    pub events: bool,
+    pub no_peak: bool,
+    pub gigabits: bool,
+    pub json: bool,
+    pub timeout: u8,
+    pub service_level: u8,
+    pub patience: Duration,
+    /// Whether `-s` was given: datagrams that are too long are then refused, not cut.
+    size_given: bool,
+}
+
+impl Settings {
+    /// Settles what the command line leaves open.
+    ///
+    /// # Errors
+    /// What cannot go together, in words.
+    pub fn new(arguments: &Arguments) -> Result<Settings, String> {
+        let Arguments { test, all, bidirectional, events, .. } = *arguments;
+        let (name, verb, is_latency) = (test.name(), test.verb(), test.is_latency());
+        let refuse = |bad: bool, text: &str| if bad { Err(format!("{name}: {text}")) } else { Ok(()) };
+        let service = match arguments.connection {
+            Connection::Rc => Service::Rc,
+            Connection::Uc => Service::Uc,
+            Connection::Ud => Service::Ud,
+        };
+        let duration = arguments.duration.map(Duration::from_secs);
+        refuse(service == Service::Ud && verb != Verb::Send, "datagrams (-c UD) carry SEND only")?;
+        refuse(service == Service::Uc && verb == Verb::Read, "READ needs a reliable connection: leave -c UC out")?;
+        refuse(service == Service::Uc && verb == Verb::Atomic, "atomics need a reliable connection: leave -c UC out")?;
+        refuse(is_latency && bidirectional, "-b is for bandwidth only")?;
+        refuse(is_latency && arguments.queue_pairs > 1, "-q is for bandwidth only")?;
+        refuse(is_latency && arguments.moderation.is_some(), "-Q is for bandwidth only")?;
+        refuse(verb == Verb::Write && events, "-e: the receiver of a WRITE has no completions to wait for")?;
+        refuse(verb == Verb::Atomic && all, "-a: an atomic has 8 bytes")?;
+        refuse(verb == Verb::Atomic && arguments.size.is_some_and(|size| size != 8), "-s: an atomic has 8 bytes")?;
+        refuse(duration.is_some() && arguments.iterations.is_some(), "-n or -D, not both")?;
+        refuse(duration.is_some() && all, "-a goes by iterations: leave -D out")?;
+        refuse(duration.is_some() && events, "-e goes by iterations: leave -D out")?;
+
+        let default_size = match (verb, is_latency) {
+            (Verb::Atomic, _) => 8,
+            (_, true) => 2,
+            (_, false) => 65536,
+        };
+        let sizes = match all {
+            true => (1..).map(|power| 1 << power).take_while(|size| *size <= LARGEST_OF_ALL).collect(),
+            false => vec![arguments.size.map_or(default_size, |size| size as usize)],
+        };
+        let default_iterations = if test == Test::WriteBw { 5000 } else { 1000 };
+        let iterations = arguments.iterations.unwrap_or(default_iterations);
+        let extent = duration.map_or(Extent::Iterations(iterations), Extent::Duration);
+        let depth = |wanted: u32| usize::try_from(extent.iterations().min(wanted.into())).expect("at most a u32");
+        let send_depth = depth(arguments.send_depth.unwrap_or(if is_latency { 1 } else { 128 }));
+        // Nobody sends unreliable messages again: there must be a receive request for each.
+        let default_receive_depth = if service == Service::Rc { 512 } else { 16000 };
+        let receive_depth =
+            if verb == Verb::Send { depth(arguments.receive_depth.unwrap_or(default_receive_depth)) } else { 1 };
+        let few = !all && service != Service::Ud && !events && sizes[0] > MODERATED_BYTES;
+        let moderation = arguments.moderation.unwrap_or(if few { 1 } else { 100 });
+        let reads = matches!(verb, Verb::Read | Verb::Atomic);
+        Ok(Settings {
+            test,
+            service,
+            is_client: arguments.host.is_some(),
+            bidirectional,
+            sizes,
+            all_sizes: all,
+            extent,
+            queue_pairs: arguments.queue_pairs as usize,
+            send_depth,
+            receive_depth,
+            moderation: u64::from(moderation).min(send_depth as u64),
+            outstanding: if reads { arguments.outstanding.unwrap_or(OUTSTANDING) } else { 1 },
+            atomic: arguments.atomic,
+            events,
+            no_peak: arguments.no_peak,
+            gigabits: arguments.gigabits,
+            json: arguments.json,
+            timeout: arguments.timeout,
+            service_level: arguments.service_level,
+            patience: Duration::from_secs(arguments.patience),
+            size_given: arguments.size.is_some(),
+        })
+    }
+
+    /// Datagrams fit into one packet: sizes that were not asked for are cut.
+    ///
+    /// # Errors
+    /// When a size was asked for that is too large for the MTU that both ends agreed on.
+    pub fn fit_datagrams(&mut self, context: &Context, mtu: PathMtu) -> Result<(), Failure> {
+        let limit = mtu.bytes();
+        if self.service != Service::Ud || self.largest() <= limit {
+            return Ok(());
+        }
+        if self.size_given && !self.all_sizes {
+            let (size, device) = (self.largest(), &context.device().name);
+            return Err(format!(
+                "a datagram of {size} bytes does not fit into the path MTU of {device} and its peer, {limit}: give -s \
+                 {limit} or less"
+            )
+            .into());
+        }
+        eprintln!("uroce: datagrams carry the path MTU at the most: {limit} bytes");
+        match self.all_sizes {
+            true => self.sizes.retain(|size| *size <= limit),
+            false => self.sizes = vec![limit],
+        }
+        Ok(())
+    }
+
+    /// The largest message in bytes.
+    pub fn largest(&self) -> usize {
+        self.sizes.last().copied().unwrap_or_default()
+    }
+
+    /// What a test posts.
+    pub fn verb(&self) -> Verb {
+        self.test.verb()
+    }
+
+    /// Whether we post the requests that are measured: else we only serve them.
+    pub fn sends(&self) -> bool {
+        self.is_client || self.bidirectional || matches!(self.test, Test::SendLat | Test::WriteLat)
+    }
+
+    /// Whether we post receive requests.
+    pub fn receives(&self) -> bool {
+        self.verb() == Verb::Send && (!self.is_client || self.bidirectional || self.test.is_latency())
+    }
+}
