@@ -188,7 +188,7 @@ fn a_datagram_is_answered_by_its_routing_header() {
         assert_eq!((received.wr_id, received.source_qpn), (1, a.qp.qpn()));
 
         let header: [u8; ROUTING_HEADER_BYTES] = b.region.memory().to_vec(0, 40).try_into().unwrap();
-        let back = b.context.reply_vector(received.has_grh, &header).unwrap();
+        let back = b.context.reply_vector(&received, &header).unwrap();
         assert_eq!(back, AddressVector { destination_gid: b.vector(index, 1).destination_gid, ..vector });
         let path = b.context.reply_handle(&received, &header, b.qp.qpn()).unwrap();
         b.region.memory().write(1000, b"answer");
@@ -200,11 +200,11 @@ fn a_datagram_is_answered_by_its_routing_header() {
         assert_eq!(a.region.memory().to_vec(40, 6), b"answer");
 
         let sent = Completion { has_grh: false, ..received };
-        assert_eq!(b.context.reply_vector(sent.has_grh, &header), Err(ReplyError::NoRoutingHeader));
-        assert_eq!(b.context.reply_vector(received.has_grh, &[0; 40]), Err(ReplyError::Malformed));
+        assert_eq!(b.context.reply_vector(&sent, &header), Err(ReplyError::NoRoutingHeader));
+        assert_eq!(b.context.reply_vector(&received, &[0; 40]), Err(ReplyError::Malformed));
         // A's own header names A as the receiver: none of B's addresses.
         let foreign: [u8; ROUTING_HEADER_BYTES] = a.region.memory().to_vec(0, 40).try_into().unwrap();
-        assert!(matches!(b.context.reply_vector(received.has_grh, &foreign), Err(ReplyError::NotOurs(_))));
+        assert!(matches!(b.context.reply_vector(&received, &foreign), Err(ReplyError::NotOurs(_))));
     }
 }
 

@@ -45,19 +45,23 @@ fn parse(header: &[u8; ROUTING_HEADER_BYTES]) -> Option<(IpAddr, IpAddr, u8, u8,
 }
 
 impl Context {
-    /// How to answer a datagram: `has_grh` is what its completion says, and `routing_header` are the first 40 bytes of its
-    /// receive buffer (`ibv_init_ah_from_wc`).
+    /// How to answer a datagram: `routing_header` are the first 40 bytes of its receive buffer (`ibv_init_ah_from_wc`).
     ///
     /// # Errors
     /// [`ReplyError`], but for [`ReplyError::Path`].
     pub fn reply_vector(
         &self,
-        has_grh: bool,
+        completion: &Completion,
         routing_header: &[u8; ROUTING_HEADER_BYTES],
     ) -> Result<AddressVector, ReplyError> {
-        if !has_grh {
-            return Err(ReplyError::NoRoutingHeader);
-        }
+        if completion.has_grh { self.sender_vector(routing_header) } else { Err(ReplyError::NoRoutingHeader) }
+    }
+
+    /// As [`reply_vector`](Context::reply_vector), for who has only the routing header, and knows that it is one.
+    ///
+    /// # Errors
+    /// [`ReplyError::Malformed`] and [`ReplyError::NotOurs`].
+    pub fn sender_vector(&self, routing_header: &[u8; ROUTING_HEADER_BYTES]) -> Result<AddressVector, ReplyError> {
         let (sender, own, traffic_class, hop_limit, flow_label) = parse(routing_header).ok_or(ReplyError::Malformed)?;
         let source_gid_index = self.gids().iter().position(|gid| gid.ip() == own).ok_or(ReplyError::NotOurs(own))?;
         let destination_gid = match sender {
@@ -78,7 +82,7 @@ impl Context {
         routing_header: &[u8; ROUTING_HEADER_BYTES],
         local: Qpn,
     ) -> Result<Path, ReplyError> {
-        let vector = self.reply_vector(completion.has_grh, routing_header)?;
+        let vector = self.reply_vector(completion, routing_header)?;
         Ok(self.address_handle(&vector, local)?)
     }
 }

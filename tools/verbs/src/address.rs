@@ -102,9 +102,11 @@ fn sender(
     let (wc, grh) = unsafe { (wc.as_ref(), grh.cast::<[u8; ROUTING_HEADER_BYTES]>().as_ref()) };
     let wc = wc.ok_or_else(|| Failure::null("wc"))?;
     let grh = grh.ok_or_else(|| Failure::null("grh"))?;
-    let has_grh = wc.wc_flags & wc_flag::GRH != 0;
     let invalid = |error: ReplyError| Failure::new(libc::EINVAL, error);
-    let vector = open.opened()?.context.reply_vector(has_grh, grh).map_err(invalid)?;
+    if wc.wc_flags & wc_flag::GRH == 0 {
+        return Err(invalid(ReplyError::NoRoutingHeader));
+    }
+    let vector = open.opened()?.context.sender_vector(grh).map_err(invalid)?;
     let attr = IbvAhAttr {
         grh: IbvGlobalRoute {
             dgid: IbvGid(vector.destination_gid.octets()),
