@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use crate::frame::Frame;
 use crate::link::{Gone, Link};
 use crate::time::{Duration, Instant};
-use crate::transport::Endpoint;
+use crate::transport::{Endpoint, Event};
 
 use clock::Clock;
 use wake::Wake;
@@ -39,6 +39,14 @@ const BATCH: usize = 64;
 
 /// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
 const PASSIVE: Duration = Duration::from_micros(500);
+
+/// How many times the background thread lets frames wake it while it leaves the work to the program, after it has found some
+/// that the program had left lying for [`PASSIVE`]: programs poll for their own requests, and then wait for the peer's in
+/// memory, without a call (as `ib_write_lat` does). A program that only polls is disturbed this often at the most.
+const WATCHFUL_WAITS: u32 = 16;
+
+/// How long it then leaves them to the program still: some polls' time.
+const GRACE: Duration = Duration::from_micros(5);
 
 /// How many polls that find the core taken until the program gives its time away. Whoever has the core may be waiting for
 /// this very processor: programs are often bound to one (by mpirun, say), and their background thread with them. A step
@@ -79,7 +87,11 @@ struct Shared {
     events: Wake,
     clock: Clock,
     link_fds: Vec<RawFd>,
+    on_event: OnceLock<EventHandler>,
 }
+
+/// Takes asynchronous events.
+type EventHandler = Box<dyn Fn(Event) + Send + Sync>;
 
 /// What the engine owns, for those who hold the lock.
 pub struct Core {
@@ -119,6 +131,7 @@ impl Engine {
             events: Wake::new()?,
             clock: Clock::new(),
             link_fds,
+            on_event: OnceLock::new(),
         });
         let thread = {
             let shared = shared.clone();
@@ -180,6 +193,31 @@ impl Engine {
         }
     }
 
+    /// Has events passed to `handler` by whoever drives the engine, which is locked meanwhile. Only the first handler counts.
+    pub fn set_event_handler(&self, handler: EventHandler) {
+        let _ = self.shared.on_event.set(handler);
+    }
+
+    /// Sends what is owed, and has the link bring everything where it belongs. Tries for `patience`: at a program's exit
+    /// its other threads may have been stopped anywhere.
+    pub fn settle(&self, patience: Duration) {
+        if self.is_forked() {
+            return;
+        }
+        let end = self.now() + patience;
+        loop {
+            if let Ok(mut core) = self.shared.core.try_lock() {
+                let now = self.now();
+                core.settle(now);
+                return core.link.settle();
+            }
+            if self.now() >= end {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Says that the program will sleep until a completion notifies it: from now on the background thread must watch.
     pub fn will_sleep(&self) {
         if self.is_forked() {
@@ -223,11 +261,9 @@ impl Core {
         Core { endpoint, link, frames, owes_acknowledges: false, events_announced: false }
     }
 
-    /// One round. Returns whether anything was received or sent.
-    fn step(&mut self, now: Instant) -> bool {
-        let received = self.receive(now);
-        let sent = self.send(now);
-        received + sent > 0
+    /// One round. Returns how many packets were received and sent.
+    fn step(&mut self, now: Instant) -> (usize, usize) {
+        (self.receive(now), self.send(now))
     }
 
     /// One round for a program that polls. When it brings something, and nothing but acknowledges is owed for it, the
@@ -287,8 +323,13 @@ impl Shared {
         Process::current() != self.process
     }
 
-    /// Makes the event descriptor say whether there are events.
+    /// Passes events to their handler, or makes the event descriptor say whether there are any.
     fn announce_events(&self, core: &mut Core) {
+        if let Some(handler) = self.on_event.get() {
+            while let Some(event) = core.endpoint.poll_event() {
+                handler(event);
+            }
+        }
         let there = core.endpoint.has_events();
         if there == core.events_announced {
             return;
@@ -309,26 +350,47 @@ impl Shared {
     }
 
     fn run_in_background(&self) {
+        // Waits in which frames wake us, too: the program has left some lying lately.
+        let mut watchful = 0;
         while !self.stop.load(Ordering::Acquire) {
             let before = self.program_steps.load(Ordering::Relaxed);
             if !self.sleepers.load(Ordering::Acquire) {
-                self.wake.wait(&[], PASSIVE);
+                let fds: &[RawFd] = if watchful > 0 { &self.link_fds } else { &[] };
+                self.wake.wait(fds, PASSIVE);
+                if watchful > 0 && self.program_steps.load(Ordering::Relaxed) == before {
+                    self.let_the_program_go_first(before);
+                }
                 if self.program_steps.load(Ordering::Relaxed) != before {
+                    watchful = u32::saturating_sub(watchful, 1);
                     continue;
                 }
             }
             self.background_is_active.store(true, Ordering::Release);
-            self.step_until_programs_do();
+            if self.step_until_programs_do() {
+                watchful = WATCHFUL_WAITS;
+            }
             self.background_is_active.store(false, Ordering::Release);
         }
     }
 
-    fn step_until_programs_do(&self) {
+    /// Frames came: a program that polls takes them in a moment, and should.
+    fn let_the_program_go_first(&self, before: u64) {
+        let end = self.clock.now() + GRACE;
+        while self.program_steps.load(Ordering::Relaxed) == before && self.clock.now() < end {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Returns whether frames had been lying there at first.
+    fn step_until_programs_do(&self) -> bool {
         let mut before = self.program_steps.load(Ordering::Relaxed);
+        let mut found = None;
         while !self.stop.load(Ordering::Acquire) {
             let mut core = self.lock();
             let now = self.clock.now();
-            let worked = core.step(now);
+            let (received, sent) = core.step(now);
+            let worked = received + sent > 0;
+            found.get_or_insert(received > 0);
             self.announce_events(&mut core);
             let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
             let more = core.endpoint.may_transmit();
@@ -338,7 +400,7 @@ impl Shared {
                 // They will sleep after polling for the last time.
                 before = steps;
             } else if steps != before {
-                return;
+                break;
             }
             if worked {
                 continue;
@@ -348,6 +410,7 @@ impl Shared {
             let sleep = if more { sleep.min(PASSIVE) } else { sleep };
             self.wake.wait(&self.link_fds, sleep);
         }
+        found.unwrap_or(false)
     }
 }
 

@@ -5,6 +5,7 @@ pub mod device;
 mod ethernet;
 pub mod fault;
 mod gone;
+mod loopback;
 mod neighbour;
 pub mod netlink;
 mod tapped;
@@ -21,6 +22,7 @@ use crate::time::Instant;
 pub use capture::Capture;
 pub use ethernet::EthernetHeader;
 pub use gone::Gone;
+pub use loopback::Loopback;
 pub use tapped::Tapped;
 
 /// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.
@@ -48,6 +50,9 @@ pub trait Link: Send {
     /// Hands everything queued to the kernel (one system call at the most) and does the link's housekeeping:
     /// neighbours, completed transmissions, delayed frames.
     fn flush(&mut self, now: Instant);
+
+    /// Brings what is kept in memory where it belongs: before a program exits without dropping the link.
+    fn settle(&mut self) {}
 
     /// The next hop towards `destination` from `source`, by the kernel's routes.
     ///

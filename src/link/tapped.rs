@@ -337,6 +337,13 @@ impl<L: Link> Link for Tapped<L> {
         }
     }
 
+    fn settle(&mut self) {
+        self.inner.settle();
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+    }
+
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         self.inner.hop(source, destination)
     }

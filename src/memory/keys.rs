@@ -27,12 +27,23 @@ impl KeySource {
         Psn::new(self.next_u32())
     }
 
-    /// A queue pair number that is none of the reserved ones (0, 1 and 0xffffff).
-    pub fn qpn(&mut self) -> Qpn {
+    /// A queue pair number in `slot`, its upper twelve bits, that is none of the reserved ones (0, 1 and 0xffffff). The
+    /// slot tells to which program on a host a packet belongs, and nothing else of the number can be guessed.
+    pub fn qpn(&mut self, slot: u16) -> Qpn {
         loop {
-            let qpn = Qpn::new(self.next_u32());
+            let qpn = Qpn::new(u32::from(slot) << 12 | self.next_u32() & 0xfff);
             if !matches!(qpn.value(), 0 | 1 | 0x00ff_ffff) {
                 return qpn;
+            }
+        }
+    }
+
+    /// A slot for queue pair numbers, 1 to 4095. Slot 0 has the management queue pairs.
+    pub fn qpn_slot(&mut self) -> u16 {
+        loop {
+            let slot = (self.next_u32() & 0xfff) as u16;
+            if slot != 0 {
+                return slot;
             }
         }
     }

@@ -10,6 +10,7 @@ mod table;
 
 pub use host::{HostMemory, MapError};
 pub use keys::KeySource;
+pub(crate) use table::populate;
 pub use table::{
     Access, AccessError, AtomicError, MemoryTable, Pd, RegisterError, Span, WindowBinding, WindowError, WindowKind,
 };

@@ -97,7 +97,7 @@ pub struct RegisterError {
 }
 
 /// Makes the pages be there, writable if the access needs that.
-fn populate(start: *mut u8, len: u64, access: Access) -> Result<(), RegisterError> {
+pub(crate) fn populate(start: *mut u8, len: u64, access: Access) -> Result<(), RegisterError> {
     const PAGE_BYTES: u64 = 4096;
     let error = RegisterError { address: start as u64, len };
     let first = start as u64 & !(PAGE_BYTES - 1);
@@ -294,6 +294,20 @@ impl MemoryTable {
         Ok(())
     }
 
+    /// Removes a window, whichever of its 256 keys it has now.
+    ///
+    /// # Errors
+    /// [`AccessError::NoSuchKey`] when none of them is a window's.
+    pub fn deallocate_window(&mut self, key: Key) -> Result<(), AccessError> {
+        match self.entries.get(&(key.0 >> 8)) {
+            Some(Entry { kind: Kind::Window(..), .. }) => {}
+            _ => return Err(AccessError::NoSuchKey(key)),
+        }
+        self.unbind(key.0 >> 8);
+        self.entries.remove(&(key.0 >> 8));
+        Ok(())
+    }
+
     fn unbind(&mut self, index: u32) {
         let Some(Entry { kind: Kind::Window(_, bound), .. }) = self.entries.get_mut(&index) else { return };
         let Some(BoundWindow { region, .. }) = bound.take() else { return };
@@ -321,6 +335,12 @@ impl MemoryTable {
         if new_key.0 >> 8 != window.0 >> 8 {
             return Err(WindowError::WrongKey(new_key));
         }
+        if len == 0 && kind == WindowKind::One {
+            // To nothing: no region is needed.
+            self.unbind(window.0 >> 8);
+            self.entries.get_mut(&(window.0 >> 8)).expect("found above").key = new_key;
+            return Ok(());
+        }
         let region = match self.entries.get_mut(&(region_key.0 >> 8)) {
             Some(Entry { key, pd: of, kind: Kind::Region(region) }) if *key == region_key && *of == pd => region,
             _ => return Err(WindowError::Region(region_key)),
@@ -333,17 +353,11 @@ impl MemoryTable {
             return Err(WindowError::OutOfBounds { address, len });
         }
         let queue_pair = (kind == WindowKind::Two).then_some(queue_pair);
-        let bound = (len > 0 || kind == WindowKind::Two).then_some(BoundWindow {
-            queue_pair,
-            region: region_key,
-            address,
-            len,
-            access,
-        });
-        region.windows += u32::from(bound.is_some());
+        region.windows += 1;
         self.unbind(window.0 >> 8);
+        let bound = BoundWindow { queue_pair, region: region_key, address, len, access };
         let entry = self.entries.get_mut(&(window.0 >> 8)).expect("found above");
-        (entry.key, entry.kind) = (new_key, Kind::Window(kind, bound));
+        (entry.key, entry.kind) = (new_key, Kind::Window(kind, Some(bound)));
         Ok(())
     }
 

@@ -33,6 +33,8 @@ pub struct Endpoint {
     /// What it always is, where not we decide that.
     imposed_identification: Option<u16>,
     next_pd: u32,
+    /// The upper twelve bits of our queue pairs' numbers.
+    qpn_slot: u16,
     /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
     is_forked: bool,
 }
@@ -53,6 +55,9 @@ const TURN_PACKETS: u32 = 16;
 
 /// Queue pairs of an endpoint at the most. The endpoint must find a free 24-bit number by drawing.
 const MAX_QUEUE_PAIRS: usize = 1 << 20;
+
+/// Numbers drawn in a slot before another is taken: with 4000 of 4096 taken, one draw in 43 finds a free one.
+const DRAWS_A_SLOT: u32 = 64;
 
 /// Something that programs hear of asynchronously (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +117,7 @@ impl Endpoint {
     pub fn new(seed: [u8; 32]) -> Endpoint {
         let mut keys = KeySource::new(seed);
         let identification = keys.next_u32() as u16;
+        let qpn_slot = keys.qpn_slot();
         Endpoint {
             queue_pairs: FxHashMap::default(),
             memory: MemoryTable::new(keys),
@@ -124,6 +130,7 @@ impl Endpoint {
             identification,
             imposed_identification: None,
             next_pd: 1,
+            qpn_slot,
             is_forked: false,
         }
     }
@@ -193,12 +200,7 @@ impl Endpoint {
         let qpn = match init.service {
             Service::Gsi if self.queue_pairs.contains_key(&Qpn::GSI.value()) => return Err(CreateError::GsiInUse),
             Service::Gsi => Qpn::GSI,
-            _ => loop {
-                let qpn = self.memory.keys().qpn();
-                if !self.queue_pairs.contains_key(&qpn.value()) {
-                    break qpn;
-                }
-            },
+            _ => self.draw_qpn(),
         };
         if let Some(srq) = init.srq {
             self.shared.attach(srq)?;
@@ -206,6 +208,19 @@ impl Endpoint {
         let slot = Slot { queue_pair: QueuePair::new(qpn, init), counters: Counters::default() };
         self.queue_pairs.insert(qpn.value(), Box::new(slot));
         Ok(qpn)
+    }
+
+    /// A free number in our slot; when that is nearly full, in another one, which is ours from then on.
+    fn draw_qpn(&mut self) -> Qpn {
+        loop {
+            for _ in 0..DRAWS_A_SLOT {
+                let qpn = self.memory.keys().qpn(self.qpn_slot);
+                if !self.queue_pairs.contains_key(&qpn.value()) {
+                    return qpn;
+                }
+            }
+            self.qpn_slot = self.memory.keys().qpn_slot();
+        }
     }
 
     /// A shared receive queue of `capacity` requests, 1 to 65536.
@@ -241,6 +256,14 @@ impl Endpoint {
     pub fn arm_srq(&mut self, srq: Srq, limit: usize) -> Result<(), SrqError> {
         self.check_not_forked()?;
         self.shared.arm(srq, limit)
+    }
+
+    /// Changes the capacity of a shared receive queue, to 65536 at the most.
+    ///
+    /// # Errors
+    /// [`SrqError::Size`] also when more requests are posted than it shall hold, or its limit is above it.
+    pub fn resize_srq(&mut self, srq: Srq, capacity: usize) -> Result<(), SrqError> {
+        self.shared.resize(srq, capacity)
     }
 
     /// The capacity of a shared receive queue, and its limit (0 when the event is not armed).

@@ -119,6 +119,17 @@ impl SharedReceiveQueues {
         Ok(())
     }
 
+    /// Changes the queue's capacity (IBTA 11.2.3.3).
+    pub fn resize(&mut self, srq: Srq, capacity: usize) -> Result<(), SrqError> {
+        let queue = self.find(srq)?;
+        let least = queue.requests.len().max(queue.limit).max(1);
+        if !(least..=super::Capabilities::MAX_REQUESTS).contains(&capacity) {
+            return Err(SrqError::Size(capacity));
+        }
+        queue.capacity = capacity;
+        Ok(())
+    }
+
     /// The queue's capacity and its limit.
     pub fn query(&mut self, srq: Srq) -> Result<(usize, usize), SrqError> {
         self.find(srq).map(|queue| (queue.capacity, queue.limit))
@@ -168,6 +179,9 @@ mod tests {
             queues.post(srq, ReceiveRequest { wr_id, sges: Default::default() }).unwrap();
         }
         assert_eq!(queues.post(srq, ReceiveRequest { wr_id: 9, sges: Default::default() }), Err(SrqError::Full(4)));
+        for (capacity, possible) in [(3, false), (5, true), (0, false), (4, true), (1 << 17, false)] {
+            assert_eq!(queues.resize(srq, capacity).is_ok(), possible, "{capacity}");
+        }
         queues.arm(srq, 3).unwrap();
         let mut queue = ReceiveQueue::Shared(srq);
         let taken: Vec<_> = (0..5).map(|_| queue.take(&mut queues)).map(|(r, e)| (r.map(|r| r.wr_id), e)).collect();

@@ -10,13 +10,15 @@ use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::fault::FaultSpec;
 use crate::link::udp::{self, UdpLink};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
-use crate::link::{Capture, HopError, Link, Tapped};
-use crate::memory::{Access, HostMemory, MapError, Pd, WindowKind};
+use crate::link::{Capture, HopError, Link, Loopback, Tapped};
+use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind, populate};
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
 use super::completion_queue::{forked, poll_readable};
-use super::{CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, SharedReceiveQueue};
+use super::{
+    CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, Registration, SharedReceiveQueue,
+};
 
 /// An open device.
 ///
@@ -43,6 +45,8 @@ pub struct OpenOptions {
     pub capture: Option<PathBuf>,
     /// What goes wrong on purpose.
     pub faults: Option<FaultSpec>,
+    /// The largest path MTU to offer, if the link could carry more.
+    pub path_mtu: Option<PathMtu>,
 }
 
 /// How frames leave and arrive.
@@ -164,12 +168,15 @@ impl Context {
             LinkKind::Xdp => true,
             LinkKind::Udp => false,
         };
-        let link: Box<dyn Link> = if over_xdp {
-            options.tap(XdpLink::open(&device.name, &options.xdp)?)?
+        let link = if over_xdp {
+            let own = device.gids.iter().map(Gid::ip).collect();
+            options.tap(Loopback::new(XdpLink::open(&device.name, &options.xdp)?, device.mac, own))?
         } else {
             options.tap(UdpLink::open(&device.name)?)?
         };
-        Context::with_link(device, link)
+        let mut context = Context::with_link(device, link)?;
+        context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
+        Ok(context)
     }
 
     /// Opens a device over a link that is open already.
@@ -217,7 +224,17 @@ impl Context {
 
     /// A completion queue that notifies over `channel`.
     pub fn create_completion_queue_on(&self, capacity: usize, channel: &CompletionChannel) -> CompletionQueue {
-        CompletionQueue::new(self.engine.clone(), transport::CompletionQueue::new(capacity, channel.notifier()))
+        self.create_completion_queue_with(capacity, channel.notifier())
+    }
+
+    /// A completion queue that notifies by a call of `on_notify`, in whatever thread drives the engine. It must be short,
+    /// and use nothing of this context: the engine is locked.
+    pub fn create_completion_queue_with(
+        &self,
+        capacity: usize,
+        on_notify: impl Fn() + Send + Sync + 'static,
+    ) -> CompletionQueue {
+        CompletionQueue::new(self.engine.clone(), transport::CompletionQueue::new(capacity, on_notify))
     }
 
     /// The path from one of our GIDs to a peer, for a connection between two queue pairs. Its UDP source port follows
@@ -259,6 +276,19 @@ impl Context {
     /// A PSN to start from that nobody can guess.
     pub fn random_psn(&self) -> Psn {
         self.engine.with(|core, _| core.endpoint.memory().keys().psn())
+    }
+
+    /// Has asynchronous events passed to `on_event`, in whatever thread drives the engine, instead of being kept for
+    /// [`poll_event`](Context::poll_event). It must be short, and use nothing of this context: the engine is locked.
+    /// Only the first call counts.
+    pub fn set_event_handler(&self, on_event: impl Fn(Event) + Send + Sync + 'static) {
+        self.engine.set_event_handler(Box::new(on_event));
+    }
+
+    /// Sends what is owed to peers, acknowledges above all, and brings the capture to its file. For programs that exit
+    /// without dropping the context. Gives up after `patience` when another thread does not let the engine go.
+    pub fn settle(&self, patience: Duration) {
+        self.engine.settle(patience);
     }
 
     /// The oldest asynchronous event that nobody has taken yet.
@@ -313,6 +343,36 @@ impl ProtectionDomain {
         Ok(MemoryRegion::new(self.engine.clone(), memory, key))
     }
 
+    /// Registers `len` bytes at `start` that the program lends, known to peers as `iova` and on. Its pages are populated
+    /// now; what the program unmaps later is an access error then, not a fault.
+    ///
+    /// # Errors
+    /// [`RegisterError`] when some of it is not mapped, or not writable although the access needs that.
+    ///
+    /// # Safety
+    /// Whoever owns the memory must expect peers to read it, and to write it as `access` allows, until the registration
+    /// is dropped. It may unmap it before.
+    pub unsafe fn register_borrowed(
+        &self,
+        start: *mut u8,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Registration, RegisterError> {
+        // Before the engine is locked: many pages take long. Then again, and at once, by the table itself.
+        populate(start, len, access)?;
+        // SAFETY: the caller's promise is the same.
+        let key = self
+            .engine
+            .with(|core, _| unsafe { core.endpoint.memory().register_borrowed(self.pd, start, len, iova, access) })?;
+        Ok(Registration::new(self.engine.clone(), key))
+    }
+
+    /// Its number, for [`Registration::reregister`].
+    pub(super) fn number(&self) -> Pd {
+        self.pd
+    }
+
     /// Makes a memory window, not yet bound.
     pub fn allocate_window(&self, kind: WindowKind) -> MemoryWindow {
         let key = self.engine.with(|core, _| core.endpoint.memory().allocate_window(self.pd, kind));
@@ -364,7 +424,7 @@ pub struct QueuePairOptions<'a> {
 
 /// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways
 /// (rdma_calc_flow_label and rdma_flow_label_to_udp_sport in the kernel's ib_verbs.h).
-fn source_port(local: Qpn, remote: Qpn) -> u16 {
+pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
     let mut v = u64::from(local.value()) * u64::from(remote.value());
     v ^= v >> 20;
     v ^= v >> 40;

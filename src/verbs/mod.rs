@@ -26,13 +26,14 @@ mod shared_receive_queue;
 pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use context::{
     AddressVector, Context, LinkKind, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions,
+    source_port,
 };
 pub use queue_pair::QueuePair;
-pub use region::{MemoryRegion, MemoryWindow};
+pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
 
-pub use crate::memory::{Access, AccessError, MapError, WindowBinding, WindowKind};
+pub use crate::memory::{Access, AccessError, MapError, RegisterError, WindowBinding, WindowKind};
 pub use crate::transport::{
     Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
     MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest,

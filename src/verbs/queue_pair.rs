@@ -66,6 +66,25 @@ impl QueuePair {
         self.engine.with(|core, now| core.endpoint.post_send(now, self.qpn, request))
     }
 
+    /// Posts send requests one after the other up to the first that is refused, then sends what may go. Cheaper than one
+    /// by one: they take the engine, and the system call, once. Returns how many were posted.
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that was refused.
+    pub fn post_sends(&self, requests: impl Iterator<Item = SendRequest>) -> (usize, Result<(), PostError>) {
+        self.engine.with(|core, now| post_all(requests, |request| core.endpoint.post_send(now, self.qpn, request)))
+    }
+
+    /// Posts receive requests one after the other up to the first that is refused. Returns how many were posted.
+    ///
+    /// # Errors
+    /// [`PostError`] of the first that was refused.
+    pub fn post_receives(&self, requests: impl Iterator<Item = ReceiveRequest>) -> (usize, Result<(), PostError>) {
+        self.engine.without_sending(|core, now| {
+            post_all(requests, |request| core.endpoint.post_receive(now, self.qpn, request))
+        })
+    }
+
     /// Posts a receive request.
     ///
     /// # Errors
@@ -73,6 +92,21 @@ impl QueuePair {
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         self.engine.without_sending(|core, now| core.endpoint.post_receive(now, self.qpn, request))
     }
+}
+
+/// Posts `requests` in order until one is refused.
+pub(super) fn post_all<R, E>(
+    requests: impl Iterator<Item = R>,
+    mut post: impl FnMut(R) -> Result<(), E>,
+) -> (usize, Result<(), E>) {
+    let mut posted = 0;
+    for request in requests {
+        if let Err(error) = post(request) {
+            return (posted, Err(error));
+        }
+        posted += 1;
+    }
+    (posted, Ok(()))
 }
 
 impl Drop for QueuePair {

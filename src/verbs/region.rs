@@ -1,9 +1,11 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::memory::{AccessError, HostMemory};
+use crate::memory::{Access, AccessError, HostMemory};
 use crate::transport::{Remote, Sge};
 use crate::wire::Key;
+
+use super::ProtectionDomain;
 
 /// Registered memory of its own. Read and written through copies, since peers may write at any time.
 ///
@@ -63,6 +65,52 @@ impl Drop for MemoryRegion {
     }
 }
 
+/// The registration of memory that the program lends. Dropping it ends all access by peers.
+#[derive(Debug)]
+pub struct Registration {
+    engine: Arc<Engine>,
+    key: Key,
+}
+
+impl Registration {
+    pub(super) fn new(engine: Arc<Engine>, key: Key) -> Registration {
+        Registration { engine, key }
+    }
+
+    /// L_Key and R_Key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Changes the domain, the access, or both; the key stays (IBTA 11.2.8.6).
+    ///
+    /// # Errors
+    /// [`AccessError::Denied`] while windows are bound to it.
+    pub fn reregister(&self, pd: Option<&ProtectionDomain>, access: Option<Access>) -> Result<(), AccessError> {
+        let pd = pd.map(ProtectionDomain::number);
+        self.engine.with(|core, _| core.endpoint.memory().reregister(self.key, pd, access))
+    }
+
+    /// Ends it, unless windows are bound to it.
+    ///
+    /// # Errors
+    /// [`AccessError::Denied`], and the registration back.
+    pub fn deregister(self) -> Result<(), (Registration, AccessError)> {
+        match self.engine.with(|core, _| core.endpoint.memory().deregister(self.key)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Not there any more after `deregister`. With windows bound it stays, in the table only: what it names may
+        // vanish.
+        let _ = self.engine.with(|core, _| core.endpoint.memory().deregister(self.key));
+    }
+}
+
 /// A memory window: bound by [`SendOperation::BindWindow`](crate::transport::SendOperation::BindWindow).
 #[derive(Debug)]
 pub struct MemoryWindow {
@@ -84,6 +132,11 @@ impl MemoryWindow {
     pub fn next_key(&mut self) -> Key {
         self.key = Key(self.key.0 & !0xff | (self.key.0.wrapping_add(1) & 0xff));
         self.key
+    }
+
+    /// Ends it, whichever of its keys it has now.
+    pub fn deallocate(self) {
+        let _ = self.engine.with(|core, _| core.endpoint.memory().deallocate_window(self.key));
     }
 
     /// Ends it, by the key it has now.

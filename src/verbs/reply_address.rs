@@ -54,9 +54,14 @@ impl Context {
         completion: &Completion,
         routing_header: &[u8; ROUTING_HEADER_BYTES],
     ) -> Result<AddressVector, ReplyError> {
-        if !completion.has_grh {
-            return Err(ReplyError::NoRoutingHeader);
-        }
+        if completion.has_grh { self.sender_vector(routing_header) } else { Err(ReplyError::NoRoutingHeader) }
+    }
+
+    /// As [`reply_vector`](Context::reply_vector), for who has only the routing header, and knows that it is one.
+    ///
+    /// # Errors
+    /// [`ReplyError::Malformed`] and [`ReplyError::NotOurs`].
+    pub fn sender_vector(&self, routing_header: &[u8; ROUTING_HEADER_BYTES]) -> Result<AddressVector, ReplyError> {
         let (sender, own, traffic_class, hop_limit, flow_label) = parse(routing_header).ok_or(ReplyError::Malformed)?;
         let source_gid_index = self.gids().iter().position(|gid| gid.ip() == own).ok_or(ReplyError::NotOurs(own))?;
         let destination_gid = match sender {

@@ -63,6 +63,7 @@ impl DeviceArguments {
             xdp: XdpOptions { mode, ..XdpOptions::default() },
             capture: self.capture.clone(),
             faults: self.fault,
+            ..OpenOptions::default()
         })?;
         if link == LinkKind::Auto && context.link_mode() == "udp" {
             let name = &context.device().name;

@@ -1,15 +1,18 @@
 //! `uroce`: the command line. A small dispatcher, one file a subcommand.
 //!
-//! Results go to stdout, progress and errors to stderr. Exit status: 0 success, 1 failure, 2 usage.
+//! Results go to stdout, progress and errors to stderr. Exit status: 0 success, 1 failure, 2 usage; `run` exits as the
+//! program that it ran.
 
 mod choices;
 mod decode;
 mod device_arguments;
 mod devices;
+mod elf;
 mod perf;
 mod pingpong;
 mod replay;
 mod report;
+mod run;
 mod sim;
 mod tcp;
 
@@ -32,6 +35,7 @@ enum Command {
     Perf(perf::Arguments),
     Pingpong(pingpong::Arguments),
     Replay(replay::Arguments),
+    Run(run::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Run(arguments) => return run::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
     };
     result.unwrap_or_else(|error| {

@@ -6,20 +6,11 @@ mod common;
 use std::path::Path;
 
 use common::captures::scratch;
-use common::programs::{Ended, Running, UROCE, start, uroce, wait_for_listener};
+use common::programs::{Ended, Running, UROCE, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Capture, Netns, VethPair};
 use uroce_verify::{Tools, verify};
 
 const PORT: u16 = 18515;
-
-/// The user that may nothing.
-const NOBODY: &str = "65534";
-
-/// Starts `uroce` in a namespace as nobody: no capabilities, and none to be had.
-fn uroce_as_nobody(namespace: &Netns, arguments: &[&str]) -> Running {
-    let user = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--bounding-set=-all", "--no-new-privs"];
-    start(namespace.command("setpriv"), &[&user[..], &[UROCE], arguments].concat())
-}
 
 type Start = fn(&Netns, &[&str]) -> Running;
 

@@ -34,6 +34,15 @@ pub fn uroce(namespace: &Netns, arguments: &[&str]) -> Running {
     start(namespace.command(UROCE), arguments)
 }
 
+/// The user that may nothing.
+const NOBODY: &str = "65534";
+
+/// Starts `uroce` in a namespace as nobody: no capabilities, and none to be had.
+pub fn uroce_as_nobody(namespace: &Netns, arguments: &[&str]) -> Running {
+    let user = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--bounding-set=-all", "--no-new-privs"];
+    start(namespace.command("setpriv"), &[&user[..], &[UROCE], arguments].concat())
+}
+
 /// Starts a program; it dies with the test.
 pub fn start(mut command: Command, arguments: &[&str]) -> Running {
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -71,6 +80,11 @@ impl Drop for Running {
 }
 
 impl Running {
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end.
     pub fn end(mut self) -> Ended {
         let end = Instant::now() + LIMIT;

@@ -1,0 +1,178 @@
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use super::netlink::Mac;
+use super::{EthernetHeader, Hop, HopError, Link};
+use crate::frame::Frame;
+use crate::time::Instant;
+
+/// Packets to ourselves that wait to be received at the most; more are dropped and counted, as a full ring drops them.
+/// Each queue pair may have 128 in flight; at 4 KiB each these are 16 MiB.
+const WAITING_MAX: usize = 4096;
+
+/// The hop to the device itself. Links give out small numbers.
+const HERE: Hop = Hop(u32::MAX);
+
+/// A link on which a device also reaches itself: queue pairs of one program are each other's peers as if the packets went
+/// out and came back. An Ethernet switch would not send them back, and the kernel's routes to own addresses end in `lo`.
+///
+/// A packet to ourselves is copied once more than others; the rest of the traffic pays one comparison.
+pub struct Loopback<L> {
+    inner: L,
+    mac: Mac,
+    addresses: Vec<IpAddr>,
+    waiting: VecDeque<Frame>,
+    packets: u64,
+    dropped: u64,
+}
+
+impl<L: Link> Loopback<L> {
+    /// Around `inner`; packets from one of `addresses` to another of them come back. `mac` is what their Ethernet headers
+    /// say on both sides.
+    pub fn new(inner: L, mac: Mac, addresses: Vec<IpAddr>) -> Loopback<L> {
+        Loopback { inner, mac, addresses, waiting: VecDeque::new(), packets: 0, dropped: 0 }
+    }
+
+    fn header(&self) -> EthernetHeader {
+        EthernetHeader::new(self.mac, self.mac, None)
+    }
+
+    /// Takes the packet in the lent buffer, which stays lent and is written anew.
+    fn turn_around(&mut self, len: usize) {
+        self.packets += 1;
+        if self.waiting.len() >= WAITING_MAX {
+            self.dropped += 1;
+            return;
+        }
+        let header = self.header();
+        let buffer = self.inner.transmit_buffer().expect("transmit follows transmit_buffer");
+        let mut frame = vec![0; header.len() + len];
+        header.write(&mut frame, buffer[0] >> 4);
+        frame[header.len()..].copy_from_slice(&buffer[..len]);
+        self.waiting.push_back(Frame::from_vec(frame));
+    }
+}
+
+impl<L: Link> Link for Loopback<L> {
+    fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
+        // Half at the most, so that neither side starves the other.
+        let own = if self.waiting.is_empty() { 0 } else { self.waiting.len().min(budget.div_ceil(2)) };
+        frames.extend(self.waiting.drain(..own));
+        own + self.inner.receive(now, frames, budget - own)
+    }
+
+    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
+        self.inner.transmit_buffer()
+    }
+
+    fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
+        if hop == HERE { self.turn_around(len) } else { self.inner.transmit(now, len, hop) }
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.inner.flush(now);
+    }
+
+    fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
+        if self.addresses.contains(&destination) { Ok(HERE) } else { self.inner.hop(source, destination) }
+    }
+
+    fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
+        if hop == HERE { Some(self.header()) } else { self.inner.ethernet_header(hop) }
+    }
+
+    fn max_packet_bytes(&self) -> usize {
+        self.inner.max_packet_bytes()
+    }
+
+    fn poll_fds(&self) -> Vec<RawFd> {
+        self.inner.poll_fds()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if self.waiting.is_empty() { self.inner.poll_timeout() } else { Some(Instant::ZERO) }
+    }
+
+    fn mode(&self) -> String {
+        self.inner.mode()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.inner.counters();
+        counters.extend([("loopback_packets", self.packets), ("loopback_dropped", self.dropped)]);
+        counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts what leaves, and receives nothing.
+    struct Outside {
+        buffer: Vec<u8>,
+        sent: usize,
+    }
+
+    impl Link for Outside {
+        fn receive(&mut self, _: Instant, _: &mut Vec<Frame>, _: usize) -> usize {
+            0
+        }
+        fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
+            Some(&mut self.buffer)
+        }
+        fn transmit(&mut self, _: Instant, _: usize, _: Hop) {
+            self.sent += 1;
+        }
+        fn flush(&mut self, _: Instant) {}
+        fn hop(&mut self, _: IpAddr, _: IpAddr) -> Result<Hop, HopError> {
+            Ok(Hop(3))
+        }
+        fn max_packet_bytes(&self) -> usize {
+            self.buffer.len()
+        }
+        fn poll_fds(&self) -> Vec<RawFd> {
+            Vec::new()
+        }
+        fn mode(&self) -> String {
+            "outside".to_owned()
+        }
+        fn counters(&self) -> Vec<(&'static str, u64)> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn packets_to_own_addresses_come_back_in_order_and_others_leave() {
+        let [own, other]: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        let outside = Outside { buffer: vec![0; 64], sent: 0 };
+        let mut link = Loopback::new(outside, [2, 0, 0, 0, 0, 1], vec![own]);
+        let here = link.hop(own, own).unwrap();
+        assert_ne!(here, link.hop(own, other).unwrap());
+        let now = Instant::ZERO;
+        for number in 0..5 {
+            link.transmit_buffer().unwrap()[..2].copy_from_slice(&[0x45, number]);
+            link.transmit(now, 2, here);
+        }
+        link.transmit(now, 2, Hop(3));
+        assert_eq!((link.inner.sent, link.poll_timeout()), (1, Some(Instant::ZERO)));
+        let mut frames = Vec::new();
+        while link.receive(now, &mut frames, 4) > 0 {}
+        let bytes: Vec<Vec<u8>> = frames.iter().map(|frame| frame.bytes().to_vec()).collect();
+        let header = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45];
+        assert_eq!(bytes, (0..5).map(|n| [&header[..], &[n]].concat()).collect::<Vec<_>>());
+        assert_eq!(link.poll_timeout(), None);
+        assert_eq!(link.counters(), [("loopback_packets", 5), ("loopback_dropped", 0)]);
+    }
+
+    #[test]
+    fn what_nobody_receives_is_bounded() {
+        let own: IpAddr = "10.0.0.1".parse().unwrap();
+        let mut link = Loopback::new(Outside { buffer: vec![0x45; 64], sent: 0 }, [0; 6], vec![own]);
+        for _ in 0..WAITING_MAX + 7 {
+            link.transmit(Instant::ZERO, 30, HERE);
+        }
+        assert_eq!(link.counters(), [("loopback_packets", WAITING_MAX as u64 + 7), ("loopback_dropped", 7)]);
+    }
+}

@@ -1,0 +1,336 @@
+//! `uroce run`: an unmodified verbs program on this stack.
+//!
+//! The program gets our `libibverbs.so.1` in place of the system's: in a folder on LD_LIBRARY_PATH for what is linked or
+//! loaded by name, and preloaded for what brings a copy of its own. Options go on as `UROCE_*` variables.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::{env, fs, io};
+
+use clap::{Args, ValueEnum};
+use uroce::link::device::Device;
+use uroce::link::fault::FaultSpec;
+use uroce::wire::PathMtu;
+
+use crate::Failure;
+use crate::device_arguments::{Link, XdpMode};
+use crate::elf::{self, Kind};
+
+/// Run an unmodified verbs program on this stack
+///
+/// Exits as the program did: 128 and the signal's number when one killed it, 125 when uroce could not run it.
+#[derive(Args)]
+pub struct Arguments {
+    /// The only device that the program sees: an interface's name; default: all usable ones
+    #[arg(short = 'd', long = "dev", env = "UROCE_DEV")]
+    device: Option<String>,
+
+    /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
+    #[arg(long, value_enum, env = "UROCE_LINK")]
+    link: Option<Link>,
+
+    /// Where the XDP program is attached; default: native, and where the driver cannot, skb
+    #[arg(long, value_enum, env = "UROCE_XDP_MODE")]
+    xdp_mode: Option<XdpMode>,
+
+    /// Write every frame to this file: pcap, or pcapng by its suffix (tcpdump cannot see AF_XDP frames)
+    #[arg(long, value_name = "FILE", env = "UROCE_CAPTURE")]
+    capture: Option<PathBuf>,
+
+    /// Do harm on purpose, as with the other subcommands: loss=0.01,seed=7
+    #[arg(long, value_name = "LIST", env = "UROCE_FAULT", value_parser = fault)]
+    fault: Option<String>,
+
+    /// The largest path MTU that the program may use: 256, 512, 1024, 2048 or 4096
+    #[arg(long, value_name = "BYTES", env = "UROCE_MTU", value_parser = path_mtu)]
+    mtu: Option<String>,
+
+    /// Say on stderr what each verb did that is not of the data path, and why any failed
+    #[arg(long)]
+    trace: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// The exit status for our own failures; programs rarely use it.
+const OUR_FAILURE: u8 = 125;
+
+/// The library as cargo builds it.
+const LIBRARY: &str = "liburoce_verbs.so";
+
+/// What the folder on LD_LIBRARY_PATH calls it: the linker's name, and the one that some programs load.
+const NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
+
+fn fault(text: &str) -> Result<String, String> {
+    text.parse::<FaultSpec>().map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn path_mtu(text: &str) -> Result<String, String> {
+    match text.parse().ok().and_then(PathMtu::from_bytes) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("a path MTU is 256, 512, 1024, 2048 or 4096".to_owned()),
+    }
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    prepare_and_run(arguments).unwrap_or_else(|error| {
+        eprintln!("uroce: {error}");
+        ExitCode::from(OUR_FAILURE)
+    })
+}
+
+fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let (name, rest) = arguments.command.split_first().ok_or("no program is given")?;
+    let program = find_program(name)?;
+    let loader = check_program(&program)?;
+    if let Some(device) = &arguments.device {
+        Device::find(Some(device))?;
+    }
+    let folder = Folder::create(&library()?)?;
+    let mut command = Command::new(&program);
+    command.arg0(name).args(rest);
+    set_environment(&mut command, arguments, &folder)?;
+    if let Some(loader) = loader {
+        check_symbols(&loader, &program, &command)?;
+    }
+    let status = wait(command).map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    drop(folder);
+    Ok(status)
+}
+
+/// The program's file: as execvp(3) finds it.
+fn find_program(name: &OsStr) -> Result<PathBuf, Failure> {
+    let is_program =
+        |file: &Path| fs::metadata(file).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
+    let shown = Path::new(name).display();
+    if name.as_bytes().contains(&b'/') {
+        let file = PathBuf::from(name);
+        return match fs::metadata(&file) {
+            Err(error) => Err(format!("cannot run {shown}: {error}").into()),
+            Ok(_) if !is_program(&file) => Err(format!("cannot run {shown}: it is no executable file").into()),
+            Ok(_) => Ok(file),
+        };
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_program(file));
+    found.ok_or_else(|| format!("cannot run {shown}: it is in no folder of PATH").into())
+}
+
+/// Whether the loader will let us in. Returns the program's loader, if it is a program and no script.
+fn check_program(program: &Path) -> Result<Option<PathBuf>, Failure> {
+    let shown = program.display();
+    let data = fs::metadata(program)?;
+    // SAFETY: no arguments, no effect.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let changes_user = data.mode() & 0o4000 != 0 && data.uid() != user;
+    let changes_group = data.mode() & 0o2000 != 0 && data.gid() != group;
+    if changes_user || changes_group || (user != 0 && has_capabilities(program)) {
+        return Err(format!(
+            "{shown} is setuid, setgid or has capabilities: the loader gives it no other libraries; run it as the user it \
+             changes to, or a copy without"
+        )
+        .into());
+    }
+    match elf::kind(program).map_err(|error| format!("cannot read {shown}: {error}"))? {
+        Kind::Dynamic(loader) => Ok(Some(loader)),
+        Kind::Static => {
+            Err(format!("{shown} is static: it can be given no other libibverbs; link it dynamically").into())
+        }
+        Kind::Foreign(what) => {
+            Err(format!("{shown} is a program for {what}; uroce's libibverbs is for 64-bit x86 and glibc").into())
+        }
+        Kind::Other => Ok(None),
+    }
+}
+
+/// Whether the file gives capabilities to who runs it.
+fn has_capabilities(program: &Path) -> bool {
+    let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return false };
+    // SAFETY: two strings; with no room only the size is asked for.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Our library: beside this program, where packages put it, or where cargo leaves it when only tests need it. The newest
+/// counts.
+fn library() -> Result<PathBuf, Failure> {
+    let own = env::current_exe().map_err(|error| format!("cannot tell where uroce itself is: {error}"))?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let places = [folder.to_owned(), folder.join("deps"), folder.join("../lib/uroce")];
+    let files = places.iter().map(|place| place.join(LIBRARY));
+    let newest = files.filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file))).max();
+    let (_, file) = newest.ok_or_else(|| {
+        format!("{LIBRARY} is not in {} (or ../lib/uroce): cargo build --workspace makes it", folder.display())
+    })?;
+    Ok(fs::canonicalize(file)?)
+}
+
+/// A folder with our library under the system's names; removed when dropped.
+struct Folder(PathBuf);
+
+/// What these folders' names begin with; the number of the process follows.
+const PREFIX: &str = "uroce-run-";
+
+impl Folder {
+    fn create(library: &Path) -> Result<Folder, Failure> {
+        let parent = env::temp_dir();
+        sweep(&parent);
+        let path = parent.join(format!("{PREFIX}{}", std::process::id()));
+        let failed = |error: io::Error| format!("cannot make the folder {}: {error}", path.display());
+        // Nobody else may put anything into it, and it must not be there already: others could have made it.
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        let folder = Folder(path.clone());
+        for name in NAMES {
+            symlink(library, path.join(name)).map_err(failed)?;
+        }
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Removes folders of our own that processes left which were killed.
+fn sweep(parent: &Path) {
+    // SAFETY: no arguments, no effect.
+    let user = unsafe { libc::geteuid() };
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let is_left = pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+        if is_left && entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == user) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder) -> Result<(), Failure> {
+    let before = |first: &OsStr, variable: &str| {
+        let mut list = first.to_owned();
+        if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+            list.push(":");
+            list.push(rest);
+        }
+        list
+    };
+    command.env("LD_LIBRARY_PATH", before(folder.0.as_os_str(), "LD_LIBRARY_PATH"));
+    command.env("LD_PRELOAD", before(folder.0.join(NAMES[0]).as_os_str(), "LD_PRELOAD"));
+    let word = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map(|v| v.get_name().to_owned());
+    let link = arguments.link.and_then(|link| word(&|| link.to_possible_value()));
+    let mode = arguments.xdp_mode.and_then(|mode| word(&|| mode.to_possible_value()));
+    // The program may change its folder before it opens the device.
+    let capture = arguments.capture.as_deref().map(std::path::absolute).transpose()?;
+    let options = [
+        ("UROCE_DEV", arguments.device.clone().map(OsString::from)),
+        ("UROCE_LINK", link.map(OsString::from)),
+        ("UROCE_XDP_MODE", mode.map(OsString::from)),
+        ("UROCE_CAPTURE", capture.map(PathBuf::into_os_string)),
+        ("UROCE_FAULT", arguments.fault.clone().map(OsString::from)),
+        ("UROCE_MTU", arguments.mtu.clone().map(OsString::from)),
+        ("UROCE_TRACE", arguments.trace.then(|| OsString::from("1"))),
+    ];
+    for (name, value) in options {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    Ok(())
+}
+
+/// Has the loader say which of libibverbs' symbols would be missing, before the program finds out in its middle.
+fn check_symbols(loader: &Path, program: &Path, like: &Command) -> Result<(), Failure> {
+    let mut trial = Command::new(loader);
+    trial.arg("--list").arg(program).stdin(Stdio::null());
+    for (name, value) in like.get_envs() {
+        if let Some(value) = value {
+            trial.env(name, value);
+        }
+    }
+    // As ldd -r does it: bind everything, and say what is not there.
+    trial.env("LD_WARN", "yes").env("LD_BIND_NOW", "yes");
+    let Ok(output) = trial.output() else { return Ok(()) };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    match missing_symbol(&text) {
+        Some(line) => Err(format!("{} needs what uroce's libibverbs does not have: {line}", program.display()).into()),
+        None => Ok(()),
+    }
+}
+
+/// What the loader says of the first symbol or version of libibverbs that is missing.
+fn missing_symbol(text: &str) -> Option<&str> {
+    let is_ours = |line: &str| line.contains("ibv_") || line.contains("IBVERBS_") || line.contains("verbs_");
+    let is_missing = |line: &str| line.contains("undefined symbol") || line.contains("' not found (required by");
+    text.lines().find(|line| is_ours(line) && is_missing(line)).map(str::trim)
+}
+
+/// The program, while it runs.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// Signals that are meant for the program when somebody sends them to us.
+const PASSED_ON: [libc::c_int; 7] =
+    [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
+
+/// Passes a signal on. Those of the terminal reach the program by themselves.
+extern "C" fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    let child = CHILD.load(Ordering::Relaxed);
+    // SAFETY: the kernel passes a valid structure; kill(2) may be called in handlers.
+    unsafe {
+        if child > 0 && (*info).si_code <= 0 {
+            libc::kill(child, signal);
+        }
+    }
+}
+
+/// Runs the program to its end.
+fn wait(mut command: Command) -> io::Result<ExitCode> {
+    let own = std::process::id();
+    // SAFETY: system calls only between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            // A program must not outlive us when we are killed: who does that means the program.
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::getppid() as u32 != own {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let mut child = command.spawn()?;
+    CHILD.store(child.id() as i32, Ordering::Relaxed);
+    for signal in PASSED_ON {
+        // SAFETY: plain memory, and a handler that does nothing but a system call.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = pass_on as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+    let status = child.wait()?;
+    CHILD.store(0, Ordering::Relaxed);
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::from(OUR_FAILURE));
+    Ok(ExitCode::from(code as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_loader_says_of_libibverbs_is_found_and_the_rest_is_left_to_it() {
+        let undefined = "\tlibc.so.6 => /lib/libc.so.6\nundefined symbol: ibv_new, version IBVERBS_1.99\t(./program)\n";
+        assert_eq!(missing_symbol(undefined), Some("undefined symbol: ibv_new, version IBVERBS_1.99\t(./program)"));
+        let version = "./p: /tmp/libibverbs.so.1: version `IBVERBS_1.99' not found (required by ./p)";
+        assert_eq!(missing_symbol(version), Some(version));
+        assert_eq!(missing_symbol("undefined symbol: of_its_own\t(./program)\n\tlibibverbs.so.1 => /tmp/x"), None);
+    }
+}

@@ -1,0 +1,434 @@
+//! Completion queues, polled one by one or through `struct ibv_cq_ex`.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use uroce::verbs::{Completion, CompletionQueue, Notify};
+
+use crate::abi::*;
+use crate::async_event::Route;
+use crate::completion_channel;
+use crate::context;
+use crate::error::{Failure, number, pointer, set_errno};
+use crate::queue::{Acknowledged, EventQueue};
+use crate::slab::{Object, Ref, Slab};
+
+/// Completion queues at the most, in all contexts.
+pub(crate) const MAX_CQS: usize = 1 << 16;
+
+/// Completions in a queue at the most: 56 MiB.
+pub(crate) const MAX_CQE: usize = 1 << 20;
+
+/// A completion queue.
+pub(crate) struct Cq {
+    context: usize,
+    pub cq: Arc<CompletionQueue>,
+    pub link: Arc<CqLink>,
+    /// Queue pairs hold a copy.
+    pub users: Arc<()>,
+    /// The channel does not go before.
+    _channel: Option<Arc<()>>,
+    /// It is being destroyed, and waits for acknowledgements.
+    is_ending: AtomicBool,
+    /// What `ibv_next_poll` has found.
+    current: Mutex<Option<Completion>>,
+}
+
+/// What outlives calls: a completion queue as its channel and its queue pairs know it.
+pub(crate) struct CqLink {
+    pub route: Route,
+    pub cq_context: usize,
+    pub notifications: Acknowledged,
+    events: Option<Arc<EventQueue<Arc<CqLink>>>>,
+    is_gone: AtomicBool,
+    overflow_is_reported: AtomicBool,
+    cq: Weak<CompletionQueue>,
+}
+
+impl CqLink {
+    /// Whether the queue has overflowed, the first time that is asked after it has.
+    pub(crate) fn report_overflow_once(&self) -> bool {
+        self.cq.upgrade().is_some_and(|cq| cq.has_overflowed())
+            && !self.overflow_is_reported.swap(true, Ordering::AcqRel)
+    }
+
+    fn notify(self: &Arc<Self>) {
+        if let Some(events) = &self.events {
+            events.push(self.clone(), || !self.is_gone.load(Ordering::Acquire));
+        }
+    }
+}
+
+impl Object for Cq {
+    type C = IbvCqEx;
+    const CAPACITY: usize = MAX_CQS;
+
+    fn slab() -> &'static Slab<Cq> {
+        static SLAB: Slab<Cq> = Slab::new();
+        &SLAB
+    }
+}
+
+pub(crate) fn get<P>(cq: *const P) -> Result<Ref<Cq>, Failure> {
+    Cq::slab().get(cq).ok_or_else(|| Failure::handle("completion queue"))
+}
+
+struct Wanted {
+    cqe: u64,
+    cq_context: *mut c_void,
+    channel: *mut IbvCompChannel,
+    comp_vector: i64,
+}
+
+fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Failure> {
+    let open = context::get(context)?;
+    if !(1..=MAX_CQE as u64).contains(&wanted.cqe) {
+        return Err(Failure::new(
+            libc::EINVAL,
+            format_args!("{} completions: 1 to {MAX_CQE} are possible", wanted.cqe),
+        ));
+    }
+    if wanted.comp_vector != 0 {
+        return Err(Failure::new(libc::EINVAL, "there is one completion vector, 0"));
+    }
+    let channel = if wanted.channel.is_null() { None } else { Some(completion_channel::get(wanted.channel)?) };
+    let opened = open.opened()?;
+    // Whom to notify is known when the structure has its place.
+    let place = Arc::new(OnceLock::<Arc<CqLink>>::new());
+    let notified = place.clone();
+    let cq = Arc::new(opened.context.create_completion_queue_with(wanted.cqe as usize, move || {
+        if let Some(link) = notified.get() {
+            link.notify();
+        }
+    }));
+    let made = Cq::slab().insert(|c| {
+        let base = IbvCq {
+            context,
+            channel: wanted.channel,
+            cq_context: wanted.cq_context,
+            handle: 0,
+            cqe: wanted.cqe as c_int,
+            mutex: [0; 5],
+            cond: [0; 6],
+            comp_events_completed: 0,
+            async_events_completed: 0,
+        };
+        // SAFETY: the slab passes room for it.
+        unsafe { c.write(with_functions(base)) };
+        let link = Arc::new(CqLink {
+            route: Route {
+                element: c as usize,
+                events: open.events.clone(),
+                acknowledged: Arc::new(Acknowledged::default()),
+            },
+            cq_context: wanted.cq_context as usize,
+            notifications: Acknowledged::default(),
+            events: channel.as_ref().map(|channel| channel.events.clone()),
+            is_gone: AtomicBool::new(false),
+            overflow_is_reported: AtomicBool::new(false),
+            cq: Arc::downgrade(&cq),
+        });
+        let _ = place.set(link.clone());
+        Cq {
+            context: context as usize,
+            cq,
+            link,
+            users: Arc::new(()),
+            _channel: channel.map(|channel| channel.users.clone()),
+            is_ending: AtomicBool::new(false),
+            current: Mutex::new(None),
+        }
+    });
+    made.map(NonNull::as_ptr).ok_or_else(|| Failure::new(libc::ENOMEM, "too many completion queues"))
+}
+
+/// The extended structure; programs that asked for a plain one see its beginning.
+fn with_functions(cq: IbvCq) -> IbvCqEx {
+    IbvCqEx {
+        cq,
+        comp_mask: 0,
+        status: 0,
+        wr_id: 0,
+        start_poll: Some(start_poll),
+        next_poll: Some(next_poll),
+        end_poll: Some(end_poll),
+        read_opcode: Some(read_opcode),
+        read_vendor_err: Some(read_vendor_err),
+        read_byte_len: Some(read_byte_len),
+        read_imm_data: Some(read_imm_data),
+        read_qp_num: Some(read_qp_num),
+        read_src_qp: Some(read_src_qp),
+        read_wc_flags: Some(read_wc_flags),
+        read_slid: Some(read_slid),
+        read_sl: Some(read_sl),
+        read_dlid_path_bits: Some(read_dlid_path_bits),
+        // Those that ibv_create_cq_ex refuses to promise.
+        read_completion_ts: None,
+        read_cvlan: None,
+        read_flow_tag: None,
+        read_tm_info: None,
+        read_completion_wallclock_ns: None,
+    }
+}
+
+/// Makes a completion queue of at least `cqe` completions.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_cq(
+    context: *mut IbvContext,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut IbvCompChannel,
+    comp_vector: c_int,
+) -> *mut IbvCq {
+    let cqe = u64::try_from(cqe).unwrap_or(0);
+    let wanted = Wanted { cqe, cq_context, channel, comp_vector: i64::from(comp_vector) };
+    pointer("ibv_create_cq", create(context, &wanted)).cast()
+}
+
+/// `enum ibv_create_cq_wc_flags` that we fill: byte length, immediate data, queue pair, source, LID, service level, path.
+const STANDARD_WC_FLAGS: u64 = 0x7f;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
+const MASK_FLAGS: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`: a promise of the program's that we have no use for.
+const SINGLE_THREADED: u32 = 1;
+
+pub(crate) unsafe extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mut IbvCqInitAttrEx) -> *mut IbvCqEx {
+    let make = || {
+        // SAFETY: NULL, or the program's structure.
+        let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("cq_attr"))?;
+        if attr.wc_flags & !STANDARD_WC_FLAGS != 0 {
+            return Err(Failure::not_offered(format_args!("wc_flags {:#x}", attr.wc_flags & !STANDARD_WC_FLAGS)));
+        }
+        if attr.comp_mask & !MASK_FLAGS != 0 {
+            return Err(Failure::not_offered(format_args!("comp_mask {:#x}", attr.comp_mask & !MASK_FLAGS)));
+        }
+        if attr.comp_mask & MASK_FLAGS != 0 && attr.flags & !SINGLE_THREADED != 0 {
+            return Err(Failure::not_offered(format_args!("flags {:#x}", attr.flags & !SINGLE_THREADED)));
+        }
+        let wanted = Wanted {
+            cqe: u64::from(attr.cqe),
+            cq_context: attr.cq_context,
+            channel: attr.channel,
+            comp_vector: i64::from(attr.comp_vector),
+        };
+        create(context, &wanted)
+    };
+    pointer("ibv_create_cq_ex", make())
+}
+
+/// Other sizes are not offered: the ring is filled and emptied without a lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, _cqe: c_int) -> c_int {
+    number("ibv_resize_cq", get(cq).and_then(|_| Err(Failure::not_offered("completion queues of another size"))))
+}
+
+/// Destroys a completion queue that no queue pair uses, when the program has acknowledged all its events.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_destroy_cq(cq: *mut IbvCq) -> c_int {
+    let destroy = || {
+        let ending = get(cq)?;
+        if Arc::strong_count(&ending.users) > 1 {
+            return Err(Failure::new(libc::EBUSY, "queue pairs still use the completion queue"));
+        }
+        if ending.is_ending.swap(true, Ordering::AcqRel) {
+            return Err(Failure::new(libc::EINVAL, "the completion queue is being destroyed by another thread"));
+        }
+        end(&ending.link);
+        ending.link.route.end();
+        ending.link.notifications.wait();
+        ending.is_ending.store(false, Ordering::Release);
+        drop(ending);
+        let gone = Cq::slab().remove(cq, |cq| Arc::strong_count(&cq.users) == 1);
+        gone.map(drop).map_err(|error| Failure::removal("completion queue", error))
+    };
+    number("ibv_destroy_cq", destroy())
+}
+
+/// No more notifications, and none that nobody has taken.
+fn end(link: &Arc<CqLink>) {
+    let gone = || link.is_gone.store(true, Ordering::Release);
+    match &link.events {
+        Some(events) => events.remove(|pending| Arc::ptr_eq(pending, link), gone),
+        None => gone(),
+    }
+}
+
+pub(crate) fn destroy_all(context: *const IbvContext) {
+    for cq in Cq::slab().pointers(|cq| cq.context == context as usize) {
+        if let Ok(gone) = Cq::slab().remove(cq.as_ptr(), |_| true) {
+            end(&gone.link);
+        }
+    }
+}
+
+pub(crate) fn async_acknowledged(cq: *const IbvCq) -> Option<Arc<Acknowledged>> {
+    Some(get(cq).ok()?.link.route.acknowledged.clone())
+}
+
+/// Acknowledges notifications that `ibv_get_cq_event` gave.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_ack_cq_events(cq: *mut IbvCq, events: c_uint) {
+    if let Ok(cq) = get(cq) {
+        cq.link.notifications.acknowledge(u64::from(events));
+    }
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {
+    match get(cq) {
+        Ok(cq) => {
+            cq.cq.request_notification(if solicited_only == 0 { Notify::Next } else { Notify::Solicited });
+            0
+        }
+        Err(failure) => number("ibv_req_notify_cq", Err(failure)),
+    }
+}
+
+/// What `struct ibv_wc` says in `wc_flags`.
+fn flags(completion: &Completion) -> c_uint {
+    let mut flags = 0;
+    if completion.has_grh {
+        flags |= wc_flag::GRH;
+    }
+    if completion.immediate.is_some() {
+        flags |= wc_flag::WITH_IMM;
+    }
+    if completion.invalidated.is_some() {
+        flags |= wc_flag::WITH_INV;
+    }
+    flags
+}
+
+/// Immediate data in network order, or the key that was invalidated.
+fn immediate_or_key(completion: &Completion) -> u32 {
+    match (completion.immediate, completion.invalidated) {
+        (Some(immediate), _) => immediate.to_be(),
+        (None, Some(key)) => key.0,
+        (None, None) => 0,
+    }
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, num_entries: c_int, wc: *mut IbvWc) -> c_int {
+    let failed = |failure| {
+        number("ibv_poll_cq", Err(failure));
+        -1
+    };
+    let cq = match get(cq) {
+        Ok(cq) => cq,
+        Err(failure) => return failed(failure),
+    };
+    if num_entries < 0 || (num_entries > 0 && wc.is_null()) {
+        return failed(Failure::new(libc::EINVAL, "no room for completions"));
+    }
+    for index in 0..num_entries {
+        let Some(completion) = cq.cq.poll() else { return index };
+        let entry = IbvWc {
+            wr_id: completion.wr_id,
+            status: completion.status as c_int,
+            opcode: completion.kind as c_int,
+            vendor_err: 0,
+            byte_len: completion.byte_len,
+            imm_data: immediate_or_key(&completion),
+            qp_num: completion.qpn.value(),
+            src_qp: completion.source_qpn.value(),
+            wc_flags: flags(&completion),
+            pkey_index: 0,
+            slid: 0,
+            sl: 0,
+            dlid_path_bits: 0,
+        };
+        // SAFETY: the program has room for `num_entries`.
+        unsafe { wc.add(index as usize).write(entry) };
+    }
+    num_entries
+}
+
+/// Makes `completion` the one that the `read_*` functions read.
+fn show(cq: &Ref<Cq>, completion: Option<Completion>) -> c_int {
+    *cq.current.lock().unwrap_or_else(PoisonError::into_inner) = completion;
+    match completion {
+        Some(completion) => {
+            let c = cq.c().as_ptr();
+            // SAFETY: the slot's structure; the program only reads these two.
+            unsafe {
+                (*c).status = completion.status as c_int;
+                (*c).wr_id = completion.wr_id;
+            }
+            0
+        }
+        None => libc::ENOENT,
+    }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut IbvCqEx, attr: *mut c_void) -> c_int {
+    // SAFETY: NULL, or the program's `struct ibv_poll_cq_attr`, which begins with a comp_mask.
+    if unsafe { attr.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
+        return libc::EINVAL;
+    }
+    // SAFETY: the same pointer.
+    unsafe { next_poll(cq) }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut IbvCqEx) -> c_int {
+    match get(cq) {
+        Ok(cq) => show(&cq, cq.cq.poll()),
+        Err(failure) => number("ibv_next_poll", Err(failure)),
+    }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut IbvCqEx) {
+    if let Ok(cq) = get(cq) {
+        show(&cq, None);
+    }
+}
+
+/// A property of the completion that was found last; its default when there is none.
+fn read<T: Default>(cq: *mut IbvCqEx, property: impl FnOnce(&Completion) -> T) -> T {
+    let Ok(cq) = get(cq) else {
+        set_errno(libc::EINVAL);
+        return T::default();
+    };
+    let current = cq.current.lock().unwrap_or_else(PoisonError::into_inner);
+    current.as_ref().map(property).unwrap_or_default()
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut IbvCqEx) -> c_int {
+    read(cq, |completion| completion.kind as c_int)
+}
+
+unsafe extern "C" fn read_vendor_err(_cq: *mut IbvCqEx) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut IbvCqEx) -> u32 {
+    read(cq, |completion| completion.byte_len)
+}
+
+unsafe extern "C" fn read_imm_data(cq: *mut IbvCqEx) -> u32 {
+    read(cq, immediate_or_key)
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut IbvCqEx) -> u32 {
+    read(cq, |completion| completion.qpn.value())
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut IbvCqEx) -> u32 {
+    read(cq, |completion| completion.source_qpn.value())
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut IbvCqEx) -> c_uint {
+    read(cq, flags)
+}
+
+unsafe extern "C" fn read_slid(_cq: *mut IbvCqEx) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_sl(_cq: *mut IbvCqEx) -> u8 {
+    0
+}
+
+unsafe extern "C" fn read_dlid_path_bits(_cq: *mut IbvCqEx) -> u8 {
+    0
+}

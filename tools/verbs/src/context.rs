@@ -1,0 +1,601 @@
+//! Open devices: `ibv_open_device` to `ibv_close_device`, and what is asked of them.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::hash::BuildHasherDefault;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use uroce::link::device::Device;
+use uroce::verbs::{Capabilities, Context, LinkKind, MAX_SGE, OpenOptions, QpAttributes};
+use uroce::wire::PathMtu;
+
+use crate::abi::*;
+use crate::async_event::{AsyncEvent, Routes};
+use crate::device::guid;
+use crate::error::{Failure, minus_one, number};
+use crate::lock::SpinLock;
+use crate::queue::EventQueue;
+use crate::slab::{Object, Slab};
+use crate::{address, completion_channel, completion_queue, domain, options, queue_pair, region, srq, window};
+
+/// What the program has opened.
+pub(crate) struct OpenDevice {
+    pub device: Device,
+    /// Common to all contexts of one device: it has one link.
+    opened: Mutex<Option<Arc<Opened>>>,
+    pub events: Arc<EventQueue<AsyncEvent>>,
+}
+
+impl Object for OpenDevice {
+    type C = VerbsContext;
+    const OFFSET: usize = std::mem::offset_of!(VerbsContext, context);
+    const CAPACITY: usize = 1024;
+
+    fn slab() -> &'static Slab<OpenDevice> {
+        static SLAB: Slab<OpenDevice> = Slab::new();
+        &SLAB
+    }
+}
+
+/// A device with its link and engine.
+pub(crate) struct Opened {
+    pub context: Context,
+    pub routes: Arc<Routes>,
+}
+
+/// The devices that are in use, by name.
+static OPENED: SpinLock<Vec<(String, Weak<Opened>)>> = SpinLock::new(Vec::new());
+
+/// Held while a link is being opened.
+static OPENING: SpinLock<()> = SpinLock::new(());
+
+/// Hashing without ambient randomness: keys are our own numbers.
+pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<std::hash::DefaultHasher>>;
+
+impl OpenDevice {
+    /// The device with its link, opened now if need be. Why it cannot be opened is said on stderr: programs only say that
+    /// something failed.
+    pub(crate) fn opened(&self) -> Result<Arc<Opened>, Failure> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = &*opened {
+            return Ok(opened.clone());
+        }
+        // One at a time: the link is exclusive.
+        let _one = OPENING.lock();
+        let name = &self.device.name;
+        let there = OPENED.lock().iter().find(|(known, _)| known == name).and_then(|(_, weak)| weak.upgrade());
+        let shared = match there {
+            Some(there) => there,
+            None => {
+                let made = Arc::new(open_link(name)?);
+                let mut all = OPENED.lock();
+                all.retain(|(_, weak)| weak.strong_count() > 0);
+                all.push((name.clone(), Arc::downgrade(&made)));
+                made
+            }
+        };
+        *opened = Some(shared.clone());
+        Ok(shared)
+    }
+}
+
+fn open_link(name: &str) -> Result<Opened, Failure> {
+    let failed = |why: String| {
+        eprintln!("uroce: {name}: {why}");
+        Failure::new(libc::ENODEV, why)
+    };
+    let options = OpenOptions { device: Some(name.to_owned()), ..options::from_environment().map_err(failed)? };
+    let context = Context::open(&options).map_err(|error| failed(error.to_string()))?;
+    if options.link == LinkKind::Auto && context.link_mode() == "udp" {
+        eprintln!("uroce: no AF_XDP on {name} (`uroce devices` says why): over UDP sockets");
+    }
+    let routes = Arc::new(Routes::default());
+    let to = routes.clone();
+    context.set_event_handler(move |event| to.dispatch(event));
+    Ok(Opened { context, routes })
+}
+
+/// Every device in use sends what it owes.
+pub(crate) fn settle_all(patience: std::time::Duration) {
+    let all: Vec<_> = OPENED.lock().iter().filter_map(|(_, weak)| weak.upgrade()).collect();
+    for opened in all {
+        opened.context.settle(patience);
+        // Dropping the last of it here would take the engine down in the middle of the program's exit.
+        std::mem::forget(opened);
+    }
+}
+
+pub(crate) fn before_fork() {
+    OPENING.take();
+    OPENED.take();
+}
+
+/// In a child nothing is open; what was stays as it is, since the memory it needs is the parent's.
+pub(crate) fn after_fork(is_child: bool) {
+    if is_child {
+        // SAFETY: we hold the lock, and a vector of nothing takes the old one's place, which is forgotten.
+        unsafe { OPENED.peek().write(Vec::new()) };
+    }
+    // SAFETY: `before_fork` took both.
+    unsafe {
+        OPENED.give_back();
+        OPENING.give_back();
+    }
+}
+
+/// The context that a program's pointer means.
+pub(crate) fn get(context: *const IbvContext) -> Result<crate::slab::Ref<OpenDevice>, Failure> {
+    OpenDevice::slab().get(context).ok_or_else(|| Failure::handle("context"))
+}
+
+const EMPTY: *const c_void = std::ptr::null();
+
+pub(crate) fn open(device: *mut IbvDevice, found: Device) -> Result<*mut IbvContext, Failure> {
+    let events =
+        EventQueue::new().map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error))?;
+    let fd = events.fd();
+    let make = |c: *mut VerbsContext| {
+        let fresh = VerbsContext {
+            query_port: Some(query_port_sized),
+            not_offered_1: [EMPTY; 24],
+            create_cq_ex: Some(completion_queue::create_cq_ex),
+            private: EMPTY,
+            query_device_ex: Some(query_device_ex),
+            not_offered_2: [EMPTY; 4],
+            open_qp: EMPTY,
+            create_qp_ex: Some(queue_pair::create_qp_ex),
+            get_srq_num: Some(srq::srq_number),
+            create_srq_ex: Some(srq::create_srq_ex),
+            open_xrcd: EMPTY,
+            close_xrcd: EMPTY,
+            placeholder: 0,
+            sz: size_of::<VerbsContext>(),
+            context: IbvContext {
+                device,
+                ops: IbvContextOps {
+                    compat_query_device: EMPTY,
+                    compat_query_port: EMPTY,
+                    compat_1: [EMPTY; 5],
+                    alloc_mw: Some(window::alloc_mw),
+                    bind_mw: Some(window::bind_mw),
+                    dealloc_mw: Some(window::dealloc_mw),
+                    compat_2: EMPTY,
+                    poll_cq: Some(completion_queue::poll_cq),
+                    req_notify_cq: Some(completion_queue::req_notify_cq),
+                    compat_3: [EMPTY; 7],
+                    post_srq_recv: Some(srq::post_srq_recv),
+                    compat_4: [EMPTY; 4],
+                    post_send: Some(queue_pair::post_send),
+                    post_recv: Some(queue_pair::post_recv),
+                    compat_5: [EMPTY; 5],
+                },
+                // There is nothing to command; programs may duplicate it all the same, to pass the device on.
+                cmd_fd: fd,
+                async_fd: fd,
+                num_comp_vectors: 1,
+                mutex: [0; 5],
+                abi_compat: ABI_IS_EXTENDED,
+            },
+        };
+        // SAFETY: the slab passes room for it.
+        unsafe { c.write(fresh) };
+        OpenDevice { device: found, opened: Mutex::new(None), events: Arc::new(events) }
+    };
+    let made = OpenDevice::slab().insert(make).ok_or_else(|| Failure::new(libc::ENOMEM, "too many contexts"))?;
+    // SAFETY: the context lies in the structure just made.
+    Ok(unsafe { &raw mut (*made.as_ptr()).context })
+}
+
+/// Closes a device, and destroys what was made with it and still is there, as the kernel does.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_close_device(context: *mut IbvContext) -> c_int {
+    let close = || {
+        drop(get(context)?);
+        queue_pair::destroy_all(context);
+        srq::destroy_all(context);
+        address::destroy_all(context);
+        window::destroy_all(context);
+        region::destroy_all(context);
+        completion_queue::destroy_all(context);
+        completion_channel::destroy_all(context);
+        domain::destroy_all(context);
+        let gone = OpenDevice::slab().remove(context, |_| true).map_err(|error| Failure::removal("context", error))?;
+        drop(gone);
+        Ok(())
+    };
+    minus_one("ibv_close_device", close())
+}
+
+/// Limits that the transport has, and those of our tables. What is zero is not offered.
+fn device_attributes(device: &Device) -> IbvDeviceAttr {
+    // SAFETY: integers only, for which zero is a value.
+    let mut attr: IbvDeviceAttr = unsafe { std::mem::zeroed() };
+    for (to, from) in attr.fw_ver.iter_mut().zip(concat!("uroce ", env!("CARGO_PKG_VERSION")).bytes()) {
+        *to = from as std::ffi::c_char;
+    }
+    attr.node_guid = guid(device).to_be();
+    attr.sys_image_guid = attr.node_guid;
+    attr.max_mr_size = u64::MAX;
+    attr.page_size_cap = 4096;
+    // rxe's, which is nobody's.
+    attr.vendor_id = 0xff_ffff;
+    attr.max_qp = queue_pair::MAX_QPS as c_int;
+    attr.max_qp_wr = Capabilities::MAX_REQUESTS as c_int;
+    attr.device_cap_flags = capability::ALL;
+    attr.max_sge = MAX_SGE as c_int;
+    attr.max_sge_rd = MAX_SGE as c_int;
+    attr.max_cq = completion_queue::MAX_CQS as c_int;
+    attr.max_cqe = completion_queue::MAX_CQE as c_int;
+    attr.max_mr = region::MAX_MRS as c_int;
+    attr.max_pd = domain::MAX_PDS as c_int;
+    attr.max_qp_rd_atom = c_int::from(QpAttributes::MAX_RD_ATOMIC);
+    attr.max_res_rd_atom = attr.max_qp_rd_atom * attr.max_qp;
+    attr.max_qp_init_rd_atom = c_int::from(QpAttributes::MAX_RD_ATOMIC);
+    attr.atomic_cap = 1; // IBV_ATOMIC_HCA: among this device's queue pairs, and with the processor's own
+    attr.max_mw = window::MAX_MWS as c_int;
+    attr.max_ah = address::MAX_AHS as c_int;
+    attr.max_srq = srq::MAX_SRQS as c_int;
+    attr.max_srq_wr = Capabilities::MAX_REQUESTS as c_int;
+    attr.max_srq_sge = MAX_SGE as c_int;
+    attr.max_pkeys = 1;
+    attr.local_ca_ack_delay = 15; // rxe's
+    attr.phys_port_cnt = 1;
+    attr
+}
+
+/// `enum ibv_device_cap_flags`: what is true of us.
+mod capability {
+    const CURR_QP_STATE_MOD: u32 = 1 << 7;
+    const SYS_IMAGE_GUID: u32 = 1 << 11;
+    const RC_RNR_NAK_GEN: u32 = 1 << 12;
+    const SRQ_RESIZE: u32 = 1 << 13;
+    const MEM_WINDOW: u32 = 1 << 17;
+    const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+    pub(super) const ALL: u32 =
+        CURR_QP_STATE_MOD | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | MEM_WINDOW_TYPE_2B;
+}
+
+/// What the device can do.
+///
+/// # Safety
+/// `attr` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_device(context: *mut IbvContext, attr: *mut IbvDeviceAttr) -> c_int {
+    let query = || {
+        let open = get(context)?;
+        if attr.is_null() {
+            return Err(Failure::null("device_attr"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { attr.write(device_attributes(&open.device)) };
+        Ok(())
+    };
+    number("ibv_query_device", query())
+}
+
+unsafe extern "C" fn query_device_ex(
+    context: *mut IbvContext,
+    input: *const c_uint,
+    attr: *mut IbvDeviceAttrEx,
+    size: usize,
+) -> c_int {
+    let query = || {
+        let open = get(context)?;
+        // SAFETY: NULL, or the program's structure.
+        if unsafe { input.as_ref() }.is_some_and(|mask| *mask != 0) {
+            return Err(Failure::new(libc::EINVAL, "no input is known"));
+        }
+        if attr.is_null() || size < size_of::<IbvDeviceAttr>() {
+            return Err(Failure::null("attr"));
+        }
+        // SAFETY: integers only, for which zero is a value.
+        let mut all: IbvDeviceAttrEx = unsafe { std::mem::zeroed() };
+        all.orig_attr = device_attributes(&open.device);
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.phys_port_cnt_ex = 1;
+        // Programs of other versions have less room, or more.
+        let bytes = size.min(size_of::<IbvDeviceAttrEx>());
+        // SAFETY: the program's structure has `size` bytes.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, size);
+            std::ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), bytes);
+        }
+        Ok(())
+    };
+    number("ibv_query_device_ex", query())
+}
+
+/// The largest path MTU of the device: its link's once that is open.
+pub(crate) fn active_mtu(open: &OpenDevice) -> Option<PathMtu> {
+    let opened = open.opened.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*opened {
+        Some(opened) => Some(opened.context.active_mtu()),
+        None => {
+            let limit = options::from_environment().ok().and_then(|options| options.path_mtu);
+            let fitting = PathMtu::from_bytes(open.device.active_mtu as usize);
+            fitting.map(|mtu| limit.map_or(mtu, |limit| limit.min(mtu)))
+        }
+    }
+}
+
+/// Port numbers begin with 1, and there is one.
+pub(crate) fn check_port(port: u32) -> Result<(), Failure> {
+    if port == 1 { Ok(()) } else { Err(Failure::new(libc::EINVAL, format_args!("there is port 1 only, not {port}"))) }
+}
+
+fn port_attributes(open: &OpenDevice) -> IbvPortAttr {
+    const CM_SUP: u32 = 1 << 16;
+    const IP_BASED_GIDS: u32 = 1 << 26;
+    let device = &open.device;
+    let is_up = device.up && device.carrier;
+    let (width, speed) = width_and_speed(device.speed_mbps.unwrap_or(0));
+    IbvPortAttr {
+        state: if is_up { 4 } else { 1 }, // IBV_PORT_ACTIVE, IBV_PORT_DOWN
+        max_mtu: PathMtu::Mtu4096 as c_int,
+        active_mtu: active_mtu(open).map_or(PathMtu::Mtu256, |mtu| mtu) as c_int,
+        gid_tbl_len: device.gids.len() as c_int,
+        port_cap_flags: CM_SUP | IP_BASED_GIDS,
+        max_msg_sz: 1 << 31,
+        bad_pkey_cntr: 0,
+        qkey_viol_cntr: 0,
+        pkey_tbl_len: 1,
+        lid: 0,
+        sm_lid: 0,
+        lmc: 0,
+        max_vl_num: 1,
+        sm_sl: 0,
+        subnet_timeout: 0,
+        init_type_reply: 0,
+        active_width: width,
+        active_speed: speed,
+        phys_state: if is_up { 5 } else { 3 }, // link up, disabled
+        link_layer: 2,                         // Ethernet
+        flags: 0,
+        port_cap_flags2: 0,
+    }
+}
+
+/// The IBTA's codes for lanes and for the speed of each that come nearest from below (as ib_get_eth_speed does).
+fn width_and_speed(mbps: u32) -> (u8, u8) {
+    const X1: u8 = 1;
+    const X4: u8 = 2;
+    const SDR: u8 = 1;
+    const QDR: u8 = 4;
+    const FDR10: u8 = 8;
+    const EDR: u8 = 32;
+    const HDR: u8 = 64;
+    const NDR: u8 = 128;
+    match mbps {
+        ..10_000 => (X1, SDR),
+        10_000..20_000 => (X1, FDR10),
+        20_000..25_000 => (X4, QDR),
+        25_000..40_000 => (X1, EDR),
+        40_000..50_000 => (X4, FDR10),
+        50_000..100_000 => (X1, HDR),
+        100_000..200_000 => (X4, EDR),
+        200_000..400_000 => (X4, HDR),
+        400_000.. => (X4, NDR),
+    }
+}
+
+/// `struct _compat_ibv_port_attr`, which the exported symbol fills: without the last four bytes.
+const COMPAT_PORT_ATTR_BYTES: usize = 48;
+
+/// The port's state, for programs that do not go through the header's inline function.
+///
+/// # Safety
+/// `attr` is NULL or has room for 48 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port(context: *mut IbvContext, port: u8, attr: *mut IbvPortAttr) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { query_port_sized(context, port, attr, COMPAT_PORT_ATTR_BYTES) }
+}
+
+unsafe extern "C" fn query_port_sized(
+    context: *mut IbvContext,
+    port: u8,
+    attr: *mut IbvPortAttr,
+    size: usize,
+) -> c_int {
+    let query = || {
+        let open = get(context)?;
+        check_port(u32::from(port))?;
+        if attr.is_null() {
+            return Err(Failure::null("port_attr"));
+        }
+        let all = port_attributes(&open);
+        let bytes = size.min(size_of::<IbvPortAttr>());
+        // SAFETY: the program's structure has `size` bytes.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, size);
+            std::ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), bytes);
+        }
+        Ok(())
+    };
+    number("ibv_query_port", query())
+}
+
+/// An entry of the GID table.
+///
+/// # Safety
+/// `gid` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_gid(context: *mut IbvContext, port: u8, index: c_int, gid: *mut IbvGid) -> c_int {
+    let query = || {
+        let entry = gid_entry(&*get(context)?, u32::from(port), index as u32)?;
+        if gid.is_null() {
+            return Err(Failure::null("gid"));
+        }
+        // SAFETY: the caller's promise. Programs pass 16 bytes, aligned as they like.
+        unsafe { gid.write_unaligned(entry.gid) };
+        Ok(())
+    };
+    minus_one("ibv_query_gid", query())
+}
+
+fn gid_entry(open: &OpenDevice, port: u32, index: u32) -> Result<IbvGidEntry, Failure> {
+    /// `IBV_GID_TYPE_ROCE_V2` of `struct ibv_gid_entry`.
+    const ROCE_V2: u32 = 2;
+    check_port(port)?;
+    let count = open.device.gids.len();
+    let gid = open.device.gids.get(index as usize).ok_or_else(|| {
+        Failure::new(libc::EINVAL, format_args!("there is no GID with index {index}: there are {count}"))
+    })?;
+    let interface = if gid.interface == open.device.name {
+        open.device.index
+    } else {
+        std::ffi::CString::new(gid.interface.clone())
+            // SAFETY: a string.
+            .map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
+    };
+    Ok(IbvGidEntry {
+        gid: IbvGid(gid.address.octets()),
+        gid_index: index,
+        port_num: 1,
+        gid_type: ROCE_V2,
+        ndev_ifindex: interface,
+    })
+}
+
+/// Writes as much of an entry as the program's version has room for.
+unsafe fn put_entry(entry: &IbvGidEntry, to: *mut IbvGidEntry, size: usize) {
+    let bytes = size.min(size_of::<IbvGidEntry>());
+    // SAFETY: the caller passes room for `size` bytes.
+    unsafe {
+        to.cast::<u8>().write_bytes(0, size);
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(entry).cast::<u8>(), to.cast(), bytes);
+    }
+}
+
+/// An entry of the GID table with its type and interface.
+///
+/// # Safety
+/// `entry` is NULL or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut IbvContext,
+    port: u32,
+    index: u32,
+    entry: *mut IbvGidEntry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    let query = || {
+        let found = gid_entry(&*get(context)?, port, index)?;
+        if flags != 0 {
+            return Err(Failure::new(libc::EOPNOTSUPP, "no flags are known"));
+        }
+        if entry.is_null() {
+            return Err(Failure::null("entry"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { put_entry(&found, entry, size) };
+        Ok(())
+    };
+    number("ibv_query_gid_ex", query())
+}
+
+/// The whole GID table. Returns the number of entries, or a negative error number.
+///
+/// # Safety
+/// `entries` is NULL or has room for `max_entries` entries of `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut IbvContext,
+    entries: *mut IbvGidEntry,
+    max_entries: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    let query = || {
+        let open = get(context)?;
+        if flags != 0 {
+            return Err(Failure::new(libc::EOPNOTSUPP, "no flags are known"));
+        }
+        if entries.is_null() {
+            return Err(Failure::null("entries"));
+        }
+        let count = open.device.gids.len();
+        if count > max_entries {
+            return Err(Failure::new(
+                libc::EINVAL,
+                format_args!("there are {count} entries, and room for {max_entries}"),
+            ));
+        }
+        for index in 0..count {
+            let entry = gid_entry(&open, 1, index as u32)?;
+            // SAFETY: the caller's promise.
+            unsafe { put_entry(&entry, entries.byte_add(index * size), size) };
+        }
+        Ok(count as isize)
+    };
+    let mut count = 0;
+    match number("ibv_query_gid_table", query().map(|found| count = found)) {
+        0 => count,
+        errno => -(errno as isize),
+    }
+}
+
+/// The type of a GID: `IBV_GID_TYPE_SYSFS_ROCE_V2`.
+///
+/// # Safety
+/// `kind` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut IbvContext,
+    port: u8,
+    index: c_uint,
+    kind: *mut c_int,
+) -> c_int {
+    const SYSFS_ROCE_V2: c_int = 1;
+    let query = || {
+        gid_entry(&*get(context)?, u32::from(port), index)?;
+        if kind.is_null() {
+            return Err(Failure::null("type"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { kind.write(SYSFS_ROCE_V2) };
+        Ok(())
+    };
+    minus_one("ibv_query_gid_type", query())
+}
+
+/// The only partition key, 0xffff.
+const DEFAULT_P_KEY: u16 = 0xffff;
+
+/// An entry of the partition key table, in network order.
+///
+/// # Safety
+/// `p_key` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_pkey(context: *mut IbvContext, port: u8, index: c_int, p_key: *mut u16) -> c_int {
+    let query = || {
+        drop(get(context)?);
+        check_port(u32::from(port))?;
+        if index != 0 {
+            return Err(Failure::new(libc::EINVAL, "there is one partition key, at index 0"));
+        }
+        if p_key.is_null() {
+            return Err(Failure::null("pkey"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { p_key.write(DEFAULT_P_KEY.to_be()) };
+        Ok(())
+    };
+    minus_one("ibv_query_pkey", query())
+}
+
+/// Where a partition key, in network order, stands in the table; -1 when it does not.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_pkey_index(context: *mut IbvContext, port: u8, p_key: u16) -> c_int {
+    let query = || {
+        drop(get(context)?);
+        check_port(u32::from(port))?;
+        if u16::from_be(p_key) == DEFAULT_P_KEY {
+            Ok(())
+        } else {
+            Err(Failure::new(libc::EINVAL, "there is one partition key, 0xffff"))
+        }
+    };
+    minus_one("ibv_get_pkey_index", query())
+}

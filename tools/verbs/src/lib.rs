@@ -1,0 +1,39 @@
+//! `libibverbs.so.1` over uroce: the C ABI of rdma-core's libibverbs, with its symbol versions, over [`uroce::verbs`].
+//!
+//! Unmodified programs run on it: `uroce run` puts it where the loader looks first. What is not offered returns
+//! EOPNOTSUPP; a pointer that is not one of ours is EINVAL, whatever it points to ([`slab`]).
+//!
+//! | file | verbs |
+//! |---|---|
+//! | `device`, `context` | lists, opening, queries |
+//! | `domain`, `region`, `window`, `address` | protection domains, memory, address handles |
+//! | `completion_channel`, `completion_queue`, `async_event` | completions, and events by descriptors |
+//! | `queue_pair`, `srq`, `post`, `work_builder` | queues, and requests in both forms |
+//! | `provider`, `kernel`, `strings` | what other libraries import |
+//! | `abi`, `slab`, `queue`, `lock`, `error`, `lifetime`, `options` | below them |
+
+#![allow(clippy::missing_safety_doc, reason = "slots of the operation tables: called by the header's inline functions")]
+
+mod abi;
+mod address;
+mod async_event;
+mod completion_channel;
+mod completion_queue;
+mod context;
+mod device;
+mod domain;
+mod error;
+mod kernel;
+mod lifetime;
+mod lock;
+mod options;
+mod post;
+mod provider;
+mod queue;
+mod queue_pair;
+mod region;
+mod slab;
+mod srq;
+mod strings;
+mod window;
+mod work_builder;

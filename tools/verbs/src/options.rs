@@ -1,0 +1,40 @@
+//! What `uroce run` passes on in the environment.
+
+use uroce::link::xdp::{AttachMode, XdpOptions};
+use uroce::verbs::{LinkKind, OpenOptions};
+
+/// How devices are opened, by the `UROCE_*` variables.
+pub(crate) fn from_environment() -> Result<OpenOptions, String> {
+    let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let link = match value("UROCE_LINK").as_deref() {
+        None => LinkKind::Auto,
+        Some("xdp") => LinkKind::Xdp,
+        Some("udp") => LinkKind::Udp,
+        Some(other) => return Err(format!("UROCE_LINK is {other}; xdp and udp are known")),
+    };
+    let mode = match value("UROCE_XDP_MODE").as_deref() {
+        None => None,
+        Some("native") => Some(AttachMode::Native),
+        Some("skb") => Some(AttachMode::Skb),
+        Some(other) => return Err(format!("UROCE_XDP_MODE is {other}; native and skb are known")),
+    };
+    let faults = match value("UROCE_FAULT") {
+        None => None,
+        Some(list) => Some(list.parse().map_err(|error| format!("UROCE_FAULT: {error}"))?),
+    };
+    let path_mtu = match value("UROCE_MTU") {
+        None => None,
+        Some(text) => {
+            let known = text.parse().ok().and_then(uroce::wire::PathMtu::from_bytes);
+            Some(known.ok_or_else(|| format!("UROCE_MTU is {text}; a path MTU is 256, 512, 1024, 2048 or 4096"))?)
+        }
+    };
+    Ok(OpenOptions {
+        link,
+        xdp: XdpOptions { mode, ..XdpOptions::default() },
+        capture: value("UROCE_CAPTURE").map(Into::into),
+        faults,
+        path_mtu,
+        ..OpenOptions::default()
+    })
+}

@@ -1,0 +1,257 @@
+//! Memory regions: memory that the program lends.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use uroce::verbs::{Access, Registration};
+
+use crate::abi::{IbvContext, IbvMr, IbvPd};
+use crate::domain;
+use crate::error::{Failure, number, pointer, set_errno};
+use crate::slab::{NotRemoved, Object, Ref, Slab};
+
+/// Memory regions at the most, in all contexts.
+pub(crate) const MAX_MRS: usize = 1 << 20;
+
+/// A memory region.
+pub(crate) struct Region {
+    context: usize,
+    /// `None` once it is being deregistered.
+    registration: Mutex<Option<Registration>>,
+    /// The domain does not go before.
+    domain: Mutex<Arc<()>>,
+}
+
+impl Object for Region {
+    type C = IbvMr;
+    const CAPACITY: usize = MAX_MRS;
+
+    fn slab() -> &'static Slab<Region> {
+        static SLAB: Slab<Region> = Slab::new();
+        &SLAB
+    }
+}
+
+pub(crate) fn get(mr: *const IbvMr) -> Result<Ref<Region>, Failure> {
+    Region::slab().get(mr).ok_or_else(|| Failure::handle("memory region"))
+}
+
+/// Flags that ask for more than access: `IBV_ACCESS_ZERO_BASED`, `IBV_ACCESS_ON_DEMAND`, `IBV_ACCESS_HUGETLB`,
+/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT`.
+const ZERO_BASED: u32 = 1 << 5;
+const ON_DEMAND: u32 = 1 << 6;
+const HUGETLB: u32 = 1 << 7;
+/// Flags that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`); relaxed ordering is among them.
+const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
+
+/// The access that `enum ibv_access_flags` asks for.
+pub(crate) fn access(flags: c_uint) -> Result<Access, Failure> {
+    let plain = flags & !OPTIONAL_RANGE;
+    if plain & (ZERO_BASED | ON_DEMAND) != 0 {
+        return Err(Failure::not_offered("zero-based and on-demand regions"));
+    }
+    // Larger pages make no difference to us.
+    let wanted = plain & !HUGETLB;
+    let Some(access) = Access::from_bits(wanted) else {
+        return Err(Failure::not_offered(format_args!("access flags {wanted:#x}")));
+    };
+    if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Failure::new(
+            libc::EINVAL,
+            "remote writes and atomics need IBV_ACCESS_LOCAL_WRITE (IBTA 10.6.3.1)",
+        ));
+    }
+    Ok(access | Access::from_bits_truncate(flags & OPTIONAL_RANGE))
+}
+
+fn register(pd: *mut IbvPd, addr: *mut c_void, length: usize, iova: u64, flags: c_uint) -> Result<*mut IbvMr, Failure> {
+    let owner = domain::get(pd)?;
+    let access = access(flags)?;
+    if length == 0 {
+        return Err(Failure::new(libc::EINVAL, "a region of no bytes"));
+    }
+    if (addr as u64).checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none() {
+        return Err(Failure::new(libc::EINVAL, format_args!("{length} bytes at {addr:p} go beyond all addresses")));
+    }
+    // SAFETY: whoever registers memory through the verbs says that peers may access it; it may vanish all the same.
+    let registration = unsafe { owner.pd.register_borrowed(addr.cast(), length as u64, iova, access) }
+        .map_err(|error| Failure::new(libc::EFAULT, error))?;
+    let key = registration.key().0;
+    let context = owner.context as *mut IbvContext;
+    let made = Region::slab().insert(|c| {
+        // SAFETY: the slab passes room for it.
+        unsafe { c.write(IbvMr { context, pd, addr, length, handle: 0, lkey: key, rkey: key }) };
+        Region {
+            context: owner.context,
+            registration: Mutex::new(Some(registration)),
+            domain: Mutex::new(owner.users.clone()),
+        }
+    });
+    made.map(NonNull::as_ptr).ok_or_else(|| Failure::new(libc::ENOMEM, "too many memory regions"))
+}
+
+/// Registers memory, known to peers by its own addresses.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr(pd: *mut IbvPd, addr: *mut c_void, length: usize, access: c_int) -> *mut IbvMr {
+    pointer("ibv_reg_mr", register(pd, addr, length, addr as u64, access as c_uint))
+}
+
+/// Registers memory, known to peers as `iova` and on.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr_iova(
+    pd: *mut IbvPd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut IbvMr {
+    pointer("ibv_reg_mr_iova", register(pd, addr, length, iova, access as c_uint))
+}
+
+/// As `ibv_reg_mr_iova`, with flags that a device may ignore.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut IbvPd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut IbvMr {
+    pointer("ibv_reg_mr_iova2", register(pd, addr, length, iova, access))
+}
+
+/// Memory of other devices is not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut IbvPd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut IbvMr {
+    pointer("ibv_reg_dmabuf_mr", domain::get(pd).and_then(|_| Err(Failure::not_offered("dma-buf regions"))))
+}
+
+/// `enum ibv_rereg_mr_flags`.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 2;
+const CHANGE_ACCESS: c_int = 4;
+
+/// Changes a region's protection domain or access. Other memory under the same keys is not offered, as with rxe.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rereg_mr(
+    mr: *mut IbvMr,
+    flags: c_int,
+    pd: *mut IbvPd,
+    _addr: *mut c_void,
+    _length: usize,
+    access: c_int,
+) -> c_int {
+    /// `IBV_REREG_MR_ERR_INPUT`, `IBV_REREG_MR_ERR_CMD`: nothing was changed.
+    const ERR_INPUT: c_int = -1;
+    const ERR_CMD: c_int = -4;
+    let change = || {
+        let region = get(mr)?;
+        if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 {
+            return Err(Failure::new(libc::EINVAL, format_args!("flags {flags:#x}")));
+        }
+        if flags & CHANGE_TRANSLATION != 0 {
+            return Err(Failure::not_offered("re-registering other memory"));
+        }
+        let new_pd = if flags & CHANGE_PD != 0 { Some(domain::get(pd)?) } else { None };
+        if new_pd.as_ref().is_some_and(|pd| pd.context != region.context) {
+            return Err(Failure::new(libc::EINVAL, "the protection domain is of another context"));
+        }
+        let new_access = if flags & CHANGE_ACCESS != 0 { Some(self::access(access as c_uint)?) } else { None };
+        let registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
+        let registration = registration.as_ref().ok_or_else(|| Failure::handle("memory region"))?;
+        registration.reregister(new_pd.as_ref().map(|new| &new.pd), new_access)?;
+        if let Some(new) = new_pd {
+            *region.domain.lock().unwrap_or_else(PoisonError::into_inner) = new.users.clone();
+            // SAFETY: the slot's structure.
+            unsafe { (*region.c().as_ptr()).pd = pd };
+        }
+        Ok(())
+    };
+    match number("ibv_rereg_mr", change()) {
+        0 => 0,
+        libc::EINVAL => ERR_INPUT,
+        _ => ERR_CMD,
+    }
+}
+
+/// Ends a registration to which no windows are bound.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
+    let end = || {
+        let region = get(mr)?;
+        let mut held = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
+        let registration = held.take().ok_or_else(|| Failure::handle("memory region"))?;
+        if let Err((registration, error)) = registration.deregister() {
+            *held = Some(registration);
+            return Err(error.into());
+        }
+        drop(held);
+        drop(region);
+        Region::slab().remove(mr, |_| true).map(drop).map_err(|error| Failure::removal("memory region", error))
+    };
+    number("ibv_dereg_mr", end())
+}
+
+pub(crate) fn destroy_all(context: *const IbvContext) {
+    for mr in Region::slab().pointers(|region| region.context == context as usize) {
+        let gone: Result<Region, NotRemoved> = Region::slab().remove(mr.as_ptr(), |_| true);
+        drop(gone);
+    }
+}
+
+/// A region from another process is not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_import_mr(pd: *mut IbvPd, _handle: u32) -> *mut IbvMr {
+    pointer("ibv_import_mr", domain::get(pd).and_then(|_| Err(Failure::not_offered("importing"))))
+}
+
+/// There are no imported regions.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_unimport_mr(_mr: *mut IbvMr) {
+    set_errno(libc::EOPNOTSUPP);
+}
+
+/// For `ibv_import_device` and its kin: contexts of other processes are not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_import_device(_fd: c_int) -> *mut IbvContext {
+    pointer("ibv_import_device", Err(Failure::not_offered("importing")))
+}
+
+/// See `ibv_import_device`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_import_pd(_context: *mut IbvContext, _handle: u32) -> *mut IbvPd {
+    pointer("ibv_import_pd", Err(Failure::not_offered("importing")))
+}
+
+/// See `ibv_import_device`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_unimport_pd(_pd: *mut IbvPd) {
+    set_errno(libc::EOPNOTSUPP);
+}
+
+/// Device memory is not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_import_dm(_context: *mut IbvContext, _handle: u32) -> *mut c_void {
+    pointer("ibv_import_dm", Err(Failure::not_offered("device memory")))
+}
+
+/// Device memory is not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {
+    set_errno(libc::EOPNOTSUPP);
+}
+
+/// The key of the region that a program's pointer means.
+pub(crate) fn key(mr: *const IbvMr) -> Result<uroce::verbs::Key, Failure> {
+    let region = get(mr)?;
+    let held = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
+    held.as_ref().map(Registration::key).ok_or_else(|| Failure::handle("memory region"))
+}

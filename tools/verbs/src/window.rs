@@ -1,0 +1,125 @@
+//! Memory windows.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use uroce::verbs::{Access, Data, Key, MemoryWindow, SendOperation, SendRequest, WindowBinding, WindowKind};
+
+use crate::abi::*;
+use crate::error::{Failure, number, pointer};
+use crate::slab::{Object, Ref, Slab};
+use crate::{domain, queue_pair, region};
+
+/// Memory windows at the most, in all contexts.
+pub(crate) const MAX_MWS: usize = 1 << 16;
+
+/// A memory window.
+pub(crate) struct Window {
+    context: usize,
+    kind: WindowKind,
+    window: MemoryWindow,
+    _domain: Arc<()>,
+}
+
+impl Object for Window {
+    type C = IbvMw;
+    const CAPACITY: usize = MAX_MWS;
+
+    fn slab() -> &'static Slab<Window> {
+        static SLAB: Slab<Window> = Slab::new();
+        &SLAB
+    }
+}
+
+pub(crate) fn get(mw: *const IbvMw) -> Result<Ref<Window>, Failure> {
+    Window::slab().get(mw).ok_or_else(|| Failure::handle("memory window"))
+}
+
+const TYPE_1: c_int = 1;
+const TYPE_2: c_int = 2;
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, kind: c_int) -> *mut IbvMw {
+    let allocate = || {
+        let owner = domain::get(pd)?;
+        let window_kind = match kind {
+            TYPE_1 => WindowKind::One,
+            TYPE_2 => WindowKind::Two,
+            _ => return Err(Failure::new(libc::EINVAL, format_args!("there is no memory window of type {kind}"))),
+        };
+        let window = owner.pd.allocate_window(window_kind);
+        let key = window.key();
+        let context = owner.context as *mut IbvContext;
+        let made = Window::slab().insert(|c| {
+            // SAFETY: the slab passes room for it.
+            unsafe { c.write(IbvMw { context, pd, rkey: key.0, handle: 0, kind }) };
+            Window { context: owner.context, kind: window_kind, window, _domain: owner.users.clone() }
+        });
+        made.map(NonNull::as_ptr).ok_or_else(|| Failure::new(libc::ENOMEM, "too many memory windows"))
+    };
+    pointer("ibv_alloc_mw", allocate())
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
+    let end = || {
+        let gone = Window::slab().remove(mw, |_| true).map_err(|error| Failure::removal("memory window", error))?;
+        gone.window.deallocate();
+        Ok(())
+    };
+    number("ibv_dealloc_mw", end())
+}
+
+pub(crate) fn destroy_all(context: *const IbvContext) {
+    for mw in Window::slab().pointers(|window| window.context == context as usize) {
+        if let Ok(gone) = Window::slab().remove(mw.as_ptr(), |_| true) {
+            gone.window.deallocate();
+        }
+    }
+}
+
+/// The request that binds `mw` with `new_key`.
+pub(crate) fn binding(mw: *const IbvMw, new_key: Key, info: &IbvMwBindInfo) -> Result<SendOperation, Failure> {
+    let region = match (info.mr.is_null(), info.length) {
+        (false, _) => region::key(info.mr)?,
+        (true, 0) => Key(0),
+        (true, _) => return Err(Failure::new(libc::EINVAL, "a binding of bytes without a region")),
+    };
+    Ok(SendOperation::BindWindow(WindowBinding {
+        window: shown_key(&get(mw)?),
+        new_key,
+        region,
+        address: info.addr,
+        len: info.length,
+        access: Access::from_bits_truncate(info.mw_access_flags),
+    }))
+}
+
+/// The key in the structure that the program sees. After a binding of type 2 the program writes the new one there.
+fn shown_key(window: &Ref<Window>) -> Key {
+    // SAFETY: the slot's structure.
+    Key(unsafe { (*window.c().as_ptr()).rkey })
+}
+
+/// Binds a type 1 window; the new key is in the structure when this returns.
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut IbvQp, mw: *mut IbvMw, bind: *mut IbvMwBind) -> c_int {
+    let post = || {
+        // SAFETY: NULL, or the program's structure.
+        let bind = unsafe { bind.as_ref() }.ok_or_else(|| Failure::null("mw_bind"))?;
+        let window = get(mw)?;
+        if window.kind != WindowKind::One {
+            return Err(Failure::new(libc::EINVAL, "type 2 windows are bound by IBV_WR_BIND_MW"));
+        }
+        let key = shown_key(&window);
+        let new_key = Key(key.0 & !0xff | (key.0.wrapping_add(1) & 0xff));
+        let operation = binding(mw, new_key, &bind.bind_info)?;
+        queue_pair::post_one(qp, |all_are_signaled| SendRequest {
+            signaled: all_are_signaled || bind.send_flags & send_flag::SIGNALED != 0,
+            fence: bind.send_flags & send_flag::FENCE != 0,
+            ..SendRequest::new(bind.wr_id, operation, Data::EMPTY)
+        })?;
+        // SAFETY: the slot's structure.
+        unsafe { (*window.c().as_ptr()).rkey = new_key.0 };
+        Ok(())
+    };
+    number("ibv_bind_mw", post())
+}
