@@ -115,7 +115,7 @@ impl Engine {
         let link_fds = link.poll_fds();
         let mut endpoint = Endpoint::new(seed);
         if let Some(imposed) = link.imposed() {
-            endpoint.impose_identification(imposed.identification);
+            endpoint.impose(imposed.identification, imposed.source_port);
         }
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(endpoint, link)),

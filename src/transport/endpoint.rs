@@ -7,7 +7,7 @@ use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
 use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 
-use super::attributes::{Capabilities, ModifyError, QpAttributes, Service};
+use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
 use super::counters::Counters;
 use super::queue_pair::{PostError, QueuePair, QueuePairInit, Surroundings};
 use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
@@ -30,8 +30,8 @@ pub struct Endpoint {
     /// Packets that the first of them has sent in this turn.
     turn_packets: u32,
     identification: u16,
-    /// What it always is, where not we decide that.
-    imposed_identification: Option<u16>,
+    /// IPv4 identification and UDP source port, where not we decide them.
+    imposed: Option<(u16, u16)>,
     next_pd: u32,
     /// The upper twelve bits of our queue pairs' numbers.
     qpn_slot: u16,
@@ -128,7 +128,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             turn_packets: 0,
             identification,
-            imposed_identification: None,
+            imposed: None,
             next_pd: 1,
             qpn_slot,
             is_forked: false,
@@ -141,10 +141,17 @@ impl Endpoint {
         Endpoint { is_forked: true, ..Endpoint::new([0; 32]) }
     }
 
-    /// Has all packets from now on carry this IPv4 identification: the link's, where something behind it writes the IP
-    /// header.
-    pub fn impose_identification(&mut self, identification: u16) {
-        (self.identification, self.imposed_identification) = (identification, Some(identification));
+    /// Has all packets carry this IPv4 identification and UDP source port, whatever their paths say: the link's, where
+    /// something behind it writes these headers. To be called before there is any queue pair.
+    pub fn impose(&mut self, identification: u16, source_port: u16) {
+        self.identification = identification;
+        self.imposed = Some((identification, source_port));
+    }
+
+    fn impose_port(&self, path: &mut Path) {
+        if let Some((_, source_port)) = self.imposed {
+            path.flow.source_port = source_port;
+        }
     }
 
     /// The registered memory.
@@ -306,15 +313,18 @@ impl Endpoint {
     /// [`ModifyError`]; nothing was changed then.
     pub fn modify(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
-        self.with(now, qpn, |qp, cx| qp.modify(attributes, cx)).unwrap_or(Err(missing))
+        let mut attributes = *attributes;
+        attributes.path.iter_mut().for_each(|path| self.impose_port(path));
+        self.with(now, qpn, |qp, cx| qp.modify(&attributes, cx)).unwrap_or(Err(missing))
     }
 
     /// Posts a send request.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted then.
-    pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, mut request: SendRequest) -> Result<(), PostError> {
         let missing = self.missing(qpn);
+        request.destination.iter_mut().for_each(|destination| self.impose_port(&mut destination.path));
         self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(missing))
     }
 
@@ -460,11 +470,11 @@ impl Endpoint {
         qpn: Qpn,
         work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
     ) -> Option<T> {
-        let imposed = self.imposed_identification;
+        let imposed = self.imposed;
         let Endpoint { queue_pairs, memory, shared, events, identification, timers, ready, .. } = self;
         let Slot { queue_pair: qp, counters } = &mut **queue_pairs.get_mut(&qpn.value())?;
         let result = work(qp, &mut Surroundings { now, memory, shared, counters, events, identification });
-        *identification = imposed.unwrap_or(*identification);
+        *identification = imposed.map_or(*identification, |(identification, _)| identification);
         if !qp.is_ready && qp.may_transmit() {
             qp.is_ready = true;
             ready.push_back(qpn);

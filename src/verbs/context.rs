@@ -261,11 +261,10 @@ impl Context {
         };
         let (own, peer) = (gid.ip(), IpAddr::V6(vector.destination_gid).to_canonical());
         let addresses = Addresses::new(own, peer).ok_or(PathError::Family { index, own, peer })?;
-        let (hop, imposed) = self.engine.with(|core, _| (core.link.hop(own, peer), core.link.imposed()));
-        let hop = hop?;
+        let hop = self.engine.with(|core, _| core.link.hop(own, peer))?;
         let flow = Flow {
             addresses,
-            source_port: imposed.map_or(source_port, |imposed| imposed.source_port),
+            source_port,
             traffic_class: vector.traffic_class,
             hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
             flow_label: vector.flow_label,
