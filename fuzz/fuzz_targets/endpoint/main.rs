@@ -139,10 +139,12 @@ impl World {
                 self.deliver(to, &frame, input);
             }
             1 => drop(self.wire.remove(index)),
-            // It comes twice.
+            // It comes twice, or very often.
             2 => {
                 let (to, frame) = self.wire[index].clone();
-                self.deliver(to, &frame, input);
+                for _ in 0..if input.chance(30) { input.byte() } else { 1 } {
+                    self.deliver(to, &frame, input);
+                }
             }
             3 | 4 if input.is_wild() => {
                 let (to, frame) = self.wire[index].clone();

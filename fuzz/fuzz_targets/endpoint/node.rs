@@ -7,7 +7,7 @@ use uroce::transport::{
     Capabilities, CompletionKind, Data, Destination, Endpoint, Event, MAX_INLINE_BYTES, Path, QpAttributes,
     QueuePairInit, ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State,
 };
-use uroce::wire::{self, Addresses, Flow, Key, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce::wire::{self, Addresses, Flow, Key, Operation, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
 use crate::frames;
 use crate::input::Input;
@@ -17,13 +17,11 @@ use crate::queues::{CQS, Posted, QueuePairModel, Queues, SharedModel};
 pub const QUEUE_PAIRS_MAX: usize = 6;
 const SHARED_MAX: usize = 3;
 
-/// Packets to send at the same time, by kind. Answers: four times what the peer may have outstanding and two, then those
-/// that are new and a NAK, each a READ of a slot. RC requests: the window. Others: full queues of full entries.
-const SENT_MAX: [usize; 3] = [
-    QUEUE_PAIRS_MAX * (5 * RD_ATOMIC_MAX + 3) * SLOT_BYTES.div_ceil(256),
-    QUEUE_PAIRS_MAX * 128,
-    QUEUE_PAIRS_MAX * 16 * (16 * SLOT_BYTES).div_ceil(256),
-];
+/// Packets that a queue pair may have to send at the same time, by kind. Answers: four times what the peer may have
+/// outstanding and two, then those that are new and a NAK; READ responses are of a slot each. RC requests: the window.
+/// Others: a full queue of full entries.
+const SENT_MAX: [usize; 4] = [OWED_MAX, OWED_MAX * SLOT_BYTES.div_ceil(256), 128, 16 * (16 * SLOT_BYTES).div_ceil(256)];
+const OWED_MAX: usize = 5 * RD_ATOMIC_MAX + 3;
 
 const Q_KEY: QKey = QKey(0x1111_1111);
 
@@ -38,8 +36,8 @@ pub struct Node {
     pub arena: Arena,
     pub queues: Queues,
     pub events: u64,
-    /// Frames sent by kind of packet: answers, requests of RC, others.
-    pub sent: [u64; 3],
+    /// Frames sent by kind of packet: answers without data, READ responses, requests of RC, others.
+    pub sent: [u64; 4],
     buffer: Vec<u8>,
 }
 
@@ -69,7 +67,7 @@ impl Node {
         let mut endpoint = Endpoint::new([number as u8 + 1; 32]);
         let pds = [endpoint.allocate_pd(), endpoint.allocate_pd()];
         let arena = Arena::new(&mut endpoint, pds[0]);
-        Node { number, endpoint, pds, arena, queues: Queues::new(), events: 0, sent: [0; 3], buffer: vec![0; 8192] }
+        Node { number, endpoint, pds, arena, queues: Queues::new(), events: 0, sent: [0; 4], buffer: vec![0; 8192] }
     }
 
     pub fn state(&self, qpn: Qpn) -> State {
@@ -349,7 +347,7 @@ impl Node {
     /// Takes up to `count` packets that the endpoint wants to send, checks them, and hands them over as frames with the
     /// node they are for. True when there are no more.
     pub fn transmit(&mut self, now: Instant, count: usize, mut take: impl FnMut(usize, Vec<u8>)) -> bool {
-        let mut sent = [0; 3];
+        let mut sent = [0; 4];
         for _ in 0..count {
             let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) else {
                 self.check_alive();
@@ -357,10 +355,19 @@ impl Node {
             };
             let frame = frames::frame(&self.buffer[..transmit.len]);
             let opcode = frames::check(&frame, self.number);
-            let kind = if opcode.is_response() { 0 } else { 1 + usize::from(opcode.service() != wire::Service::Rc) };
+            let kind = match (opcode.is_response(), opcode.operation(), opcode.service()) {
+                (true, Operation::ReadResponse, _) => 1,
+                (true, ..) => 0,
+                (false, _, wire::Service::Rc) => 2,
+                _ => 3,
+            };
             sent[kind] += 1;
             self.sent[kind] += 1;
-            assert!(sent[kind] <= SENT_MAX[kind], "{sent:?} answers, RC requests and others at once, and more to come");
+            let most = SENT_MAX[kind] * self.queues.queue_pairs.len();
+            assert!(
+                sent[kind] <= most,
+                "{sent:?} answers, READ responses, RC requests, others at once, and more to come"
+            );
             take(transmit.hop.0 as usize, frame);
         }
         false

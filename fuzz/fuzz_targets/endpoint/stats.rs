@@ -15,7 +15,7 @@ struct Sums {
     counters: BTreeMap<&'static str, u64>,
     /// By kind and status, as numbers of `enum ibv_wc_opcode` and `enum ibv_wc_status`.
     completions: BTreeMap<(u8, u8), u64>,
-    sent: [u64; 3],
+    sent: [u64; 4],
     events: u64,
 }
 
@@ -29,12 +29,12 @@ pub fn note(nodes: &[Node]) {
     for node in nodes {
         node.endpoint.counters().list().for_each(|(name, count)| *sums.counters.entry(name).or_default() += count);
         node.queues.seen.iter().for_each(|(kind, count)| *sums.completions.entry(*kind).or_default() += count);
-        (0..3).for_each(|kind| sums.sent[kind] += node.sent[kind]);
+        (0..4).for_each(|kind| sums.sent[kind] += node.sent[kind]);
         sums.events += node.events;
     }
     if sums.runs % EVERY == 0 {
         let Sums { runs, counters, completions, sent, events } = &*sums;
-        eprintln!("{runs} runs: {sent:?} answers, RC requests and others sent, {events} events");
+        eprintln!("{runs} runs: {sent:?} answers, READ responses, RC requests and others sent, {events} events");
         eprintln!("  counters {counters:?}\n  completions {completions:?}");
     }
 }
