@@ -254,6 +254,13 @@ impl Context {
         self.path_from_port(vector, source_port(local, local))
     }
 
+    /// The UDP source port of datagrams from queue pair `local`, as [`address_handle`](Context::address_handle) sets it: for
+    /// who keeps one handle for several queue pairs.
+    pub fn datagram_source_port(&self, local: Qpn) -> u16 {
+        let imposed = self.engine.with(|core, _| core.link.imposed());
+        imposed.map_or(source_port(local, local), |imposed| imposed.source_port)
+    }
+
     fn path_from_port(&self, vector: &AddressVector, source_port: u16) -> Result<Path, PathError> {
         let index = vector.source_gid_index;
         let Some(gid) = self.gids().get(index) else {
@@ -424,7 +431,7 @@ pub struct QueuePairOptions<'a> {
 
 /// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways
 /// (rdma_calc_flow_label and rdma_flow_label_to_udp_sport in the kernel's ib_verbs.h).
-pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
+fn source_port(local: Qpn, remote: Qpn) -> u16 {
     let mut v = u64::from(local.value()) * u64::from(remote.value());
     v ^= v >> 20;
     v ^= v >> 40;

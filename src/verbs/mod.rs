@@ -26,7 +26,6 @@ mod shared_receive_queue;
 pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use context::{
     AddressVector, Context, LinkKind, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions,
-    source_port,
 };
 pub use queue_pair::QueuePair;
 pub use region::{MemoryRegion, MemoryWindow, Registration};

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use uroce::verbs::{
     Data, Destination, Key, MAX_INLINE_BYTES, MAX_SGE, QKey, Qpn, ReceiveRequest, Remote, SendOperation, SendRequest,
-    Sge, SgeList, source_port,
+    Sge, SgeList,
 };
 
 use crate::abi::*;
@@ -16,6 +16,8 @@ use crate::{address, window};
 pub(crate) struct SendLimits {
     pub qpn: Qpn,
     pub is_datagram: bool,
+    /// Of datagrams: an address handle is not of one queue pair.
+    pub source_port: u16,
     pub max_sge: u32,
     pub max_inline_bytes: u32,
     /// `sq_sig_all`: every request is reported.
@@ -77,7 +79,7 @@ pub(crate) unsafe fn inline(
 /// Where a datagram goes.
 pub(crate) fn destination(ah: *const IbvAh, qpn: u32, q_key: u32, limits: &SendLimits) -> Result<Destination, Failure> {
     let mut path = address::get(ah)?.path;
-    path.flow.source_port = source_port(limits.qpn, limits.qpn);
+    path.flow.source_port = limits.source_port;
     Ok(Destination { path, qpn: Qpn::new(qpn), q_key: QKey(q_key) })
 }
 

@@ -135,6 +135,7 @@ fn create(pd: *mut IbvPd, init: &mut IbvQpInitAttr, is_extended: bool) -> Result
     let limits = SendLimits {
         qpn,
         is_datagram: service.is_datagram(),
+        source_port: opened.context.datagram_source_port(qpn),
         max_sge: cap.max_send_sge,
         max_inline_bytes: cap.max_inline_data,
         all_are_signaled: init.sq_sig_all != 0,
