@@ -207,15 +207,21 @@ impl MemoryTable {
         self.insert_region(pd, Region { iova, start, len, access, windows: 0, owner: Some(memory) })
     }
 
-    /// Registers `len` bytes from `offset` on of memory of our own, known to peers by their own addresses.
+    /// Registers `len` bytes from `offset` on of memory of our own, known to peers as `iova` and on.
     ///
     /// # Panics
     /// When that goes beyond the end of the memory.
-    pub fn register_part(&mut self, pd: Pd, memory: Arc<HostMemory>, offset: usize, len: usize, access: Access) -> Key {
+    pub fn register_part(
+        &mut self,
+        pd: Pd,
+        memory: Arc<HostMemory>,
+        (offset, len): (usize, usize),
+        iova: u64,
+        access: Access,
+    ) -> Key {
         assert!(offset <= memory.len() && len <= memory.len() - offset, "{len} bytes at {offset} of {}", memory.len());
         // SAFETY: the offset was checked to lie in the mapping, or just behind it.
         let start = unsafe { memory.as_ptr().add(offset) };
-        let iova = memory.address() + offset as u64;
         self.insert_region(pd, Region { iova, start, len: len as u64, access, windows: 0, owner: Some(memory) })
     }
 
@@ -618,7 +624,8 @@ mod tests {
         let mut table = table();
         let memory = Arc::new(HostMemory::new(100).unwrap());
         let base = memory.address();
-        let key = table.register_part(PD, memory, 10, 20, ALL);
+        let iova = memory.address() + 10;
+        let key = table.register_part(PD, memory, (10, 20), iova, ALL);
         let remote = |address, len| table.remote(PD, QPN, key, address, len, Access::REMOTE_WRITE).is_ok();
         assert!(remote(base + 10, 20));
         assert!(!remote(base + 9, 1) && !remote(base + 10, 21) && !remote(base + 30, 1));

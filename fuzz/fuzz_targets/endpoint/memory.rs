@@ -76,7 +76,8 @@ impl Arena {
 
     fn register(&mut self, endpoint: &mut Endpoint, pd: Pd, slot: usize, offset: usize, len: usize, access: Access) {
         let memory = self.memory.clone();
-        let key = endpoint.memory().register_part(pd, memory, Self::start(slot) + offset, len, access);
+        let part = (Self::start(slot) + offset, len);
+        let key = endpoint.memory().register_part(pd, memory, part, self.address(slot, offset), access);
         self.regions.push(Region { key, slot, access, is_live: true });
         self.freeze();
     }

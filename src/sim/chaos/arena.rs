@@ -1,15 +1,18 @@
 use std::sync::Arc;
 
-use crate::memory::HostMemory;
+use crate::memory::{Access, HostMemory, MemoryTable, Pd};
+use crate::wire::Key;
 
 use crate::sim::pattern;
 
 /// A range of an arena: offset and bytes.
 pub(super) type Piece = (u32, u32);
 
-/// The memory of one side of a connection, and what it must hold.
+/// The memory of one side of a connection, and what it must hold. Requests know it by addresses that are decided by its
+/// name and not by where it is: those are the same in every run.
 pub(super) struct Arena {
-    pub host: Arc<HostMemory>,
+    host: Arc<HostMemory>,
+    address: u64,
     /// What every byte must be, but for what requests in flight may have written.
     shadow: Vec<u8>,
     scratch: Vec<u8>,
@@ -22,7 +25,19 @@ impl Arena {
         let mut shadow = vec![0; len];
         pattern::fill(name, 0, &mut shadow);
         host.write(0, &shadow);
-        Arena { host, shadow, scratch: Vec::new() }
+        // Above 2^36, and a MiB or a multiple of it apart from others.
+        let address = (1 << 36) + (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 << 20);
+        Arena { host, address, shadow, scratch: Vec::new() }
+    }
+
+    /// The address of the byte at `offset`, as requests name it.
+    pub fn address(&self, offset: usize) -> u64 {
+        self.address + offset as u64
+    }
+
+    /// Registers a part: offset and bytes.
+    pub fn register(&self, memory: &mut MemoryTable, pd: Pd, part: (usize, usize), access: Access) -> Key {
+        memory.register_part(pd, self.host.clone(), part, self.address(part.0), access)
     }
 
     pub fn len(&self) -> usize {

@@ -123,8 +123,7 @@ impl World {
         let arena = Arena::new(self.layout.len(), self.seed ^ (index as u64) << 32);
         let endpoint = network.endpoint(node);
         let pd = endpoint.allocate_pd();
-        let (local, local_len) = self.layout.local();
-        let key = endpoint.memory().register_part(pd, arena.host.clone(), local, local_len, Access::LOCAL_WRITE);
+        let key = arena.register(endpoint.memory(), pd, self.layout.local(), Access::LOCAL_WRITE);
         let queue = self.queues[node.0].clone();
         let init = QueuePairInit {
             service: Service::Ud,
@@ -185,7 +184,7 @@ impl World {
             let Some(slot) = station.free_receives.pop() else { break };
             // Some are too short for most.
             let len = GRH_BYTES + if small { 20 } else { self.mtu.bytes() };
-            let address = station.arena.host.address() + self.layout.receive(slot) as u64;
+            let address = station.arena.address(self.layout.receive(slot));
             let sge = Sge { address, length: len as u32, lkey: station.key };
             let wr_id = station.posted_receives;
             station.receives.push_back(Receive { wr_id, slot, len });
@@ -237,7 +236,7 @@ impl World {
         let Some(slot) = station.free_sources.pop() else { return };
         self.next_name += 1;
         station.arena.scribble(layout.source(slot), len, self.next_name);
-        let data = Data::sge(station.arena.host.address() + layout.source(slot) as u64, len as u32, station.key);
+        let data = Data::sge(station.arena.address(layout.source(slot)), len as u32, station.key);
         let operation = immediate.map_or(SendOperation::Send, SendOperation::SendWithImmediate);
         let wr_id = station.sent_datagrams.len() as u64;
         station.sent_datagrams.push(Datagram { to, q_key, immediate, len, name: self.next_name, slot });

@@ -149,8 +149,7 @@ impl World {
         let arena = Arena::new(self.layout.len(), self.seed ^ (1 + index as u64) << 32);
         let endpoint = network.endpoint(node);
         let client_pd = endpoint.allocate_pd();
-        let (local, local_len) = self.layout.local();
-        let key = endpoint.memory().register_part(client_pd, arena.host.clone(), local, local_len, Access::empty());
+        let key = arena.register(endpoint.memory(), client_pd, self.layout.local(), Access::empty());
         let queue = |world: &World, node: NodeId| world.queues[node.0].clone();
         let init = |cq: Arc<CompletionQueue>, pd, srq, path_mtu, sends| QueuePairInit {
             service: Service::Rc,
@@ -246,7 +245,7 @@ impl World {
                 break;
             }
             let Some(slot) = self.free_slots.pop() else { break };
-            let address = self.arena.host.address() + self.layout.receive(slot) as u64;
+            let address = self.arena.address(self.layout.receive(slot));
             let sge = Sge { address, length: self.max_len as u32, lkey: self.key };
             let request = ReceiveRequest { wr_id: self.posted, sges: [sge].into_iter().collect() };
             self.free.push_back(self.posted);
@@ -294,7 +293,7 @@ impl World {
             let packets = mtu.packets(len).into();
             *next_name += 1;
             client.arena.scribble(layout.source(slot), len, *next_name);
-            let data = Data::sge(client.arena.host.address() + layout.source(slot) as u64, len as u32, client.key);
+            let data = Data::sge(client.arena.address(layout.source(slot)), len as u32, client.key);
             let operation = immediate.map_or(SendOperation::Send, SendOperation::SendWithImmediate);
             let wr_id = client.messages.len() as u64;
             client.messages.push(Message { immediate, first, packets, len, name: *next_name, slot });
@@ -500,9 +499,7 @@ impl stage::World for World {
         let endpoint = network.endpoint(SERVER);
         let pd = endpoint.allocate_pd();
         self.srq = endpoint.create_srq(pd, self.capacity).expect("there is room for a queue");
-        let (local, len) = self.layout.local();
-        let host = self.arena.host.clone();
-        self.key = endpoint.memory().register_part(pd, host, local, len, Access::LOCAL_WRITE);
+        self.key = self.arena.register(endpoint.memory(), pd, self.layout.local(), Access::LOCAL_WRITE);
         let clients = self.random.choose(&[1, 2, 3, 6]);
         (0..clients).for_each(|index| self.connect(network, index, clients, pd));
         self.is_woken = true;

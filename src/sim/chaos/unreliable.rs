@@ -143,11 +143,9 @@ impl World {
             let endpoint = network.endpoint(pair[s]);
             let pd = endpoint.allocate_pd();
             let arena = Arena::new(layout.len(), self.seed ^ (c as u64) << 32 ^ (s as u64) << 40);
-            let ((local, local_len), (target, target_len)) = (layout.local(), layout.target());
-            let host = || arena.host.clone();
-            let key = endpoint.memory().register_part(pd, host(), local, local_len, Access::LOCAL_WRITE);
+            let key = arena.register(endpoint.memory(), pd, layout.local(), Access::LOCAL_WRITE);
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-            let remote_key = endpoint.memory().register_part(pd, host(), target, target_len, access);
+            let remote_key = arena.register(endpoint.memory(), pd, layout.target(), access);
             let queue = self.queues[pair[s].0].clone();
             let init = QueuePairInit {
                 service: Service::Uc,
@@ -232,7 +230,7 @@ impl World {
             let side = &mut connection.sides[s];
             let Some(slot) = side.free_receives.pop() else { break };
             let offset = connection.layout.receive(slot);
-            let address = side.arena.host.address() + offset as u64;
+            let address = side.arena.address(offset);
             let sge = Sge { address, length: connection.max_len as u32, lkey: side.key };
             let request = ReceiveRequest { wr_id: side.posted_receives, sges: [sge].into_iter().collect() };
             side.receives.push_back((side.posted_receives, slot));
@@ -318,7 +316,7 @@ impl Connection {
         .min(self.max_len);
         let (is_write, immediate) = (random.chance(0.5), random.chance(0.5).then(|| random.u32()));
         let target = layout.target().0 + random.below((layout.area - len) as u64 + 1) as usize;
-        let address = sides[1 - s].arena.host.address() + target as u64;
+        let address = sides[1 - s].arena.address(target);
         let remote = Remote { address, key: sides[1 - s].remote_key };
         let operation = match (is_write, immediate) {
             (false, None) => SendOperation::Send,
@@ -331,7 +329,7 @@ impl Connection {
         self.next_name += 1;
         let name = self.next_name;
         side.arena.scribble(layout.source(slot), len, name);
-        let data = Data::sge(side.arena.host.address() + layout.source(slot) as u64, len as u32, side.key);
+        let data = Data::sge(side.arena.address(layout.source(slot)), len as u32, side.key);
         let index = side.messages.len();
         let first = side.messages.last().map_or(0, Message::end);
         let packets = self.mtu.packets(len).into();

@@ -1,6 +1,6 @@
 //! `cargo xtask test [--full] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails.
 use crate::stage::{self, Done, Stage};
-use crate::{Failure, Outcome, demo, setup};
+use crate::{Failure, Outcome, demo, mutants, setup};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
@@ -17,6 +17,12 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     if full && only.is_empty() { keep(&done) } else { Ok(()) }
 }
 
+/// Random programs over random networks, built with `profile`.
+fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
+    let words = ["run", "--quiet", "--profile", profile, "--package", "uroce-cli", "--", "sim", "chaos"];
+    Stage::cargo(name, &[&words, extent].concat())
+}
+
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
     let perf = ["test", "--quiet", "--package", "uroce-cli", "--test", "rxe_perf"];
@@ -24,6 +30,9 @@ fn more_stages() -> Vec<Stage> {
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows; the interop stage plays some of it.
         Stage::cargo_with("perf", &perf, &[("UROCE_FULL", "1")]),
+        chaos("seeds", "chaos", &["--seeds", "10000"]),
+        chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
+        Stage::of("mutants", || mutants::run(&[])),
     ]
 }
 
@@ -53,6 +62,7 @@ fn stages() -> Vec<Stage> {
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         // Unit tests, documentation examples, and the tests of the parts together that need no other machine.
         Stage::cargo("unit", &["test", "--quiet", "--workspace", "--exclude", "rxe-rig", "--exclude", "uroce-cli"]),
+        chaos("simulation", "dev", &["--seeds", "400"]),
         // The command line against itself, over AF_XDP in namespaces, and against the kernel's rxe in a machine. One at a
         // time: each may boot machines, and there are few processors.
         Stage::cargo("rig", &["test", "--quiet", "--package", "rxe-rig", "--", "--test-threads=1"]),

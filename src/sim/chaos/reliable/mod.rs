@@ -8,6 +8,7 @@ mod post;
 
 use std::sync::Arc;
 
+use crate::memory::Access;
 use crate::sim::chaos::Capture;
 use crate::sim::chaos::arena::Arena;
 use crate::sim::chaos::layout::Layout;
@@ -375,13 +376,10 @@ impl World {
                 path_mtu: plan.mtu,
             };
             side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
-            let host = || side.arena.host.clone();
-            let ((local, local_len), (target, target_len)) = (layout.local(), layout.target());
-            let memory = endpoint.memory();
-            side.local_key =
-                memory.register_part(side.pd, host(), local, local_len, crate::memory::Access::LOCAL_WRITE);
-            side.remote_key = memory.register_part(side.pd, host(), target, target_len, ACCESS);
-            program.foreign_keys[s] = memory.register_part(stranger, host(), target, target_len, ACCESS);
+            let (memory, arena) = (endpoint.memory(), &side.arena);
+            side.local_key = arena.register(memory, side.pd, layout.local(), Access::LOCAL_WRITE);
+            side.remote_key = arena.register(memory, side.pd, layout.target(), ACCESS);
+            program.foreign_keys[s] = arena.register(memory, stranger, layout.target(), ACCESS);
             program.keys[s] = vec![side.local_key, side.remote_key, program.foreign_keys[s]];
             side.receives.clear();
             side.posted_receives = 0;

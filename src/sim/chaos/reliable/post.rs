@@ -219,7 +219,7 @@ impl World {
         let planned = |at: usize, len: usize| at - target..at - target + len;
         let mut payload = Payload::Pattern(name);
         let mut expected = Vec::new();
-        let remote = Remote { address: responder.arena.host.address() + at as u64, key: remote_key };
+        let remote = Remote { address: responder.arena.address(at), key: remote_key };
         let plain = fault.is_none() || fault == Some(Fault::Local);
         let operation = match kind {
             Kind::Send => SendOperation::Send,
@@ -353,7 +353,7 @@ impl World {
 }
 
 fn sge(arena: &Arena, (offset, length): Piece, lkey: Key) -> Sge {
-    Sge { address: arena.host.address() + u64::from(offset), length, lkey }
+    Sge { address: arena.address(offset as usize), length, lkey }
 }
 
 /// Divides `len` bytes from `start` on among up to `max` pieces with gaps between them; some may be empty.
