@@ -308,3 +308,35 @@ fn ten_thousand_queue_pairs_fit_and_each_is_small() {
     qpns.iter().for_each(|qpn| endpoint.destroy_queue_pair(*qpn).unwrap());
     assert_eq!(endpoint.queue_pairs(), 0);
 }
+
+/// Late packets of a connection that is gone must not find a new one under its number, although only twelve bits of it are
+/// drawn.
+#[test]
+fn a_queue_pairs_number_is_not_given_again_soon() {
+    let mut endpoint = Endpoint::new([6; 32]);
+    let pd = endpoint.allocate_pd();
+    let cq = Arc::new(CompletionQueue::new(16, || {}));
+    let capabilities = Capabilities { max_send_requests: 1, max_receive_requests: 1 };
+    let init = QueuePairInit {
+        service: Service::Rc,
+        pd,
+        capabilities,
+        send_cq: cq.clone(),
+        receive_cq: cq,
+        srq: None,
+        path_mtu: MTU,
+    };
+    let mut numbers = Vec::new();
+    for _ in 0..10_000 {
+        let qpn = endpoint.create_queue_pair(init.clone()).unwrap();
+        endpoint.destroy_queue_pair(qpn).unwrap();
+        numbers.push(qpn);
+    }
+    for (at, qpn) in numbers.iter().enumerate() {
+        let before = &numbers[at.saturating_sub(2048)..at];
+        assert!(!before.contains(qpn), "{qpn} was given again");
+    }
+    // All of one slot, so that numbers did come again.
+    let slots: std::collections::HashSet<u32> = numbers.iter().map(|qpn| qpn.value() >> 12).collect();
+    assert_eq!(slots.len(), 1);
+}

@@ -35,6 +35,8 @@ pub struct Endpoint {
     next_pd: u32,
     /// The upper twelve bits of our queue pairs' numbers.
     qpn_slot: u16,
+    /// The latest numbers that queue pairs had which are gone.
+    retired: VecDeque<Qpn>,
     /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
     is_forked: bool,
 }
@@ -55,6 +57,10 @@ const TURN_PACKETS: u32 = 16;
 
 /// Queue pairs of an endpoint at the most. The endpoint must find a free 24-bit number by drawing.
 const MAX_QUEUE_PAIRS: usize = 1 << 20;
+
+/// Numbers of queue pairs that are gone which are not given to new ones: late packets of a connection must not find another
+/// one under its number (IBTA 12.9.8.3.1 has a time to wait for that). Half a slot, so that it is never all waiting.
+const RETIRED_MAX: usize = 2048;
 
 /// Numbers drawn in a slot before another is taken: with 4000 of 4096 taken, one draw in 43 finds a free one.
 const DRAWS_A_SLOT: u32 = 64;
@@ -131,6 +137,7 @@ impl Endpoint {
             imposed: None,
             next_pd: 1,
             qpn_slot,
+            retired: VecDeque::new(),
             is_forked: false,
         }
     }
@@ -222,7 +229,7 @@ impl Endpoint {
         loop {
             for _ in 0..DRAWS_A_SLOT {
                 let qpn = self.memory.keys().qpn(self.qpn_slot);
-                if !self.queue_pairs.contains_key(&qpn.value()) {
+                if !self.queue_pairs.contains_key(&qpn.value()) && !self.retired.contains(&qpn) {
                     return qpn;
                 }
             }
@@ -301,6 +308,10 @@ impl Endpoint {
     pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
         let slot = self.queue_pairs.remove(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
         self.counters.add(&slot.counters);
+        if self.retired.len() == RETIRED_MAX {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(qpn);
         if let Some(srq) = slot.queue_pair.srq() {
             self.shared.detach(srq);
         }
