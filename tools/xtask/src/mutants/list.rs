@@ -73,15 +73,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "atomic-executed-twice",
         file: RESPONDER,
-        old: "                if self.may_answer(cx) {\n                    self.answers.push_back(Answer::Atomic",
+        old: "                if self.may_answer(cx) {\n                    self.owe(Answer::Atomic",
         new: "                let _ = self.serve_atomic(packet, identity, cx);
-                if self.may_answer(cx) {\n                    self.answers.push_back(Answer::Atomic",
+                if self.may_answer(cx) {\n                    self.owe(Answer::Atomic",
     },
     Mutant {
         name: "atomic-result-not-saved",
         file: RESPONDER,
-        old: "original: Some(original) });\n        self.answers",
-        new: "original: Some(original.wrapping_add(1)) });\n        self.answers",
+        old: "original: Some(original) });\n        self.owe(",
+        new: "original: Some(original.wrapping_add(1)) });\n        self.owe(",
     },
     Mutant {
         name: "too-few-results-saved",

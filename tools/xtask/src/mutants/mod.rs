@@ -204,3 +204,19 @@ impl Workplace {
         result
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mutant that no longer fits the code would be noticed by a run of hours only.
+    #[test]
+    fn every_mutants_text_stands_once_in_its_file() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for mutant in MUTANTS {
+            let source = fs::read_to_string(root.join(mutant.file)).unwrap();
+            assert_eq!(source.matches(mutant.old).count(), 1, "{} in {}", mutant.name, mutant.file);
+            assert_ne!(mutant.old, mutant.new, "{}", mutant.name);
+        }
+    }
+}
