@@ -284,21 +284,24 @@ fn the_last_receive_request_is_told_of_once_an_error() {
     assert_eq!(pair.event(Side::A), None);
 }
 
-#[test]
-fn ten_thousand_queue_pairs_fit_and_each_is_small() {
-    let mut endpoint = Endpoint::new([5; 32]);
-    let pd = endpoint.allocate_pd();
+/// What a queue pair for connections is made of, with queues of so many requests.
+fn reliable(endpoint: &mut Endpoint, requests: usize) -> QueuePairInit {
     let cq = Arc::new(CompletionQueue::new(16, || {}));
-    let capabilities = Capabilities { max_send_requests: 16, max_receive_requests: 16 };
-    let init = QueuePairInit {
+    QueuePairInit {
         service: Service::Rc,
-        pd,
-        capabilities,
+        pd: endpoint.allocate_pd(),
+        capabilities: Capabilities { max_send_requests: requests, max_receive_requests: requests },
         send_cq: cq.clone(),
         receive_cq: cq,
         srq: None,
         path_mtu: MTU,
-    };
+    }
+}
+
+#[test]
+fn ten_thousand_queue_pairs_fit_and_each_is_small() {
+    let mut endpoint = Endpoint::new([5; 32]);
+    let init = reliable(&mut endpoint, 16);
     let qpns: Vec<_> = (0..10_000).map(|_| endpoint.create_queue_pair(init.clone()).unwrap()).collect();
     let init = QpAttributes { p_key_index: Some(0), port: Some(1), access: Some(Access::empty()), ..to(State::Init) };
     qpns.iter().for_each(|qpn| endpoint.modify(Instant::ZERO, *qpn, &init).unwrap());
@@ -314,18 +317,7 @@ fn ten_thousand_queue_pairs_fit_and_each_is_small() {
 #[test]
 fn a_queue_pairs_number_is_not_given_again_soon() {
     let mut endpoint = Endpoint::new([6; 32]);
-    let pd = endpoint.allocate_pd();
-    let cq = Arc::new(CompletionQueue::new(16, || {}));
-    let capabilities = Capabilities { max_send_requests: 1, max_receive_requests: 1 };
-    let init = QueuePairInit {
-        service: Service::Rc,
-        pd,
-        capabilities,
-        send_cq: cq.clone(),
-        receive_cq: cq,
-        srq: None,
-        path_mtu: MTU,
-    };
+    let init = reliable(&mut endpoint, 1);
     let mut numbers = Vec::new();
     for _ in 0..10_000 {
         let qpn = endpoint.create_queue_pair(init.clone()).unwrap();

@@ -420,9 +420,8 @@ impl stage::World for World {
                 let text = format!("station {index}: {} of {} completed", station.completed, station.quota);
                 self.violations.push(now, text);
             }
-            if let Some(&offset) = station.arena.differences(0, station.arena.len(), 1).first() {
-                let place = self.layout.describe(offset);
-                self.violations.push(now, format!("station {index}: byte {offset} ({place}) was written"));
+            if let Some(what) = self.layout.damage(&mut station.arena) {
+                self.violations.push(now, format!("station {index}: {what}"));
             }
         }
     }

@@ -1,3 +1,5 @@
+use super::arena::Arena;
+
 /// How the memory of one side is divided: buffers to send from, to read into and to receive into, each a row of equal
 /// slots; then, with a key of its own, what the peer may write: an area, words for atomics, and a flag. Between and around
 /// them are bytes that nobody may touch.
@@ -50,6 +52,12 @@ impl Layout {
     pub fn len(&self) -> usize {
         let (start, len) = self.target();
         start + len + GUARD
+    }
+
+    /// The first byte of an arena that is not what it must be, for messages.
+    pub fn damage(&self, arena: &mut Arena) -> Option<String> {
+        let offset = *arena.differences(0, arena.len(), 1).first()?;
+        Some(format!("byte {offset} ({}) was written", self.describe(offset)))
     }
 
     /// What is at an offset, for messages.

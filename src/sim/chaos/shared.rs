@@ -540,9 +540,8 @@ impl stage::World for World {
             self.violations.push(now, format!("{left} requests are left, where {free} are free and {taken} taken"));
         }
         for client in &mut self.clients {
-            if let Some(&offset) = client.arena.differences(0, client.arena.len(), 1).first() {
-                let place = self.layout.describe(offset);
-                self.violations.push(now, format!("node {}: byte {offset} ({place}) was written", client.node.0));
+            if let Some(what) = self.layout.damage(&mut client.arena) {
+                self.violations.push(now, format!("node {}: {what}", client.node.0));
             }
         }
         // What is coming in for a client that failed may be there in part.
@@ -550,9 +549,8 @@ impl stage::World for World {
         for wr_id in in_use {
             self.arena.accept(self.layout.receive(self.slots[&wr_id]), self.max_len);
         }
-        if let Some(&offset) = self.arena.differences(0, self.arena.len(), 1).first() {
-            let place = self.layout.describe(offset);
-            self.violations.push(now, format!("the server: byte {offset} ({place}) was written"));
+        if let Some(what) = self.layout.damage(&mut self.arena) {
+            self.violations.push(now, format!("the server: {what}"));
         }
     }
 

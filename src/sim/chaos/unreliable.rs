@@ -291,10 +291,8 @@ impl World {
             // A message may be coming in there.
             side.arena.accept(layout.receive(slot), *max_len);
         }
-        if let Some(&offset) = side.arena.differences(0, side.arena.len(), 1).first() {
-            let place = layout.describe(offset);
-            let text = format!("connection {c} side {s} {what}: byte {offset} ({place}) was written");
-            self.violations.push(now, text);
+        if let Some(damage) = layout.damage(&mut side.arena) {
+            self.violations.push(now, format!("connection {c} side {s} {what}: {damage}"));
         }
     }
 }
