@@ -2,11 +2,13 @@
 //!
 //! `docs/ARCHITECTURE.md` has the map and the invariants.
 
+pub mod congestion;
 pub mod engine;
 pub mod frame;
 pub mod link;
 pub mod memory;
 pub mod pcap;
+pub mod recovery;
 pub mod replay;
 pub mod sim;
 pub mod time;

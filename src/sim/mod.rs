@@ -8,14 +8,17 @@
 pub mod chaos;
 mod frame_pool;
 mod link;
+pub mod loss_rtt;
 mod network;
 mod node;
 mod pattern;
 mod random;
 mod switch;
+mod transfer;
 
 pub use frame_pool::Condition;
 pub use link::{Blackhole, Bursts, Faults, LinkProfile, Lost};
 pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Tally};
 pub use node::Node;
 pub use random::Random;
+pub use transfer::Operation;

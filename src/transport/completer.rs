@@ -1,5 +1,5 @@
 use crate::frame::FrameBytes;
-use crate::wire::{NakCode, Operation, Packet, Position, Psn, Syndrome};
+use crate::wire::{NakCode, Operation, Packet, Position, Psn, Sack, Syndrome};
 
 use super::completion::Status;
 use super::queue_pair::{Fatal, Identity, Surroundings};
@@ -12,10 +12,15 @@ impl Requester {
     pub fn handle_response(
         &mut self,
         packet: &Packet<'_>,
+        sack: Option<&Sack>,
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
+        if identity.extension.is_on() {
+            self.start_selective(cx.now);
+            return self.handle_response_selectively(packet, sack, identity, cx);
+        }
         // Only what is in flight can be answered. rxe believes acknowledges for PSNs it has not sent; we don't.
         if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) {
             cx.counters.stray_response += 1;
@@ -144,7 +149,12 @@ impl Requester {
 
         // The answer implies that all requests before it were carried out.
         let (first_psn, received) = (wqe.first_psn, wqe.received);
-        let placed = self.place(index, packet, identity, cx);
+        let is_last = wqe.received + 1 == wqe.packets;
+        let ends = matches!(packet.bth().opcode().position(), Position::Last | Position::Only);
+        // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with
+        // MIDDLE, the IBTA says FIRST).
+        let fits = ends == is_last || wqe.request.operation.is_atomic();
+        let placed = if fits { self.place(index, received, packet, identity, cx) } else { Err(Status::BadResponse) };
         self.progress(first_psn.plus(received), cx.now);
         let status = match placed {
             Ok(()) => {
@@ -163,10 +173,11 @@ impl Requester {
         self.fail_oldest(status, identity, cx)
     }
 
-    /// Checks an answer against what was asked, and places it.
-    fn place(
+    /// Checks answer number `at` to a request against what was asked, and places it.
+    pub(super) fn place(
         &self,
         index: usize,
+        at: u32,
         packet: &Packet<'_>,
         identity: &Identity,
         cx: &Surroundings<'_>,
@@ -180,15 +191,11 @@ impl Requester {
             return scatter(cx.memory, identity.pd, sges, 0, FrameBytes::from(&bytes[..])).map_err(protection);
         }
         debug_assert!(matches!(wqe.request.operation, SendOperation::Read(_)));
-        // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with
-        // MIDDLE, the IBTA says FIRST).
-        let is_last = wqe.received + 1 == wqe.packets;
-        let ends = matches!(packet.bth().opcode().position(), Position::Last | Position::Only);
-        if packet.bth().opcode().operation() != Operation::ReadResponse || ends != is_last {
+        if packet.bth().opcode().operation() != Operation::ReadResponse {
             return Err(Status::BadResponse);
         }
         let mtu = identity.path_mtu.bytes() as u32;
-        let offset = wqe.received * mtu;
+        let offset = at * mtu;
         if packet.payload().len() != (wqe.len - offset).min(mtu) as usize {
             return Err(Status::BadResponse);
         }

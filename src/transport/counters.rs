@@ -60,6 +60,16 @@ counters! {
     /// Requests dropped because their answers could not be kept.
     answer_overflow,
     rcvd_cnp,
+    /// Requests sent again, and answers asked for again, one by one.
+    retransmitted,
+    /// Of these, the ones that had arrived before, as the peer said.
+    spurious_retransmission,
+    /// Requests that came before earlier ones, and were kept.
+    reordered,
+    /// Requests that came before earlier ones, and found no room.
+    reorder_overflow,
+    /// Packets that announce a trailer and have none that can be.
+    bad_trailer,
     /// Packets that were written but too long for the link's buffer.
     too_long,
 }

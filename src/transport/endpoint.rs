@@ -9,6 +9,7 @@ use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
 use super::counters::Counters;
+use super::extension::RecoverySettings;
 use super::queue_pair::{PostError, QueuePair, QueuePairInit, Surroundings};
 use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
 use super::timers::Timers;
@@ -37,6 +38,8 @@ pub struct Endpoint {
     qpn_slot: u16,
     /// The latest numbers that queue pairs had which are gone.
     retired: VecDeque<Qpn>,
+    /// What new queue pairs may do towards peers that understand the extension.
+    recovery: RecoverySettings,
     /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
     is_forked: bool,
 }
@@ -138,6 +141,7 @@ impl Endpoint {
             next_pd: 1,
             qpn_slot,
             retired: VecDeque::new(),
+            recovery: RecoverySettings::default(),
             is_forked: false,
         }
     }
@@ -153,6 +157,16 @@ impl Endpoint {
     pub fn impose(&mut self, identification: u16, source_port: u16) {
         self.identification = identification;
         self.imposed = Some((identification, source_port));
+    }
+
+    /// Sets how queue pairs that are created from now on deal with losses.
+    pub fn set_recovery(&mut self, recovery: RecoverySettings) {
+        self.recovery = recovery;
+    }
+
+    /// How new queue pairs deal with losses.
+    pub fn recovery(&self) -> RecoverySettings {
+        self.recovery
     }
 
     fn impose_port(&self, path: &mut Path) {
@@ -219,7 +233,7 @@ impl Endpoint {
         if let Some(srq) = init.srq {
             self.shared.attach(srq)?;
         }
-        let slot = Slot { queue_pair: QueuePair::new(qpn, init), counters: Counters::default() };
+        let slot = Slot { queue_pair: QueuePair::new(qpn, init, self.recovery), counters: Counters::default() };
         self.queue_pairs.insert(qpn.value(), Box::new(slot));
         Ok(qpn)
     }

@@ -4,7 +4,8 @@
 //! and events. The engine drives it over a link, the simulator in virtual time, replay from a capture.
 //!
 //! A queue pair has three roles, a file each, as rxe has them: the requester turns send requests into
-//! packets, the completer takes the answers, the responder serves the peer's requests. UC and UD share the requester; what
+//! packets, the completer takes the answers, the responder serves the peer's requests. Towards a peer that understands
+//! docs/EXTENSIONS.md the requester repeats selectively, and the responder keeps what comes early (`reorder`). UC and UD share the requester; what
 //! UC and RC share of receiving messages is `inbound`.
 
 mod attributes;
@@ -13,11 +14,14 @@ mod completion;
 mod counters;
 mod datagram;
 mod endpoint;
+mod extension;
 mod inbound;
 mod queue_pair;
 mod receive_queue;
+mod reorder;
 mod requester;
 mod responder;
+mod selective;
 mod timers;
 mod unreliable;
 mod work;
@@ -26,6 +30,7 @@ pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, 
 pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
+pub use extension::{Recovery, RecoverySettings};
 pub use queue_pair::{PostError, QueuePair, QueuePairInit};
 pub use receive_queue::{Srq, SrqError};
 pub use work::{

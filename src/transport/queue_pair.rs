@@ -3,13 +3,14 @@ use std::sync::Arc;
 
 use crate::memory::{MemoryTable, Pd};
 use crate::time::Instant;
-use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, WriteError};
+use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, Trailer, WriteError};
 
 use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
 use super::counters::Counters;
 use super::datagram::DatagramResponder;
 use super::endpoint::{Event, Transmit};
+use super::extension::{Extension as Peer, RecoverySettings};
 use super::inbound::Inbound;
 use super::receive_queue::{ReceiveQueue, SharedReceiveQueues, Srq};
 use super::requester::Requester;
@@ -33,6 +34,8 @@ pub struct QueuePair {
     responder: AnyResponder,
     /// A request went before the acknowledge that is owed.
     acknowledge_is_next: bool,
+    /// It keeps to a rate, and sends nothing but acknowledges until then.
+    paced_until: Option<Instant>,
     /// Whether it stands in the endpoint's queue of those that may have something to send.
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
@@ -56,6 +59,8 @@ pub(super) struct Identity {
     pub remote: Qpn,
     pub path_mtu: PathMtu,
     pub path: Option<Path>,
+    /// What is known of the peer, beside the IBTA.
+    pub extension: Peer,
     pub send_cq: Arc<CompletionQueue>,
     pub receive_cq: Arc<CompletionQueue>,
 }
@@ -175,14 +180,24 @@ impl AnyResponder {
 }
 
 impl QueuePair {
-    pub(super) fn new(qpn: Qpn, init: QueuePairInit) -> QueuePair {
+    pub(super) fn new(qpn: Qpn, init: QueuePairInit, recovery: RecoverySettings) -> QueuePair {
         let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu } = init;
         let mut responder = AnyResponder::new(service);
         if let Some(srq) = srq {
             responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
         QueuePair {
-            identity: Identity { qpn, service, pd, remote: Qpn::default(), path_mtu, path: None, send_cq, receive_cq },
+            identity: Identity {
+                qpn,
+                service,
+                pd,
+                remote: Qpn::default(),
+                path_mtu,
+                path: None,
+                extension: Peer::new(recovery),
+                send_cq,
+                receive_cq,
+            },
             capabilities,
             link_mtu: path_mtu,
             state: State::Reset,
@@ -191,6 +206,7 @@ impl QueuePair {
             requester: Requester::new(service),
             responder,
             acknowledge_is_next: false,
+            paced_until: None,
             is_ready: false,
             armed: None,
         }
@@ -308,6 +324,21 @@ impl QueuePair {
         }
         self.attributes = QpAttributes::default();
         self.identity.path = None;
+        self.identity.extension = Peer::new(self.identity.extension.settings);
+    }
+
+    /// Bytes of memory that it takes for packets that are in flight, or came early.
+    pub fn recovery_memory_bytes(&self) -> usize {
+        let early = match &self.responder {
+            AnyResponder::Reliable(responder) => responder.memory_bytes(),
+            _ => 0,
+        };
+        self.requester.memory_bytes() + early
+    }
+
+    /// Whether the peer has shown that it understands docs/EXTENSIONS.md.
+    pub fn is_extended(&self) -> bool {
+        self.identity.service == Service::Rc && self.identity.extension.is_on()
     }
 
     /// Completes everything that is posted as flushed (IBTA 10.3.1.6). What is owed to requests served before stays
@@ -316,6 +347,9 @@ impl QueuePair {
         self.state = State::Error;
         self.requester.flush(&self.identity, cx);
         self.responder.inbound().flush(&self.identity, cx);
+        if let AnyResponder::Reliable(responder) = &mut self.responder {
+            responder.drop_early();
+        }
         if let Some(srq) = self.srq() {
             push_event(cx, Event::LastWqeReached(self.identity.qpn, srq));
         }
@@ -380,12 +414,31 @@ impl QueuePair {
     /// Takes a packet whose ICRC, keys and addresses are right.
     pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, cx: &mut Surroundings<'_>) {
         let opcode = packet.bth().opcode();
+        let mut split = None;
+        if self.identity.service == Service::Rc {
+            self.identity.extension.observe(packet.bth());
+            if packet.bth().extended() && self.identity.extension.is_on() {
+                split = packet.split_trailer();
+                if split.is_none() {
+                    cx.counters.bad_trailer += 1;
+                    return;
+                }
+            }
+        }
+        let (packet, trailer) = match &split {
+            Some((packet, trailer)) => (packet, Some(trailer)),
+            None => (packet, None),
+        };
         if opcode.is_response() {
             if !self.state.sends() {
                 cx.counters.wrong_state += 1;
                 return;
             }
-            if self.requester.handle_response(packet, &self.identity, cx).is_err() {
+            let sack = match trailer {
+                Some(Trailer::Selective(sack)) => Some(sack),
+                _ => None,
+            };
+            if self.requester.handle_response(packet, sack, &self.identity, cx).is_err() {
                 self.fail(cx);
             }
             self.check_drained(cx);
@@ -397,7 +450,14 @@ impl QueuePair {
         }
         let identity = &self.identity;
         let handled = match &mut self.responder {
-            AnyResponder::Reliable(responder) => responder.handle_request(packet, identity, cx),
+            AnyResponder::Reliable(responder) => {
+                let trailer = match trailer {
+                    Some(Trailer::Request(trailer)) => Some(trailer),
+                    _ => None,
+                };
+                let is_marked = ip.traffic_class() & 3 == 3;
+                responder.handle_request(packet, trailer, is_marked, identity, cx)
+            }
             AnyResponder::Unreliable(responder) => responder.handle_request(packet, identity, cx),
             AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, identity, cx),
         };
@@ -407,6 +467,7 @@ impl QueuePair {
     }
 
     pub(super) fn handle_timeout(&mut self, cx: &mut Surroundings<'_>) {
+        self.paced_until = self.paced_until.filter(|until| *until > cx.now);
         if self.state.sends() && self.requester.handle_timeout(&self.identity, cx).is_err() {
             self.fail(cx);
         }
@@ -414,11 +475,16 @@ impl QueuePair {
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.requester.deadline().filter(|_| self.state.sends())
+        let requester = self.requester.deadline().filter(|_| self.state.sends());
+        [requester, self.paced_until].into_iter().flatten().min()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
     pub(super) fn may_transmit(&self) -> bool {
+        if self.paced_until.is_some() {
+            // All but acknowledges waits.
+            return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_selective());
+        }
         let answers = matches!(&self.responder, AnyResponder::Reliable(responder) if responder.has_answers());
         answers || (self.state.sends() && self.requester.may_transmit())
     }
@@ -435,6 +501,26 @@ impl QueuePair {
     /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, but one request goes
     /// before a plain acknowledge: it is what the peer waits for when messages go to and fro.
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+        if !self.identity.extension.is_on() {
+            return self.poll_unpaced(out, cx);
+        }
+        self.paced_until = self.identity.extension.pacer.as_ref().and_then(|pacer| pacer.wait(cx.now));
+        if self.paced_until.is_some() {
+            return match &mut self.responder {
+                AnyResponder::Reliable(responder) if responder.owes_selective() => {
+                    responder.poll_selective(out, &self.identity, cx)
+                }
+                _ => None,
+            };
+        }
+        let transmit = self.poll_unpaced(out, cx)?;
+        if let Some(pacer) = &mut self.identity.extension.pacer {
+            pacer.sent(cx.now, transmit.len);
+        }
+        Some(transmit)
+    }
+
+    fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
         if !self.acknowledge_is_next && self.owes_acknowledge() {
             self.acknowledge_is_next = true;
             if let Some(transmit) = self.poll_request(out, cx) {
@@ -482,8 +568,21 @@ impl Identity {
         cx: &mut Surroundings<'_>,
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Transmit>, E> {
+        self.write_extended(out, Headers { bth, extension }, payload_bytes, cx, fill, &[])
+    }
+
+    /// As [`write`](Self::write), with a trailer, which the BTH must announce.
+    pub fn write_extended<E>(
+        &self,
+        out: &mut [u8],
+        headers: Headers,
+        payload_bytes: usize,
+        cx: &mut Surroundings<'_>,
+        fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
+        trailer: &[u8],
+    ) -> Result<Option<Transmit>, E> {
         match &self.path {
-            Some(path) => write(path, out, Headers { bth, extension }, payload_bytes, cx, fill),
+            Some(path) => write(path, out, headers, payload_bytes, cx, fill, trailer),
             None => Ok(None),
         }
     }
@@ -518,9 +617,11 @@ pub(super) fn write<E>(
     payload_bytes: usize,
     cx: &mut Surroundings<'_>,
     fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
+    trailer: &[u8],
 ) -> Result<Option<Transmit>, E> {
     let memory = &*cx.memory;
-    match headers.write(out, &path.flow, *cx.identification, payload_bytes, |out| fill(memory, out)) {
+    let fill = |out: &mut [u8]| fill(memory, out);
+    match headers.write_extended(out, &path.flow, *cx.identification, payload_bytes, fill, trailer) {
         Ok(len) => {
             *cx.identification = cx.identification.wrapping_add(1);
             cx.counters.sent_pkts += 1;

@@ -1,13 +1,16 @@
 use std::collections::VecDeque;
 
-use crate::memory::AccessError;
+use crate::memory::{AccessError, MemoryTable};
 use crate::time::{Duration, Instant};
-use crate::wire::{AtomicEth, Bth, Deth, Extension, Headers, Ieth, ImmDt, Opcode, PathMtu, Position, Psn, QKey, Reth};
+use crate::wire::{
+    AtomicEth, Bth, Deth, Extension, Headers, Ieth, ImmDt, Opcode, PathMtu, Position, Psn, QKey, RequestTrailer, Reth,
+};
 
 use super::attributes::{QpAttributes, Service};
 use super::completion::{CompletionKind, Status};
 use super::endpoint::Transmit;
 use super::queue_pair::{Fatal, Identity, MAX_MESSAGE_BYTES, PostError, Surroundings, write};
+use super::selective::Selective;
 use super::work::{Data, SendOperation, SendRequest};
 
 /// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
@@ -21,6 +24,12 @@ const SPAN_PACKETS: u32 = (1 << 23) - 1;
 /// Every packet with such a PSN asks for an acknowledge, so that the window never closes without one on its way.
 const ACK_REQUEST_EVERY: u32 = 64;
 
+/// Receive numbers have 24 bits.
+const RECEIVE_NUMBER_MASK: u32 = 0x00ff_ffff;
+
+/// The same towards a peer that repeats selectively, which tells with each what it knows.
+const SELECTIVE_ACK_REQUEST_EVERY: u32 = 16;
+
 /// The requester: posted send requests become packets, in PSN order; lost ones are sent again from the first missing
 /// one on (go-back-N, as rxe and RNICs speak it).
 ///
@@ -30,6 +39,9 @@ const ACK_REQUEST_EVERY: u32 = 64;
 ///                                              ^sent (after the highest ever sent)
 /// ```
 ///
+/// Towards a peer that has shown that it understands (`selective`), the cursor only goes forward: what was lost is sent
+/// again by itself.
+///
 /// Unreliable services use the same queue and cursor; what they have sent counts as acknowledged at once.
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -37,6 +49,8 @@ pub(super) struct Requester {
     pub(super) queue: VecDeque<Wqe>,
     /// The PSN after the last posted request.
     posted: Psn,
+    /// Messages posted that take a receive request of the peer.
+    receives_taken: u32,
     /// The oldest PSN not acknowledged.
     pub(super) unacknowledged: Psn,
     /// The PSN after the highest one ever sent.
@@ -47,16 +61,20 @@ pub(super) struct Requester {
     max_rd_atomic: u32,
     /// For datagrams that name a privileged key.
     q_key: QKey,
-    timeout: Option<Duration>,
-    retry_count: u8,
+    pub(super) timeout: Option<Duration>,
+    pub(super) retry_count: u8,
     rnr_retry: u8,
     retries_left: u8,
     rnr_retries_left: u8,
-    retransmit_at: Option<Instant>,
+    pub(super) retransmit_at: Option<Instant>,
     /// After an RNR NAK: when to try again.
     rnr_until: Option<Instant>,
     /// A lost answer was noticed from a later one, and asked for again; not twice without progress.
     pub(super) gap_reported: bool,
+    /// How often it went back because of a timeout.
+    timeouts: u32,
+    /// How it repeats selectively, towards a peer that understands.
+    pub(super) selective: Option<Box<Selective>>,
 }
 
 /// A send request on its way.
@@ -72,7 +90,24 @@ pub(super) struct Wqe {
     /// For local operations: carried out.
     done: bool,
     /// Why it fails as soon as all before it are complete.
-    failed: Option<Status>,
+    pub failed: Option<Status>,
+    /// How many messages before it take a receive request of the peer.
+    pub receive_number: u32,
+}
+
+/// A request packet to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestPacket {
+    /// Its place in its message.
+    pub index: u32,
+    pub psn: Psn,
+    /// Answers that a READ asks for; all the rest when there are fewer.
+    pub answers: u32,
+    /// It was sent before.
+    pub is_again: bool,
+    /// It offers the extension.
+    pub offers: bool,
+    pub trailer: Option<RequestTrailer>,
 }
 
 /// Where the requester stands: the next packet to send is number `packet` of the request at `index`.
@@ -97,6 +132,21 @@ impl Wqe {
         }
     }
 
+    /// Whether it takes no PSN from `psn` on.
+    pub fn end_is_at_most(&self, psn: Psn) -> bool {
+        !psn.is_before(self.first_psn.plus(self.packets))
+    }
+
+    /// The RETH of a WRITE.
+    pub fn reth(&self) -> Option<Reth> {
+        match self.request.operation {
+            SendOperation::Write(remote) | SendOperation::WriteWithImmediate(remote, _) => {
+                Some(Reth::new(remote.address, remote.key, self.len))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it waits for an answer with data.
     pub fn awaits_answer(&self) -> bool {
         self.request.operation.is_read_or_atomic() && self.received < self.packets
@@ -109,6 +159,7 @@ impl Requester {
             service,
             queue: VecDeque::new(),
             posted: Psn::default(),
+            receives_taken: 0,
             unacknowledged: Psn::default(),
             sent: Psn::default(),
             cursor: Cursor::default(),
@@ -123,6 +174,8 @@ impl Requester {
             retransmit_at: None,
             rnr_until: None,
             gap_reported: false,
+            timeouts: 0,
+            selective: None,
         }
     }
 
@@ -187,6 +240,7 @@ impl Requester {
             operation if operation.is_atomic() => 1,
             _ => path_mtu.packets(len as usize),
         };
+        let takes_receive = operation.takes_receive();
         let first_psn = self.posted;
         self.posted = first_psn.plus(packets);
         self.queue.push_back(Wqe {
@@ -197,7 +251,9 @@ impl Requester {
             received: 0,
             done: false,
             failed: None,
+            receive_number: self.receives_taken,
         });
+        self.receives_taken = (self.receives_taken + u32::from(takes_receive)) & RECEIVE_NUMBER_MASK;
         Ok(())
     }
 
@@ -220,10 +276,19 @@ impl Requester {
         // Nothing is in flight or half sent: what is posted next starts here, should the queue pair leave SQE.
         (self.unacknowledged, self.sent) = (self.posted, self.posted);
         (self.retransmit_at, self.rnr_until) = (None, None);
+        self.selective = None;
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.rnr_until.or(self.retransmit_at)
+        match &self.selective {
+            Some(selective) => self.rnr_until.or(selective.deadline()),
+            None => self.rnr_until.or(self.retransmit_at),
+        }
+    }
+
+    /// Bytes of memory that it takes for packets in flight.
+    pub fn memory_bytes(&self) -> usize {
+        self.selective.as_ref().map_or(0, |selective| selective.memory_bytes())
     }
 
     fn has_unacknowledged(&self) -> bool {
@@ -236,7 +301,8 @@ impl Requester {
     }
 
     pub fn may_transmit(&self) -> bool {
-        self.rnr_until.is_none() && self.cursor.index < self.queue.len()
+        let again = self.selective.as_ref().is_some_and(|selective| selective.may_transmit());
+        self.rnr_until.is_none() && (again || self.cursor.index < self.queue.len())
     }
 
     /// Writes the next packet, if there is one and it may go. When `draining`, no new message is begun.
@@ -250,6 +316,13 @@ impl Requester {
         if self.rnr_until.is_some() {
             return Ok(None);
         }
+        if identity.extension.is_on() && self.service == Service::Rc {
+            self.start_selective(cx.now);
+            if let Some(transmit) = self.poll_again(out, identity, cx)? {
+                return Ok(Some(transmit));
+            }
+        }
+        let window = if self.selective.is_some() { identity.extension.settings.window as i32 } else { WINDOW_PACKETS };
         while let Some(wqe) = self.queue.get(self.cursor.index) {
             let begun = self.cursor.packet > 0 || self.sent != wqe.first_psn.plus(self.cursor.packet);
             if wqe.failed.is_some() || (draining && !begun) {
@@ -269,14 +342,25 @@ impl Requester {
             }
             let psn = wqe.first_psn.plus(self.cursor.packet);
             let is_read_or_atomic = wqe.request.operation.is_read_or_atomic();
-            let window_closed = psn.since(self.unacknowledged) >= WINDOW_PACKETS;
+            let window_closed = psn.since(self.unacknowledged) >= window;
             let reads_exhausted = is_read_or_atomic && self.reads_in_flight >= self.max_rd_atomic;
             let fenced = wqe.request.fence && self.cursor.packet == 0 && self.reads_in_flight > 0;
             if window_closed || reads_exhausted || fenced || self.would_span_too_much() {
                 break;
             }
             let written = match self.service {
-                Service::Rc | Service::Uc => write_request(wqe, self.cursor.packet, psn, out, identity, cx),
+                Service::Rc | Service::Uc => {
+                    let index = self.cursor.packet;
+                    let packet = RequestPacket {
+                        index,
+                        psn,
+                        answers: u32::MAX,
+                        is_again: false,
+                        offers: self.service == Service::Rc && identity.extension.offer(self.timeouts),
+                        trailer: self.trailer(wqe, index, 0),
+                    };
+                    write_request(wqe, packet, out, identity, cx)
+                }
                 Service::Ud | Service::Gsi => write_datagram(wqe, psn, self.q_key, out, identity, cx),
             };
             return match written {
@@ -347,14 +431,16 @@ impl Requester {
             _ => self.cursor.packet + 1,
         };
         let next_psn = wqe.first_psn.plus(self.cursor.packet);
+        let answers = wqe.request.operation.is_read_or_atomic();
         if self.cursor.packet == wqe.packets {
             self.reads_in_flight += u32::from(wqe.request.operation.is_read_or_atomic());
             self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
         }
         if self.sent.is_before(next_psn) {
+            self.sent_selectively(self.sent, next_psn.since(self.sent) as u32, answers, now);
             self.sent = next_psn;
         }
-        if self.retransmit_at.is_none() {
+        if self.retransmit_at.is_none() && self.selective.is_none() {
             self.retransmit_at = self.timeout.map(|timeout| now + timeout);
         }
     }
@@ -375,6 +461,10 @@ impl Requester {
             if wqe.request.signaled {
                 let byte_len = if wqe.request.operation.is_read_or_atomic() { wqe.len } else { 0 };
                 identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
+            }
+            if self.selective.is_some() && wqe.request.operation.is_read_or_atomic() {
+                // Only now: the peer must still know those that come after an incomplete one.
+                self.reads_in_flight -= 1;
             }
             self.queue.pop_front();
             self.cursor = match self.cursor.index.checked_sub(1) {
@@ -409,6 +499,10 @@ impl Requester {
         self.gap_reported = false;
         // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
         self.rnr_until = None;
+        if let Some(selective) = &mut self.selective {
+            selective.receiver_may_be_ready();
+            return;
+        }
         self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);
     }
 
@@ -462,7 +556,9 @@ impl Requester {
             };
             self.rnr_retries_left = left;
         }
-        self.go_back();
+        if self.selective.is_none() {
+            self.go_back();
+        }
         self.rnr_until = Some(cx.now + delay);
         self.retransmit_at = None;
         Ok(())
@@ -472,13 +568,21 @@ impl Requester {
         if let Some(at) = self.rnr_until {
             if at <= cx.now {
                 self.rnr_until = None;
+                if let Some(selective) = &mut self.selective {
+                    selective.receiver_may_be_ready();
+                    return Ok(());
+                }
                 self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| cx.now + timeout);
             }
             return Ok(());
         }
+        if self.selective.is_some() {
+            return self.handle_timeout_selectively(identity, cx);
+        }
         match self.retransmit_at {
             Some(at) if at <= cx.now => {
                 self.gap_reported = false;
+                self.timeouts += 1;
                 self.retry(identity, cx)
             }
             _ => Ok(()),
@@ -490,24 +594,25 @@ impl Requester {
     }
 }
 
-/// Writes packet number `packet` of `wqe`.
-fn write_request(
+/// Writes a packet of `wqe`.
+pub(super) fn write_request(
     wqe: &Wqe,
-    packet: u32,
-    psn: Psn,
+    packet: RequestPacket,
     out: &mut [u8],
     identity: &Identity,
     cx: &mut Surroundings<'_>,
 ) -> Result<Option<Transmit>, AccessError> {
+    let RequestPacket { index, psn, answers, is_again, offers, trailer } = packet;
     let mtu = identity.path_mtu.bytes() as u32;
-    let position = Position::of(packet, wqe.packets);
+    let position = Position::of(index, wqe.packets);
     let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
-    let offset = packet * mtu;
+    let offset = index * mtu;
     let rest = wqe.len - offset;
     let (extension, payload_bytes) = match wqe.request.operation {
         SendOperation::Read(remote) => {
             // The rest of the answers, when some are there already.
-            let reth = Reth::new(remote.address.wrapping_add(offset.into()), remote.key, rest);
+            let len = rest.min(answers.saturating_mul(mtu));
+            let reth = Reth::new(remote.address.wrapping_add(offset.into()), remote.key, len);
             (Extension::Reth(reth), 0)
         }
         SendOperation::CompareSwap { remote, compare, swap } => {
@@ -541,16 +646,17 @@ fn write_request(
             | SendOperation::WriteWithImmediate(..)
     );
     let opcode = if identity.service == Service::Uc { opcode.on_uc() } else { opcode };
+    let every = if trailer.is_some() { SELECTIVE_ACK_REQUEST_EVERY } else { ACK_REQUEST_EVERY };
     let bth = Bth::new(opcode, identity.remote, psn)
         .with_ack_request(
-            position.ends()
-                || opcode == Opcode::RC_READ_REQUEST
-                || psn.value() % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1,
+            position.ends() || is_again || opcode == Opcode::RC_READ_REQUEST || psn.value() % every == every - 1,
         )
-        .with_solicited(wqe.request.solicited && position.ends() && carries_event);
-    identity.write(out, bth, extension, payload_bytes as usize, cx, |memory, out| {
-        wqe.request.data.gather(memory, identity.pd, offset, out)
-    })
+        .with_solicited(wqe.request.solicited && position.ends() && carries_event)
+        .with_offer(offers)
+        .with_extended(trailer.is_some());
+    let trailer = trailer.map(|trailer| trailer.to_bytes()).unwrap_or_default();
+    let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, identity.pd, offset, out);
+    identity.write_extended(out, Headers { bth, extension }, payload_bytes as usize, cx, gather, &trailer)
 }
 
 /// Writes a datagram.
@@ -573,9 +679,8 @@ fn write_datagram(
         _ => (Opcode::UD_SEND_ONLY, Extension::Deth(deth)),
     };
     let bth = Bth::new(opcode, destination.qpn, psn).with_solicited(wqe.request.solicited);
-    write(&destination.path, out, Headers { bth, extension }, wqe.len as usize, cx, |memory, out| {
-        wqe.request.data.gather(memory, identity.pd, 0, out)
-    })
+    let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, identity.pd, 0, out);
+    write(&destination.path, out, Headers { bth, extension }, wqe.len as usize, cx, gather, &[])
 }
 
 #[cfg(test)]

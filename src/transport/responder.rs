@@ -1,14 +1,21 @@
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
-use crate::memory::Access;
+use crate::frame::FrameBytes;
+use crate::memory::{Access, MemoryTable};
 use crate::wire::{
-    Aeth, AtomicAckEth, Bth, Extension, Key, Msn, NakCode, Opcode, Operation, Packet, Position, Psn, RnrTimer, Syndrome,
+    Aeth, AtomicAckEth, Bth, Extension, Headers, Key, Msn, NakCode, Opcode, Operation, Packet, Position, Psn,
+    RequestTrailer, RnrTimer, Syndrome,
 };
 
 use super::attributes::QpAttributes;
 use super::endpoint::{Event, Transmit};
 use super::inbound::{Inbound, Refusal, check_length, check_message_length};
 use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
+use super::reorder::{Early, Reorder};
+
+/// READs that a peer may ask for again at once: holes of a window that lost 5 %.
+const AGAIN_MAX: usize = 1 << 14;
 
 /// The responder: checks the peer's requests in the order of IBTA 9.7.4, carries them out, and answers.
 #[derive(Debug, Default)]
@@ -24,6 +31,10 @@ pub(super) struct Responder {
     answers: VecDeque<Answer>,
     /// READs and atomics that the peer may ask for again, newest last: as many as it may have outstanding.
     saved: VecDeque<Saved>,
+    /// Towards a peer that repeats selectively: what came early.
+    reorder: Option<Box<Reorder>>,
+    /// READ responses that such a peer asks for again: they go first.
+    again: VecDeque<ReadAnswer>,
 }
 
 #[derive(Debug)]
@@ -74,23 +85,53 @@ impl Responder {
     }
 
     pub fn has_answers(&self) -> bool {
-        !self.answers.is_empty()
+        !self.answers.is_empty() || !self.again.is_empty() || self.owes_selective()
+    }
+
+    /// Whether a selective acknowledge is owed.
+    pub fn owes_selective(&self) -> bool {
+        self.reorder.as_ref().is_some_and(|reorder| reorder.is_owed)
+    }
+
+    /// Bytes of memory that requests which came early take.
+    pub fn memory_bytes(&self) -> usize {
+        self.reorder.as_ref().map_or(0, |reorder| reorder.memory_bytes())
+    }
+
+    /// Forgets what came early.
+    pub fn drop_early(&mut self) {
+        self.reorder = None;
+        self.again.clear();
     }
 
     /// Whether one acknowledge that is no NAK is all that is owed.
     pub fn owes_only_an_acknowledge(&self) -> bool {
         let plain = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
-        self.answers.len() == 1 && self.answers.front().is_some_and(plain)
+        if !self.again.is_empty() {
+            return false;
+        }
+        match self.answers.len() {
+            0 => self.owes_selective(),
+            1 => !self.owes_selective() && self.answers.front().is_some_and(plain),
+            _ => false,
+        }
     }
 
-    /// Takes a request packet.
+    /// Takes a request packet. `is_marked`: the network was congested on its way.
     pub fn handle_request(
         &mut self,
         packet: &Packet<'_>,
+        trailer: Option<&RequestTrailer>,
+        is_marked: bool,
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
+        if identity.extension.is_on() {
+            let reorder = self.reorder.get_or_insert_default();
+            let attempt = trailer.map_or(0, |trailer| trailer.attempt);
+            reorder.note(psn, attempt, is_marked, packet.bth().ack_request(), cx.now);
+        }
         // Step 1: is it the next one?
         let ahead = psn.since(self.expected);
         if ahead < 0 {
@@ -99,6 +140,14 @@ impl Responder {
             return Ok(());
         }
         if ahead > 0 {
+            if let Some(reorder) = &mut self.reorder {
+                match reorder.keep(ahead as u32, packet, identity.extension.settings.reorder_bytes) {
+                    Early::Kept => cx.counters.reordered += 1,
+                    Early::Duplicate => cx.counters.duplicate_request += 1,
+                    Early::Overflow => cx.counters.reorder_overflow += 1,
+                }
+                return Ok(());
+            }
             cx.counters.out_of_seq_request += 1;
             if !self.nak_outstanding && self.may_answer(cx) {
                 self.nak_outstanding = true;
@@ -106,11 +155,39 @@ impl Responder {
             }
             return Ok(());
         }
+        if !self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected()) {
+            self.carry_out(packet, identity, cx)?;
+        }
+        // What waited for it.
+        while let Some(waiting) = self.reorder.as_mut().and_then(|reorder| reorder.take_expected()) {
+            let Ok(packet) = Packet::parse(FrameBytes::from(&waiting.bytes[..])) else { break };
+            let expected = self.expected;
+            self.carry_out(&packet, identity, cx)?;
+            if self.expected == expected {
+                // There is no receive request for it now.
+                if let Some(reorder) = &mut self.reorder {
+                    reorder.put_back(waiting);
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out the expected request, or refuses it.
+    fn carry_out(
+        &mut self,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let psn = packet.bth().psn();
         self.nak_outstanding = false;
 
         match self.serve(packet, identity, cx) {
             Ok(packets) => {
                 self.expected = psn.plus(packets);
+                self.reorder.iter_mut().for_each(|reorder| reorder.advance(packets));
                 Ok(())
             }
             Err(Refusal::NotReady) => {
@@ -260,8 +337,16 @@ impl Responder {
         }
     }
 
-    /// Queues READ responses again. If they are just being sent, they start over.
+    /// Queues READ responses again. If they are just being sent, they start over; but a peer that repeats selectively gets
+    /// just these, and at once.
     fn answer_again(&mut self, answer: ReadAnswer, cx: &mut Surroundings<'_>) {
+        if self.reorder.is_some() {
+            match self.again.len() < AGAIN_MAX {
+                true => self.again.push_back(answer),
+                false => cx.counters.answer_overflow += 1,
+            }
+            return;
+        }
         for queued in &mut self.answers {
             if let Answer::Read(read) = queued
                 && read.request == answer.request
@@ -285,7 +370,11 @@ impl Responder {
 
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
-        if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) = self.answers.back_mut() {
+        if let Some(reorder) = &mut self.reorder {
+            reorder.is_owed = true;
+        } else if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) =
+            self.answers.back_mut()
+        {
             *msn = self.msn;
             if owed.is_before(psn) {
                 *owed = psn;
@@ -309,6 +398,24 @@ impl Responder {
         self.owe(Answer::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
+    /// Writes the selective acknowledge that is owed.
+    pub fn poll_selective(
+        &mut self,
+        out: &mut [u8],
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Option<Transmit> {
+        let sack = self.reorder.as_mut()?.sack(self.expected, cx.now);
+        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))
+            .with_offer(true)
+            .with_extended(true);
+        let extension = Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn));
+        let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
+        let Ok(written) =
+            identity.write_extended(out, Headers { bth, extension }, 0, cx, nothing, &sack.to_bytes());
+        written
+    }
+
     /// Writes the next answer, if one is owed.
     pub fn poll_transmit(
         &mut self,
@@ -316,6 +423,12 @@ impl Responder {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
+        if self.owes_selective() {
+            return Ok(self.poll_selective(out, identity, cx));
+        }
+        if !self.again.is_empty() {
+            return self.write_read(out, identity, cx);
+        }
         let (opcode, psn, extension) = match self.answers.front_mut() {
             None => return Ok(None),
             Some(Answer::Read(_)) => return self.write_read(out, identity, cx),
@@ -329,7 +442,7 @@ impl Responder {
             }
         };
         self.answers.pop_front();
-        let bth = Bth::new(opcode, identity.remote, psn);
+        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.reorder.is_some());
         identity.write(out, bth, extension, 0, cx, |_, _| Ok(()))
     }
 
@@ -340,7 +453,11 @@ impl Responder {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        let Some(Answer::Read(read)) = self.answers.front_mut() else { return Ok(None) };
+        let is_again = !self.again.is_empty();
+        let read = match (self.again.front_mut(), self.answers.front_mut()) {
+            (Some(read), _) | (None, Some(Answer::Read(read))) => read,
+            _ => return Ok(None),
+        };
         let len = read.rest.min(identity.path_mtu.bytes() as u32);
         let position = Position::of(read.index, read.count);
         let opcode = match position {
@@ -354,7 +471,7 @@ impl Responder {
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
         };
         let ReadAnswer { msn, key, psn, address, .. } = *read;
-        let bth = Bth::new(opcode, identity.remote, psn);
+        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.reorder.is_some());
         let written = identity.write(out, bth, extension, len as usize, cx, |memory, out| {
             let wanted = Access::REMOTE_READ;
             memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).and_then(|span| span.read(out))
@@ -365,15 +482,22 @@ impl Responder {
                 read.address = address.wrapping_add(len.into());
                 read.rest -= len;
                 read.index += 1;
-                if read.rest == 0 {
+                if read.rest == 0 && is_again {
+                    self.again.pop_front();
+                } else if read.rest == 0 {
                     self.answers.pop_front();
                 }
                 Ok(written)
             }
             Err(_) => {
                 // The region went away while it was being read.
-                let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
-                self.answers[0] = Answer::Acknowledge { psn, syndrome, msn };
+                let nak = Answer::Acknowledge { psn, syndrome: Syndrome::Nak(NakCode::RemoteAccessError), msn };
+                if is_again {
+                    self.again.clear();
+                    self.answers.push_front(nak);
+                } else {
+                    self.answers[0] = nak;
+                }
                 push_event(cx, Event::AccessError(identity.qpn));
                 Err(Fatal)
             }

@@ -83,6 +83,15 @@ impl SendOperation {
         matches!(self, SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. })
     }
 
+    /// Whether it takes a receive request of the peer.
+    pub(super) fn takes_receive(&self) -> bool {
+        use SendOperation as Op;
+        matches!(
+            self,
+            Op::Send | Op::SendWithImmediate(_) | Op::SendWithInvalidate(_) | Op::WriteWithImmediate(..)
+        )
+    }
+
     /// Whether nothing goes over the wire.
     pub fn is_local(&self) -> bool {
         matches!(self, SendOperation::BindWindow(_) | SendOperation::LocalInvalidate(_))

@@ -11,7 +11,7 @@ use super::{Opcode, PKey, Psn, Qpn};
 ///      2  P_Key:16
 ///      4  FECN:1  BECN:1  reserved:6
 ///      5  destination QPN:24
-///      8  AckReq:1  reserved:7
+///      8  AckReq:1  reserved:7 (of which docs/EXTENSIONS.md uses the upper two)
 ///      9  PSN:24
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -35,6 +35,8 @@ const TVER: u8 = 0x0f;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
+const OFFER: u8 = 0x40;
+const EXTENDED: u8 = 0x20;
 
 impl Bth {
     /// Bytes on the wire.
@@ -144,6 +146,28 @@ impl Bth {
         self
     }
 
+    /// Whether the sender offers the extension (docs/EXTENSIONS.md).
+    pub fn offers(&self) -> bool {
+        self.ack_request & OFFER != 0
+    }
+
+    /// The same header with the offer as given.
+    pub fn with_offer(mut self, on: bool) -> Bth {
+        set(&mut self.ack_request, OFFER, on);
+        self
+    }
+
+    /// Whether the packet has a trailer (docs/EXTENSIONS.md).
+    pub fn extended(&self) -> bool {
+        self.ack_request & EXTENDED != 0
+    }
+
+    /// The same header with the trailer announced or not.
+    pub fn with_extended(mut self, on: bool) -> Bth {
+        set(&mut self.ack_request, EXTENDED, on);
+        self
+    }
+
     /// The seven reserved bits of byte 8, sent as zero and ignored on receipt.
     pub fn reserved_8(&self) -> u8 {
         self.ack_request & 0x7f
@@ -173,6 +197,7 @@ mod tests {
         assert_eq!(bth.with_p_key(PKey(0x8001)).as_bytes()[2..4], [0x80, 0x01]);
         assert_eq!(bth.with_becn(true).as_bytes()[4], 0x40);
         assert_eq!(bth.with_ack_request(true).as_bytes()[8], 0x80);
+        assert_eq!((bth.with_offer(true).as_bytes()[8], bth.with_extended(true).as_bytes()[8]), (0x40, 0x20));
     }
 
     #[test]

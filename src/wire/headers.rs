@@ -106,6 +106,22 @@ impl Headers {
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<usize, WriteError<E>> {
+        self.write_extended(out, flow, identification, payload_bytes, fill, &[])
+    }
+
+    /// As [`write`](Headers::write), with a trailer (docs/EXTENSIONS.md), which the BTH must announce.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_extended<E>(
+        &self,
+        out: &mut [u8],
+        flow: &Flow,
+        identification: u16,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+        trailer: &[u8],
+    ) -> Result<usize, WriteError<E>> {
         debug_assert_eq!(
             self.extension.len(),
             self.bth.opcode().extension_bytes(),
@@ -116,7 +132,8 @@ impl Headers {
         let pad = payload_bytes.wrapping_neg() & 3;
         let ib_start = flow.header_bytes();
         let payload_start = ib_start + Bth::BYTES + self.extension.len();
-        let icrc_start = payload_start + payload_bytes + pad;
+        let trailer_start = payload_start + payload_bytes + pad;
+        let icrc_start = trailer_start + trailer.len();
         let need = icrc_start + ICRC_BYTES;
         let have = out.len();
         let Some(out) = out.get_mut(..need) else { return Err(WriteError::TooLong { need, have }) };
@@ -125,7 +142,8 @@ impl Headers {
         flow.write(out, identification, need - ib_start);
         out[ib_start..ib_start + Bth::BYTES].copy_from_slice(self.bth.with_pad(pad).as_bytes());
         self.extension.write(&mut out[ib_start + Bth::BYTES..]);
-        out[icrc_start - pad..icrc_start].fill(0);
+        out[trailer_start - pad..trailer_start].fill(0);
+        out[trailer_start..icrc_start].copy_from_slice(trailer);
         let icrc = icrc::compute(FrameBytes::from(&out[..icrc_start])).expect("IP, UDP and BTH were just written");
         out[icrc_start..].copy_from_slice(&icrc.to_le_bytes());
         Ok(need)

@@ -21,6 +21,7 @@ mod packet;
 mod psn;
 mod reth;
 mod rnr_timer;
+mod trailer;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::{AtomicAckEth, AtomicEth};
@@ -37,6 +38,7 @@ pub use packet::{Packet, PacketError};
 pub use psn::Psn;
 pub use reth::Reth;
 pub use rnr_timer::RnrTimer;
+pub use trailer::{RequestTrailer, Sack, Trailer};
 
 /// The UDP destination port of RoCE v2 (IANA, IBTA Annex A17.9).
 pub const ROCE_PORT: u16 = 4791;

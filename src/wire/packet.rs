@@ -1,17 +1,20 @@
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::frame::FrameBytes;
 
 use super::opcode::ext;
-use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode, Reth};
+use super::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode, Reth, Trailer,
+};
 
 /// A received packet from BTH to payload: a view, checked for length only.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bth: &'a Bth,
     extensions: &'a [u8],
-    payload: FrameBytes<'a>,
-    pad: FrameBytes<'a>,
+    /// Payload, pad, and the trailer once it was looked for.
+    body: FrameBytes<'a>,
+    trailer_bytes: usize,
 }
 
 /// Why bytes are no packet.
@@ -56,14 +59,26 @@ impl<'a> Packet<'a> {
         if !have.is_multiple_of(4) {
             return Err(PacketError::Unaligned(have));
         }
-        let body = ib.skip(Bth::BYTES + header_bytes);
-        let payload_bytes = have - need;
-        Ok(Packet {
-            bth,
-            extensions: &after_bth[..header_bytes],
-            payload: body.take(payload_bytes),
-            pad: body.skip(payload_bytes).take(bth.pad()),
-        })
+        let body = ib.skip(Bth::BYTES + header_bytes).take(have - need + bth.pad());
+        Ok(Packet { bth, extensions: &after_bth[..header_bytes], body, trailer_bytes: 0 })
+    }
+
+    /// The packet and its trailer, which counts as payload until then. `None` when there can be none.
+    pub fn split_trailer(&self) -> Option<(Packet<'a>, Trailer)> {
+        let (trailer, trailer_bytes) = Trailer::parse(self.body, self.bth.opcode() == Opcode::RC_ACKNOWLEDGE)?;
+        let fits = self.bth.extended() && trailer_bytes + self.bth.pad() <= self.body.len();
+        fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
+    }
+
+    /// The packet's bytes as [`parse`](Packet::parse) reads them, without its trailer, and with zeros for the ICRC.
+    pub fn without_trailer(&self) -> Box<[u8]> {
+        let body = self.body.take(self.body.len() - self.trailer_bytes);
+        let headers = Bth::BYTES + self.extensions.len();
+        let mut bytes = vec![0; headers + body.len() + ICRC_BYTES].into_boxed_slice();
+        bytes[..Bth::BYTES].copy_from_slice(self.bth.as_bytes());
+        bytes[Bth::BYTES..headers].copy_from_slice(self.extensions);
+        body.copy_to_slice(&mut bytes[headers..headers + body.len()]);
+        bytes
     }
 
     /// The base transport header.
@@ -73,12 +88,12 @@ impl<'a> Packet<'a> {
 
     /// The payload without its pad. What follows the headers of an opcode that carries none (an ACK, say) is here too.
     pub fn payload(&self) -> FrameBytes<'a> {
-        self.payload
+        self.body.take(self.body.len() - self.trailer_bytes - self.bth.pad())
     }
 
     /// The pad between payload and ICRC; senders fill it with zeros.
     pub fn pad(&self) -> FrameBytes<'a> {
-        self.pad
+        self.body.skip(self.body.len() - self.trailer_bytes - self.bth.pad()).take(self.bth.pad())
     }
 
     /// The extended header of one kind, found by the bits of those before it.

@@ -31,6 +31,7 @@ impl World {
             remote: Qpn::new(3),
             path_mtu,
             path: Some(Path { flow, hop: Hop(0) }),
+            extension: crate::transport::extension::Extension::new(Default::default()),
             send_cq: cq.clone(),
             receive_cq: cq,
         };

@@ -15,6 +15,8 @@ use uroce::sim::chaos::{self, Kind, Outcome};
 
 use crate::Failure;
 
+mod loss_rtt;
+
 /// Run the stack over networks in virtual time: the same seed gives the same run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -25,6 +27,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Table {
     Chaos(ChaosArguments),
+    LossRtt(loss_rtt::Arguments),
 }
 
 /// Random programs over random networks with every fault, everything checked; exit status 1 on any violation.
@@ -63,6 +66,7 @@ fn default_threads() -> u64 {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.table {
         Table::Chaos(arguments) => run_chaos(arguments),
+        Table::LossRtt(arguments) => loss_rtt::run(arguments),
     }
 }
 

@@ -1,0 +1,105 @@
+use crate::congestion::Pacer;
+use crate::wire::Bth;
+
+/// How losses are dealt with between queue pairs of reliable connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recovery {
+    /// Selective repeat towards peers that have shown that they understand it (docs/EXTENSIONS.md), else go-back-N.
+    Auto,
+    /// Selective repeat: the peer is taken to understand it.
+    Selective,
+    /// Go-back-N, as all peers speak it; nothing else is offered.
+    #[default]
+    GoBackN,
+}
+
+/// What an endpoint may do towards peers that understand the extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoverySettings {
+    /// Which recovery.
+    pub recovery: Recovery,
+    /// PSNs in flight towards such a peer at the most, 1 to 262,144.
+    pub window: u32,
+    /// Bytes of Ethernet frames a second that a queue pair sends at the most; `None` for as fast as the window lets it.
+    pub rate: Option<u64>,
+    /// Bytes that may wait for earlier ones, for each queue pair.
+    pub reorder_bytes: usize,
+    /// The longest IP packet that the link takes, in bytes.
+    pub link_mtu: usize,
+}
+
+impl RecoverySettings {
+    /// The largest window: 6 bandwidth-delay products of 10 Gb/s × 100 ms at path MTU 4096, and a power of two.
+    pub const MAX_WINDOW: u32 = 1 << 18;
+}
+
+impl Default for RecoverySettings {
+    fn default() -> RecoverySettings {
+        RecoverySettings {
+            recovery: Recovery::default(),
+            // Without a rate the window is all that keeps bursts short: half of an AF_XDP ring.
+            window: 1024,
+            rate: None,
+            reorder_bytes: 512 << 20,
+            link_mtu: usize::MAX,
+        }
+    }
+}
+
+/// What a queue pair of a reliable connection knows of its peer and the extension.
+#[derive(Clone, Debug)]
+pub(super) struct Extension {
+    pub settings: RecoverySettings,
+    peer: Peer,
+    pub pacer: Option<Pacer>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    /// It has given so many answers, all without the offer.
+    Unknown(u8),
+    Understands,
+    Plain,
+}
+
+/// Answers without the offer after which a peer is known not to understand.
+const PLAIN_AFTER: u8 = 8;
+
+impl Extension {
+    pub fn new(settings: RecoverySettings) -> Extension {
+        let peer = match settings.recovery {
+            Recovery::Auto => Peer::Unknown(0),
+            Recovery::Selective => Peer::Understands,
+            Recovery::GoBackN => Peer::Plain,
+        };
+        Extension { settings, peer, pacer: settings.rate.map(Pacer::new) }
+    }
+
+    /// Whether the peer has shown that it understands.
+    pub fn is_on(&self) -> bool {
+        self.peer == Peer::Understands
+    }
+
+    /// A packet came from the peer.
+    pub fn observe(&mut self, bth: &Bth) {
+        if bth.offers() && self.settings.recovery != Recovery::GoBackN {
+            self.peer = Peer::Understands;
+        } else if let Peer::Unknown(answers) = &mut self.peer
+            && bth.opcode().is_response()
+        {
+            *answers += 1;
+            if *answers == PLAIN_AFTER {
+                self.peer = Peer::Plain;
+            }
+        }
+    }
+
+    /// Whether a request offers the extension. `again`: it is sent again because of a timeout, for the so manieth time.
+    pub fn offer(&self, again: u32) -> bool {
+        match self.peer {
+            Peer::Unknown(_) => again % 2 == 0,
+            Peer::Understands => true,
+            Peer::Plain => false,
+        }
+    }
+}

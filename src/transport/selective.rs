@@ -1,0 +1,343 @@
+use crate::recovery::{Scoreboard, Wants};
+use crate::time::{Duration, Instant};
+use crate::wire::{NakCode, Operation, Packet, Psn, RequestTrailer, Sack, Syndrome};
+
+use super::completion::Status;
+use super::endpoint::Transmit;
+use super::extension::RecoverySettings;
+use super::queue_pair::{Fatal, Identity, Surroundings};
+use super::requester::{Cursor, RequestPacket, Requester, Wqe, write_request};
+
+/// What the requester keeps while it repeats selectively.
+///
+/// Positions are PSNs that do not wrap. That of the oldest PSN not acknowledged is the board's first.
+#[derive(Debug)]
+pub(super) struct Selective {
+    board: Scoreboard,
+    /// When to give up, unless there is progress until then.
+    give_up_at: Option<Instant>,
+    /// The request that the peer was not ready for.
+    not_ready: Option<u64>,
+}
+
+/// How long is waited for a first sign of the peer when the queue pair has no timeout.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
+
+impl Selective {
+    pub fn deadline(&self) -> Option<Instant> {
+        [self.board.deadline(), self.give_up_at].into_iter().flatten().min()
+    }
+
+    pub fn may_transmit(&self) -> bool {
+        self.board.wants_anything()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.board.memory_bytes()
+    }
+
+    /// The wait for a receiver that was not ready is over.
+    pub fn receiver_may_be_ready(&mut self) {
+        if let Some(position) = self.not_ready.take() {
+            self.board.lose(position);
+        }
+    }
+}
+
+impl Requester {
+    /// The peer has shown that it understands: what is in flight is taken over.
+    pub fn start_selective(&mut self, now: Instant) {
+        if self.selective.is_some() {
+            return;
+        }
+        let mut board = Scoreboard::new(0, self.timeout.unwrap_or(FIRST_PATIENCE));
+        let mut at = self.unacknowledged;
+        for wqe in &self.queue {
+            let end = wqe.first_psn.plus(wqe.packets);
+            while at.is_within(wqe.first_psn, wqe.packets) && at.is_before(self.sent) {
+                let answers = wqe.request.operation.is_read_or_atomic();
+                let count = if answers { end.since(at) as u32 } else { 1 };
+                board.sent(board.next(), count, answers, 0, now);
+                at = at.plus(count);
+            }
+        }
+        // Nothing is sent again but what the board wants.
+        while self.cursor_psn().is_before(self.sent) {
+            let wqe = &self.queue[self.cursor.index];
+            self.cursor = match wqe.end_is_at_most(self.sent) {
+                true => Cursor { index: self.cursor.index + 1, packet: 0 },
+                false => Cursor { packet: self.sent.since(wqe.first_psn) as u32, ..self.cursor },
+            };
+        }
+        let before = self.queue.range(..self.cursor.index);
+        self.reads_in_flight = before.filter(|wqe| wqe.request.operation.is_read_or_atomic()).count() as u32;
+        let not_ready = self.is_waiting_for_receiver().then_some(0);
+        self.selective = Some(Box::new(Selective { board, give_up_at: None, not_ready }));
+        self.retransmit_at = None;
+        self.rearm(now);
+    }
+
+    fn board(&mut self) -> &mut Scoreboard {
+        &mut self.selective.as_mut().expect("called only while repeating selectively").board
+    }
+
+    fn position(&self, psn: Psn) -> Option<u64> {
+        let first = self.selective.as_ref()?.board.first();
+        first.checked_add_signed(psn.since(self.unacknowledged).into())
+    }
+
+    fn psn(&self, position: u64) -> Psn {
+        let first = self.selective.as_ref().map_or(0, |selective| selective.board.first());
+        self.unacknowledged.plus((position - first) as u32)
+    }
+
+    /// The index of the request that `psn` belongs to.
+    fn find(&self, psn: Psn) -> Option<usize> {
+        let index = self.queue.partition_point(|wqe| wqe.end_is_at_most(psn));
+        self.queue.get(index).filter(|wqe| psn.is_within(wqe.first_psn, wqe.packets)).map(|_| index)
+    }
+
+    /// Patience starts anew.
+    fn rearm(&mut self, now: Instant) {
+        let retries = u32::from(self.retry_count) + 1;
+        let timeout = self.timeout;
+        let Some(selective) = &mut self.selective else { return };
+        let in_flight = selective.board.first() < selective.board.next();
+        // A timeout may be shorter than a round trip; a peer is not gone before three of them.
+        let least = selective.board.patience() * 3;
+        selective.give_up_at = timeout.filter(|_| in_flight).map(|timeout| now + timeout.max(least) * retries);
+    }
+
+    /// Takes what answers say of requests: all before `psn` were carried out.
+    fn carried_out_before(&mut self, psn: Psn, now: Instant) {
+        if let Some(position) = self.position(psn) {
+            self.board().carried_out_before(position, now);
+        }
+    }
+
+    /// After all that a packet said.
+    fn settle(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        let board = self.board();
+        let before = board.first();
+        let first = board.settle(cx.now);
+        if first > before {
+            self.progress(self.unacknowledged.plus((first - before) as u32), cx.now);
+            self.rearm(cx.now);
+        }
+        self.retire(identity, cx)
+    }
+
+    /// Takes an acknowledge, a READ response or an atomic acknowledge.
+    pub fn handle_response_selectively(
+        &mut self,
+        packet: &Packet<'_>,
+        sack: Option<&Sack>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let psn = packet.bth().psn();
+        let operation = packet.bth().opcode().operation();
+        match (operation, packet.aeth().map(|aeth| aeth.syndrome())) {
+            // A late one acknowledges nothing, but may say what arrived.
+            (Operation::Acknowledge, Some(Syndrome::Ack { .. }))
+                if psn.is_before(self.sent) && psn.since(self.unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32) =>
+            {
+                if let Some(sack) = sack {
+                    self.take_sack(sack, cx);
+                }
+                self.carried_out_before(psn.plus(1), cx.now);
+                self.settle(identity, cx)
+            }
+            _ if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) => {
+                cx.counters.stray_response += 1;
+                Ok(())
+            }
+            (Operation::ReadResponse | Operation::AtomicAcknowledge, None | Some(Syndrome::Ack { .. })) => {
+                self.take_answer(psn, packet, identity, cx)
+            }
+            (Operation::Acknowledge, Some(syndrome)) => self.take_nak(psn, syndrome, identity, cx),
+            _ => {
+                cx.counters.stray_response += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn take_sack(&mut self, sack: &Sack, cx: &mut Surroundings<'_>) {
+        let now = cx.now;
+        if let Some(position) = self.position(sack.trigger)
+            && self.board().measured(position, sack.attempt, Duration::from_micros(sack.delay_us.into()), now)
+        {
+            cx.counters.spurious_retransmission += 1;
+        }
+        for (base, bits) in &sack.blocks {
+            let mut bits = *bits;
+            while bits != 0 {
+                let psn = base.plus(bits.trailing_zeros());
+                bits &= bits - 1;
+                // What was not sent cannot have arrived, whatever the peer says.
+                let in_flight = !psn.is_before(self.unacknowledged) && psn.is_before(self.sent);
+                match self.position(psn).filter(|_| in_flight) {
+                    Some(position) => self.board().arrived(position, now),
+                    None if psn.is_before(self.unacknowledged) => {}
+                    None => cx.counters.stray_response += 1,
+                }
+            }
+        }
+    }
+
+    fn take_nak(
+        &mut self,
+        psn: Psn,
+        syndrome: Syndrome,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let status = match syndrome {
+            Syndrome::RnrNak(timer) => {
+                cx.counters.rcvd_rnr_err += 1;
+                self.carried_out_before(psn, cx.now);
+                self.settle(identity, cx)?;
+                let position = self.position(psn);
+                // A late one is about what has been carried out since.
+                let is_news = position.is_some_and(|position| !self.board().is_carried_out(position));
+                if self.is_waiting_for_receiver() || !is_news {
+                    return Ok(());
+                }
+                self.wait_for_receiver(timer.delay(), identity, cx)?;
+                if let Some(selective) = &mut self.selective {
+                    selective.not_ready = position;
+                }
+                return Ok(());
+            }
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                cx.counters.rcvd_seq_err += 1;
+                self.carried_out_before(psn, cx.now);
+                return self.settle(identity, cx);
+            }
+            Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => Status::RemoteInvalidRequest,
+            Syndrome::Nak(NakCode::RemoteAccessError) => Status::RemoteAccess,
+            Syndrome::Nak(NakCode::RemoteOperationalError) => Status::RemoteOperation,
+            _ => {
+                cx.counters.stray_response += 1;
+                return Ok(());
+            }
+        };
+        self.carried_out_before(psn, cx.now);
+        self.settle(identity, cx)?;
+        // When answers to an earlier READ are missing as well, that READ is not to blame; it is asked for again, and runs
+        // out of patience with a peer in error.
+        match self.queue.front() {
+            Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, identity, cx),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes an answer to a READ or atomic, in whatever order it comes.
+    fn take_answer(
+        &mut self,
+        psn: Psn,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let position = self.position(psn).filter(|position| self.board().awaits_answer(*position));
+        let (Some(position), Some(index)) = (position, self.find(psn)) else {
+            // It came before.
+            cx.counters.stray_response += 1;
+            return Ok(());
+        };
+        let at = psn.since(self.queue[index].first_psn) as u32;
+        if let Err(status) = self.place(index, at, packet, identity, cx) {
+            let wqe = &mut self.queue[index];
+            wqe.failed = Some(status);
+            let first_psn = wqe.first_psn;
+            self.carried_out_before(first_psn, cx.now);
+            return self.settle(identity, cx);
+        }
+        self.board().answered(position, cx.now);
+        self.queue[index].received += 1;
+        self.settle(identity, cx)
+    }
+
+    /// Writes what is to be sent or asked for again, if there is something.
+    pub fn poll_again(
+        &mut self,
+        out: &mut [u8],
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<Option<Transmit>, Fatal> {
+        let Some(wants) = self.selective.as_mut().and_then(|selective| selective.board.wants()) else { return Ok(None) };
+        let (position, count) = match wants {
+            Wants::Request(position) => (position, u32::MAX),
+            Wants::Answers(position, count) => (position, count),
+        };
+        let psn = self.psn(position);
+        let Some(index) = self.find(psn) else { return Ok(None) };
+        let wqe = &self.queue[index];
+        if wqe.failed.is_some() {
+            return Ok(None);
+        }
+        let index_in_message = psn.since(wqe.first_psn) as u32;
+        let count = count.min(wqe.packets - index_in_message);
+        let packet = RequestPacket {
+            index: index_in_message,
+            psn,
+            answers: count,
+            is_again: true,
+            offers: true,
+            trailer: self.trailer(wqe, index_in_message, self.attempts(position)),
+        };
+        match write_request(wqe, packet, out, identity, cx) {
+            Ok(written) => {
+                cx.counters.retransmitted += 1;
+                let now = cx.now;
+                match wants {
+                    Wants::Request(_) => self.board().sent(position, 1, false, 0, now),
+                    Wants::Answers(..) => self.board().asked(position, count, now),
+                }
+                Ok(written)
+            }
+            Err(_) => {
+                cx.counters.send_err += 1;
+                self.queue[index].failed = Some(Status::LocalProtection);
+                self.retire(identity, cx)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn attempts(&self, position: u64) -> u8 {
+        self.selective.as_ref().map_or(0, |selective| selective.board.attempts(position))
+    }
+
+    /// What says where a packet belongs, towards a peer that understands it.
+    pub fn trailer(&self, wqe: &Wqe, index: u32, attempt: u8) -> Option<RequestTrailer> {
+        self.selective.as_ref()?;
+        let reth = wqe.reth().filter(|_| index > 0);
+        Some(RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number })
+    }
+
+    /// A packet went out for the first time.
+    pub fn sent_selectively(&mut self, psn: Psn, count: u32, answers: bool, now: Instant) {
+        let Some(position) = self.position(psn) else { return };
+        self.board().sent(position, count, answers, 0, now);
+        if self.selective.as_ref().is_some_and(|selective| selective.give_up_at.is_none()) {
+            self.rearm(now);
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout_selectively(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        let now = cx.now;
+        let Some(selective) = &mut self.selective else { return Ok(()) };
+        if selective.give_up_at.is_some_and(|at| at <= now) {
+            cx.counters.retry_exceeded_err += 1;
+            return self.fail_oldest(Status::RetryExceeded, identity, cx);
+        }
+        if selective.board.handle_timeout(now) {
+            cx.counters.completer_retry += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+use arrayvec::ArrayVec;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::frame::FrameBytes;
+
+use super::{Psn, Reth};
+
+/// What an extended packet carries between its pad and its ICRC (docs/EXTENSIONS.md).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trailer {
+    /// Of a request: where in which message it belongs.
+    Request(RequestTrailer),
+    /// Of an acknowledge: what arrived out of order.
+    Selective(Sack),
+}
+
+/// Where a request packet belongs, whatever was lost before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestTrailer {
+    /// The message's RETH, in the MIDDLE and LAST packets of WRITEs.
+    pub reth: Option<Reth>,
+    /// The packet's place in its message, 0 to 2^24 − 1.
+    pub index: u32,
+    /// How often it was sent before; 255 for that and more.
+    pub attempt: u8,
+    /// How many earlier messages take a receive request, modulo 2^24.
+    pub receive_number: u32,
+}
+
+/// A selective acknowledge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sack {
+    /// The request packet that arrived last.
+    pub trigger: Psn,
+    /// Its attempt.
+    pub attempt: u8,
+    /// Microseconds since then; 65535 for that and more.
+    pub delay_us: u16,
+    /// Request packets that arrived with «congestion experienced», modulo 2^16.
+    pub marked: u16,
+    /// PSNs, and which of the 64 from there on have arrived, from the least significant bit on.
+    pub blocks: ArrayVec<(Psn, u64), { Sack::MAX_BLOCKS }>,
+}
+
+/// The kinds, in the upper half of the last byte.
+const REQUEST: u8 = 1;
+const SELECTIVE: u8 = 2;
+
+const RETH_BYTES: usize = size_of::<Reth>();
+
+impl RequestTrailer {
+    /// Bytes of the longest.
+    pub const MAX_BYTES: usize = RETH_BYTES + 8;
+
+    /// Bytes on the wire.
+    pub fn bytes(&self) -> usize {
+        8 + if self.reth.is_some() { RETH_BYTES } else { 0 }
+    }
+
+    /// The trailer as it goes over the wire; the first [`bytes`](Self::bytes) of it count.
+    pub fn to_bytes(&self) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
+        let mut out = ArrayVec::new();
+        out.extend(self.reth.iter().flat_map(|reth| reth.as_bytes().iter().copied()));
+        out.extend(self.index.to_be_bytes().into_iter().skip(1));
+        out.push(self.attempt);
+        out.extend(self.receive_number.to_be_bytes().into_iter().skip(1));
+        out.push(REQUEST << 4 | (self.bytes() / 4) as u8);
+        out
+    }
+
+    fn parse(bytes: &[u8]) -> Option<RequestTrailer> {
+        let (reth, rest) = match bytes.len() {
+            8 => (None, bytes),
+            Self::MAX_BYTES => (Some(Reth::read_from_bytes(&bytes[..RETH_BYTES]).ok()?), &bytes[RETH_BYTES..]),
+            _ => return None,
+        };
+        let &[a, b, c, attempt, d, e, f, _] = rest else { return None };
+        let number = |bytes: [u8; 3]| Psn::from_be_bytes(bytes).value();
+        Some(RequestTrailer { reth, index: number([a, b, c]), attempt, receive_number: number([d, e, f]) })
+    }
+}
+
+impl Sack {
+    /// Blocks at the most: an acknowledge of half a kilobyte.
+    pub const MAX_BLOCKS: usize = 40;
+
+    /// Bytes of the longest.
+    pub const MAX_BYTES: usize = 8 + 12 * Self::MAX_BLOCKS + 4;
+
+    /// The trailer as it goes over the wire.
+    pub fn to_bytes(&self) -> ArrayVec<u8, { Sack::MAX_BYTES }> {
+        let mut out = ArrayVec::new();
+        out.extend(self.trigger.to_be_bytes());
+        out.push(self.attempt);
+        out.extend(self.delay_us.to_be_bytes());
+        out.extend(self.marked.to_be_bytes());
+        for (base, bits) in &self.blocks {
+            out.extend(base.to_be_bytes());
+            out.push(0);
+            out.extend(bits.to_be_bytes());
+        }
+        out.extend((self.blocks.len() as u16).to_be_bytes());
+        out.extend([0, SELECTIVE << 4]);
+        out
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Sack> {
+        let (head, rest) = bytes.split_first_chunk::<8>()?;
+        let (blocks, tail) = rest.split_last_chunk::<4>()?;
+        let count = usize::from(u16::from_be_bytes([tail[0], tail[1]]));
+        if blocks.len() != 12 * count || count > Self::MAX_BLOCKS {
+            return None;
+        }
+        let blocks = blocks
+            .as_chunks::<12>()
+            .0
+            .iter()
+            .map(|&[a, b, c, _, d, e, f, g, h, i, j, k]| {
+                (Psn::from_be_bytes([a, b, c]), u64::from_be_bytes([d, e, f, g, h, i, j, k]))
+            })
+            .collect();
+        let &[a, b, c, attempt, d, e, f, g] = head;
+        Some(Sack {
+            trigger: Psn::from_be_bytes([a, b, c]),
+            attempt,
+            delay_us: u16::from_be_bytes([d, e]),
+            marked: u16::from_be_bytes([f, g]),
+            blocks,
+        })
+    }
+}
+
+impl Trailer {
+    /// Reads the trailer at the end of `body`: payload, pad and trailer, without the ICRC. Returns its length too.
+    /// `None` when there can be none.
+    pub(super) fn parse(body: FrameBytes<'_>, is_acknowledge: bool) -> Option<(Trailer, usize)> {
+        let mut buffer = [0; Sack::MAX_BYTES];
+        let mut last = [0];
+        body.skip(body.len().checked_sub(1)?).copy_to_slice(&mut last);
+        let bytes = match (last[0] >> 4, is_acknowledge) {
+            (REQUEST, false) => 4 * usize::from(last[0] & 0x0f),
+            (SELECTIVE, true) if last[0] & 0x0f == 0 => body.len(),
+            _ => return None,
+        };
+        let buffer = buffer.get_mut(..bytes)?;
+        body.skip(body.len().checked_sub(bytes)?).copy_to_slice(buffer);
+        let trailer = match is_acknowledge {
+            false => Trailer::Request(RequestTrailer::parse(buffer)?),
+            true => Trailer::Selective(Sack::parse(buffer)?),
+        };
+        Some((trailer, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Key;
+
+    #[test]
+    fn requests_say_where_they_belong() {
+        let short = RequestTrailer { reth: None, index: 0x010203, attempt: 4, receive_number: 0x050607 };
+        assert_eq!(short.to_bytes()[..], [1, 2, 3, 4, 5, 6, 7, 0x12]);
+        let long = RequestTrailer { reth: Some(Reth::new(1, Key(2), 3)), ..short };
+        assert_eq!(long.to_bytes()[..], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 0x16]);
+        for trailer in [short, long] {
+            let body = [&[9; 5][..], &trailer.to_bytes()].concat();
+            for cut in 0..=body.len() {
+                let (head, tail) = body.split_at(cut);
+                let parsed = Trailer::parse(FrameBytes { head, tail }, false);
+                assert_eq!(parsed, Some((Trailer::Request(trailer), trailer.bytes())));
+            }
+        }
+    }
+
+    #[test]
+    fn acknowledges_say_what_arrived() {
+        let blocks = ArrayVec::from_iter([(Psn::new(0xfffffe), 0x8000_0000_0000_0001), (Psn::new(64), 2)]);
+        let sack = Sack { trigger: Psn::new(0x010203), attempt: 4, delay_us: 0x0506, marked: 0x0708, blocks };
+        let bytes = sack.to_bytes();
+        assert_eq!(bytes[..20], [1, 2, 3, 4, 5, 6, 7, 8, 0xff, 0xff, 0xfe, 0, 0x80, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(bytes[32..], [0, 2, 0, 0x20]);
+        let parsed = Trailer::parse(FrameBytes::from(&bytes[..]), true);
+        assert_eq!(parsed, Some((Trailer::Selective(sack), bytes.len())));
+    }
+
+    #[test]
+    fn what_cannot_be_a_trailer_is_none() {
+        let request = RequestTrailer::default().to_bytes();
+        let blocks = ArrayVec::from_iter([(Psn::new(1), 1)]);
+        let sack = Sack { trigger: Psn::new(0), attempt: 0, delay_us: 0, marked: 0, blocks }.to_bytes();
+        for len in 0..request.len() {
+            assert_eq!(Trailer::parse(FrameBytes::from(&request[request.len() - len..]), false), None);
+        }
+        for len in 0..sack.len() {
+            assert_eq!(Trailer::parse(FrameBytes::from(&sack[sack.len() - len..]), true), None);
+        }
+        assert_eq!(Trailer::parse(FrameBytes::from(&request[..]), true), None);
+        assert_eq!(Trailer::parse(FrameBytes::from(&sack[..]), false), None);
+        for last in 0..=255 {
+            let body = [[0; 39].as_slice(), &[last]].concat();
+            assert_eq!(Trailer::parse(FrameBytes::from(&body[..]), false).is_some(), [0x12, 0x16].contains(&last));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `uroce sim loss-rtt`: goodput by loss and round trip.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use uroce::sim::Operation;
+use uroce::sim::loss_rtt::{Cell, CellResult};
+use uroce::transport::Recovery;
+
+use crate::Failure;
+
+/// Goodput of a queue pair over a 10 Gb/s link by loss and round trip, selective repeat beside go-back-N; exit status 1 when a
+/// request fails or memory is not what it must be.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Decides which frames are lost.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Only these cells: op=write|read|send, recovery=selective|go-back-n, loss=0.01, loss_model=uniform|burst, rtt_ms=10;
+    /// several with commas. What is not named comes with all its values.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Threads; each cell is one thread's and the same on any.
+    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    threads: u64,
+    /// Print one JSON object a cell.
+    #[arg(long)]
+    json: bool,
+}
+
+const KEYS: [&str; 5] = ["op", "recovery", "loss", "loss_model", "rtt_ms"];
+
+fn recovery(cell: &Cell) -> &'static str {
+    if cell.recovery == Recovery::GoBackN { "go-back-n" } else { "selective" }
+}
+
+fn loss_model(cell: &Cell) -> &'static str {
+    if cell.bursts { "burst" } else { "uniform" }
+}
+
+/// The cell's value of a key of `--only`.
+fn value(cell: &Cell, key: &str) -> String {
+    match key {
+        "op" => cell.operation.name().to_owned(),
+        "recovery" => recovery(cell).to_owned(),
+        "loss" => cell.loss.to_string(),
+        "loss_model" => loss_model(cell).to_owned(),
+        _ => cell.round_trip.as_millis().to_string(),
+    }
+}
+
+fn cells(only: &[String]) -> Result<Vec<Cell>, Failure> {
+    let mut cells = Vec::new();
+    for recovery in [Recovery::Auto, Recovery::GoBackN] {
+        for bursts in [false, true] {
+            for operation in Operation::ALL {
+                for loss in Cell::LOSSES {
+                    for ms in Cell::ROUND_TRIPS_MS {
+                        let round_trip = Duration::from_millis(ms);
+                        cells.push(Cell { operation, recovery, loss, bursts, round_trip });
+                    }
+                }
+            }
+        }
+    }
+    for condition in only {
+        let (key, wanted) = condition.split_once('=').filter(|(key, _)| KEYS.contains(key)).ok_or_else(|| {
+            format!("--only {condition}: write KEY=VALUE with one of the keys {}", KEYS.join(", "))
+        })?;
+        let number = wanted.parse::<f64>();
+        let fits = |cell: &Cell| match (&number, value(cell, key).parse::<f64>()) {
+            (Ok(wanted), Ok(value)) => *wanted == value,
+            _ => value(cell, key) == wanted,
+        };
+        if !cells.iter().any(fits) {
+            return Err(format!("--only {condition}: no cell of the table has that").into());
+        }
+        cells.retain(fits);
+    }
+    Ok(cells)
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let cells = cells(&arguments.only)?;
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Option<Result<CellResult, String>>>> = Mutex::new(vec![None; cells.len()]);
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(cell) = cells.get(index) else { break };
+                    let result = cell.run(arguments.seed);
+                    eprintln!("{}/{}: {}", index + 1, cells.len(), describe(cell, &result));
+                    results.lock().expect("no thread panics")[index] = Some(result);
+                }
+            });
+        }
+    });
+    let mut failed = false;
+    for (cell, result) in cells.iter().zip(results.into_inner().expect("no thread panics").into_iter().flatten()) {
+        failed |= result.is_err();
+        if !arguments.json {
+            println!("{}", describe(cell, &result));
+            continue;
+        }
+        let mut object = json!({
+            "op": cell.operation.name(),
+            "recovery": recovery(cell),
+            "loss": cell.loss,
+            "loss_model": loss_model(cell),
+            "rtt_ms": cell.round_trip.as_millis() as u64,
+            "seed": arguments.seed,
+        });
+        let fields = match result {
+            Ok(result) => json!({
+                "goodput_bps": result.goodput_bps,
+                "completed_bps": result.completed_bps,
+                "ideal_bps": result.ideal_bps,
+                "fraction": result.goodput_bps / result.ideal_bps,
+                "spurious_fraction": result.spurious_fraction,
+                "memory_bytes": result.memory_bytes,
+                "frames": result.frames,
+            }),
+            Err(text) => json!({ "violation": text }),
+        };
+        if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
+            object.extend(fields.clone());
+        }
+        println!("{object}");
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn describe(cell: &Cell, result: &Result<CellResult, String>) -> String {
+    let Cell { operation, loss, round_trip, .. } = cell;
+    let what = format!(
+        "{:5} {:9} {:5} % {:7} {:3} ms",
+        operation.name(),
+        recovery(cell),
+        loss * 100.0,
+        loss_model(cell),
+        round_trip.as_millis()
+    );
+    match result {
+        Ok(result) => format!(
+            "{what}  {:6.3} Gb/s  {:6.2} % of ideal  completed {:6.3}  spurious {:.4} %  memory {:.1} MB",
+            result.goodput_bps / 1e9,
+            result.goodput_bps / result.ideal_bps * 100.0,
+            result.completed_bps / 1e9,
+            result.spurious_fraction * 100.0,
+            result.memory_bytes as f64 / 1e6,
+        ),
+        Err(text) => format!("{what}  {text}"),
+    }
+}
