@@ -69,6 +69,9 @@ const QUEUED: u8 = 8;
 /// A packet was sent for this position, rather than for one before it.
 const PACKET: u8 = 16;
 
+/// When it was sent is not known.
+const UNTIMED: u8 = 32;
+
 #[derive(Debug, Default)]
 struct PathState {
     /// Transmissions in their order: position and attempt.
@@ -175,7 +178,7 @@ impl Scoreboard {
         } else {
             let entry = self.slot(position);
             let attempt = entry.attempt.saturating_add(1);
-            *entry = Entry { at_us, attempt, path, flags: entry.flags & !QUEUED };
+            *entry = Entry { at_us, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED) };
         }
         let attempt = self.slot(position).attempt;
         if self.paths.len() <= usize::from(path) {
@@ -185,6 +188,13 @@ impl Scoreboard {
         if self.probe_at.is_none() {
             self.probe_at = Some(now + self.patience());
         }
+    }
+
+    /// As [`sent`](Self::sent), for the first time, at some time before: nothing is measured by it.
+    pub fn taken_over(&mut self, count: u32, answers: bool, now: Instant) {
+        let position = self.next;
+        self.sent(position, count, answers, 0, now);
+        self.slot(position).flags |= UNTIMED;
     }
 
     /// The answers at `count` positions from `position` on were asked for again.
@@ -207,7 +217,7 @@ impl Scoreboard {
             return;
         }
         entry.flags |= ARRIVED;
-        if entry.flags & PACKET == 0 {
+        if entry.flags & (PACKET | UNTIMED) != PACKET {
             return;
         }
         let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
@@ -280,7 +290,7 @@ impl Scoreboard {
     /// acknowledge was sent. Returns whether a later transmission of it was in vain.
     pub fn measured(&mut self, position: u64, attempt: u8, delay: Duration, now: Instant) -> bool {
         let Some(&entry) = self.entry(position) else { return false };
-        if entry.attempt == attempt && entry.flags & PACKET != 0 {
+        if entry.attempt == attempt && entry.flags & (PACKET | UNTIMED) == PACKET {
             let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
             self.round_trip.sample(took.saturating_sub(delay));
         }

@@ -135,6 +135,7 @@ impl Cell {
             memory_bytes,
             frames: network.tally().sent,
         };
+        if std::env::var_os("DBG").is_some() { for c in transfer.counters(&mut network) { eprintln!("{:?}", c.list().filter(|x| x.1 > 0).collect::<Vec<_>>()); } }
         transfer.finish(&mut network, &mut watch)?;
         Ok(result)
     }

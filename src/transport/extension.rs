@@ -80,12 +80,13 @@ impl Extension {
         self.peer == Peer::Understands
     }
 
-    /// A packet came from the peer.
-    pub fn observe(&mut self, bth: &Bth) {
+    /// A packet came from the peer. `offered`: the latest request to it made the offer.
+    pub fn observe(&mut self, bth: &Bth, offered: bool) {
         if bth.offers() && self.settings.recovery != Recovery::GoBackN {
             self.peer = Peer::Understands;
         } else if let Peer::Unknown(answers) = &mut self.peer
             && bth.opcode().is_response()
+            && offered
         {
             *answers += 1;
             if *answers == PLAIN_AFTER {
@@ -94,10 +95,10 @@ impl Extension {
         }
     }
 
-    /// Whether a request offers the extension. `again`: it is sent again because of a timeout, for the so manieth time.
-    pub fn offer(&self, again: u32) -> bool {
+    /// Whether a request offers the extension, after so many timeouts in a row.
+    pub fn offer(&self, timeouts: u32) -> bool {
         match self.peer {
-            Peer::Unknown(_) => again % 2 == 0,
+            Peer::Unknown(_) => timeouts.is_multiple_of(2),
             Peer::Understands => true,
             Peer::Plain => false,
         }

@@ -416,7 +416,7 @@ impl QueuePair {
         let opcode = packet.bth().opcode();
         let mut split = None;
         if self.identity.service == Service::Rc {
-            self.identity.extension.observe(packet.bth());
+            self.identity.extension.observe(packet.bth(), self.requester.has_offered());
             if packet.bth().extended() && self.identity.extension.is_on() {
                 split = packet.split_trailer();
                 if split.is_none() {

@@ -71,8 +71,10 @@ pub(super) struct Requester {
     rnr_until: Option<Instant>,
     /// A lost answer was noticed from a later one, and asked for again; not twice without progress.
     pub(super) gap_reported: bool,
-    /// How often it went back because of a timeout.
+    /// How often it went back because of a timeout, without progress since.
     timeouts: u32,
+    /// Whether the latest request offered the extension.
+    has_offered: bool,
     /// How it repeats selectively, towards a peer that understands.
     pub(super) selective: Option<Box<Selective>>,
 }
@@ -175,6 +177,7 @@ impl Requester {
             rnr_until: None,
             gap_reported: false,
             timeouts: 0,
+            has_offered: false,
             selective: None,
         }
     }
@@ -286,6 +289,11 @@ impl Requester {
         }
     }
 
+    /// Whether the latest request offered the extension.
+    pub fn has_offered(&self) -> bool {
+        self.has_offered
+    }
+
     /// Bytes of memory that it takes for packets in flight.
     pub fn memory_bytes(&self) -> usize {
         self.selective.as_ref().map_or(0, |selective| selective.memory_bytes())
@@ -351,12 +359,13 @@ impl Requester {
             let written = match self.service {
                 Service::Rc | Service::Uc => {
                     let index = self.cursor.packet;
+                    self.has_offered = self.service == Service::Rc && identity.extension.offer(self.timeouts);
                     let packet = RequestPacket {
                         index,
                         psn,
                         answers: u32::MAX,
                         is_again: false,
-                        offers: self.service == Service::Rc && identity.extension.offer(self.timeouts),
+                        offers: self.has_offered,
                         trailer: self.trailer(wqe, index, 0),
                     };
                     write_request(wqe, packet, out, identity, cx)
@@ -496,7 +505,7 @@ impl Requester {
         }
         self.unacknowledged = to;
         (self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);
-        self.gap_reported = false;
+        (self.gap_reported, self.timeouts) = (false, 0);
         // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
         self.rnr_until = None;
         if let Some(selective) = &mut self.selective {

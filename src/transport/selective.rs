@@ -57,7 +57,7 @@ impl Requester {
             while at.is_within(wqe.first_psn, wqe.packets) && at.is_before(self.sent) {
                 let answers = wqe.request.operation.is_read_or_atomic();
                 let count = if answers { end.since(at) as u32 } else { 1 };
-                board.sent(board.next(), count, answers, 0, now);
+                board.taken_over(count, answers, now);
                 at = at.plus(count);
             }
         }
