@@ -48,8 +48,10 @@ const PAYLOAD: u64 = 4096;
 /// Ethernet, IPv4, UDP, BTH, payload, ICRC: a MIDDLE packet as the IBTA has it.
 const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
 
-/// Until all is in motion: losses of losses of losses are being repaired.
+/// Until all is in motion: losses of losses of losses are being repaired, and the peers know each other, though the first
+/// packets be lost.
 const WARM_UP_ROUND_TRIPS: u32 = 8;
+const WARM_UP_AT_LEAST: Duration = Duration::from_millis(300);
 
 /// What is measured: twenty round trips, and enough packets that chance evens out.
 const MEASURED_ROUND_TRIPS: u32 = 20;
@@ -110,7 +112,8 @@ impl Cell {
         };
         let mut transfer = Transfer::new(&mut network, nodes, plan, seed);
         let mut watch = Watch::default();
-        transfer.run(&mut network, Instant::ZERO + self.round_trip * WARM_UP_ROUND_TRIPS, &mut watch)?;
+        let warm_up = (self.round_trip * WARM_UP_ROUND_TRIPS).max(WARM_UP_AT_LEAST);
+        transfer.run(&mut network, Instant::ZERO + warm_up, &mut watch)?;
         let from = (network.now(), self.delivered(&transfer, &mut network, &watch), transfer.completed_bytes());
         let measured = (self.round_trip * MEASURED_ROUND_TRIPS).max(MEASURED_AT_LEAST);
         let end = network.now() + measured;
@@ -135,7 +138,6 @@ impl Cell {
             memory_bytes,
             frames: network.tally().sent,
         };
-        if std::env::var_os("DBG").is_some() { for c in transfer.counters(&mut network) { eprintln!("{:?}", c.list().filter(|x| x.1 > 0).collect::<Vec<_>>()); } }
         transfer.finish(&mut network, &mut watch)?;
         Ok(result)
     }

@@ -56,7 +56,12 @@ impl Requester {
                 if self.unacknowledged != psn || self.is_waiting_for_receiver() {
                     return Ok(());
                 }
-                self.wait_for_receiver(timer.delay(), identity, cx)
+                if !self.has_patience_for_receiver() {
+                    cx.counters.retry_rnr_exceeded_err += 1;
+                    return self.fail_oldest(Status::RnrRetryExceeded, identity, cx);
+                }
+                self.wait_for_receiver(timer.delay(), cx);
+                Ok(())
             }
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 cx.counters.rcvd_seq_err += 1;

@@ -145,6 +145,16 @@ impl Reorder {
         self.expected = to;
     }
 
+    /// Forgets what came early.
+    pub fn forget(&mut self) {
+        self.waiting = FxHashMap::default();
+        self.waiting_bytes = 0;
+        self.words = Vec::new();
+        self.changed = VecDeque::new();
+        self.in_changed = FxHashSet::default();
+        self.end = self.expected;
+    }
+
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         self.words.len() * 8 + self.waiting_bytes + self.waiting.capacity() * size_of::<(u64, Waiting)>()

@@ -549,28 +549,25 @@ impl Requester {
         Ok(())
     }
 
-    /// Waits because the peer had no receive request, if patience allows.
-    pub(super) fn wait_for_receiver(
-        &mut self,
-        delay: Duration,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<(), Fatal> {
-        /// The retry count that means «for ever» (IBTA 9.7.5.2.8).
+    /// Whether it may wait for a receive request once more (IBTA 9.7.5.2.8).
+    pub(super) fn has_patience_for_receiver(&mut self) -> bool {
+        /// The retry count that means «for ever».
         const FOR_EVER: u8 = 7;
-        if self.rnr_retry != FOR_EVER {
-            let Some(left) = self.rnr_retries_left.checked_sub(1) else {
-                cx.counters.retry_rnr_exceeded_err += 1;
-                return self.fail_oldest(Status::RnrRetryExceeded, identity, cx);
-            };
-            self.rnr_retries_left = left;
+        if self.rnr_retry == FOR_EVER {
+            return true;
         }
+        let left = self.rnr_retries_left.checked_sub(1);
+        self.rnr_retries_left = left.unwrap_or_default();
+        left.is_some()
+    }
+
+    /// Waits because the peer had no receive request.
+    pub(super) fn wait_for_receiver(&mut self, delay: Duration, cx: &mut Surroundings<'_>) {
         if self.selective.is_none() {
             self.go_back();
         }
         self.rnr_until = Some(cx.now + delay);
         self.retransmit_at = None;
-        Ok(())
     }
 
     pub fn handle_timeout(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {

@@ -98,10 +98,9 @@ impl Responder {
         self.reorder.as_ref().map_or(0, |reorder| reorder.memory_bytes())
     }
 
-    /// Forgets what came early.
+    /// Forgets what came early, but not what is owed for what was carried out.
     pub fn drop_early(&mut self) {
-        self.reorder = None;
-        self.again.clear();
+        self.reorder.iter_mut().for_each(|reorder| reorder.forget());
     }
 
     /// Whether one acknowledge that is no NAK is all that is owed.

@@ -204,7 +204,15 @@ impl Requester {
                 if self.is_waiting_for_receiver() || !is_news {
                     return Ok(());
                 }
-                self.wait_for_receiver(timer.delay(), identity, cx)?;
+                if !self.has_patience_for_receiver() {
+                    cx.counters.retry_rnr_exceeded_err += 1;
+                    // Answers to earlier requests may still come.
+                    if let Some(index) = self.find(psn) {
+                        self.queue[index].failed = Some(Status::RnrRetryExceeded);
+                    }
+                    return self.retire(identity, cx);
+                }
+                self.wait_for_receiver(timer.delay(), cx);
                 if let Some(selective) = &mut self.selective {
                     selective.not_ready = position;
                 }

@@ -8,6 +8,8 @@ pub(super) struct Header {
     pub qpn: Qpn,
     pub psn: Psn,
     pub acknowledge_requested: bool,
+    /// Whether the sender offers the extension (docs/EXTENSIONS.md).
+    pub offers: bool,
     /// The first words behind the BTH: the AETH, in answers that have one; the DETH, in datagrams.
     pub words: [[u8; 4]; 2],
 }
@@ -23,6 +25,7 @@ impl Header {
             qpn: Qpn::new(three(5)),
             psn: Psn::new(three(9)),
             acknowledge_requested: bth[8] & 0x80 != 0,
+            offers: bth[8] & 0x40 != 0,
             words: [word(12), word(16)],
         }
     }

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use arrayvec::ArrayVec;
 
@@ -200,6 +200,8 @@ pub(super) struct Flow {
     pub acknowledged: u64,
     /// It must be silent until then.
     pub rnr_until: Option<Instant>,
+    /// Answers that came before earlier ones, and were taken.
+    early_answers: BTreeSet<u64>,
     /// RNR NAKs received since the last progress.
     pub rnr_naks: u32,
     pub most_rnr_naks: u32,
@@ -243,6 +245,7 @@ impl Flow {
             known: 0,
             acknowledged: 0,
             rnr_until: None,
+            early_answers: BTreeSet::new(),
             rnr_naks: 0,
             most_rnr_naks: 0,
             executed: 0,
@@ -264,6 +267,11 @@ impl Flow {
     pub fn count(&self, psn: Psn, near: u64) -> Option<u64> {
         let here = self.base.plus(near as u32);
         near.checked_add_signed(i64::from(psn.since(here)))
+    }
+
+    /// Whether the PSN is the one before the flow's first.
+    pub fn is_before_first(&self, psn: Psn) -> bool {
+        psn.plus(1) == self.base
     }
 
     pub fn posted(&self) -> u64 {
@@ -309,6 +317,16 @@ impl Flow {
             }
             self.arrived = self.arrived.max(*entry.get());
             entry.remove();
+        }
+    }
+
+    /// The answer with this PSN has reached a requester that takes them in any order.
+    pub fn answer(&mut self, psn: u64) {
+        self.early_answers.insert(psn);
+        for wr in self.wrs.iter_mut().filter(|wr| wr.kind.is_answered() && wr.answers < wr.packets) {
+            while wr.answers < wr.packets && self.early_answers.remove(&(wr.first + u64::from(wr.answers))) {
+                wr.answers += 1;
+            }
         }
     }
 

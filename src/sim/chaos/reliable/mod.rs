@@ -17,7 +17,9 @@ use crate::sim::chaos::stage::{MAX_EVENTS, Watch, check_rest};
 use crate::sim::network::{Network, NodeId, Step, Tally};
 use crate::sim::random::Random;
 use crate::time::{Duration, Instant};
-use crate::transport::{Capabilities, CompletionQueue, MAX_SGE, QpAttributes, QueuePairInit, Service, State};
+use crate::transport::{
+    Capabilities, CompletionQueue, MAX_SGE, QpAttributes, QueuePairInit, Recovery, Service, State,
+};
 use crate::wire::{Key, Psn, Qpn};
 
 use flow::Flow;
@@ -96,7 +98,10 @@ struct World {
 impl World {
     fn new(seed: u64, capture: Option<Capture>) -> World {
         let scenario = Scenario::new(seed);
-        let network = scenario.setting.build(seed);
+        let mut network = scenario.setting.build(seed);
+        for (node, recovery) in scenario.recovery.iter().enumerate() {
+            network.endpoint(NodeId(node)).set_recovery(*recovery);
+        }
         let mut oracle = Oracle::new(scenario.setting.weather, scenario.polls_at_once);
         for node in 0..scenario.setting.nodes {
             // One queue for all that completes on a node: just as large as it must be.
@@ -388,6 +393,11 @@ impl World {
             side.free_sinks = (0..layout.sinks).collect();
             side.free_receives = (0..layout.receives).collect();
             self.watch.oracle.by_qpn.insert((side.node.0, side.qpn.value()), (c, s));
+        }
+        connection.selective = [false; 2];
+        for s in [0, 1] {
+            let recovery = self.scenario.recovery[plan.nodes[s]];
+            connection.windows[s] = (recovery.recovery != Recovery::GoBackN).then_some(recovery.window.into());
         }
         for s in [0, 1] {
             let (target, len) = layout.target();

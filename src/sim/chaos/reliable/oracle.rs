@@ -65,6 +65,10 @@ pub(super) struct Connection {
     pub rnr_retry: u8,
     /// Receive requests are always there before they are needed.
     pub receives_ready: bool,
+    /// PSNs in flight at the most towards a peer that understands the extension; none for a side that knows none.
+    pub windows: [Option<u64>; 2],
+    /// Sides that know of the other that it understands the extension: they have seen its offer.
+    pub selective: [bool; 2],
     /// Names of the next patterns.
     next_name: u64,
 }
@@ -79,7 +83,8 @@ impl Connection {
         receives_ready: bool,
         name: u64,
     ) -> Connection {
-        Connection { sides, flows, layout, mtu, rnr_retry, receives_ready, next_name: name }
+        let (windows, selective) = ([None; 2], [false; 2]);
+        Connection { sides, flows, layout, mtu, rnr_retry, receives_ready, windows, selective, next_name: name }
     }
 
     /// A name for bytes that are nowhere else.
@@ -131,7 +136,9 @@ impl Oracle {
 
     /// The requester of `c`'s flow `s` sends a packet.
     fn request_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
-        let flow = &self.connections[c].flows[s];
+        let connection = &self.connections[c];
+        let window = connection.windows[s].filter(|_| connection.selective[s]).unwrap_or(WINDOW_PACKETS);
+        let flow = &connection.flows[s];
         let found = flow.count(header.psn, flow.sent).filter(|psn| *psn < flow.posted_psn);
         let Some(psn) = found else {
             return self.violation_at(now, c, s, format!("sent PSN {}, which no request has", header.psn));
@@ -140,7 +147,7 @@ impl Oracle {
             let text = format!("sent packet {psn} again although it is known to be done up to {}", flow.known);
             return self.violation_at(now, c, s, text);
         }
-        if psn >= flow.acknowledged + WINDOW_PACKETS {
+        if psn >= flow.sent && psn >= flow.acknowledged + window {
             let text = format!("sent packet {psn} while {} is not acknowledged", flow.acknowledged);
             return self.violation_at(now, c, s, text);
         }
@@ -178,6 +185,10 @@ impl Oracle {
     fn answer_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let r = 1 - s;
         let flow = &self.connections[c].flows[s];
+        if self.connections[c].selective[r] && flow.executed == 0 && flow.is_before_first(header.psn) {
+            // Something came early, and nothing was carried out.
+            return;
+        }
         let Some(psn) = flow.count(header.psn, flow.arrived) else {
             return self.violation_at(now, c, r, format!("answers PSN {} before the first", header.psn));
         };
@@ -298,7 +309,8 @@ impl Oracle {
                 }
             }
         }
-        while flow.flags.front().is_some_and(|(_, index)| *index + 1 < to) {
+        // All but the last that is carried out: what waited for a packet is carried out with it.
+        while flow.flags.get(1).is_some_and(|(_, index)| *index < to) {
             flow.flags.pop_front();
         }
         if let Some(text) = problem {
@@ -422,6 +434,8 @@ impl Observer for Oracle {
         }
         let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
+        let connection = &mut self.connections[c];
+        connection.selective[receiver] |= header.offers && connection.windows[receiver].is_some();
         if header.opcode.is_response() {
             self.answer_arrives(now, c, receiver, &header);
         } else {
@@ -440,7 +454,13 @@ impl Observer for Oracle {
             self.poll_flag(now, c, 1 - receiver);
         }
         let Ok(queue_pair) = endpoint.queue_pair(header.qpn) else { return };
+        let selective = self.connections[c].selective[receiver];
         let flow = &mut self.connections[c].flows[1 - receiver];
+        if selective && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected) {
+            // What waited for the packet came with it.
+            let waited = expected.min(flow.arrived);
+            flow.expected = if expected > flow.expected { waited } else { flow.expected };
+        }
         if queue_pair.state() == State::Error {
             flow.nak_due = false;
         } else if !header.opcode.is_response()
@@ -480,6 +500,7 @@ impl Oracle {
             (flow.nak_sent, flow.nak_due) = (false, false);
         } else if psn > flow.expected
             && !flow.nak_sent
+            && !connection.selective[1 - s]
             && !connection.sides[1 - s].killed
             // Else nobody is there any more to send it to.
             && !connection.sides[s].destroyed
@@ -490,6 +511,7 @@ impl Oracle {
 
     /// An answer to flow `s` arrives at the requester.
     fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
+        let selective = self.connections[c].selective[s];
         let flow = &mut self.connections[c].flows[s];
         let Some(psn) = flow.count(header.psn, flow.known).filter(|psn| *psn < flow.sent) else { return };
         let syndrome = match header.opcode {
@@ -499,7 +521,9 @@ impl Oracle {
         let positive = matches!(syndrome, Syndrome::Ack { .. });
         let mut done = if positive { psn + 1 } else { psn };
         flow.acknowledged = flow.acknowledged.max(done);
-        if header.opcode != Opcode::RC_ACKNOWLEDGE {
+        if header.opcode != Opcode::RC_ACKNOWLEDGE && selective {
+            flow.answer(psn);
+        } else if header.opcode != Opcode::RC_ACKNOWLEDGE {
             // Answers are taken in order.
             let index = flow.wrs.iter().find(|wr| wr.kind.is_answered() && wr.answers < wr.packets).map(|wr| wr.index);
             if let Some(wr) = index.and_then(|index| flow.wr_mut(index))
@@ -519,7 +543,7 @@ impl Oracle {
             flow.rnr_until = None;
         }
         if let Syndrome::RnrNak(timer) = syndrome
-            && flow.known == psn
+            && (flow.known == psn || (selective && flow.known < psn))
             && flow.rnr_until.is_none_or(|until| until < now)
         {
             flow.rnr_naks += 1;

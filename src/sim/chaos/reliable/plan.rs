@@ -2,6 +2,7 @@ use crate::memory::Access;
 use crate::sim::chaos::setting::{Setting, Weather};
 use crate::sim::random::Random;
 use crate::time::Duration;
+use crate::transport::{Recovery, RecoverySettings};
 use crate::wire::{PathMtu, Psn, RnrTimer};
 
 /// What a program does to its own connection.
@@ -61,6 +62,8 @@ pub(super) struct Scenario {
     /// How long completions wait when they are not polled at once.
     pub poll_every: Duration,
     pub plans: Vec<Plan>,
+    /// How each node deals with losses.
+    pub recovery: Vec<RecoverySettings>,
 }
 
 pub(super) const ACCESS: Access =
@@ -77,8 +80,26 @@ impl Scenario {
         let plans =
             (0..connections).map(|_| plan(setting.nodes, setting.weather, polls_at_once, round_trip, random)).collect();
         let poll_every = setting.core.delay + Duration::from_micros(random.between(1, 200));
-        Scenario { setting, polls_at_once, poll_every, plans }
+        let recovery = recovery(&setting, &mut Random::new(seed, 5));
+        Scenario { setting, polls_at_once, poll_every, plans, recovery }
     }
+}
+
+/// In half of the scenarios all speak plain IBTA, in most others all understand each other, and in some one does not.
+fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
+    let kind = random.below(10);
+    let one = |node: usize, random: &mut Random| RecoverySettings {
+        recovery: if kind < 5 || (kind == 5 && node == 0) { Recovery::GoBackN } else { Recovery::Auto },
+        // In other weather than harsh, patience must not end for a queue of ours.
+        window: match setting.weather {
+            Weather::Harsh => random.choose(&[16, 128, 1024, RecoverySettings::MAX_WINDOW]),
+            _ => random.choose(&[16, 128]),
+        },
+        rate: random.choose(&[None, Some(setting.core.bytes_per_second), Some(setting.core.bytes_per_second / 4)]),
+        reorder_bytes: random.choose(&[0, 3000, 100_000, 1 << 30]),
+        ..RecoverySettings::default()
+    };
+    (0..setting.nodes).map(|node| one(node, random)).collect()
 }
 
 fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duration, random: &mut Random) -> Plan {
