@@ -387,14 +387,14 @@ impl Scoreboard {
         }
         self.probes += 1;
         self.probe_at = Some(now + self.patience() * (1 << self.probes.min(PROBE_BACKOFF_MAX)));
-        // The oldest request of which nothing is known, or that the peer keeps from being carried out; then the oldest
-        // answers.
+        // The oldest request of which nothing is known; the oldest that was not carried out, since the peer may have said
+        // that it cannot yet, and that was lost; else the oldest answers.
         let mut requests = (self.carried_out..self.next).filter(|at| self.slot_ref(*at).flags & PACKET != 0);
         let oldest = requests.clone().next();
         let unknown = requests.find(|at| self.slot_ref(*at).flags & ARRIVED == 0);
-        match unknown.or(oldest) {
-            Some(request) => self.lose(request),
-            None => (self.first..self.next.min(self.first + PROBED_ANSWERS)).for_each(|at| self.miss(at)),
+        unknown.into_iter().chain(oldest).for_each(|request| self.lose(request));
+        if oldest.is_none() {
+            (self.first..self.next.min(self.first + PROBED_ANSWERS)).for_each(|at| self.miss(at));
         }
         true
     }

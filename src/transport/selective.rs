@@ -213,6 +213,8 @@ impl Requester {
                     return self.retire(identity, cx);
                 }
                 self.wait_for_receiver(timer.delay(), cx);
+                // The peer is there.
+                self.rearm(cx.now);
                 if let Some(selective) = &mut self.selective {
                     selective.not_ready = position;
                 }
