@@ -340,6 +340,14 @@ impl Responder {
     /// just these, and at once.
     fn answer_again(&mut self, answer: ReadAnswer, cx: &mut Surroundings<'_>) {
         if self.reorder.is_some() {
+            // What will be sent for the first time is not sent twice.
+            let first = self.answers.iter().find_map(|queued| match queued {
+                Answer::Read(read) if read.request == answer.request => Some(read.psn),
+                _ => None,
+            });
+            if first.is_some_and(|first| !answer.psn.is_before(first)) {
+                return;
+            }
             match self.again.len() < AGAIN_MAX {
                 true => self.again.push_back(answer),
                 false => cx.counters.answer_overflow += 1,

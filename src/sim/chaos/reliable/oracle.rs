@@ -520,6 +520,7 @@ impl Oracle {
         };
         let positive = matches!(syndrome, Syndrome::Ack { .. });
         let mut done = if positive { psn + 1 } else { psn };
+        let is_late = flow.acknowledged > done;
         flow.acknowledged = flow.acknowledged.max(done);
         if header.opcode != Opcode::RC_ACKNOWLEDGE && selective {
             flow.answer(psn);
@@ -543,7 +544,7 @@ impl Oracle {
             flow.rnr_until = None;
         }
         if let Syndrome::RnrNak(timer) = syndrome
-            && (flow.known == psn || (selective && flow.known < psn))
+            && (flow.known == psn || (selective && flow.known < psn && !is_late))
             && flow.rnr_until.is_none_or(|until| until < now)
         {
             flow.rnr_naks += 1;
