@@ -15,9 +15,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("transport", &["time", "frame", "wire", "memory", "recovery", "congestion"]),
     ("link", &["time", "frame", "wire", "pcap"]),
     ("replay", &["time", "frame", "wire", "memory", "pcap", "transport"]),
-    ("sim", &["time", "frame", "wire", "memory", "pcap", "transport", "link"]),
+    ("sim", &["time", "frame", "wire", "memory", "pcap", "congestion", "transport", "link"]),
     ("engine", &["time", "frame", "wire", "memory", "transport", "link"]),
-    ("verbs", &["time", "frame", "wire", "memory", "transport", "link", "engine"]),
+    ("verbs", &["time", "frame", "wire", "memory", "congestion", "transport", "link", "engine"]),
 ];
 
 fn rust_files(path: &Path, files: &mut Vec<std::path::PathBuf>) {

@@ -1,10 +1,11 @@
 use crate::time::{Duration, Instant};
 
+use super::Rate;
+
 /// Spaces packets out so that they keep to a rate.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    /// Bytes of Ethernet frames a second.
-    rate: u64,
+    rate: Rate,
     /// When all that was sent has been paid for.
     paid_at: Instant,
 }
@@ -16,9 +17,9 @@ const BURST: Duration = Duration::from_micros(50);
 const ETHERNET_BYTES: u64 = 14;
 
 impl Pacer {
-    /// Keeps to `rate` bytes of Ethernet frames a second, not zero.
-    pub fn new(rate: u64) -> Pacer {
-        Pacer { rate: rate.max(1), paid_at: Instant::ZERO }
+    /// Keeps to `rate`.
+    pub fn new(rate: Rate) -> Pacer {
+        Pacer { rate, paid_at: Instant::ZERO }
     }
 
     /// When the next packet may go, if that is later than now.
@@ -28,7 +29,7 @@ impl Pacer {
 
     /// An IP packet of `bytes` goes.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
-        let ns = (bytes as u64 + ETHERNET_BYTES).saturating_mul(1_000_000_000).div_ceil(self.rate);
+        let ns = (bytes as u64 + ETHERNET_BYTES).saturating_mul(1_000_000_000).div_ceil(self.rate.bytes());
         let earliest = Instant::from_ns(now.as_ns().saturating_sub(BURST.as_nanos() as u64));
         self.paid_at = self.paid_at.max(earliest) + Duration::from_nanos(ns);
     }
@@ -40,7 +41,7 @@ mod tests {
 
     #[test]
     fn packets_keep_to_the_rate_and_a_pause_is_caught_up_a_little() {
-        let mut pacer = Pacer::new(1_000_000_000);
+        let mut pacer = Pacer::new(Rate::from_bits(8_000_000_000));
         let mut now = Instant::from_ns(1_000_000_000);
         let start = now;
         let mut bytes = 0;

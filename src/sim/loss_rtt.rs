@@ -1,3 +1,4 @@
+use crate::congestion::Rate;
 use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Recovery, RecoverySettings};
 use crate::wire::Opcode;
@@ -104,7 +105,7 @@ impl Cell {
             recovery: RecoverySettings {
                 recovery: self.recovery,
                 window: RecoverySettings::MAX_WINDOW,
-                rate: selective.then_some(RATE),
+                rate: selective.then_some(Rate::from_bits(8 * RATE)),
                 ..RecoverySettings::default()
             },
             // 4.3 s / 67 ms / 134 ms: go-back-N must not time out before an answer can be there.

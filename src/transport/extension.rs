@@ -1,5 +1,7 @@
-use crate::congestion::Pacer;
-use crate::wire::Bth;
+use std::str::FromStr;
+
+use crate::congestion::{Pacer, Rate};
+use crate::wire::{Bth, PathMtu, Sack};
 
 /// How losses are dealt with between queue pairs of reliable connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +15,24 @@ pub enum Recovery {
     GoBackN,
 }
 
+/// A text is no recovery.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no recovery: auto, selective and go-back-n are known")]
+pub struct RecoveryError(String);
+
+impl FromStr for Recovery {
+    type Err = RecoveryError;
+
+    fn from_str(text: &str) -> Result<Recovery, RecoveryError> {
+        match text {
+            "auto" => Ok(Recovery::Auto),
+            "selective" => Ok(Recovery::Selective),
+            "go-back-n" => Ok(Recovery::GoBackN),
+            _ => Err(RecoveryError(text.to_owned())),
+        }
+    }
+}
+
 /// What an endpoint may do towards peers that understand the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoverySettings {
@@ -20,8 +40,8 @@ pub struct RecoverySettings {
     pub recovery: Recovery,
     /// PSNs in flight towards such a peer at the most, 1 to 262,144.
     pub window: u32,
-    /// Bytes of Ethernet frames a second that a queue pair sends at the most; `None` for as fast as the window lets it.
-    pub rate: Option<u64>,
+    /// What a queue pair keeps to; `None` for as fast as the window lets it.
+    pub rate: Option<Rate>,
     /// Bytes that may wait for earlier ones, for each queue pair.
     pub reorder_bytes: usize,
     /// The longest IP packet that the link takes, in bytes.
@@ -31,6 +51,15 @@ pub struct RecoverySettings {
 impl RecoverySettings {
     /// The largest window: 6 bandwidth-delay products of 10 Gb/s × 100 ms at path MTU 4096, and a power of two.
     pub const MAX_WINDOW: u32 = 1 << 18;
+
+    /// For a link that takes IP packets of `link_mtu` bytes. With a rate the window is as large as can be.
+    pub fn of_link(recovery: Recovery, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
+        let mut settings = RecoverySettings { recovery, rate, link_mtu, ..RecoverySettings::default() };
+        if rate.is_some() {
+            settings.window = RecoverySettings::MAX_WINDOW;
+        }
+        settings
+    }
 }
 
 impl Default for RecoverySettings {
@@ -62,6 +91,12 @@ enum Peer {
     Plain,
 }
 
+/// What is around the payload of an extended packet at the most: IPv6, UDP, BTH, immediate, trailer, ICRC.
+const AROUND_PAYLOAD_BYTES: usize = 40 + 8 + 12 + 4 + 24 + 4;
+
+/// What is around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, ICRC.
+const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + 4;
+
 /// Answers without the offer after which a peer is known not to understand.
 const PLAIN_AFTER: u8 = 8;
 
@@ -73,6 +108,19 @@ impl Extension {
             Recovery::GoBackN => Peer::Plain,
         };
         Extension { settings, peer, pacer: settings.rate.map(Pacer::new) }
+    }
+
+    /// The path MTU is known: extended packets must fit into the link's, or there are none.
+    pub fn fit(&mut self, path_mtu: PathMtu) {
+        if path_mtu.bytes() + AROUND_PAYLOAD_BYTES > self.settings.link_mtu {
+            self.peer = Peer::Plain;
+            self.settings.recovery = Recovery::GoBackN;
+        }
+    }
+
+    /// Blocks that fit into an acknowledge.
+    pub fn max_blocks(&self) -> usize {
+        (self.settings.link_mtu.saturating_sub(AROUND_BLOCKS_BYTES) / 12).min(Sack::MAX_BLOCKS)
     }
 
     /// Whether the peer has shown that it understands.

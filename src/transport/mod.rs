@@ -30,7 +30,7 @@ pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, 
 pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
-pub use extension::{Recovery, RecoverySettings};
+pub use extension::{Recovery, RecoveryError, RecoverySettings};
 pub use queue_pair::{PostError, QueuePair, QueuePairInit};
 pub use receive_queue::{Srq, SrqError};
 pub use work::{

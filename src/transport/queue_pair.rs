@@ -25,6 +25,7 @@ pub struct QueuePair {
     capabilities: Capabilities,
     /// What the link can carry.
     link_mtu: PathMtu,
+    recovery: RecoverySettings,
     state: State,
     /// What it was set to since RESET.
     attributes: QpAttributes,
@@ -200,6 +201,7 @@ impl QueuePair {
             },
             capabilities,
             link_mtu: path_mtu,
+            recovery,
             state: State::Reset,
             attributes: QpAttributes::default(),
             notify_drained: false,
@@ -297,7 +299,10 @@ impl QueuePair {
         }
         let identity = &mut self.identity;
         identity.path = attributes.path.or(identity.path);
-        identity.path_mtu = attributes.path_mtu.unwrap_or(identity.path_mtu);
+        if let Some(path_mtu) = attributes.path_mtu {
+            identity.path_mtu = path_mtu;
+            identity.extension.fit(path_mtu);
+        }
         identity.remote = attributes.destination.unwrap_or(identity.remote);
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.attributes = self.attributes.overlaid(attributes);
@@ -324,7 +329,7 @@ impl QueuePair {
         }
         self.attributes = QpAttributes::default();
         self.identity.path = None;
-        self.identity.extension = Peer::new(self.identity.extension.settings);
+        self.identity.extension = Peer::new(self.recovery);
     }
 
     /// Bytes of memory that it takes for packets that are in flight, or came early.

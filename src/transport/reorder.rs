@@ -160,8 +160,8 @@ impl Reorder {
         self.words.len() * 8 + self.waiting_bytes + self.waiting.capacity() * size_of::<(u64, Waiting)>()
     }
 
-    /// The acknowledge that is owed; `expected` is the PSN of that position.
-    pub fn sack(&mut self, expected: Psn, now: Instant) -> Sack {
+    /// The acknowledge that is owed, of `max_blocks` at the most; `expected` is the PSN of that position.
+    pub fn sack(&mut self, expected: Psn, max_blocks: usize, now: Instant) -> Sack {
         self.is_owed = false;
         self.unreported = 0;
         let (trigger, attempt, at) = self.latest.unwrap_or((expected.minus(1), 0, now));
@@ -174,7 +174,7 @@ impl Reorder {
         }
         let (first, last) = (self.expected / 64, (self.end - 1) / 64);
         let mut reported: ArrayVec<u64, { Sack::MAX_BLOCKS }> = ArrayVec::new();
-        while reported.len() < CHANGED_BLOCKS {
+        while reported.len() < CHANGED_BLOCKS.min(max_blocks) {
             let Some(word) = self.changed.pop_front() else { break };
             self.in_changed.remove(&word);
             if word >= first {
@@ -183,7 +183,7 @@ impl Reorder {
         }
         let words = last - first + 1;
         for _ in 0..words.min(Sack::MAX_BLOCKS as u64) {
-            if reported.is_full() {
+            if reported.len() >= max_blocks {
                 break;
             }
             self.turn = if (first..last).contains(&self.turn) { self.turn + 1 } else { first };

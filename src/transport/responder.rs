@@ -324,7 +324,7 @@ impl Responder {
                 let count = index + packets;
                 let (request, msn) = (saved.first_psn, self.msn);
                 let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
-                self.answer_again(answer, cx);
+                self.answer_again(answer, identity, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if self.may_answer(cx) {
@@ -338,15 +338,22 @@ impl Responder {
 
     /// Queues READ responses again. If they are just being sent, they start over; but a peer that repeats selectively gets
     /// just these, and at once.
-    fn answer_again(&mut self, answer: ReadAnswer, cx: &mut Surroundings<'_>) {
+    fn answer_again(
+        &mut self,
+        mut answer: ReadAnswer,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) {
         if self.reorder.is_some() {
             // What will be sent for the first time is not sent twice.
             let first = self.answers.iter().find_map(|queued| match queued {
                 Answer::Read(read) if read.request == answer.request => Some(read.psn),
                 _ => None,
             });
-            if first.is_some_and(|first| !answer.psn.is_before(first)) {
-                return;
+            if let Some(first) = first {
+                let Ok(packets @ 1..) = u32::try_from(first.since(answer.psn)) else { return };
+                answer.rest = answer.rest.min(packets * identity.path_mtu.bytes() as u32);
+                answer.count = answer.count.min(answer.index + packets);
             }
             match self.again.len() < AGAIN_MAX {
                 true => self.again.push_back(answer),
@@ -412,7 +419,7 @@ impl Responder {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Option<Transmit> {
-        let sack = self.reorder.as_mut()?.sack(self.expected, cx.now);
+        let sack = self.reorder.as_mut()?.sack(self.expected, identity.extension.max_blocks(), cx.now);
         let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))
             .with_offer(true)
             .with_extended(true);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::congestion::Rate;
 use crate::engine::Engine;
 use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::fault::FaultSpec;
@@ -12,7 +13,9 @@ use crate::link::udp::{self, UdpLink};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{Capture, HopError, Link, Loopback, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind, populate};
-use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Service, SrqError};
+use crate::transport::{
+    self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, RecoverySettings, Service, SrqError,
+};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
 use super::completion_queue::{forked, poll_readable};
@@ -47,6 +50,10 @@ pub struct OpenOptions {
     pub faults: Option<FaultSpec>,
     /// The largest path MTU to offer, if the link could carry more.
     pub path_mtu: Option<PathMtu>,
+    /// How losses are dealt with; `None` for [`Recovery::Auto`].
+    pub recovery: Option<Recovery>,
+    /// What queue pairs keep to, towards peers that understand the extension.
+    pub rate: Option<Rate>,
 }
 
 /// How frames leave and arrive.
@@ -176,6 +183,7 @@ impl Context {
         };
         let mut context = Context::with_link(device, link)?;
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
+        context.set_recovery(options.recovery.unwrap_or(Recovery::Auto), options.rate);
         Ok(context)
     }
 
@@ -189,6 +197,14 @@ impl Context {
             return Err(OpenError::Mtu { device: device.name, bytes });
         };
         Ok(Context { engine: Arc::new(Engine::start(link, system_randomness()?)?), device, path_mtu })
+    }
+
+    /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
+    pub fn set_recovery(&self, recovery: Recovery, rate: Option<Rate>) {
+        self.engine.without_sending(|core, _| {
+            let link_mtu = core.link.max_packet_bytes();
+            core.endpoint.set_recovery(RecoverySettings::of_link(recovery, rate, link_mtu));
+        });
     }
 
     /// The device as it was when it was opened.

@@ -1,8 +1,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use uroce::congestion::Rate;
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{AttachMode, XdpOptions};
+use uroce::transport::Recovery;
 use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 
 /// The flags of every subcommand that opens a device.
@@ -27,6 +29,14 @@ pub struct DeviceArguments {
     /// Do harm on purpose: loss=0.01,dup=0.01,reorder=0.01,delay=2ms,corrupt=0.001,direction=tx|rx|both,seed=7
     #[arg(long, value_name = "LIST", env = "UROCE_FAULT")]
     pub fault: Option<FaultSpec>,
+
+    /// How losses are dealt with: auto (selective repeat with peers that know it, else go-back-n), selective, go-back-n
+    #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY")]
+    pub recovery: Option<Recovery>,
+
+    /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
+    #[arg(long, value_name = "BITS", env = "UROCE_RATE")]
+    pub rate: Option<Rate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,6 +73,8 @@ impl DeviceArguments {
             xdp: XdpOptions { mode, ..XdpOptions::default() },
             capture: self.capture.clone(),
             faults: self.fault,
+            recovery: self.recovery,
+            rate: self.rate,
             ..OpenOptions::default()
         })?;
         if link == LinkKind::Auto && context.link_mode() == "udp" {

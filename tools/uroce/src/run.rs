@@ -9,12 +9,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::{env, fs, io};
 
 use clap::{Args, ValueEnum};
+use uroce::congestion::Rate;
 use uroce::link::device::Device;
 use uroce::link::fault::FaultSpec;
+use uroce::transport::Recovery;
 use uroce::wire::PathMtu;
 
 use crate::Failure;
@@ -43,12 +46,20 @@ pub struct Arguments {
     capture: Option<PathBuf>,
 
     /// Do harm on purpose, as with the other subcommands: loss=0.01,seed=7
-    #[arg(long, value_name = "LIST", env = "UROCE_FAULT", value_parser = fault)]
+    #[arg(long, value_name = "LIST", env = "UROCE_FAULT", value_parser = checked::<FaultSpec>)]
     fault: Option<String>,
 
     /// The largest path MTU that the program may use: 256, 512, 1024, 2048 or 4096
     #[arg(long, value_name = "BYTES", env = "UROCE_MTU", value_parser = path_mtu)]
     mtu: Option<String>,
+
+    /// How losses are dealt with: auto (selective repeat with peers that know it, else go-back-n), selective, go-back-n
+    #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY", value_parser = checked::<Recovery>)]
+    recovery: Option<String>,
+
+    /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
+    #[arg(long, value_name = "BITS", env = "UROCE_RATE", value_parser = checked::<Rate>)]
+    rate: Option<String>,
 
     /// Say on stderr what each verb did that is not of the data path, and why any failed
     #[arg(long)]
@@ -68,8 +79,9 @@ const LIBRARY: &str = "liburoce_verbs.so";
 /// What the folder on LD_LIBRARY_PATH calls it: the linker's name, and the one that some programs load.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
 
-fn fault(text: &str) -> Result<String, String> {
-    text.parse::<FaultSpec>().map(|_| text.to_owned()).map_err(|error| error.to_string())
+/// The text itself, if it can be read: the program's own options are made of it.
+fn checked<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<String, String> {
+    text.parse::<T>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn path_mtu(text: &str) -> Result<String, String> {
@@ -236,6 +248,8 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
         ("UROCE_CAPTURE", capture.map(PathBuf::into_os_string)),
         ("UROCE_FAULT", arguments.fault.clone().map(OsString::from)),
         ("UROCE_MTU", arguments.mtu.clone().map(OsString::from)),
+        ("UROCE_RECOVERY", arguments.recovery.clone().map(OsString::from)),
+        ("UROCE_RATE", arguments.rate.clone().map(OsString::from)),
         ("UROCE_TRACE", arguments.trace.then(|| OsString::from("1"))),
     ];
     for (name, value) in options {

@@ -29,7 +29,17 @@ pub(crate) fn from_environment() -> Result<OpenOptions, String> {
             Some(known.ok_or_else(|| format!("UROCE_MTU is {text}; a path MTU is 256, 512, 1024, 2048 or 4096"))?)
         }
     };
+    let recovery = match value("UROCE_RECOVERY") {
+        None => None,
+        Some(name) => Some(name.parse().map_err(|error| format!("UROCE_RECOVERY: {error}"))?),
+    };
+    let rate = match value("UROCE_RATE") {
+        None => None,
+        Some(rate) => Some(rate.parse().map_err(|error| format!("UROCE_RATE: {error}"))?),
+    };
     Ok(OpenOptions {
+        recovery,
+        rate,
         link,
         xdp: XdpOptions { mode, ..XdpOptions::default() },
         capture: value("UROCE_CAPTURE").map(Into::into),

@@ -1,0 +1,66 @@
+use std::fmt;
+use std::str::FromStr;
+
+/// How fast to send: bits of Ethernet frames a second, without preamble, checksum and gap. Written as iperf and tc have
+/// it: `500M`, `2.5G`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    bits: u64,
+}
+
+/// A text is no rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no rate: write bits a second, as in 500M or 2.5G")]
+pub struct RateError(String);
+
+impl Rate {
+    /// A rate of `bits` a second, at least eight.
+    pub const fn from_bits(bits: u64) -> Rate {
+        Rate { bits: if bits < 8 { 8 } else { bits } }
+    }
+
+    /// Bytes a second.
+    pub const fn bytes(self) -> u64 {
+        self.bits / 8
+    }
+}
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Rate, RateError> {
+        let (number, unit) = match text.char_indices().next_back() {
+            Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+            Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+            Some((at, 'g' | 'G')) => (&text[..at], 1e9),
+            _ => (text, 1.0),
+        };
+        let bits = number.parse::<f64>().ok().map(|number| number * unit);
+        match bits {
+            Some(bits) if (1e3..=1e15).contains(&bits) => Ok(Rate::from_bits(bits as u64)),
+            _ => Err(RateError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_written_with_their_units() {
+        for (text, bits) in [("500M", 500_000_000), ("2.5G", 2_500_000_000), ("64k", 64_000), ("1000000", 1_000_000)] {
+            let rate: Rate = text.parse().unwrap();
+            assert_eq!((rate.bytes(), rate.to_string()), (bits / 8, bits.to_string()));
+        }
+        for text in ["", "G", "-1M", "fast", "1T", "nan", "0"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateError(text.to_owned())));
+        }
+    }
+}
