@@ -388,14 +388,12 @@ impl Scoreboard {
         self.probes += 1;
         self.probe_at = Some(now + self.patience() * (1 << self.probes.min(PROBE_BACKOFF_MAX)));
         // The oldest request of which nothing is known; the oldest that was not carried out, since the peer may have said
-        // that it cannot yet, and that was lost; else the oldest answers.
+        // that it cannot yet, and that was lost; and the oldest answers.
         let mut requests = (self.carried_out..self.next).filter(|at| self.slot_ref(*at).flags & PACKET != 0);
         let oldest = requests.clone().next();
         let unknown = requests.find(|at| self.slot_ref(*at).flags & ARRIVED == 0);
         unknown.into_iter().chain(oldest).for_each(|request| self.lose(request));
-        if oldest.is_none() {
-            (self.first..self.next.min(self.first + PROBED_ANSWERS)).for_each(|at| self.miss(at));
-        }
+        (self.first..self.carried_out.min(self.first + PROBED_ANSWERS)).for_each(|at| self.miss(at));
         true
     }
 
@@ -421,6 +419,18 @@ impl Scoreboard {
                 return Some(Wants::Answers(position, count as u32));
             }
             self.missing.pop_front();
+        }
+    }
+
+    /// What [`wants`](Self::wants) asked for at `position` will not be sent.
+    pub fn forgo(&mut self, position: u64) {
+        if let Some(entry) = self.entry_mut(position) {
+            entry.flags &= !QUEUED;
+        }
+        for queue in [&mut self.lost, &mut self.missing] {
+            if queue.front() == Some(&position) {
+                queue.pop_front();
+            }
         }
     }
 

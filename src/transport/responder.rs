@@ -72,6 +72,12 @@ struct Saved {
     original: Option<u64>,
 }
 
+impl Answer {
+    fn is_rnr_nak(&self) -> bool {
+        matches!(self, Answer::Acknowledge { syndrome: Syndrome::RnrNak(_), .. })
+    }
+}
+
 impl Responder {
     pub fn configure(&mut self, attributes: &QpAttributes) {
         self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
@@ -181,11 +187,15 @@ impl Responder {
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
-        self.nak_outstanding = false;
+        let was_not_ready = std::mem::take(&mut self.nak_outstanding) && self.reorder.is_some();
 
         match self.serve(packet, identity, cx) {
             Ok(packets) => {
                 self.expected = psn.plus(packets);
+                if was_not_ready {
+                    // Acknowledges overtake what waits here: a refusal would be of what was carried out.
+                    self.answers.retain(|answer| !answer.is_rnr_nak());
+                }
                 self.reorder.iter_mut().for_each(|reorder| reorder.advance(packets));
                 Ok(())
             }

@@ -277,17 +277,20 @@ impl Requester {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        let Some(wants) = self.selective.as_mut().and_then(|selective| selective.board.wants()) else { return Ok(None) };
-        let (position, count) = match wants {
-            Wants::Request(position) => (position, u32::MAX),
-            Wants::Answers(position, count) => (position, count),
+        let (wants, position, count, index) = loop {
+            let Some(selective) = &mut self.selective else { return Ok(None) };
+            let Some(wants) = selective.board.wants() else { return Ok(None) };
+            let (position, count) = match wants {
+                Wants::Request(position) => (position, u32::MAX),
+                Wants::Answers(position, count) => (position, count),
+            };
+            match self.find(self.psn(position)).filter(|index| self.queue[*index].failed.is_none()) {
+                Some(index) => break (wants, position, count, index),
+                // It will be reported when all before it are complete.
+                None => self.board().forgo(position),
+            }
         };
-        let psn = self.psn(position);
-        let Some(index) = self.find(psn) else { return Ok(None) };
-        let wqe = &self.queue[index];
-        if wqe.failed.is_some() {
-            return Ok(None);
-        }
+        let (psn, wqe) = (self.psn(position), &self.queue[index]);
         let index_in_message = psn.since(wqe.first_psn) as u32;
         let count = count.min(wqe.packets - index_in_message);
         let packet = RequestPacket {
