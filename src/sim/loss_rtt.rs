@@ -1,3 +1,5 @@
+//! Goodput by loss and round trip: selective repeat beside go-back-N.
+
 use crate::congestion::Rate;
 use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Recovery, RecoverySettings};

@@ -101,7 +101,8 @@ impl Transfer {
             let qpn = endpoint.create_queue_pair(init).expect("the first queue pair");
             Side { node, qpn, memory, key, cq }
         });
-        let mut transfer = Transfer { plan, sides, posted: 0, received: 0, completed: 0, completed_receives: 0, failure: None };
+        let mut transfer =
+            Transfer { plan, sides, posted: 0, received: 0, completed: 0, completed_receives: 0, failure: None };
         transfer.fill(seed);
         transfer.connect(network);
         transfer

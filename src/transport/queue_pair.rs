@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::memory::{MemoryTable, Pd};
 use crate::time::Instant;
-use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, Trailer, WriteError};
+use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, WriteError};
 
 use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
@@ -419,31 +419,22 @@ impl QueuePair {
     /// Takes a packet whose ICRC, keys and addresses are right.
     pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, cx: &mut Surroundings<'_>) {
         let opcode = packet.bth().opcode();
-        let mut split = None;
+        let mut is_extended = false;
         if self.identity.service == Service::Rc {
             self.identity.extension.observe(packet.bth(), self.requester.has_offered());
-            if packet.bth().extended() && self.identity.extension.is_on() {
-                split = packet.split_trailer();
-                if split.is_none() {
-                    cx.counters.bad_trailer += 1;
-                    return;
-                }
-            }
+            is_extended = packet.bth().extended() && self.identity.extension.is_on();
         }
-        let (packet, trailer) = match &split {
-            Some((packet, trailer)) => (packet, Some(trailer)),
-            None => (packet, None),
-        };
         if opcode.is_response() {
             if !self.state.sends() {
                 cx.counters.wrong_state += 1;
                 return;
             }
-            let sack = match trailer {
-                Some(Trailer::Selective(sack)) => Some(sack),
-                _ => None,
-            };
-            if self.requester.handle_response(packet, sack, &self.identity, cx).is_err() {
+            let sack = if is_extended { packet.sack() } else { None };
+            if is_extended && sack.is_none() {
+                cx.counters.bad_trailer += 1;
+                return;
+            }
+            if self.requester.handle_response(packet, sack.as_ref(), &self.identity, cx).is_err() {
                 self.fail(cx);
             }
             self.check_drained(cx);
@@ -456,12 +447,18 @@ impl QueuePair {
         let identity = &self.identity;
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
-                let trailer = match trailer {
-                    Some(Trailer::Request(trailer)) => Some(trailer),
-                    _ => None,
-                };
+                let split = if is_extended { packet.split_trailer() } else { None };
+                if is_extended && split.is_none() {
+                    cx.counters.bad_trailer += 1;
+                    return;
+                }
                 let is_marked = ip.traffic_class() & 3 == 3;
-                responder.handle_request(packet, trailer, is_marked, identity, cx)
+                match split {
+                    Some((packet, trailer)) => {
+                        responder.handle_request(&packet, Some(&trailer), is_marked, identity, cx)
+                    }
+                    None => responder.handle_request(packet, None, is_marked, identity, cx),
+                }
             }
             AnyResponder::Unreliable(responder) => responder.handle_request(packet, identity, cx),
             AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, identity, cx),

@@ -180,12 +180,7 @@ impl Responder {
     }
 
     /// Carries out the expected request, or refuses it.
-    fn carry_out(
-        &mut self,
-        packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<(), Fatal> {
+    fn carry_out(&mut self, packet: &Packet<'_>, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
         let was_not_ready = std::mem::take(&mut self.nak_outstanding) && self.reorder.is_some();
 
@@ -348,12 +343,7 @@ impl Responder {
 
     /// Queues READ responses again. If they are just being sent, they start over; but a peer that repeats selectively gets
     /// just these, and at once.
-    fn answer_again(
-        &mut self,
-        mut answer: ReadAnswer,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) {
+    fn answer_again(&mut self, mut answer: ReadAnswer, identity: &Identity, cx: &mut Surroundings<'_>) {
         if self.reorder.is_some() {
             // What will be sent for the first time is not sent twice.
             let first = self.answers.iter().find_map(|queued| match queued {
@@ -435,8 +425,7 @@ impl Responder {
             .with_extended(true);
         let extension = Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn));
         let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-        let Ok(written) =
-            identity.write_extended(out, Headers { bth, extension }, 0, cx, nothing, &sack.to_bytes());
+        let Ok(written) = identity.write_extended(out, Headers { bth, extension }, 0, cx, nothing, &sack.to_bytes());
         written
     }
 

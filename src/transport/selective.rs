@@ -140,7 +140,8 @@ impl Requester {
         match (operation, packet.aeth().map(|aeth| aeth.syndrome())) {
             // A late one acknowledges nothing, but may say what arrived.
             (Operation::Acknowledge, Some(Syndrome::Ack { .. }))
-                if psn.is_before(self.sent) && psn.since(self.unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32) =>
+                if psn.is_before(self.sent)
+                    && psn.since(self.unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32) =>
             {
                 if let Some(sack) = sack {
                     self.take_sack(sack, cx);

@@ -86,10 +86,7 @@ impl SendOperation {
     /// Whether it takes a receive request of the peer.
     pub(super) fn takes_receive(&self) -> bool {
         use SendOperation as Op;
-        matches!(
-            self,
-            Op::Send | Op::SendWithImmediate(_) | Op::SendWithInvalidate(_) | Op::WriteWithImmediate(..)
-        )
+        matches!(self, Op::Send | Op::SendWithImmediate(_) | Op::SendWithInvalidate(_) | Op::WriteWithImmediate(..))
     }
 
     /// Whether nothing goes over the wire.

@@ -38,7 +38,7 @@ pub use packet::{Packet, PacketError};
 pub use psn::Psn;
 pub use reth::Reth;
 pub use rnr_timer::RnrTimer;
-pub use trailer::{RequestTrailer, Sack, Trailer};
+pub use trailer::{RequestTrailer, Sack};
 
 /// The UDP destination port of RoCE v2 (IANA, IBTA Annex A17.9).
 pub const ROCE_PORT: u16 = 4791;

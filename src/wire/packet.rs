@@ -4,7 +4,8 @@ use crate::frame::FrameBytes;
 
 use super::opcode::ext;
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode, Reth, Trailer,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode, RequestTrailer,
+    Reth, Sack,
 };
 
 /// A received packet from BTH to payload: a view, checked for length only.
@@ -63,11 +64,17 @@ impl<'a> Packet<'a> {
         Ok(Packet { bth, extensions: &after_bth[..header_bytes], body, trailer_bytes: 0 })
     }
 
-    /// The packet and its trailer, which counts as payload until then. `None` when there can be none.
-    pub fn split_trailer(&self) -> Option<(Packet<'a>, Trailer)> {
-        let (trailer, trailer_bytes) = Trailer::parse(self.body, self.bth.opcode() == Opcode::RC_ACKNOWLEDGE)?;
-        let fits = self.bth.extended() && trailer_bytes + self.bth.pad() <= self.body.len();
+    /// A request and its trailer, which counts as payload until then. `None` when there can be none.
+    pub fn split_trailer(&self) -> Option<(Packet<'a>, RequestTrailer)> {
+        let trailer = RequestTrailer::at_end(self.body)?;
+        let trailer_bytes = trailer.bytes();
+        let fits = trailer_bytes + self.bth.pad() <= self.body.len();
         fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
+    }
+
+    /// The selective acknowledge that follows an AETH. `None` when it can be none.
+    pub fn sack(&self) -> Option<Sack> {
+        Sack::of(self.body)
     }
 
     /// The packet's bytes as [`parse`](Packet::parse) reads them, without its trailer, and with zeros for the ICRC.

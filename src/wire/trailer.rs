@@ -5,16 +5,7 @@ use crate::frame::FrameBytes;
 
 use super::{Psn, Reth};
 
-/// What an extended packet carries between its pad and its ICRC (docs/EXTENSIONS.md).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trailer {
-    /// Of a request: where in which message it belongs.
-    Request(RequestTrailer),
-    /// Of an acknowledge: what arrived out of order.
-    Selective(Sack),
-}
-
-/// Where a request packet belongs, whatever was lost before it.
+/// Where a request packet belongs, whatever was lost before it: between its pad and its ICRC (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTrailer {
     /// The message's RETH, in the MIDDLE and LAST packets of WRITEs.
@@ -27,7 +18,7 @@ pub struct RequestTrailer {
     pub receive_number: u32,
 }
 
-/// A selective acknowledge.
+/// What arrived out of order: after the AETH of an acknowledge (docs/EXTENSIONS.md).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sack {
     /// The request packet that arrived last.
@@ -68,6 +59,16 @@ impl RequestTrailer {
         out
     }
 
+    /// The trailer at the end of `body`: payload, pad and trailer, without the ICRC. `None` when there can be none.
+    pub(super) fn at_end(body: FrameBytes<'_>) -> Option<RequestTrailer> {
+        let mut last = [0];
+        body.skip(body.len().checked_sub(1)?).copy_to_slice(&mut last);
+        let mut buffer = [0; Self::MAX_BYTES];
+        let buffer = buffer.get_mut(..4 * usize::from(last[0] & 0x0f)).filter(|_| last[0] >> 4 == REQUEST)?;
+        body.skip(body.len().checked_sub(buffer.len())?).copy_to_slice(buffer);
+        RequestTrailer::parse(buffer)
+    }
+
     fn parse(bytes: &[u8]) -> Option<RequestTrailer> {
         let (reth, rest) = match bytes.len() {
             8 => (None, bytes),
@@ -104,6 +105,14 @@ impl Sack {
         out
     }
 
+    /// The trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it can be none.
+    pub(super) fn of(body: FrameBytes<'_>) -> Option<Sack> {
+        let mut buffer = [0; Self::MAX_BYTES];
+        let buffer = buffer.get_mut(..body.len())?;
+        body.copy_to_slice(buffer);
+        Sack::parse(buffer).filter(|_| buffer.last() == Some(&(SELECTIVE << 4)))
+    }
+
     fn parse(bytes: &[u8]) -> Option<Sack> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
         let (blocks, tail) = rest.split_last_chunk::<4>()?;
@@ -130,28 +139,6 @@ impl Sack {
     }
 }
 
-impl Trailer {
-    /// Reads the trailer at the end of `body`: payload, pad and trailer, without the ICRC. Returns its length too.
-    /// `None` when there can be none.
-    pub(super) fn parse(body: FrameBytes<'_>, is_acknowledge: bool) -> Option<(Trailer, usize)> {
-        let mut buffer = [0; Sack::MAX_BYTES];
-        let mut last = [0];
-        body.skip(body.len().checked_sub(1)?).copy_to_slice(&mut last);
-        let bytes = match (last[0] >> 4, is_acknowledge) {
-            (REQUEST, false) => 4 * usize::from(last[0] & 0x0f),
-            (SELECTIVE, true) if last[0] & 0x0f == 0 => body.len(),
-            _ => return None,
-        };
-        let buffer = buffer.get_mut(..bytes)?;
-        body.skip(body.len().checked_sub(bytes)?).copy_to_slice(buffer);
-        let trailer = match is_acknowledge {
-            false => Trailer::Request(RequestTrailer::parse(buffer)?),
-            true => Trailer::Selective(Sack::parse(buffer)?),
-        };
-        Some((trailer, bytes))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,8 +154,7 @@ mod tests {
             let body = [&[9; 5][..], &trailer.to_bytes()].concat();
             for cut in 0..=body.len() {
                 let (head, tail) = body.split_at(cut);
-                let parsed = Trailer::parse(FrameBytes { head, tail }, false);
-                assert_eq!(parsed, Some((Trailer::Request(trailer), trailer.bytes())));
+                assert_eq!(RequestTrailer::at_end(FrameBytes { head, tail }), Some(trailer));
             }
         }
     }
@@ -180,8 +166,7 @@ mod tests {
         let bytes = sack.to_bytes();
         assert_eq!(bytes[..20], [1, 2, 3, 4, 5, 6, 7, 8, 0xff, 0xff, 0xfe, 0, 0x80, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(bytes[32..], [0, 2, 0, 0x20]);
-        let parsed = Trailer::parse(FrameBytes::from(&bytes[..]), true);
-        assert_eq!(parsed, Some((Trailer::Selective(sack), bytes.len())));
+        assert_eq!(Sack::of(FrameBytes::from(&bytes[..])), Some(sack));
     }
 
     #[test]
@@ -190,16 +175,17 @@ mod tests {
         let blocks = ArrayVec::from_iter([(Psn::new(1), 1)]);
         let sack = Sack { trigger: Psn::new(0), attempt: 0, delay_us: 0, marked: 0, blocks }.to_bytes();
         for len in 0..request.len() {
-            assert_eq!(Trailer::parse(FrameBytes::from(&request[request.len() - len..]), false), None);
+            assert_eq!(RequestTrailer::at_end(FrameBytes::from(&request[request.len() - len..])), None);
         }
         for len in 0..sack.len() {
-            assert_eq!(Trailer::parse(FrameBytes::from(&sack[sack.len() - len..]), true), None);
+            assert_eq!(Sack::of(FrameBytes::from(&sack[sack.len() - len..])), None);
         }
-        assert_eq!(Trailer::parse(FrameBytes::from(&request[..]), true), None);
-        assert_eq!(Trailer::parse(FrameBytes::from(&sack[..]), false), None);
+        assert_eq!(Sack::of(FrameBytes::from(&request[..])), None);
+        assert_eq!(RequestTrailer::at_end(FrameBytes::from(&sack[..])), None);
         for last in 0..=255 {
             let body = [[0; 39].as_slice(), &[last]].concat();
-            assert_eq!(Trailer::parse(FrameBytes::from(&body[..]), false).is_some(), [0x12, 0x16].contains(&last));
+            let is_one = RequestTrailer::at_end(FrameBytes::from(&body[..])).is_some();
+            assert_eq!(is_one, [0x12, 0x16].contains(&last));
         }
     }
 }

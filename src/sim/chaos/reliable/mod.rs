@@ -17,9 +17,7 @@ use crate::sim::chaos::stage::{MAX_EVENTS, Watch, check_rest};
 use crate::sim::network::{Network, NodeId, Step, Tally};
 use crate::sim::random::Random;
 use crate::time::{Duration, Instant};
-use crate::transport::{
-    Capabilities, CompletionQueue, MAX_SGE, QpAttributes, QueuePairInit, Recovery, Service, State,
-};
+use crate::transport::{Capabilities, CompletionQueue, MAX_SGE, QpAttributes, QueuePairInit, Recovery, Service, State};
 use crate::wire::{Key, Psn, Qpn};
 
 use flow::Flow;

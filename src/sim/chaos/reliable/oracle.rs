@@ -511,7 +511,7 @@ impl Oracle {
 
     /// An answer to flow `s` arrives at the requester.
     fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
-        let selective = self.connections[c].selective[s];
+        let (selective, rnr_retry) = (self.connections[c].selective[s], u32::from(self.connections[c].rnr_retry));
         let flow = &mut self.connections[c].flows[s];
         let Some(psn) = flow.count(header.psn, flow.known).filter(|psn| *psn < flow.sent) else { return };
         let syndrome = match header.opcode {
@@ -549,7 +549,9 @@ impl Oracle {
         {
             flow.rnr_naks += 1;
             flow.most_rnr_naks = flow.most_rnr_naks.max(flow.rnr_naks);
-            flow.rnr_until = Some(now + timer.delay());
+            // Out of patience, it waits no more: answers to earlier requests may still come.
+            let gives_up = selective && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
+            flow.rnr_until = Some(now + timer.delay()).filter(|_| !gives_up);
         }
     }
 }

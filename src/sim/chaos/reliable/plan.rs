@@ -96,7 +96,9 @@ fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
             Weather::Harsh => random.choose(&[16, 128, 1024, RecoverySettings::MAX_WINDOW]),
             _ => random.choose(&[16, 128]),
         },
-        rate: random.choose(&[None, Some(8), Some(2)]).map(|bits| Rate::from_bits(bits * setting.core.bytes_per_second)),
+        rate: random
+            .choose(&[None, Some(8), Some(2)])
+            .map(|bits| Rate::from_bits(bits * setting.core.bytes_per_second)),
         reorder_bytes: random.choose(&[0, 3000, 100_000, 1 << 30]),
         ..RecoverySettings::default()
     };

@@ -67,9 +67,10 @@ fn cells(only: &[String]) -> Result<Vec<Cell>, Failure> {
         }
     }
     for condition in only {
-        let (key, wanted) = condition.split_once('=').filter(|(key, _)| KEYS.contains(key)).ok_or_else(|| {
-            format!("--only {condition}: write KEY=VALUE with one of the keys {}", KEYS.join(", "))
-        })?;
+        let (key, wanted) = condition
+            .split_once('=')
+            .filter(|(key, _)| KEYS.contains(key))
+            .ok_or_else(|| format!("--only {condition}: write KEY=VALUE with one of the keys {}", KEYS.join(", ")))?;
         let number = wanted.parse::<f64>();
         let fits = |cell: &Cell| match (&number, value(cell, key).parse::<f64>()) {
             (Ok(wanted), Ok(value)) => *wanted == value,
