@@ -66,8 +66,9 @@ impl Default for RecoverySettings {
     fn default() -> RecoverySettings {
         RecoverySettings {
             recovery: Recovery::default(),
-            // Without a rate the window is all that keeps bursts short: half of an AF_XDP ring.
-            window: 1024,
+            // Without a rate the window is all that keeps bursts short: an eighth of the frames that a link over AF_XDP
+            // has for receiving, at two a packet.
+            window: 512,
             rate: None,
             reorder_bytes: 512 << 20,
             link_mtu: usize::MAX,

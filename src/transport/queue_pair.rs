@@ -341,6 +341,14 @@ impl QueuePair {
         self.requester.memory_bytes() + early
     }
 
+    /// Bytes of requests that came early and wait.
+    pub fn waiting_bytes(&self) -> usize {
+        match &self.responder {
+            AnyResponder::Reliable(responder) => responder.waiting_bytes(),
+            _ => 0,
+        }
+    }
+
     /// Whether the peer has shown that it understands docs/EXTENSIONS.md.
     pub fn is_extended(&self) -> bool {
         self.identity.service == Service::Rc && self.identity.extension.is_on()

@@ -155,6 +155,11 @@ impl Reorder {
         self.end = self.expected;
     }
 
+    /// Bytes of requests that wait.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes + self.waiting.len()
+    }
+
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         self.words.len() * 8 + self.waiting_bytes + self.waiting.capacity() * size_of::<(u64, Waiting)>()

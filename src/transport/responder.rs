@@ -104,6 +104,11 @@ impl Responder {
         self.reorder.as_ref().map_or(0, |reorder| reorder.memory_bytes())
     }
 
+    /// Bytes of requests that came early and wait.
+    pub fn waiting_bytes(&self) -> usize {
+        self.reorder.as_ref().map_or(0, |reorder| reorder.waiting_bytes())
+    }
+
     /// Forgets what came early, but not what is owed for what was carried out.
     pub fn drop_early(&mut self) {
         self.reorder.iter_mut().for_each(|reorder| reorder.forget());

@@ -206,6 +206,14 @@ impl World {
                     );
                     self.watch.oracle.violation(now, text);
                 }
+                let side = &self.watch.oracle.connections[c].sides[s];
+                let (node, qpn) = (side.node, side.qpn);
+                let waiting = self.network.endpoint(node).queue_pair(qpn).map_or(0, |qp| qp.waiting_bytes());
+                let is_whole = !self.watch.oracle.connections[c].flows.iter().any(|flow| flow.failed);
+                if waiting > 0 && is_whole && self.programs[c].connected {
+                    let text = format!("connection {c} side {s}: {waiting} bytes wait for what has come");
+                    self.watch.oracle.violation(now, text);
+                }
             }
         }
         self.verify_all("at the end");

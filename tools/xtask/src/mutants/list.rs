@@ -10,6 +10,9 @@ const UNRELIABLE: &str = "src/transport/unreliable.rs";
 const DATAGRAM: &str = "src/transport/datagram.rs";
 const RECEIVE_QUEUE: &str = "src/transport/receive_queue.rs";
 const QUEUE_PAIR: &str = "src/transport/queue_pair.rs";
+const REORDER: &str = "src/transport/reorder.rs";
+const SELECTIVE: &str = "src/transport/selective.rs";
+const EXTENSION: &str = "src/transport/extension.rs";
 const TABLE: &str = "src/memory/table.rs";
 const PSN: &str = "src/wire/psn.rs";
 
@@ -412,5 +415,91 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: QUEUE_PAIR,
         old: "            push_event(cx, Event::LastWqeReached(self.identity.qpn, srq));\n",
         new: "            let _ = srq;\n",
+    },
+    Mutant {
+        name: "sack-bit-off-by-one",
+        file: REORDER,
+        old: ".wrapping_sub(self.expected) as u32);",
+        new: ".wrapping_sub(self.expected) as u32 + 1);",
+    },
+    Mutant {
+        name: "sack-acknowledges-what-waits",
+        file: RESPONDER,
+        old: "Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))",
+        new: "Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected)",
+    },
+    Mutant {
+        name: "completed-before-the-gap-is-filled",
+        file: SELECTIVE,
+        old: "Some(position) => self.board().arrived(position, now),",
+        new: "Some(position) => self.board().carried_out_before(position + 1, now),",
+    },
+    Mutant {
+        name: "early-request-carried-out-at-once",
+        file: RESPONDER,
+        old: "                match reorder.keep(",
+        new: "                if packet.bth().opcode().position() == Position::Only
+                    && packet.bth().opcode().operation() == Operation::Write
+                {
+                    let _ = self.inbound.serve(packet, identity, cx);
+                }
+                match reorder.keep(",
+    },
+    Mutant {
+        name: "early-request-left-behind",
+        file: RESPONDER,
+        old: "if !self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected()) {",
+        new: "if self.reorder.is_some() || self.reorder.is_none() {",
+    },
+    Mutant {
+        name: "early-request-leaked",
+        file: REORDER,
+        old: "        let waiting = self.waiting.remove(&self.expected)?;
+        self.waiting_bytes -= waiting.bytes.len();
+",
+        new: "        let waiting = self.waiting.remove(&self.expected)?;
+",
+    },
+    Mutant {
+        name: "early-answer-placed-as-the-next",
+        file: SELECTIVE,
+        old: "let at = psn.since(self.queue[index].first_psn) as u32;",
+        new: "let at = self.queue[index].received;",
+    },
+    Mutant {
+        name: "early-answer-not-counted",
+        file: SELECTIVE,
+        old: "        self.queue[index].received += 1;\n",
+        new: "",
+    },
+    Mutant {
+        name: "reads-in-flight-forgotten-too-early",
+        file: SELECTIVE,
+        old: "        self.queue[index].received += 1;\n",
+        new: "        self.queue[index].received += 1;\n        self.reads_in_flight = 0;\n",
+    },
+    Mutant {
+        name: "refused-request-not-sent-again",
+        file: SELECTIVE,
+        old: "                    selective.not_ready = position;\n",
+        new: "",
+    },
+    Mutant {
+        name: "offer-taken-although-unwanted",
+        file: EXTENSION,
+        old: "bth.offers() && self.settings.recovery != Recovery::GoBackN",
+        new: "bth.offers()",
+    },
+    Mutant {
+        name: "selective-towards-everybody",
+        file: EXTENSION,
+        old: "            Recovery::Auto => Peer::Unknown(0),",
+        new: "            Recovery::Auto => Peer::Understands,",
+    },
+    Mutant {
+        name: "selective-window-off",
+        file: REQUESTER,
+        old: "identity.extension.settings.window as i32 }",
+        new: "i32::MAX }",
     },
 ];
