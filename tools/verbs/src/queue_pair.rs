@@ -113,6 +113,11 @@ fn create(pd: *mut IbvPd, init: &mut IbvQpInitAttr, is_extended: bool) -> Result
     let send_cq = completion_queue::get(init.send_cq)?;
     let receive_cq = completion_queue::get(init.recv_cq)?;
     let shared = if init.srq.is_null() { None } else { Some(srq::get(init.srq)?) };
+    context::check_same("send completion queue", send_cq.context, owner.context)?;
+    context::check_same("receive completion queue", receive_cq.context, owner.context)?;
+    if let Some(shared) = &shared {
+        context::check_same("shared receive queue", shared.context, owner.context)?;
+    }
     if shared.is_some() && service != Service::Rc && service != Service::Ud {
         return Err(Failure::not_offered("shared receive queues for UC"));
     }
