@@ -50,6 +50,10 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES", env = "UROCE_MTU", value_parser = path_mtu)]
     mtu: Option<String>,
 
+    /// Give devices LIDs too, for programs that know no GIDs (qperf): the last 16 bits of the first IPv4 address
+    #[arg(long)]
+    lids: bool,
+
     /// Say on stderr what each verb did that is not of the data path, and why any failed
     #[arg(long)]
     trace: bool,
@@ -236,6 +240,7 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
         ("UROCE_CAPTURE", capture.map(PathBuf::into_os_string)),
         ("UROCE_FAULT", arguments.fault.clone().map(OsString::from)),
         ("UROCE_MTU", arguments.mtu.clone().map(OsString::from)),
+        ("UROCE_LIDS", arguments.lids.then(|| OsString::from("1"))),
         ("UROCE_TRACE", arguments.trace.then(|| OsString::from("1"))),
     ];
     for (name, value) in options {

@@ -349,7 +349,7 @@ fn port_attributes(open: &OpenDevice) -> IbvPortAttr {
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
         pkey_tbl_len: 1,
-        lid: 0,
+        lid: if options::has_lids() { address::lid(&device.gids) } else { 0 },
         sm_lid: 0,
         lmc: 0,
         max_vl_num: 1,

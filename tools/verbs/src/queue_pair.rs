@@ -320,7 +320,9 @@ fn attributes(qp: &Qp, attr: &IbvQpAttr, mask: u32) -> Result<QpAttributes, Fail
     if names.contains(Attributes::AV) {
         let set = qp.attr.lock().unwrap_or_else(PoisonError::into_inner).dest_qp_num;
         let remote = if names.contains(Attributes::DEST_QPN) { attr.dest_qp_num } else { set };
-        to.path = Some(qp.opened.context.path(&address::vector(&attr.ah_attr)?, qp.limits.qpn, Qpn::new(remote))?);
+        let context = &qp.opened.context;
+        let vector = address::vector(&attr.ah_attr, context.gids())?;
+        to.path = Some(context.path(&vector, qp.limits.qpn, Qpn::new(remote))?);
     }
     Ok(to)
 }
