@@ -7,6 +7,7 @@ use crate::lab::{Lab, LabOptions};
 use crate::netns::Netns;
 use crate::{image, process};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -166,8 +167,18 @@ impl Suite {
 impl Report {
     /// What the driver printed, between all that the tests did. `ended` says how its process did.
     fn read(file: &str, text: &str, ended: &str, time: Duration) -> Report {
-        let lines = text.lines().filter(|line| line.starts_with('{'));
-        let said: Vec<Value> = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let mut said: Vec<Value> = Vec::new();
+        // What the device's library said while each test ran.
+        let mut remarks: HashMap<String, String> = HashMap::new();
+        for line in text.lines() {
+            if let Some(value) = line.starts_with('{').then(|| serde_json::from_str(line).ok()).flatten() {
+                said.push(value);
+            } else if line.starts_with("uroce: ")
+                && let Some(test) = said.last().and_then(|last| last["began"].as_str())
+            {
+                remarks.entry(test.to_owned()).or_default().push_str(&format!("{line}\n"));
+            }
+        }
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let names = said.iter().find_map(|line| line["tests"].as_array());
         let last_words = || {
@@ -184,7 +195,7 @@ impl Report {
             let (verdict, why) = match ends.iter().find(|end| end["verdict"] == "failed").or(ends.first()) {
                 Some(end) if end["verdict"] == "passed" => (Verdict::Passed, String::new()),
                 Some(end) if end["verdict"] == "skipped" => (Verdict::Skipped, word(&end["why"])),
-                Some(end) => (Verdict::Failed, word(&end["why"])),
+                Some(end) => (Verdict::Failed, word(&end["why"]) + remarks.get(&word(name)).map_or("", String::as_str)),
                 None if said.iter().any(|line| &line["began"] == name) => (Verdict::Failed, last_words()),
                 None => (Verdict::Failed, "not begun: the process had ended before".into()),
             };
@@ -238,16 +249,17 @@ mod tests {
         let text = "noise\n{\"tests\": [\"A.a\", \"A.b\", \"A.c\", \"A.d\", \"A.e\"]}\n\n{\"began\": \"A.a\"}\nhello\n\
                     {\"ended\": \"A.a\", \"verdict\": \"passed\", \"why\": \"\"}\n{ no JSON\n{\"began\": \"A.b\"}\n\
                     {\"ended\": \"A.b\", \"verdict\": \"skipped\", \"why\": \"no such thing\"}\n{\"began\": \"A.c\"}\n\
-                    {\"ended\": \"A.c\", \"verdict\": \"failed\", \"why\": \"Traceback\\nAssertionError: x\\n\"}\n\
+                    uroce: veth0: busy\n{\"ended\": \"A.c\", \"verdict\": \"failed\", \"why\": \"Traceback\\nAssertionError: x\\n\"}\n\
                     {\"ended\": \"A.c\", \"verdict\": \"passed\", \"why\": \"\"}\n{\"began\": \"A.d\"}\nlast words\n";
         let report = Report::read("test_a", text, "signal 11", Duration::ZERO);
         let verdicts: Vec<_> = report.outcomes.iter().map(|outcome| outcome.verdict).collect();
         use Verdict::{Failed, Passed, Skipped};
         assert_eq!(verdicts, [Passed, Skipped, Failed, Failed, Failed]);
         let reasons: Vec<_> = report.outcomes.iter().map(Outcome::reason).collect();
-        assert_eq!(reasons[1..3], ["no such thing", "AssertionError: x"]);
+        assert_eq!(reasons[1..3], ["no such thing", "uroce: veth0: busy"]);
         assert!(reasons[3].contains("signal 11") && reasons[3].contains("last words"), "{reasons:?}");
         assert!(reasons[4].contains("not begun"), "{reasons:?}");
+        assert!(report.outcomes[2].why.contains("AssertionError: x"));
         assert_eq!(report.count(Failed), 3);
     }
 
