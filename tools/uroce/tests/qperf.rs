@@ -95,8 +95,9 @@ fn rxe_refuses_it_in_the_same_words() {
     let ask = |words: &str| vm.run(&format!("qperf {} -t 2 {words}", vm.ipv4()), limit).unwrap();
     for (test, refusal) in REFUSALS {
         let output = ask(test);
-        eprintln!("rxe: {test}: {}", output.text);
-        assert!(output.status != 0 && output.text.contains(refusal), "{output:?}");
+        let said = format!("{}{}", output.text, server.text());
+        eprintln!("rxe: {test}: {said}");
+        assert!(output.status != 0 && said.contains(refusal), "{said}");
     }
     let output = ask("-cm1 rc_lat");
     eprintln!("rxe: {}", output.text);
