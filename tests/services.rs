@@ -215,6 +215,16 @@ fn to(state: State) -> QpAttributes {
 }
 
 #[test]
+fn a_reset_leaves_no_completion_of_what_was_before() {
+    let mut pair = pair(Service::Rc, Faults::NONE);
+    (0..3).for_each(|wr_id| pair.post_receive(Side::B, wr_id, 0, 10));
+    pair.modify(Side::B, &to(State::Error));
+    assert_eq!(pair.completion(Side::B).status, Status::WrFlush);
+    pair.modify(Side::B, &to(State::Reset));
+    assert!(pair.try_completion(Side::B).is_none(), "two more were flushed, and nobody polled them in time");
+}
+
+#[test]
 fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told() {
     let mut pair = pair(Service::Rc, Faults::NONE);
     let len = 300 * MTU.bytes();

@@ -219,7 +219,7 @@ impl FrameAccounts {
 impl XdpLink {
     /// Opens `interface` in the calling thread's network namespace: loads and attaches the program, makes the sockets.
     ///
-    /// Blocks for up to a fifth of a second while an earlier owner of the queue is still going away.
+    /// Blocks for up to a second while an earlier owner of the queue is still going away.
     ///
     /// # Errors
     /// [`OpenError`] says in one line what is missing and what to do about it.

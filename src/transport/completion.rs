@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crossbeam::queue::ArrayQueue;
 
@@ -109,9 +110,11 @@ pub enum Notify {
     Next = 2,
 }
 
-/// A completion queue: a bounded ring that the transport fills and programs empty, without a lock.
+/// A completion queue: a bounded ring that the transport fills and programs empty, side by side.
 pub struct CompletionQueue {
-    ring: ArrayQueue<Completion>,
+    /// Filling and emptying take it for reading, and never wait for each other. For writing, whoever takes completions out
+    /// of the middle or puts another ring in its place: rare, and short.
+    ring: RwLock<ArrayQueue<Completion>>,
     overflowed: AtomicBool,
     notify: AtomicU8,
     on_notify: Box<dyn Fn() + Send + Sync>,
@@ -122,26 +125,60 @@ impl CompletionQueue {
     /// [`request_notification`](CompletionQueue::request_notification), in the thread that drives the transport.
     pub fn new(capacity: usize, on_notify: impl Fn() + Send + Sync + 'static) -> CompletionQueue {
         CompletionQueue {
-            ring: ArrayQueue::new(capacity.max(1)),
+            ring: RwLock::new(ArrayQueue::new(capacity.max(1))),
             overflowed: AtomicBool::new(false),
             notify: AtomicU8::new(Notify::Never as u8),
             on_notify: Box::new(on_notify),
         }
     }
 
-    /// The oldest completion.
+    fn ring(&self) -> RwLockReadGuard<'_, ArrayQueue<Completion>> {
+        self.ring.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The oldest completion. Never waits: while the queue is being changed, there is none.
     pub fn poll(&self) -> Option<Completion> {
-        self.ring.pop()
+        self.ring.try_read().ok()?.pop()
     }
 
     /// Whether there is no completion.
     pub fn is_empty(&self) -> bool {
-        self.ring.is_empty()
+        self.ring().is_empty()
     }
 
     /// How many completions it can hold.
     pub fn capacity(&self) -> usize {
-        self.ring.capacity()
+        self.ring().capacity()
+    }
+
+    /// Makes room for `capacity` completions, at least one, instead (IBTA 11.2.8.4). Those in it stay, in their order.
+    ///
+    /// # Errors
+    /// The number of completions in it when they are more; nothing was changed then.
+    pub fn resize(&self, capacity: usize) -> Result<(), usize> {
+        let to = ArrayQueue::new(capacity.max(1));
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        if ring.len() > to.capacity() {
+            return Err(ring.len());
+        }
+        while let Some(completion) = ring.pop() {
+            to.push(completion).expect("it has room for all of them");
+        }
+        let old = std::mem::replace(&mut *ring, to);
+        drop(ring);
+        // Large ones take a while to give back.
+        drop(old);
+        Ok(())
+    }
+
+    /// Takes out the completions of a queue pair; the others stay, in their order.
+    pub(super) fn forget(&self, qpn: Qpn) {
+        let ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..ring.len() {
+            if let Some(completion) = ring.pop().filter(|completion| completion.qpn != qpn) {
+                ring.push(completion).expect("where one was taken out there is room");
+            }
+        }
     }
 
     /// Whether a completion was lost because the queue was full. It stays so (IBTA 11.6.3.1).
@@ -162,7 +199,7 @@ impl CompletionQueue {
     /// Adds a completion. Returns false when it was lost because the queue was full.
     pub(super) fn push(&self, completion: Completion, solicited: bool) -> bool {
         let urgent = solicited || completion.status != Status::Success;
-        let room = self.ring.push(completion).is_ok();
+        let room = self.ring().push(completion).is_ok();
         if !room {
             self.overflowed.store(true, Ordering::Release);
         }
@@ -180,7 +217,8 @@ impl CompletionQueue {
 
 impl std::fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CompletionQueue({} of {})", self.ring.len(), self.ring.capacity())
+        let ring = self.ring();
+        write!(f, "CompletionQueue({} of {})", ring.len(), ring.capacity())
     }
 }
 
@@ -226,5 +264,76 @@ mod tests {
         assert!(cq.has_overflowed());
         assert_eq!(cq.poll().unwrap().status, Status::Success);
         assert_eq!(cq.poll(), None);
+    }
+
+    fn of(qpn: u32, wr_id: u64) -> Completion {
+        Completion::send(wr_id, Qpn::new(qpn), CompletionKind::Send, Status::Success, 0)
+    }
+
+    fn drain(cq: &CompletionQueue) -> Vec<u64> {
+        std::iter::from_fn(|| cq.poll()).map(|completion| completion.wr_id).collect()
+    }
+
+    #[test]
+    fn the_completions_of_one_queue_pair_are_taken_out_and_the_others_keep_their_order() {
+        let cq = CompletionQueue::new(6, || {});
+        // Not at the beginning of the ring, and full in the end.
+        (0..4).for_each(|wr_id| assert!(cq.push(of(9, wr_id), false)));
+        drain(&cq);
+        for (qpn, wr_id) in [(1, 10), (2, 20), (1, 11), (3, 30), (2, 21), (1, 12)] {
+            assert!(cq.push(of(qpn, wr_id), false));
+        }
+        cq.forget(Qpn::new(4));
+        assert_eq!(cq.ring().len(), 6);
+        cq.forget(Qpn::new(2));
+        assert_eq!(drain(&cq), [10, 11, 30, 12]);
+        cq.forget(Qpn::new(1));
+        assert!(cq.is_empty() && !cq.has_overflowed());
+    }
+
+    #[test]
+    fn a_queue_of_another_size_has_the_same_completions_and_never_too_few_places_for_them() {
+        let cq = CompletionQueue::new(2, || {});
+        assert!(cq.push(of(1, 1), false) && cq.push(of(1, 2), false));
+        assert_eq!(cq.resize(5), Ok(()));
+        assert_eq!(cq.capacity(), 5);
+        (3..6).for_each(|wr_id| assert!(cq.push(of(1, wr_id), false)));
+        assert_eq!(cq.resize(4), Err(5));
+        assert_eq!(cq.capacity(), 5);
+        assert_eq!(cq.poll().map(|completion| completion.wr_id), Some(1));
+        assert_eq!(cq.resize(4), Ok(()));
+        assert_eq!(drain(&cq), [2, 3, 4, 5]);
+        assert_eq!((cq.resize(0), cq.capacity()), (Ok(()), 1), "there is always room for one");
+    }
+
+    #[test]
+    fn completions_are_taken_once_and_in_order_while_the_queue_is_changed() {
+        const COUNT: u64 = 20_000;
+        let cq = CompletionQueue::new(64, || {});
+        let taken = std::thread::scope(|scope| {
+            let poller = scope.spawn(|| {
+                let mut taken = Vec::new();
+                while taken.len() < COUNT as usize {
+                    taken.extend(cq.poll().map(|completion| completion.wr_id));
+                }
+                taken
+            });
+            for wr_id in 0..COUNT {
+                while !cq.push(of(1, wr_id), false) {
+                    std::thread::yield_now();
+                }
+                // Only the pusher changes it, as the engine does.
+                match wr_id % 16 {
+                    3 => cq.forget(Qpn::new(2)),
+                    // Refused when the poller has fallen behind.
+                    11 => {
+                        let _ = cq.resize(64 + (wr_id % 7) as usize);
+                    }
+                    _ => {}
+                }
+            }
+            poller.join().unwrap()
+        });
+        assert!(taken.into_iter().eq(0..COUNT));
     }
 }

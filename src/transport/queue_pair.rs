@@ -319,8 +319,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Forgets everything, without a completion (IBTA 10.3.1.1).
+    /// Forgets everything, without a completion (IBTA 10.3.1.1). Completions that nobody has polled go too, as providers
+    /// for RNICs have it: the queue pair may be used anew at once, and what it did before would be taken for that.
     fn reset(&mut self) {
+        for cq in [&self.identity.send_cq, &self.identity.receive_cq] {
+            cq.forget(self.identity.qpn);
+        }
         let srq = self.srq();
         self.requester = Requester::new(self.identity.service);
         self.responder = AnyResponder::new(self.identity.service);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::engine::{Engine, Process};
 use crate::transport::{self, Completion, Notify};
 
-/// A completion queue. Polling it takes no contended lock, and drives the engine when there is nothing yet.
+/// A completion queue. Polling it waits for nobody, and drives the engine when there is nothing yet.
 #[derive(Debug)]
 pub struct CompletionQueue {
     engine: Arc<Engine>,
@@ -40,6 +40,14 @@ impl CompletionQueue {
             self.engine.step();
             self.ring.poll()
         })
+    }
+
+    /// Makes room for `capacity` completions, at least one, instead of as many as before. Those in it stay (IBTA 11.2.8.4).
+    ///
+    /// # Errors
+    /// The number of completions in it when they are more; nothing was changed then.
+    pub fn resize(&self, capacity: usize) -> Result<(), usize> {
+        self.ring.resize(capacity)
     }
 
     /// Whether completions were lost because the queue was full.

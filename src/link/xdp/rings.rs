@@ -6,8 +6,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// How often, and how long apart, a thing is tried again that its last owner is still letting go of: a queue stays busy
-/// for 1 to 15 ms after its socket was closed.
-const BUSY_TRIES: u32 = 40;
+/// for 1 to 15 ms after its socket was closed, and longer where the kernel's workers wait for a processor themselves (opening
+/// alone takes up to 3 s with five busy processes a processor).
+const BUSY_TRIES: u32 = 200;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 
 /// Socket option of 6.17 (linux/if_xdp.h): how many packets one call sends; 32 without it.

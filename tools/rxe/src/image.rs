@@ -221,8 +221,13 @@ pub fn ensure() -> Result<Image> {
 
 /// The rig's own directory: `rxe` under cargo's target directory.
 pub fn directory() -> PathBuf {
+    target_directory().join("rxe")
+}
+
+/// Cargo's target directory.
+pub(crate) fn target_directory() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target")).join("rxe")
+    target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"))
 }
 
 /// Removes all images but the `KEPT` - 1 last used, before one more is made.
@@ -241,7 +246,7 @@ fn forget_old(root: &Path) {
 }
 
 /// Holds `path` locked against other processes until the file is dropped.
-fn lock(path: &Path) -> Result<fs::File> {
+pub(crate) fn lock(path: &Path) -> Result<fs::File> {
     let what = || RigError::io(format!("locking {}", path.display()));
     let file = fs::File::create(path).map_err(what())?;
     // SAFETY: an open descriptor and a constant.
@@ -284,7 +289,7 @@ fn field(package: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ").map(str::to_string))
 }
 
-fn apt(program: &str) -> Command {
+pub(crate) fn apt(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
     command.args(["-o", "DPkg::Lock::Timeout=600", "-o", "APT::Sandbox::User=root"]);

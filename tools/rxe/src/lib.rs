@@ -4,6 +4,7 @@
 //! - [`image::ensure`] builds the kernel and the initramfs (cached under `target/rxe/`),
 //! - [`Lab`] boots up to two machines and wires them to a namespace for our side,
 //! - [`Agent`] drives `verbs-agent` (guest/verbs-agent.c) in a machine, or on any libibverbs,
+//! - [`pyverbs`] has rdma-core's tests in Python, for a machine and for anything else,
 //! - [`netns`] has the namespaces by themselves, and [`netns::VethPair`] two of them back to back.
 //!
 //! Needs Linux, root, x86-64 and Debian's packages; `cargo xtask setup` installs what is missing. Everything is cleaned
@@ -20,6 +21,7 @@ pub mod lab;
 pub mod netns;
 pub mod pattern;
 pub mod process;
+pub mod pyverbs;
 pub mod vm;
 mod vmlinux;
 

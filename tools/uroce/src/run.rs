@@ -61,6 +61,10 @@ pub struct Arguments {
     #[arg(long, value_name = "BITS", env = "UROCE_RATE", value_parser = checked::<Rate>)]
     rate: Option<String>,
 
+    /// Give devices LIDs too, for programs that know no GIDs (qperf): the last 16 bits of the first IPv4 address
+    #[arg(long)]
+    lids: bool,
+
     /// Say on stderr what each verb did that is not of the data path, and why any failed
     #[arg(long)]
     trace: bool,
@@ -250,6 +254,7 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
         ("UROCE_MTU", arguments.mtu.clone().map(OsString::from)),
         ("UROCE_RECOVERY", arguments.recovery.clone().map(OsString::from)),
         ("UROCE_RATE", arguments.rate.clone().map(OsString::from)),
+        ("UROCE_LIDS", arguments.lids.then(|| OsString::from("1"))),
         ("UROCE_TRACE", arguments.trace.then(|| OsString::from("1"))),
     ];
     for (name, value) in options {

@@ -1,14 +1,15 @@
-//! `uroce run`: Debian's verbs programs, as they are, on this stack, over AF_XDP on a veth between two namespaces; C programs
-//! for what those leave out; and what it says when it cannot.
+//! `uroce run`: Debian's verbs programs, as they are, on this stack, over AF_XDP on a veth between two namespaces; and what it
+//! says when it cannot.
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use common::compiled::little;
 use common::programs::{Ended, Running, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
@@ -29,33 +30,6 @@ fn play(pair: &VethPair, line: &str) -> [Ended; 2] {
     wait_for_listener(&pair.a, PORT);
     let client = run(&pair.b, &format!("{line} {}", VethPair::A.ipv4));
     [client.end(), server.end()].map(Ended::succeeded)
-}
-
-/// Compiles a C program, with `flags` at the end of the line.
-fn compile(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut command = Command::new("cc");
-    command
-        .args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-g", "-o"])
-        .arg(&binary)
-        .arg(source)
-        .args(flags);
-    let compiled = command.output().unwrap();
-    let errors = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "libibverbs-dev is needed (cargo xtask setup): {errors}");
-    binary
-}
-
-fn program(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    compile(name, &source, &["-libverbs", "-lpthread"])
-}
-
-/// Compiles a program of one line.
-fn little(name: &str, text: &str, flags: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.c"));
-    std::fs::write(&source, text).unwrap();
-    compile(name, &source, flags)
 }
 
 #[test]
@@ -158,20 +132,6 @@ fn a_capture_has_every_frame_although_the_program_just_exits() {
         .collect();
     // A hundred messages to the peer and a hundred back; one may be sent again on a busy machine.
     assert!(sends.len() >= 200, "{} SENDs in the capture", sends.len());
-}
-
-#[test]
-fn handles_that_are_none_are_errors_and_never_a_crash() {
-    let pair = VethPair::create(1500).unwrap();
-    let ended = run(&pair.a, &program("handles").display().to_string()).end().succeeded();
-    assert_eq!(ended.stdout, "all handles checked\n", "{ended:#?}");
-}
-
-#[test]
-fn extended_verbs_and_events_work_between_queue_pairs_of_one_program() {
-    let pair = VethPair::create(1500).unwrap();
-    let ended = run(&pair.a, &program("extended").display().to_string()).end().succeeded();
-    assert_eq!(ended.stdout, "all extended verbs checked\n", "{ended:#?}");
 }
 
 #[test]

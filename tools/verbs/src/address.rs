@@ -1,16 +1,18 @@
 //! Address handles, and addresses as programs write them.
 
 use std::ffi::{c_int, c_void};
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use uroce::link::device::Gid;
 use uroce::verbs::{AddressVector, Path, Qpn, ROUTING_HEADER_BYTES, ReplyError};
 
 use crate::abi::*;
 use crate::context;
 use crate::domain;
 use crate::error::{Failure, minus_one, number, pointer};
+use crate::options;
 use crate::slab::{Object, Ref, Slab};
 
 /// Address handles at the most, in all contexts.
@@ -38,12 +40,38 @@ pub(crate) fn get(ah: *const IbvAh) -> Result<Ref<Address>, Failure> {
     Address::slab().get(ah).ok_or_else(|| Failure::handle("address handle"))
 }
 
-/// The address that `struct ibv_ah_attr` gives. RoCE has no other than global ones.
-pub(crate) fn vector(attr: &IbvAhAttr) -> Result<AddressVector, Failure> {
-    if attr.is_global == 0 {
-        return Err(Failure::new(libc::EINVAL, "is_global is 0: RoCE needs GIDs (the tools' option -g)"));
-    }
+/// The LID that a device with these GIDs shows when LIDs are asked for: the last 16 bits of its first IPv4 address, 0 when
+/// it has none.
+pub(crate) fn lid(gids: &[Gid]) -> u16 {
+    first_ipv4(gids).map_or(0, |(_, own)| own.to_bits() as u16)
+}
+
+/// The first IPv4 address, and its index in the table.
+fn first_ipv4(gids: &[Gid]) -> Option<(usize, Ipv4Addr)> {
+    gids.iter().enumerate().find_map(|(index, gid)| Some((index, gid.address.to_ipv4_mapped()?)))
+}
+
+/// The address of the neighbour with a LID: ours with other last 16 bits.
+fn by_lid(lid: u16, gids: &[Gid]) -> Option<AddressVector> {
+    let (source_gid_index, own) = first_ipv4(gids).filter(|_| lid != 0)?;
+    let peer = Ipv4Addr::from_bits(own.to_bits() & !0xffff | u32::from(lid));
+    let destination_gid = peer.to_ipv6_mapped();
+    Some(AddressVector { source_gid_index, destination_gid, traffic_class: 0, hop_limit: 0, flow_label: 0 })
+}
+
+/// The address that `struct ibv_ah_attr` gives to a device with these GIDs. RoCE has no other than global ones, but where
+/// LIDs are asked for.
+pub(crate) fn vector(attr: &IbvAhAttr, gids: &[Gid]) -> Result<AddressVector, Failure> {
     context::check_port(u32::from(attr.port_num))?;
+    if attr.is_global == 0 {
+        let found = if options::has_lids() { by_lid(attr.dlid, gids) } else { None };
+        return found.ok_or_else(|| {
+            Failure::new(
+                libc::EINVAL,
+                "is_global is 0: RoCE needs GIDs (the tools' option -g; for programs that have none, `uroce run --lids`)",
+            )
+        });
+    }
     Ok(AddressVector {
         source_gid_index: usize::from(attr.grh.sgid_index),
         destination_gid: Ipv6Addr::from(attr.grh.dgid.0),
@@ -53,8 +81,12 @@ pub(crate) fn vector(attr: &IbvAhAttr) -> Result<AddressVector, Failure> {
     })
 }
 
-fn create(pd: *mut IbvPd, vector: &AddressVector) -> Result<*mut IbvAh, Failure> {
+fn create(
+    pd: *mut IbvPd,
+    vector: impl FnOnce(&[Gid]) -> Result<AddressVector, Failure>,
+) -> Result<*mut IbvAh, Failure> {
     let owner = domain::get(pd)?;
+    let vector = &vector(owner.opened.context.gids())?;
     let path = owner.opened.context.address_handle(vector, Qpn::default())?;
     let context = owner.context as *mut IbvContext;
     let made = Address::slab().insert(|c| {
@@ -73,7 +105,7 @@ fn create(pd: *mut IbvPd, vector: &AddressVector) -> Result<*mut IbvAh, Failure>
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {
     // SAFETY: the caller's promise.
     let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("attr"));
-    pointer("ibv_create_ah", attr.and_then(|attr| create(pd, &vector(attr)?)))
+    pointer("ibv_create_ah", attr.and_then(|attr| create(pd, |gids| vector(attr, gids))))
 }
 
 /// Destroys an address handle. Datagrams that were posted with it go out all the same.
@@ -162,7 +194,8 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut IbvAh {
     let make = || {
         let context = domain::get(pd)?.context as *const IbvContext;
-        create(pd, &sender(context, port, wc, grh)?.1)
+        let (_, vector) = sender(context, port, wc, grh)?;
+        create(pd, |_| Ok(vector))
     };
     pointer("ibv_create_ah_from_wc", make())
 }
@@ -176,4 +209,24 @@ pub extern "C" fn ibv_resolve_eth_l2_from_gid(
     _vid: *mut u16,
 ) -> c_int {
     number("ibv_resolve_eth_l2_from_gid", Err(Failure::not_offered("resolving Ethernet addresses")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(address: &str) -> Gid {
+        Gid { address: address.parse().unwrap(), interface: "eth0".to_owned(), vlan: None }
+    }
+
+    #[test]
+    fn a_lid_is_the_end_of_the_first_ipv4_address_and_leads_back_to_it() {
+        let table = [gid("fe80::1"), gid("::ffff:10.78.2.1"), gid("::ffff:192.168.0.1"), gid("fd78::1")];
+        assert_eq!(lid(&table), 0x0201);
+        let vector = by_lid(0x0302, &table).unwrap();
+        assert_eq!((vector.source_gid_index, vector.destination_gid), (1, gid("::ffff:10.78.3.2").address));
+        assert_eq!(by_lid(0, &table), None);
+        // Without IPv4 there are none.
+        assert_eq!((lid(&table[..1]), by_lid(7, &table[..1])), (0, None));
+    }
 }

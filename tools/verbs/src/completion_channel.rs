@@ -12,7 +12,7 @@ use crate::slab::{Object, Ref, Slab};
 
 /// A completion channel.
 pub(crate) struct Channel {
-    context: usize,
+    pub context: usize,
     pub events: Arc<EventQueue<Arc<CqLink>>>,
     /// Completion queues hold a copy.
     pub users: Arc<()>,

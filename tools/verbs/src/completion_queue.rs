@@ -23,7 +23,7 @@ pub(crate) const MAX_CQE: usize = 1 << 20;
 
 /// A completion queue.
 pub(crate) struct Cq {
-    context: usize,
+    pub context: usize,
     pub cq: Arc<CompletionQueue>,
     pub link: Arc<CqLink>,
     /// Queue pairs hold a copy.
@@ -82,23 +82,30 @@ struct Wanted {
     comp_vector: i64,
 }
 
+/// A number of completions that a queue can be made for.
+fn entries(cqe: u64) -> Result<usize, Failure> {
+    if (1..=MAX_CQE as u64).contains(&cqe) {
+        Ok(cqe as usize)
+    } else {
+        Err(Failure::new(libc::EINVAL, format_args!("{cqe} completions: 1 to {MAX_CQE} are possible")))
+    }
+}
+
 fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Failure> {
     let open = context::get(context)?;
-    if !(1..=MAX_CQE as u64).contains(&wanted.cqe) {
-        return Err(Failure::new(
-            libc::EINVAL,
-            format_args!("{} completions: 1 to {MAX_CQE} are possible", wanted.cqe),
-        ));
-    }
+    let capacity = entries(wanted.cqe)?;
     if wanted.comp_vector != 0 {
         return Err(Failure::new(libc::EINVAL, "there is one completion vector, 0"));
     }
     let channel = if wanted.channel.is_null() { None } else { Some(completion_channel::get(wanted.channel)?) };
+    if let Some(channel) = &channel {
+        context::check_same("completion channel", channel.context, context as usize)?;
+    }
     let opened = open.opened()?;
     // Whom to notify is known when the structure has its place.
     let place = Arc::new(OnceLock::<Arc<CqLink>>::new());
     let notified = place.clone();
-    let cq = Arc::new(opened.context.create_completion_queue_with(wanted.cqe as usize, move || {
+    let cq = Arc::new(opened.context.create_completion_queue_with(capacity, move || {
         if let Some(link) = notified.get() {
             link.notify();
         }
@@ -218,10 +225,20 @@ pub(crate) unsafe extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mu
     pointer("ibv_create_cq_ex", make())
 }
 
-/// Other sizes are not offered: the ring is filled and emptied without a lock.
+/// Gives a completion queue room for `cqe` completions. Those in it stay; it cannot be made smaller than they are many.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, _cqe: c_int) -> c_int {
-    number("ibv_resize_cq", get(cq).and_then(|_| Err(Failure::not_offered("completion queues of another size"))))
+pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
+    let resize = || {
+        let resized = get(cq)?;
+        let capacity = entries(u64::try_from(cqe).unwrap_or(0))?;
+        resized.cq.resize(capacity).map_err(|waiting| {
+            Failure::new(libc::EINVAL, format_args!("{waiting} completions wait in the queue, more than {cqe}"))
+        })?;
+        // SAFETY: the slot's structure.
+        unsafe { (*resized.c().as_ptr()).cq.cqe = cqe };
+        Ok(())
+    };
+    number("ibv_resize_cq", resize())
 }
 
 /// Destroys a completion queue that no queue pair uses, when the program has acknowledged all its events.

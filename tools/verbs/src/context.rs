@@ -128,6 +128,16 @@ pub(crate) fn get(context: *const IbvContext) -> Result<crate::slab::Ref<OpenDev
     OpenDevice::slab().get(context).ok_or_else(|| Failure::handle("context"))
 }
 
+/// What is made of several objects is made of those of one context. Contexts of one device share its link, so that others
+/// would do, but not with the kernel, whose handles are each context's own.
+pub(crate) fn check_same(kind: &str, its: usize, wanted: usize) -> Result<(), Failure> {
+    if its == wanted {
+        Ok(())
+    } else {
+        Err(Failure::new(libc::EINVAL, format_args!("the {kind} is of another context")))
+    }
+}
+
 const EMPTY: *const c_void = std::ptr::null();
 
 pub(crate) fn open(device: *mut IbvDevice, found: Device) -> Result<*mut IbvContext, Failure> {
@@ -339,7 +349,7 @@ fn port_attributes(open: &OpenDevice) -> IbvPortAttr {
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
         pkey_tbl_len: 1,
-        lid: 0,
+        lid: if options::has_lids() { address::lid(&device.gids) } else { 0 },
         sm_lid: 0,
         lmc: 0,
         max_vl_num: 1,

@@ -1,7 +1,15 @@
 //! What `uroce run` passes on in the environment.
 
+use std::sync::OnceLock;
+
 use uroce::link::xdp::{AttachMode, XdpOptions};
 use uroce::verbs::{LinkKind, OpenOptions};
+
+/// Whether devices shall have LIDs too (`UROCE_LIDS`).
+pub(crate) fn has_lids() -> bool {
+    static LIDS: OnceLock<bool> = OnceLock::new();
+    *LIDS.get_or_init(|| std::env::var_os("UROCE_LIDS").is_some_and(|value| value != "0" && !value.is_empty()))
+}
 
 /// How devices are opened, by the `UROCE_*` variables.
 pub(crate) fn from_environment() -> Result<OpenOptions, String> {

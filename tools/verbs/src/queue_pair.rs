@@ -113,6 +113,11 @@ fn create(pd: *mut IbvPd, init: &mut IbvQpInitAttr, is_extended: bool) -> Result
     let send_cq = completion_queue::get(init.send_cq)?;
     let receive_cq = completion_queue::get(init.recv_cq)?;
     let shared = if init.srq.is_null() { None } else { Some(srq::get(init.srq)?) };
+    context::check_same("send completion queue", send_cq.context, owner.context)?;
+    context::check_same("receive completion queue", receive_cq.context, owner.context)?;
+    if let Some(shared) = &shared {
+        context::check_same("shared receive queue", shared.context, owner.context)?;
+    }
     if shared.is_some() && service != Service::Rc && service != Service::Ud {
         return Err(Failure::not_offered("shared receive queues for UC"));
     }
@@ -315,7 +320,9 @@ fn attributes(qp: &Qp, attr: &IbvQpAttr, mask: u32) -> Result<QpAttributes, Fail
     if names.contains(Attributes::AV) {
         let set = qp.attr.lock().unwrap_or_else(PoisonError::into_inner).dest_qp_num;
         let remote = if names.contains(Attributes::DEST_QPN) { attr.dest_qp_num } else { set };
-        to.path = Some(qp.opened.context.path(&address::vector(&attr.ah_attr)?, qp.limits.qpn, Qpn::new(remote))?);
+        let context = &qp.opened.context;
+        let vector = address::vector(&attr.ah_attr, context.gids())?;
+        to.path = Some(context.path(&vector, qp.limits.qpn, Qpn::new(remote))?);
     }
     Ok(to)
 }

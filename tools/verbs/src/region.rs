@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use uroce::verbs::{Access, Registration};
 
 use crate::abi::{IbvContext, IbvMr, IbvPd};
+use crate::context;
 use crate::domain;
 use crate::error::{Failure, number, pointer, set_errno};
 use crate::slab::{NotRemoved, Object, Ref, Slab};
@@ -161,8 +162,8 @@ pub extern "C" fn ibv_rereg_mr(
             return Err(Failure::not_offered("re-registering other memory"));
         }
         let new_pd = if flags & CHANGE_PD != 0 { Some(domain::get(pd)?) } else { None };
-        if new_pd.as_ref().is_some_and(|pd| pd.context != region.context) {
-            return Err(Failure::new(libc::EINVAL, "the protection domain is of another context"));
+        if let Some(new_pd) = &new_pd {
+            context::check_same("protection domain", new_pd.context, region.context)?;
         }
         let new_access = if flags & CHANGE_ACCESS != 0 { Some(self::access(access as c_uint)?) } else { None };
         let registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,7 +19,7 @@ pub(crate) const MAX_SRQS: usize = 1 << 15;
 
 /// A shared receive queue.
 pub(crate) struct Srq {
-    context: usize,
+    pub context: usize,
     pub srq: SharedReceiveQueue,
     opened: Arc<Opened>,
     max_sge: u32,

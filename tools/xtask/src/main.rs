@@ -5,6 +5,7 @@ mod bench;
 mod demo;
 mod lab;
 mod mutants;
+mod pyverbs;
 mod rxe;
 mod setup;
 mod stage;
@@ -20,6 +21,8 @@ usage: cargo xtask COMMAND
   bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
   mutants [--seeds N] [--json] [NAME…]
                         wrong versions of the transport, each of which the simulator must find wrong (1000 seeds)
+  pyverbs [--json] [FILE…]
+                        rdma-core's tests in Python on this stack and on the kernel's rxe, counts side by side
   lab                   two namespaces and a cable to try things in
   rxe build             build the kernel rxe machine's image
   rxe up [--n N] [--mtu M] [--memory MIB] [--share DIR] [--no-rxe]
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"lab", rest)) => lab::run(rest),
         Some((&"mutants", rest)) => mutants::run(rest),
+        Some((&"pyverbs", rest)) => pyverbs::run(rest),
         Some((&"rxe", rest)) => rxe::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             println!("{USAGE}");

@@ -3,4 +3,5 @@
 #![allow(dead_code, reason = "every test uses some of it")]
 
 pub mod captures;
+pub mod compiled;
 pub mod programs;

@@ -86,8 +86,13 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub fn end(mut self) -> Ended {
-        let end = Instant::now() + LIMIT;
+    pub fn end(self) -> Ended {
+        self.end_within(LIMIT)
+    }
+
+    /// Waits for its end, which may come late. What it prints must fit into a pipe, unless it prints to its end.
+    pub fn end_within(mut self, limit: Duration) -> Ended {
+        let end = Instant::now() + limit;
         let status = loop {
             match self.child.try_wait().expect("a child can be waited for") {
                 Some(status) => break status,

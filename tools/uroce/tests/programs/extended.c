@@ -390,6 +390,32 @@ static void events(void)
     CHECK(ibv_destroy_cq(quiet) == 0 && ibv_destroy_comp_channel(channel) == 0);
 }
 
+/* Another size: as many completions as there are stay, in their order, and there are never fewer places. */
+static void resizing(void)
+{
+    struct ibv_cq *cq = ibv_create_cq(context, 2, NULL, NULL, 0);
+    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {4, 8, 1, 1, 0}};
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    CHECK(cq && qp && ibv_resize_cq(cq, 8) == 0 && cq->cqe == 8);
+    to_init(qp);
+    struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR}, reset = {.qp_state = IBV_QPS_RESET};
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 5; i++)
+            receive(qp, i, memory, 10);
+        CHECK(ibv_modify_qp(qp, &error, IBV_QP_STATE) == 0);
+        FAILS(ibv_resize_cq(cq, 4), EINVAL);
+        CHECK(cq->cqe == 8 && ibv_resize_cq(cq, 5) == 0 && cq->cqe == 5);
+        struct ibv_wc wc;
+        for (int i = 0; i < 3; i++)
+            CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == (uint64_t)i && wc.status == IBV_WC_WR_FLUSH_ERR);
+        /* The other two go with the reset: what the queue pair does anew must not be taken for them. */
+        CHECK(ibv_modify_qp(qp, &reset, IBV_QP_STATE) == 0 && ibv_poll_cq(cq, 1, &wc) == 0);
+        CHECK(ibv_resize_cq(cq, 8) == 0);
+        to_init(qp);
+    }
+    CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
 /* Two contexts of one device share its link, and the first one's end does not hurt the second. */
 static void two_contexts(void)
 {
@@ -413,6 +439,7 @@ int main(void)
     work_requests();
     datagrams();
     events();
+    resizing();
     two_contexts();
     CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
     puts("all extended verbs checked");

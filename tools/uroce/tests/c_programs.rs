@@ -1,0 +1,104 @@
+//! C programs for what the tools leave out, by `uroce run` over AF_XDP, and over UDP sockets where that differs: handles that
+//! are none, extended verbs, and every exported function; all of it under valgrind, too.
+
+#![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use common::compiled::program;
+use common::programs::{Ended, uroce};
+use rxe_rig::{Netns, VethPair};
+
+/// Runs a C program with words before it (options of `uroce run`, and what runs the program) and after it.
+fn run(namespace: &Netns, before: &[&str], name: &str, after: &[&str]) -> Ended {
+    let file = program(name).display().to_string();
+    uroce(namespace, &[&["run"], before, &[file.as_str()], after].concat()).end().succeeded()
+}
+
+#[test]
+fn handles_that_are_none_are_errors_and_never_a_crash() {
+    let pair = VethPair::create(1500).unwrap();
+    for link in ["xdp", "udp"] {
+        let ended = run(&pair.a, &["--link", link], "handles", &[]);
+        assert_eq!(ended.stdout, "all handles checked\n", "{ended:#?}");
+    }
+}
+
+#[test]
+fn extended_verbs_and_events_work_between_queue_pairs_of_one_program() {
+    let pair = VethPair::create(1500).unwrap();
+    for link in ["xdp", "udp"] {
+        let ended = run(&pair.a, &["--link", link], "extended", &[]);
+        assert_eq!(ended.stdout, "all extended verbs checked\n", "{ended:#?}");
+    }
+}
+
+/// The names of all that the library exports, by its version script.
+fn exported() -> BTreeSet<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs/libibverbs.map");
+    let text = std::fs::read_to_string(script).unwrap();
+    let names = text.lines().filter_map(|line| line.strip_prefix("        ")?.strip_suffix(';'));
+    names.filter(|name| *name != "*").map(str::to_owned).collect()
+}
+
+#[test]
+fn every_exported_function_works_or_says_that_it_is_not_offered() {
+    let pair = VethPair::create(1500).unwrap();
+    let ended = run(&pair.a, &[], "offered", &[]);
+    let told = |verdict: &str| -> BTreeSet<String> {
+        ended.stdout.lines().filter_map(|line| line.strip_prefix(verdict)).map(str::to_owned).collect()
+    };
+    let (works, refused) = (told("works "), told("refused "));
+    let both: Vec<_> = works.intersection(&refused).collect();
+    assert!(both.is_empty(), "works and is refused: {both:?}");
+    let called: BTreeSet<String> = works.union(&refused).cloned().collect();
+    assert_eq!(called, exported(), "the program calls what the library exports");
+    eprintln!("{} functions work, {} say EOPNOTSUPP", works.len(), refused.len());
+}
+
+/// Has valgrind say of every leak, and of every access to memory that is not the program's or has no value yet, in a file for
+/// each process: children write there too, and a pipe may not be large enough.
+fn under_valgrind(namespace: &Netns, link: &str, name: &str, after: &[&str]) -> Ended {
+    let suppressions = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/programs/valgrind.supp");
+    let begins = format!("valgrind-{name}-{link}-{}", std::process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let log = format!("--log-file={}/{begins}-%p", folder.display());
+    let kinds = "definite,indirect,possible";
+    let (shown, counted) = (format!("--show-leak-kinds={kinds}"), format!("--errors-for-leak-kinds={kinds}"));
+    let valgrind = ["valgrind", "-q", "--leak-check=full", "--num-callers=30", "--error-exitcode=99"];
+    let more = [shown.as_str(), &counted, suppressions, &log];
+    let ended = run(namespace, &[&["--link", link, "--"], &valgrind[..], &more].concat(), name, after);
+    let mut logs = 0;
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&begins) {
+            let text = std::fs::read_to_string(entry.path()).unwrap();
+            std::fs::remove_file(entry.path()).unwrap();
+            // Its own shortcomings begin with two dashes: it does not know the newest system calls.
+            let said: Vec<_> = text.lines().filter(|line| !line.starts_with("--")).collect();
+            assert!(said.is_empty(), "{name} over {link}: {text}");
+            logs += 1;
+        }
+    }
+    assert!(logs > 0, "valgrind left no word of {name} over {link}");
+    ended
+}
+
+/// With UROCE_FULL=1 both programs over both links; without, each over one: opening an AF_XDP link takes long under valgrind.
+#[test]
+fn valgrind_finds_no_leak_and_no_access_that_is_not_right() {
+    let pair = VethPair::create(1500).unwrap();
+    let is_full = std::env::var_os("UROCE_FULL").is_some();
+    for link in ["xdp", "udp"] {
+        if is_full || link == "udp" {
+            let ended = under_valgrind(&pair.a, link, "handles", &["10"]);
+            assert_eq!(ended.stdout, "all handles checked\n", "{ended:#?}");
+        }
+        if is_full || link == "xdp" {
+            let ended = under_valgrind(&pair.a, link, "extended", &[]);
+            assert_eq!(ended.stdout, "all extended verbs checked\n", "{ended:#?}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! rdma-core's own tests in Python (Debian's python3-pyverbs), by `uroce run` on AF_XDP: none fails; and what passes on the
+//! kernel's rxe passes here too, but for what is named here with its reason. `cargo xtask pyverbs` prints both side by side.
+
+mod common;
+
+use common::programs::UROCE;
+use rxe_rig::VethPair;
+use rxe_rig::pyverbs::{Report, Suite, Verdict};
+
+/// What every run plays: queue pairs, completion queues, memory; some seconds. With UROCE_FULL=1, all files.
+const SOME: [&str; 6] = ["test_addr", "test_cq", "test_cq_events", "test_mr", "test_pd", "test_qp"];
+
+/// What passes on rxe and is skipped here: file, test, why.
+const SKIPPED: [(&str, &str, &str); 1] = [(
+    "test_device",
+    "DeviceTest.test_query_gid_ex_bad_flow",
+    "asks for an empty entry of the GID table; ours is as long as there are GIDs, rxe's has 1024 entries",
+)];
+
+fn is_explained(file: &str, test: &str) -> bool {
+    SKIPPED.iter().any(|(its, which, _)| (*its, *which) == (file, test))
+}
+
+/// Runs files in a namespace, and says of each how it went.
+fn play(suite: &Suite, files: &[String]) -> Vec<Report> {
+    let pair = VethPair::create(1500).unwrap();
+    let device = VethPair::A.interface;
+    let prefix = [UROCE, "run", "--dev", device, "--link", "xdp", "--"];
+    files
+        .iter()
+        .map(|file| {
+            let report = suite.run(&pair.a, &prefix, device, file).unwrap();
+            say("uroce", &report);
+            report
+        })
+        .collect()
+}
+
+fn say(on: &str, report: &Report) {
+    let [passed, skipped, failed] =
+        [Verdict::Passed, Verdict::Skipped, Verdict::Failed].map(|verdict| report.count(verdict));
+    eprintln!("{on}: {}: {passed} passed, {skipped} skipped, {failed} failed in {:?}", report.file, report.time);
+}
+
+#[test]
+fn none_of_rdma_cores_tests_fails() {
+    let suite = Suite::unpack().unwrap_or_else(|e| panic!("{e}"));
+    let is_full = std::env::var_os("UROCE_FULL").is_some();
+    let files: Vec<String> =
+        suite.files().iter().filter(|file| is_full || SOME.contains(&file.as_str())).cloned().collect();
+    assert!(files.len() >= SOME.len(), "{files:?}");
+    let ours = play(&suite, &files);
+    let failures: Vec<String> = ours
+        .iter()
+        .flat_map(|report| report.outcomes.iter().map(move |outcome| (report, outcome)))
+        .filter(|(_, outcome)| outcome.verdict == Verdict::Failed)
+        .map(|(report, outcome)| format!("{}.{}: {}", report.file, outcome.test, outcome.why))
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let passed: usize = ours.iter().map(|report| report.count(Verdict::Passed)).sum();
+    assert!(passed >= 40, "only {passed} tests passed: were they skipped?");
+    if !is_full {
+        return;
+    }
+
+    let theirs = suite.run_on_rxe(&files, |report| say("rxe", report)).unwrap_or_else(|e| panic!("{e}"));
+    let mut less = Vec::new();
+    for (our, their) in ours.iter().zip(&theirs) {
+        for there in their.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Passed) {
+            let here = our.outcomes.iter().find(|here| here.test == there.test).expect("the same tests on both");
+            if here.verdict != Verdict::Passed && !is_explained(&our.file, &here.test) {
+                less.push(format!("{}.{}: {}", our.file, here.test, here.why));
+            }
+        }
+    }
+    assert!(less.is_empty(), "pass on rxe and not here:\n{}", less.join("\n"));
+}
