@@ -40,7 +40,8 @@ pub enum Loss {
     Bursts {
         /// The share of frames lost in the long run, below 1.
         share: f64,
-        /// How many frames a bad time lasts on average, at least 1.
+        /// How many frames a bad time lasts on average: at least 1, and at least share / (1 − share), since a good time
+        /// lasts for one frame at the least.
         mean_frames: f64,
     },
     /// All: the path is dark.
@@ -91,6 +92,17 @@ impl Loss {
         }
     }
 
+    /// Whether there can be such a loss.
+    pub(crate) fn is_possible(&self) -> bool {
+        match *self {
+            Loss::Nothing | Loss::Everything => true,
+            Loss::Uniform(share) => (0.0..=1.0).contains(&share),
+            Loss::Bursts { share, mean_frames } => {
+                (0.0..1.0).contains(&share) && mean_frames >= 1.0 && share / (1.0 - share) <= mean_frames
+            }
+        }
+    }
+
     /// The loss of `share` in bursts of `mean_frames`.
     fn of(share: f64, mean_frames: Option<f64>) -> Loss {
         match mean_frames {
@@ -131,6 +143,11 @@ impl FromStr for Conditions {
             }
         }
         conditions.loss = Loss::of(share, burst);
+        if !conditions.loss.is_possible() {
+            let position = seen.iter().position(|key| *key == "burst").map_or(0, |index| index + 1);
+            let reason = format!("a loss of {share} needs bursts of at least {:.1} frames", share / (1.0 - share));
+            return Err(ConditionsError { position, item: "burst".into(), reason });
+        }
         Ok(conditions)
     }
 }
@@ -223,6 +240,7 @@ mod tests {
             ("loss=0.1,loss=0.2", 2, "before"),
             ("loss=1.5", 1, "share"),
             ("burst=0", 1, "mean length"),
+            ("loss=0.9,burst=8", 2, "at least 9.0 frames"),
             ("rate=0", 1, "above 0"),
             ("rate=99999999999G", 1, "whole number"),
             ("overtaking=1", 1, "no value"),

@@ -134,6 +134,9 @@ impl Plan {
                 if !(1..=PATHS_MAX).contains(&paths.len()) {
                     return wrong(format!("{} paths, 1 to {PATHS_MAX} are possible", paths.len()));
                 }
+                if let Some(path) = paths.iter().find(|path| !path.loss.is_possible()) {
+                    return wrong(format!("there is no {:?}", path.loss));
+                }
                 let frame_bytes = (usize::from(self.mtu) + HEADER_BYTES) as u64;
                 if let Some(path) =
                     paths.iter().find(|path| path.rate_bps.is_some() && path.queue_bytes() < frame_bytes)
@@ -259,24 +262,33 @@ impl Wan {
         };
         let thread = std::thread::Builder::new().name("wan".into()).spawn(run).map_err(failed("starting a thread"))?;
         let wan = Wan { forwarder: Some(thread), stop, wake, shared, plan, a, b, middle };
-        // Only now: what the hosts' kernels say first goes through the network, too.
-        for rail in 0..wan.plan.rails.len() {
-            for side in [Side::A, Side::B] {
-                wan.bring_up(side, rail)?;
+        // Only now: what the hosts' kernels say first goes through the network, too, and reaches who is there.
+        for step in [Wan::bring_up, Wan::introduce] {
+            for rail in 0..wan.plan.rails.len() {
+                for side in [Side::A, Side::B] {
+                    step(&wan, side, rail)?;
+                }
             }
         }
         Ok(wan)
     }
 
-    /// Gives a host's interface its addresses, tells it its neighbour's, and brings it up.
     fn bring_up(&self, side: Side, rail: usize) -> Result<(), WanError> {
+        self.namespace(side).ip(&["link", "set", &self.host(side, rail).interface, "up"])?;
+        Ok(())
+    }
+
+    /// Gives a host's interface its addresses, and tells it its neighbour's.
+    fn introduce(&self, side: Side, rail: usize) -> Result<(), WanError> {
         let other = Host::new(if side == Side::A { Side::B } else { Side::A }, rail);
         let (host, namespace) = (self.host(side, rail), self.namespace(side));
         let interface = host.interface.as_str();
         namespace.ip(&["address", "add", &format!("{}/24", host.ipv4), "dev", interface])?;
-        namespace.ip(&["link", "set", interface, "up"])?;
         let mut neighbours = vec![other.ipv4.to_string()];
         if ipv6_on_this_host() {
+            for scope in [interface, "default"] {
+                namespace.sysctl(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "0")?;
+            }
             namespace.ip(&["address", "add", &format!("{}/64", host.ipv6), "dev", interface, "nodad"])?;
             neighbours.extend([other.ipv6.to_string(), other.link_local().to_string()]);
         }
@@ -348,24 +360,27 @@ impl Wan {
     /// # Errors
     /// When forwarding had failed.
     pub fn stop(&mut self) -> Result<WanCounts, WanError> {
+        if let Some(ended) = self.halt() {
+            let forwarded = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            forwarded.map_err(|source| WanError::Forwarding { what: "forwarding".into(), source })?;
+        }
+        Ok(self.counts())
+    }
+
+    /// Ends the forwarding thread, and tells how it ended; `None` when it was ended before.
+    fn halt(&mut self) -> Option<std::thread::Result<io::Result<()>>> {
         self.stop.store(true, Ordering::Release);
         let one = 1_u64.to_ne_bytes();
         // SAFETY: eight bytes that live through the call. It cannot fail: nobody else writes.
         unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-        if let Some(thread) = self.forwarder.take() {
-            let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            ended.map_err(|source| WanError::Forwarding { what: "forwarding".into(), source })?;
-        }
-        Ok(self.counts())
+        self.forwarder.take().map(JoinHandle::join)
     }
 }
 
 impl Drop for Wan {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            // Who wants to know why it failed calls `stop`.
-            let _ = self.stop();
-        }
+        // Who wants to know how it ended calls `stop`.
+        let _ = self.halt();
     }
 }
 
@@ -382,6 +397,8 @@ fn prepare(host: &Netns) -> Result<(), WanError> {
     if ipv6_on_this_host() {
         // There are no routers to ask for.
         host.sysctl("net/ipv6/conf/default/router_solicitations", "0")?;
+        // Until all interfaces are up.
+        host.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
     }
     Ok(())
 }
@@ -429,6 +446,7 @@ fn be_punctual(realtime: bool) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conditions::Loss;
 
     #[test]
     fn plans_that_cannot_be_are_refused() {
@@ -441,6 +459,7 @@ mod tests {
             (rails(vec![path(""); 17]), "17 pairs"),
             (rails(vec![Rail { there: vec![], back: vec![Conditions::default()] }]), "0 paths"),
             (rails(vec![path("rate=1M,queue=4000")]), "full frame"),
+            (Plan::simple(Conditions { loss: Loss::Uniform(1.5), ..Conditions::default() }, 1), "Uniform(1.5)"),
             (Plan { mtu: 1000, ..good.clone() }, "1280"),
         ] {
             let error = plan.check().unwrap_err().to_string();

@@ -270,11 +270,14 @@ fn what_goes_down_comes_back() {
 
     let before = settled(&wan).paths[0][0];
     assert_eq!(before.lost, dark.lost, "{before:?}");
-    wan.middle().ip(&["link", "set", "to-b0", "down"]).unwrap();
-    let down = arrives(&wan, false).paths[0][0];
-    assert!(down.refused > before.refused && down.lost == dark.lost, "{down:?}");
-    wan.middle().ip(&["link", "set", "to-b0", "up"]).unwrap();
-    arrives(&wan, true);
+    let mut refused = before.refused;
+    for (namespace, interface) in [(wan.middle(), "to-b0"), (wan.namespace(Side::B), "b0")] {
+        namespace.ip(&["link", "set", interface, "down"]).unwrap();
+        let down = arrives(&wan, false).paths[0][0];
+        assert!(down.refused > refused && down.lost == dark.lost, "{interface}: {down:?}");
+        namespace.ip(&["link", "set", interface, "up"]).unwrap();
+        refused = arrives(&wan, true).paths[0][0].refused;
+    }
     let counts = wan.stop().unwrap();
     assert_conserved(&wan, &counts);
 }
