@@ -161,30 +161,31 @@ fn measure_path(wan: &Wan, rail: usize, direction: Direction, path: usize, secon
     let payload = usize::from(wan.plan().mtu) - (HEADER_BYTES - 14);
     let every = time_at_rate(payload).div_f64(1.2);
     let number = if every.is_zero() { usize::MAX } else { (seconds / every.as_secs_f64()).ceil() as usize };
-    let before = wan.counts().usage;
     let probes = course.run_for(payload, every, number, Duration::from_secs_f64(seconds))?;
-    let usage = wan.counts().usage.since(&before);
     let wanted_bps = conditions.rate_bps.map(|rate| rate as f64 * (1.0 - conditions.loss.share()));
-    let rate = RateFigures { usage, wanted_bps, ..rate_figures(&probes, payload) };
+    let rate = RateFigures { wanted_bps, ..rate_figures(&probes, payload) };
     Ok(PathFigures { rail, direction, path, conditions, delay, loss, rate })
 }
 
 /// Probes that were sent, and those that arrived: number, time sent and time arrived in nanoseconds.
 struct Probes {
     sent: usize,
+    /// What the forwarding thread used while they were sent.
+    usage: Usage,
     arrived: Vec<(u64, u64, u64)>,
 }
 
 /// Sockets at both ends of a path.
-struct Course {
+struct Course<'a> {
+    wan: &'a Wan,
     from: UdpSocket,
     to: UdpSocket,
     /// How long after the last was sent the last may arrive.
     longest: Duration,
 }
 
-impl Course {
-    fn new(wan: &Wan, rail: usize, direction: Direction, path: usize) -> io::Result<Course> {
+impl Course<'_> {
+    fn new(wan: &Wan, rail: usize, direction: Direction, path: usize) -> io::Result<Course<'_>> {
         let (source, destination) = direction.sides();
         let target = SocketAddr::from((wan.host(destination, rail).ipv4, PROBE_PORT));
         let origin = |port| SocketAddr::from((wan.host(source, rail).ipv4, port));
@@ -199,7 +200,7 @@ impl Course {
         let conditions = wan.conditions(rail, direction, path);
         let queue = conditions.rate_bps.map_or(0.0, |rate| 8.0 * conditions.queue_bytes() as f64 / rate as f64);
         let longest = conditions.delay + conditions.jitter + Duration::from_secs_f64(queue) + PATIENCE;
-        Ok(Course { from, to, longest })
+        Ok(Course { wan, from, to, longest })
     }
 
     /// Sends `number` probes with `payload` bytes, one `every` so often.
@@ -212,11 +213,13 @@ impl Course {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let receiver = scope.spawn(|| self.receive(payload, &is_over));
+            let before = self.wan.counts().usage;
             let sent = self.send(payload, every, number, limit);
+            let usage = self.wan.counts().usage.since(&before);
             std::thread::sleep(self.longest);
             is_over.store(true, Ordering::Release);
             let arrived = receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            Ok(Probes { sent: sent?, arrived })
+            Ok(Probes { sent: sent?, usage, arrived })
         })
     }
 
@@ -313,7 +316,7 @@ fn rate_figures(probes: &Probes, payload: usize) -> RateFigures {
     let bits = 8 * (HEADER_BYTES + payload) * probes.arrived.len().saturating_sub(1);
     let seconds = last.saturating_sub(first) as f64 / 1e9;
     let bps = if seconds > 0.0 { bits as f64 / seconds } else { 0.0 };
-    RateFigures { wanted_bps: None, bps, frames: [probes.sent, probes.arrived.len()], usage: Usage::default() }
+    RateFigures { wanted_bps: None, bps, frames: [probes.sent, probes.arrived.len()], usage: probes.usage }
 }
 
 fn measure_tcp(wan: &Wan, rail: usize, seconds: f64) -> io::Result<TcpFigures> {
