@@ -20,6 +20,7 @@ mod network;
 mod path;
 mod port;
 mod report;
+mod tcp;
 
 pub use conditions::{Conditions, ConditionsError, Loss};
 pub use forwarder::{Usage, WanCounts};

@@ -1,8 +1,8 @@
 //! What a network is really like, found out from the outside: with datagrams that carry the time they were sent at, and
-//! that the kernel stamps when they reach the other host; and with a TCP connection.
+//! that the kernel stamps when they reach the other host; and with TCP connections.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::forwarder::{Usage, WanCounts};
 use crate::frame::Flow;
 use crate::messages::{self, BATCH, set};
 use crate::network::{Direction, Wan};
+pub use crate::tcp::{TcpFigures, congestion_controls, measure_tcp};
 
 /// The port that probes go to: discard (RFC 863).
 const PROBE_PORT: u16 = 9;
-const TCP_PORT: u16 = 5001;
 
 /// Where source ports of probes begin; there are enough for each of 256 paths to be found.
 const SOURCE_PORTS: std::ops::Range<u16> = 20_000..60_000;
@@ -32,12 +32,6 @@ const SMALL_BYTES: usize = 64;
 
 /// The fastest that probes for loss follow each other: slow enough that no buffer of the kernel's overflows.
 const PROBE_EVERY: Duration = Duration::from_micros(25);
-
-/// A read and a write of TCP.
-const TCP_BYTES: usize = 128 << 10;
-
-/// How long a connection may take: some of its segments may be lost.
-const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
 /// How long after the last probe could have come it is given up.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -98,25 +92,12 @@ pub struct RateFigures {
     pub usage: Usage,
 }
 
-/// One TCP connection from A to B.
-#[derive(Clone, Debug)]
-pub struct TcpFigures {
-    /// Which pair of interfaces.
-    pub rail: usize,
-    /// The congestion control.
-    pub congestion: String,
-    /// Bits of payload a second.
-    pub goodput_bps: f64,
-    /// What the forwarding thread used meanwhile.
-    pub usage: Usage,
-}
-
 /// All that was found out.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// By path.
     pub paths: Vec<PathFigures>,
-    /// By rail.
+    /// By rail and congestion control.
     pub tcp: Vec<TcpFigures>,
     /// What was counted in the middle, at the end.
     pub counts: WanCounts,
@@ -135,7 +116,9 @@ pub fn measure(wan: &Wan, seconds: f64) -> io::Result<Figures> {
                 paths.push(measure_path(wan, rail, direction, path, seconds)?);
             }
         }
-        tcp.push(measure_tcp(wan, rail, seconds)?);
+        for control in congestion_controls(wan) {
+            tcp.push(measure_tcp(wan, rail, &control, seconds)?);
+        }
     }
     Ok(Figures { paths, tcp, counts: wan.counts() })
 }
@@ -317,79 +300,4 @@ fn rate_figures(probes: &Probes, payload: usize) -> RateFigures {
     let seconds = last.saturating_sub(first) as f64 / 1e9;
     let bps = if seconds > 0.0 { bits as f64 / seconds } else { 0.0 };
     RateFigures { wanted_bps: None, bps, frames: [probes.sent, probes.arrived.len()], usage: probes.usage }
-}
-
-fn measure_tcp(wan: &Wan, rail: usize, seconds: f64) -> io::Result<TcpFigures> {
-    let (source, destination) = Direction::AToB.sides();
-    let target = SocketAddr::from((wan.host(destination, rail).ipv4, TCP_PORT));
-    let listener = wan.namespace(destination).run(|| TcpListener::bind(target))?;
-    // The windows need some round trips to open before anything is counted.
-    let delay = wan.conditions(rail, Direction::AToB, 0).delay + wan.conditions(rail, Direction::BToA, 0).delay;
-    let warm_up = 20 * delay + Duration::from_millis(200);
-    let run_time = warm_up + Duration::from_secs_f64(seconds);
-    // It is complete before anybody accepts it.
-    let stream = wan.namespace(source).run(|| TcpStream::connect_timeout(&target, CONNECT_LIMIT))?;
-    std::thread::scope(|scope| {
-        let receiver = scope.spawn(move || {
-            let (mut stream, _) = listener.accept()?;
-            let mut buffer = vec![0; TCP_BYTES];
-            let (start, mut counted, mut since) = (Instant::now(), 0, None);
-            let mut last = start;
-            loop {
-                let bytes = match stream.read(&mut buffer) {
-                    // The sender's end.
-                    Ok(0) => break,
-                    Err(e) if e.kind() == ErrorKind::ConnectionReset => break,
-                    other => other?,
-                };
-                let now = Instant::now();
-                if since.is_some() {
-                    counted += bytes;
-                    last = now;
-                } else if now - start > warm_up {
-                    since = Some(now);
-                }
-            }
-            let seconds = since.map_or(0.0, |since| (last - since).as_secs_f64());
-            Ok::<f64, io::Error>(if seconds > 0.0 { 8.0 * counted as f64 / seconds } else { 0.0 })
-        });
-        let sender = || {
-            let mut stream = stream;
-            let congestion = congestion_control(&stream)?;
-            let buffer = vec![0x5a; TCP_BYTES];
-            let (start, before) = (Instant::now(), wan.counts().usage);
-            // A path that is dark stops the writer; the time is over then, too.
-            stream.set_write_timeout(Some(run_time))?;
-            while start.elapsed() < run_time {
-                match stream.write(&buffer) {
-                    Ok(_) => {}
-                    Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
-                    Err(e) => return Err(e),
-                }
-            }
-            let usage = wan.counts().usage.since(&before);
-            // What is queued would still be sent for a while: the receiver has seen enough.
-            set(stream.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 })?;
-            Ok((congestion, usage))
-        };
-        let sent = sender();
-        let received = receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let (congestion, usage) = sent?;
-        Ok(TcpFigures { rail, congestion, goodput_bps: received?, usage })
-    })
-}
-
-fn congestion_control(stream: &TcpStream) -> io::Result<String> {
-    let mut name = [0_u8; 16];
-    let mut len = name.len() as libc::socklen_t;
-    // SAFETY: the name and its length live through the call.
-    let read = unsafe {
-        let to = name.as_mut_ptr().cast();
-        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, to, &raw mut len)
-    };
-    if read != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }

@@ -25,12 +25,12 @@ impl Report {
         Report { counts: Some(counts), ..Report::default() }
     }
 
-    /// One object a line: `path`, by path and direction; `tcp`, by rail; `frames`, of all paths together.
+    /// One object a line: `path`, by path and direction; `tcp`, by rail and congestion control; `frames`, of all paths together.
     pub fn to_json(&self) -> Vec<Value> {
         let paths = self.paths.iter().map(path_json);
         let tcp = self.tcp.iter().map(|tcp| {
             json!({
-                "name": "tcp", "rail": tcp.rail, "congestion": tcp.congestion, "goodput_bps": tcp.goodput_bps.round(),
+                "name": "tcp", "rail": tcp.rail, "congestion": tcp.control, "goodput_bps": tcp.goodput_bps.round(),
                 "processor_share": rounded(tcp.usage.share()),
             })
         });
@@ -68,7 +68,7 @@ impl Report {
         for tcp in &self.tcp {
             parts.push(format!(
                 "TCP ({}) from A to B on rail {}: {}, {:.0} % of a processor",
-                tcp.congestion,
+                tcp.control,
                 tcp.rail,
                 bits(tcp.goodput_bps),
                 100.0 * tcp.usage.share(),

@@ -74,21 +74,47 @@ fn interface_counter(namespace: &Netns, interface: &str, counter: &str) -> u64 {
     text.trim().parse().unwrap()
 }
 
-/// Every frame is accounted for: on each path, from the hosts' counters to the ports', and from the ports' to the paths'.
-fn assert_conserved(wan: &Wan, counts: &WanCounts) {
+/// Every frame is accounted for: on each path, and from the ports to the paths.
+fn assert_conserved(counts: &WanCounts) {
     counts.paths.iter().flatten().for_each(|path| assert!(path.is_conserved(), "{path:?}"));
     for (port, port_counts) in counts.ports.iter().enumerate() {
-        let side = if port % 2 == 0 { Side::A } else { Side::B };
-        let (namespace, interface) = (wan.namespace(side), wan.host(side, port / 2).interface);
         let sum = |port: usize, of: fn(&Counts) -> u64| counts.paths[port].iter().map(of).sum::<u64>();
-        let sent = interface_counter(namespace, &interface, "tx_packets");
-        assert_eq!(sent, port_counts.received + port_counts.missed, "{interface} sent, {port_counts:?}");
-        assert_eq!(port_counts.received - port_counts.too_long, sum(port, |path| path.arrived), "{interface}");
-        assert_eq!(port_counts.sent, sum(port ^ 1, |path| path.forwarded), "{interface}");
-        assert_eq!(port_counts.refused, sum(port ^ 1, |path| path.refused), "{interface}");
-        assert_eq!(interface_counter(namespace, &interface, "rx_packets"), port_counts.sent, "{interface} received");
+        assert_eq!(port_counts.received - port_counts.too_long, sum(port, |path| path.arrived), "port {port}");
+        assert_eq!(port_counts.sent, sum(port ^ 1, |path| path.forwarded), "port {port}");
+        assert_eq!(port_counts.refused, sum(port ^ 1, |path| path.refused), "port {port}");
     }
     assert_eq!(counts.lateness.frames(), counts.total().forwarded);
+}
+
+/// What the hosts' kernels have sent and received, by port.
+fn host_counters(wan: &Wan) -> Vec<(u64, u64)> {
+    let counters = (0..wan.plan().rails.len()).flat_map(|rail| {
+        [Side::A, Side::B].map(|side| {
+            let counter = |name| interface_counter(wan.namespace(side), &wan.host(side, rail).interface, name);
+            (counter("tx_packets"), counter("rx_packets"))
+        })
+    });
+    counters.collect()
+}
+
+/// Waits until the network is at rest; then every frame is accounted for from the hosts' own counters to the paths.
+fn settled_and_conserved(wan: &Wan) -> WanCounts {
+    let end = Instant::now() + LIMIT;
+    loop {
+        let before = host_counters(wan);
+        let counts = settled(wan);
+        // Their kernels say something by themselves now and then.
+        if host_counters(wan) != before {
+            assert!(Instant::now() < end, "the hosts do not come to rest");
+            continue;
+        }
+        assert_conserved(&counts);
+        for (port, (counters, (sent, received))) in counts.ports.iter().zip(before).enumerate() {
+            assert_eq!(sent, counters.received + counters.missed, "sent to port {port}, {counters:?}");
+            assert_eq!(received, counters.sent, "received from port {port}");
+        }
+        return counts;
+    }
 }
 
 /// How many of `frames` that come one after the other a path loses.
@@ -137,8 +163,7 @@ fn every_frame_is_accounted_for_and_none_is_too_early() {
             is_over.store(true, Ordering::Release);
             receiver.join().unwrap()
         });
-        let counts = wan.stop().unwrap();
-        assert_conserved(&wan, &counts);
+        let counts = settled_and_conserved(&wan);
 
         let there = counts.paths[0][0];
         assert_eq!((there.overflowed, there.held, counts.ports[0].missed), (0, 0, 0), "{counts:?}");
@@ -156,6 +181,7 @@ fn every_frame_is_accounted_for_and_none_is_too_early() {
         let shortest = arrived.iter().map(|(_, took)| *took).min().unwrap();
         // 1042 bytes at 500 Mb/s are 16.7 µs.
         assert!(shortest >= Duration::from_nanos(20_016_672), "{shortest:?}");
+        assert_conserved(&wan.stop().unwrap());
     }
 }
 
@@ -188,9 +214,8 @@ fn ping_and_tcp_pass() {
         });
         assert!(received == data, "{address}: {} bytes arrived, not all as they were sent", received.len());
     }
-    let counts = settled(&wan);
+    let counts = settled_and_conserved(&wan);
     assert!(counts.paths.iter().all(|paths| paths[0].forwarded > 100), "{counts:?}");
-    assert_conserved(&wan, &counts);
 }
 
 /// Flows take the path that is foretold for them, and those of one rail and path know nothing of the others.
@@ -217,8 +242,7 @@ fn paths_and_rails_are_apart() {
     }
     let (sender, _receiver) = sockets(&wan, 1, 20_000);
     send(&sender, 200);
-    let counts = settled(&wan);
-    assert_conserved(&wan, &counts);
+    let counts = settled_and_conserved(&wan);
     assert!(expected.iter().all(|number| *number > 0), "{expected:?}");
     for (path, expected) in expected.into_iter().enumerate() {
         let (before, after) = (before.paths[0][path], counts.paths[0][path]);
@@ -279,7 +303,8 @@ fn what_goes_down_comes_back() {
         refused = arrives(&wan, true).paths[0][0].refused;
     }
     let counts = wan.stop().unwrap();
-    assert_conserved(&wan, &counts);
+    // What a host says while an interface comes up may reach nobody: its own counter has more.
+    assert_conserved(&counts);
 }
 
 /// The measure of the network's own, on a path that it must find again.
@@ -299,10 +324,22 @@ fn the_measure_finds_what_the_network_is_like() {
     // 100 bursts in 16,000 frames: five standard deviations of their number and length are more than half.
     assert!((0.01..0.1).contains(&loss) && (4.0..12.0).contains(&burst), "{loss} in bursts of {burst}");
     assert!(there.rate.bps > 0.0 && there.rate.frames[1] < there.rate.frames[0], "{:?}", there.rate);
-    assert_eq!((figures.paths[1].loss.lost, figures.tcp.len()), (0, 1));
-    assert!(figures.tcp[0].goodput_bps > 0.0, "{:?}", figures.tcp);
+    assert_eq!(figures.paths[1].loss.lost, 0);
+    // These losses may well stop a connection for as long as this measure takes.
+    let connections = figures.tcp.len();
+    assert!(connections > 0 && figures.tcp[0].control == "cubic", "{:?}", figures.tcp);
     let report = wan::Report::of_figures(figures);
     let names: Vec<_> = report.to_json().iter().map(|line| line["name"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(names, ["path", "path", "tcp", "frames"]);
-    assert_eq!(report.to_json()[3]["conserved"], true);
+    assert_eq!(names, [&["path"; 2], &vec!["tcp"; connections][..], &["frames"]].concat());
+    assert_eq!(report.to_json()[2 + connections]["conserved"], true);
+}
+
+#[test]
+fn tcp_is_measured_by_congestion_control() {
+    let wan = start(Plan::simple(conditions("delay=1ms,rate=100M"), 1));
+    let figures = wan::measure::measure_tcp(&wan, 0, "cubic", 0.3).unwrap();
+    // Not more than the rate, and far more than nothing.
+    assert!((1e6..1e8).contains(&figures.goodput_bps), "{figures:?}");
+    let error = wan::measure::measure_tcp(&wan, 0, "no-such-one", 0.3).unwrap_err().to_string();
+    assert!(error.contains("no-such-one"), "{error}");
 }
