@@ -1,11 +1,11 @@
 //! `cargo xtask`: set-up, demo, tests, benches and the rxe rig. Exit status 2 for a wrong command line, 1 for a failure.
 #![allow(clippy::disallowed_methods, reason = "it times and waits for other programs")]
 
-mod bench;
 mod demo;
 mod lab;
 mod mutants;
 mod pyverbs;
+mod program;
 mod rxe;
 mod setup;
 mod stage;
@@ -24,6 +24,8 @@ usage: cargo xtask COMMAND
   pyverbs [--json] [FILE…]
                         rdma-core's tests in Python on this stack and on the kernel's rxe, counts side by side
   lab                   two namespaces and a cable to try things in
+  wan [--path delay=20ms,loss=0.01,rate=500M]… [--measure] [COMMAND…]
+                        the same with a wide area network between them (wan --help for more)
   rxe build             build the kernel rxe machine's image
   rxe up [--n N] [--mtu M] [--memory MIB] [--share DIR] [--no-rxe]
                         boot N machines (1 or 2) on a bridge; they stay until `rxe down`
@@ -59,8 +61,9 @@ fn main() -> ExitCode {
         Some((&"setup", rest)) => setup::run(rest),
         Some((&"demo", rest)) => demo::run(rest),
         Some((&"test", rest)) => test::run(rest),
-        Some((&"bench", rest)) => bench::run(rest),
+        Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", rest),
         Some((&"lab", rest)) => lab::run(rest),
+        Some((&"wan", rest)) => program::run("uroce-wan", "network namespaces and packet sockets", rest),
         Some((&"mutants", rest)) => mutants::run(rest),
         Some((&"pyverbs", rest)) => pyverbs::run(rest),
         Some((&"rxe", rest)) => rxe::run(rest),

@@ -61,16 +61,18 @@ fn keep(done: &[Done]) -> Outcome {
 }
 
 fn stages() -> Vec<Stage> {
+    let without = ["--exclude", "rxe-rig", "--exclude", "uroce-wan", "--exclude", "uroce-cli"];
     vec![
         Stage::of("setup", || setup::run(&[])),
         Stage::cargo("fmt", &["fmt", "--all", "--check"]),
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         // Unit tests, documentation examples, and the tests of the parts together that need no other machine.
-        Stage::cargo("unit", &["test", "--quiet", "--workspace", "--exclude", "rxe-rig", "--exclude", "uroce-cli"]),
+        Stage::cargo("unit", &[&["test", "--quiet", "--workspace"][..], &without].concat()),
         chaos("simulation", "dev", &["--seeds", "400"]),
         // The command line against itself, over AF_XDP in namespaces, and against the kernel's rxe in a machine. One at a
         // time: each may boot machines, and there are few processors.
         Stage::cargo("rig", &["test", "--quiet", "--package", "rxe-rig", "--", "--test-threads=1"]),
+        Stage::cargo("wan", &["test", "--quiet", "--package", "uroce-wan", "--", "--test-threads=1"]),
         Stage::cargo("interop", &["test", "--quiet", "--package", "uroce-cli", "--", "--test-threads=1"]),
     ]
 }

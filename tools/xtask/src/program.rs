@@ -1,21 +1,22 @@
-//! `cargo xtask bench`: builds the bench program with optimisation and runs it.
+//! Programs of the workspace that measure: built with optimisation, and run with the options given.
 use crate::{Failure, Outcome, setup};
 use std::process::Command;
 
-pub(crate) fn run(arguments: &[&str]) -> Outcome {
+/// Builds and runs the program of `package`, which needs root for what `needs` says.
+pub(crate) fn run(package: &str, needs: &str, arguments: &[&str]) -> Outcome {
     // SAFETY: no arguments, no effect.
     if unsafe { libc::geteuid() } != 0 && !arguments.iter().any(|word| matches!(*word, "--help" | "-h")) {
-        return Err(Failure::Failed("bench needs root, for network namespaces and AF_XDP: run it with sudo".into()));
+        return Err(Failure::Failed(format!("{package} needs root, for {needs}: run it with sudo")));
     }
     setup::packages()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["run", "--release", "--package", "uroce-bench", "--"]).args(arguments);
+    command.args(["run", "--release", "--package", package, "--"]).args(arguments);
     let status = command.status().map_err(|e| Failure::Failed(format!("starting cargo: {e}")))?;
     match status.code() {
         Some(0) => Ok(()),
         // It has said why.
         Some(code) => Err(Failure::Status(u8::try_from(code).unwrap_or(1))),
-        None => Err(Failure::Failed(format!("the bench ended with {status}"))),
+        None => Err(Failure::Failed(format!("{package} ended with {status}"))),
     }
 }

@@ -1,0 +1,32 @@
+//! A wide area network between two namespaces, for real frames: delay, jitter, loss, bursts of it, rate, queues, ECN marks,
+//! parallel paths and several interfaces.
+//!
+//! - [`Wan::start`] makes two hosts' namespaces and one in their middle, whose veth ends a thread forwards between;
+//! - [`Conditions`] say what a path does to frames, [`Path`] does it, in any time it is given;
+//! - [`Counts`] say what became of every frame, [`Lateness`] how late frames left;
+//! - [`measure`] finds out from the outside what the network is really like.
+//!
+//! Needs Linux, root, iproute2 and ethtool. Nothing is left behind: namespaces go when the [`Wan`] is dropped.
+#![allow(clippy::disallowed_methods, reason = "it forwards real frames in real time: it lives on the wall clock")]
+
+mod clock;
+mod conditions;
+mod forwarder;
+mod frame;
+mod lateness;
+pub mod measure;
+mod messages;
+mod network;
+mod path;
+mod port;
+mod report;
+mod tcp;
+
+pub use conditions::{Conditions, ConditionsError, Loss};
+pub use forwarder::{Usage, WanCounts};
+pub use frame::Flow;
+pub use lateness::Lateness;
+pub use network::{Direction, Host, Plan, Rail, Side, Wan, WanError};
+pub use path::{Counts, Fate, Path};
+pub use port::PortCounts;
+pub use report::Report;

@@ -1,0 +1,118 @@
+//! `uroce-wan`: two hosts in namespaces with a wide area network between them, to try things in or to be measured.
+//! `cargo xtask wan` builds this program and passes its options on.
+#![allow(clippy::disallowed_methods, reason = "it lives on the wall clock")]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use wan::{Conditions, Direction, Plan, Rail, Report, Side, Wan, measure};
+
+/// Two namespaces with a wide area network between them: a shell or a command in one of them, or its own measure
+#[derive(Parser)]
+#[command(name = "cargo xtask wan")]
+struct Arguments {
+    /// A path: delay=20ms,jitter=1ms,overtaking,loss=0.01,burst=8,rate=500M,queue=2M,ecn=200k. Several are parallel;
+    /// addresses and ports decide which one a frame takes
+    #[arg(long = "path", value_name = "LIST", default_value = "delay=20ms")]
+    paths: Vec<Conditions>,
+
+    /// The paths of the way back, when they are other ones
+    #[arg(long = "back", value_name = "LIST")]
+    back: Vec<Conditions>,
+
+    /// Pairs of interfaces, each with all of these paths
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    rails: u8,
+
+    /// The hosts' MTU; 4200 carries path MTU 4096
+    #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u16).range(1280..))]
+    mtu: u16,
+
+    /// Decides all chance
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Forward as an ordinary thread instead of before all of those (SCHED_RR)
+    #[arg(long)]
+    ordinary: bool,
+
+    /// Measure delay, loss, rate and TCP with probes of the network's own, so many seconds a figure, and print them; no
+    /// shell then
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds,
+          conflicts_with = "command")]
+    measure: Option<f64>,
+
+    /// One JSON object a line instead of tables
+    #[arg(long)]
+    json: bool,
+
+    /// What to run in host A's namespace (`$THERE` runs a command in B's); default: a shell
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+/// What went wrong, in one line.
+type Failure = Box<dyn std::error::Error>;
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{text:?} is none of 0.1 to 3600")),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("wan: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let back = if arguments.back.is_empty() { &arguments.paths } else { &arguments.back };
+    let rail = Rail { there: arguments.paths.clone(), back: back.clone() };
+    let rails = vec![rail; usize::from(arguments.rails)];
+    let plan = Plan { mtu: arguments.mtu, rails, seed: arguments.seed, realtime: !arguments.ordinary };
+    // SAFETY: no arguments, no effect.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err("network namespaces and packet sockets need root: run it with sudo".into());
+    }
+    let mut wan = Wan::start(plan)?;
+    if let Some(seconds) = arguments.measure {
+        let report = Report::of_figures(measure::measure(&wan, seconds)?);
+        // Had it failed meanwhile, this says so.
+        wan.stop()?;
+        println!("{}", if arguments.json { report.to_json_lines() } else { report.to_text() });
+        return Ok(ExitCode::SUCCESS);
+    }
+    describe(&wan);
+    let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".into());
+    let (program, rest) = arguments.command.split_first().map_or((shell.as_str(), &[][..]), |(p, rest)| (p, rest));
+    let mut command = wan.namespace(Side::A).command(program);
+    command.args(rest).env("THERE", format!("ip netns exec {}", wan.namespace(Side::B).name()));
+    let status = command.status().map_err(|e| format!("cannot start {program}: {e}"))?;
+    let report = Report::of_counts(wan.stop()?);
+    if arguments.json {
+        println!("{}", report.to_json_lines());
+    } else {
+        // Standard output is the command's.
+        eprintln!("{}", report.to_text());
+    }
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Says where everything is.
+fn describe(wan: &Wan) {
+    for rail in 0..wan.plan().rails.len() {
+        let (a, b) = (wan.host(Side::A, rail), wan.host(Side::B, rail));
+        eprintln!("here: {} {} {}; there: {} {} {}", a.interface, a.ipv4, a.ipv6, b.interface, b.ipv4, b.ipv6);
+        for direction in [Direction::AToB, Direction::BToA] {
+            let paths = wan.plan().rails[rail].paths(direction);
+            paths.iter().for_each(|conditions| eprintln!("  {}: {conditions}", direction.name()));
+        }
+    }
+    eprintln!("`$THERE command` runs a command there (namespace {})", wan.namespace(Side::B).name());
+}

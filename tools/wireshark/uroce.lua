@@ -1,0 +1,325 @@
+-- For Wireshark and tshark 4.0 (Lua 5.2): what docs/EXTENSIONS.md adds to RoCE v2, and whether each ICRC is right.
+--
+--     tshark -X lua_script:tools/wireshark/uroce.lua -r capture.pcap -O uroce
+--     tshark -X lua_script:tools/wireshark/uroce.lua -r capture.pcap -Y 'uroce.icrc == "bad" || uroce.attempt > 0'
+--
+-- Wireshark loads it by itself from its folder of personal plugins (Help, About, Folders).
+--
+-- It is a post-dissector: the stock dissectors say what they always say, and a tree «uroce» comes after theirs. It reads
+-- the frame's own bytes, Ethernet with at most one VLAN tag, as `uroce decode` does, and never beyond what was captured.
+
+local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
+
+local KINDS = { [1] = "request", [2] = "selective acknowledge" }
+
+local field = {
+    icrc = ProtoField.string("uroce.icrc", "ICRC verdict", base.ASCII,
+        "ok, bad, or absent when it cannot be judged: cut off by the snap length, or no room for it"),
+    icrc_computed = ProtoField.uint32("uroce.icrc.computed", "ICRC computed", base.HEX,
+        nil, nil, "What the ICRC should be"),
+    offer = ProtoField.bool("uroce.offer", "Offer", 8,
+        { "the sender understands the extension", "none" }, 0x40, "BTH byte 8"),
+    extended = ProtoField.bool("uroce.extended", "Extended", 8,
+        { "a trailer before the ICRC", "no trailer" }, 0x20, "BTH byte 8"),
+    trailer = ProtoField.bytes("uroce.trailer", "Trailer"),
+    kind = ProtoField.uint8("uroce.kind", "Kind", base.DEC, KINDS, 0xf0),
+    words = ProtoField.uint8("uroce.words", "Length in words", base.DEC, nil, 0x0f, "Of kind 1 only"),
+    index = ProtoField.uint24("uroce.index", "Index", base.DEC,
+        nil, nil, "The packet's place in its message: 0 for the first"),
+    attempt = ProtoField.uint8("uroce.attempt", "Attempt", base.DEC,
+        nil, nil, "0 when the packet is sent for the first time, then one more each time, up to 255"),
+    receive_number = ProtoField.uint24("uroce.receive_number", "Receive number", base.DEC,
+        nil, nil, "How many messages of this connection before this one take a receive request"),
+    reth_va = ProtoField.uint64("uroce.reth.va", "Virtual address of the message", base.HEX),
+    reth_key = ProtoField.uint32("uroce.reth.key", "R_Key", base.HEX),
+    reth_length = ProtoField.uint32("uroce.reth.length", "DMA length of the message", base.DEC),
+    sack_trigger = ProtoField.uint24("uroce.sack.trigger", "Trigger", base.DEC,
+        nil, nil, "The PSN of the request packet that arrived last"),
+    sack_attempt = ProtoField.uint8("uroce.sack.attempt", "Attempt", base.DEC, nil, nil, "The trigger's"),
+    sack_delay = ProtoField.uint16("uroce.sack.delay", "Delay", base.DEC,
+        nil, nil, "How long ago the trigger arrived, in microseconds; 65535 for longer"),
+    sack_marked = ProtoField.uint16("uroce.sack.marked", "Marked", base.DEC,
+        nil, nil, "Request packets that arrived with «congestion experienced», modulo 2^16"),
+    sack_blocks = ProtoField.uint16("uroce.sack.blocks", "Blocks", base.DEC, nil, nil, "How many"),
+    block = ProtoField.bytes("uroce.sack.block", "Block"),
+    block_base = ProtoField.uint24("uroce.sack.block.base", "Base", base.DEC, nil, nil, "A PSN"),
+    block_bits = ProtoField.uint64("uroce.sack.block.bits", "Bits", base.HEX,
+        nil, nil, "Bit i, from the least significant on: PSN base + i was received"),
+    block_received = ProtoField.string("uroce.sack.block.received", "Received", base.ASCII, "The PSNs that the bits stand for"),
+}
+uroce.fields = field
+
+local wrong = {
+    icrc = ProtoExpert.new("uroce.icrc.wrong", "The ICRC is wrong", expert.group.CHECKSUM, expert.severity.ERROR),
+    trailer = ProtoExpert.new("uroce.trailer.malformed", "The trailer cannot be",
+        expert.group.MALFORMED, expert.severity.ERROR),
+    place = ProtoExpert.new("uroce.trailer.misplaced", "A trailer of this kind does not belong to this opcode",
+        expert.group.PROTOCOL, expert.severity.WARN),
+    cut = ProtoExpert.new("uroce.trailer.cut", "The trailer was not captured",
+        expert.group.UNDECODED, expert.severity.NOTE),
+}
+uroce.experts = wrong
+
+uroce.prefs.validate = Pref.bool("Validate the ICRC", true, "Compute the ICRC of every RoCE v2 packet and compare")
+
+local encapsulation = Field.new("frame.encap_type")
+
+local ENCAPSULATION_ETHERNET = 1
+local ROCE_PORT = 4791
+local UDP_PROTOCOL = 17
+local UDP_BYTES = 8
+local BTH_BYTES = 12
+local ICRC_BYTES = 4
+
+-- Bytes of extended headers between BTH and payload, by RC opcode (IBTA Table 38); none where nothing stands.
+local EXTENDED_HEADER_BYTES = {
+    [0x03] = 4, [0x05] = 4, [0x06] = 16, [0x09] = 4, [0x0a] = 16, [0x0b] = 20, [0x0c] = 16, [0x0d] = 4, [0x0f] = 4,
+    [0x10] = 4, [0x11] = 4, [0x12] = 12, [0x13] = 28, [0x14] = 28, [0x16] = 4, [0x17] = 4,
+}
+
+local ACKNOWLEDGE = 0x11
+
+-- SENDs, WRITEs, READ and atomic requests.
+local function is_request(opcode)
+    return opcode <= 0x0c or opcode == 0x13 or opcode == 0x14 or opcode == 0x16 or opcode == 0x17
+end
+
+-- WRITEs that have no RETH of their own: MIDDLE, LAST, LAST with immediate.
+local function is_later_write(opcode)
+    return opcode >= 0x07 and opcode <= 0x09
+end
+
+-- The ICRC: the CRC-32 of Ethernet, four bytes a step. TABLES[1] is for the last of them.
+local TABLES = { {}, {}, {}, {} }
+for value = 0, 255 do
+    local crc = value
+    for _ = 1, 8 do
+        crc = bit32.band(crc, 1) == 1 and bit32.bxor(bit32.rshift(crc, 1), 0xedb88320) or bit32.rshift(crc, 1)
+    end
+    TABLES[1][value] = crc
+end
+for value = 0, 255 do
+    for step = 2, 4 do
+        local before = TABLES[step - 1][value]
+        TABLES[step][value] = bit32.bxor(bit32.rshift(before, 8), TABLES[1][bit32.band(before, 0xff)])
+    end
+end
+
+local function crc32(text)
+    local bxor, band, rshift, byte = bit32.bxor, bit32.band, bit32.rshift, string.byte
+    local t1, t2, t3, t4 = TABLES[1], TABLES[2], TABLES[3], TABLES[4]
+    local crc, whole = 0xffffffff, #text - #text % 4
+    for at = 1, whole, 4 do
+        local a, b, c, d = byte(text, at, at + 3)
+        local word = bxor(crc, a + b * 0x100 + c * 0x10000 + d * 0x1000000)
+        crc = bxor(t4[band(word, 0xff)], t3[band(rshift(word, 8), 0xff)], t2[band(rshift(word, 16), 0xff)],
+            t1[rshift(word, 24)])
+    end
+    for at = whole + 1, #text do
+        crc = bxor(rshift(crc, 8), t1[band(bxor(crc, byte(text, at)), 0xff)])
+    end
+    return bit32.bnot(crc)
+end
+
+-- Where the parts of a RoCE v2 frame are; nil when it is none, or too little was captured to tell. `broken` when its
+-- headers contradict each other: then nothing more is said about it here, since the stock dissectors do.
+local function find_roce(tvb)
+    local captured = tvb:captured_len()
+    local function u8(at) return tvb(at, 1):uint() end
+    local function u16(at) return tvb(at, 2):uint() end
+    if captured < 14 then return nil end
+    local ip, ether_type = 14, u16(12)
+    if ether_type == 0x8100 or ether_type == 0x88a8 then
+        if captured < 18 then return nil end
+        ip, ether_type = 18, u16(16)
+    end
+    if captured <= ip then return nil end
+    local udp, says, is_fragment, is_strange
+    local version = bit32.rshift(u8(ip), 4)
+    if ether_type == 0x0800 then
+        local words = bit32.band(u8(ip), 0x0f)
+        udp = ip + 4 * words
+        if version ~= 4 or words < 5 or captured < udp + UDP_BYTES or u8(ip + 9) ~= UDP_PROTOCOL then return nil end
+        says = u16(ip + 2)
+        is_strange = words > 5
+        is_fragment = bit32.band(u16(ip + 6), 0x3fff) ~= 0
+        -- Only the first fragment has the ports.
+        if bit32.band(u16(ip + 6), 0x1fff) ~= 0 then return nil end
+    elseif ether_type == 0x86dd then
+        udp = ip + 40
+        if version ~= 6 or captured < udp + UDP_BYTES or u8(ip + 6) ~= UDP_PROTOCOL then return nil end
+        says = 40 + u16(ip + 4)
+    else
+        return nil
+    end
+    if u16(udp + 2) ~= ROCE_PORT then return nil end
+    local ip_bytes = udp - ip
+    local udp_says = u16(udp + 4)
+    local broken = is_fragment or is_strange or says > tvb:reported_len() - ip or says < ip_bytes + UDP_BYTES
+        or udp_says > says - ip_bytes or udp_says < UDP_BYTES
+    return { version = version, ip = ip, udp = udp, bth = udp + UDP_BYTES, stop = udp + udp_says, broken = broken }
+end
+
+-- The ICRC that the packet should have. What routers may change counts as ones, and so do eight bytes before it.
+local function compute_icrc(tvb, roce)
+    local headers_end = roce.bth + BTH_BYTES
+    local bytes = { tvb:raw(roce.ip, headers_end - roce.ip):byte(1, -1) }
+    local variant
+    if roce.version == 4 then
+        variant = { 1, 8, 10, 11 } -- type of service, time to live, header checksum
+    else
+        variant = { 1, 2, 3, 7 } -- traffic class, flow label, hop limit
+        bytes[1] = bit32.bor(bytes[1], 0x0f)
+    end
+    local udp = roce.udp - roce.ip
+    for _, at in ipairs(variant) do bytes[at + 1] = 0xff end
+    for _, at in ipairs({ udp + 6, udp + 7, udp + UDP_BYTES + 4 }) do bytes[at + 1] = 0xff end
+    local text = string.rep("\255", 8) .. string.char(table.unpack(bytes))
+    local rest = roce.stop - ICRC_BYTES - headers_end
+    if rest > 0 then text = text .. tvb:raw(headers_end, rest) end
+    return crc32(text)
+end
+
+-- Verdicts by frame number, since Wireshark dissects a frame again whenever somebody looks at it: what the ICRC should
+-- be where it is wrong, true where it is right.
+local verdicts = {}
+function uroce.init() verdicts = {} end
+
+local function show_icrc(tvb, pinfo, tree, roce)
+    local is_there = not roce.broken and tvb:captured_len() >= roce.stop and roce.stop - roce.bth >= BTH_BYTES + ICRC_BYTES
+    if not is_there then
+        tree:add(field.icrc, tvb(roce.udp, UDP_BYTES), "absent"):set_generated()
+        return
+    end
+    local range = tvb(roce.stop - ICRC_BYTES, ICRC_BYTES)
+    local verdict = verdicts[pinfo.number]
+    if verdict == nil then
+        local computed = compute_icrc(tvb, roce)
+        verdict = computed == range:le_uint() or computed
+        verdicts[pinfo.number] = verdict
+    end
+    if verdict == true then
+        tree:add(field.icrc, range, "ok"):set_generated()
+        return
+    end
+    local item = tree:add(field.icrc, range, "bad")
+    item:set_generated()
+    tree:add_le(field.icrc_computed, range, verdict):set_generated()
+    item:add_proto_expert_info(wrong.icrc, string.format("The ICRC is %08x, it should be %08x", range:le_uint(), verdict))
+end
+
+-- «7, 9–12»: the PSNs that the bits of a block stand for; `high` and `low` are the halves of the bits.
+local function received(base_psn, high, low)
+    local parts, first = {}, nil
+    for i = 0, 64 do
+        local is_set = i < 64 and bit32.btest(i < 32 and low or high, bit32.lshift(1, i % 32))
+        if is_set and not first then
+            first = i
+        elseif first and not is_set then
+            local function psn(bit) return string.format("%d", (base_psn + bit) % 0x1000000) end
+            table.insert(parts, first == i - 1 and psn(first) or psn(first) .. "–" .. psn(i - 1))
+            first = nil
+        end
+    end
+    return #parts > 0 and table.concat(parts, ", ") or "none"
+end
+
+local function show_request(tvb, tree, at, words)
+    if words == 6 then
+        tree:add(field.reth_va, tvb(at, 8))
+        tree:add(field.reth_key, tvb(at + 8, 4))
+        tree:add(field.reth_length, tvb(at + 12, 4))
+        at = at + 16
+    end
+    tree:add(field.index, tvb(at, 3))
+    tree:add(field.attempt, tvb(at + 3, 1))
+    tree:add(field.receive_number, tvb(at + 4, 3))
+    tree:add(field.kind, tvb(at + 7, 1))
+    tree:add(field.words, tvb(at + 7, 1))
+end
+
+local function show_acknowledge(tvb, tree, at, blocks)
+    tree:add(field.sack_trigger, tvb(at, 3))
+    tree:add(field.sack_attempt, tvb(at + 3, 1))
+    tree:add(field.sack_delay, tvb(at + 4, 2)):append_text(" µs")
+    tree:add(field.sack_marked, tvb(at + 6, 2))
+    at = at + 8
+    for _ = 1, blocks do
+        local text = received(tvb(at, 3):uint(), tvb(at + 4, 4):uint(), tvb(at + 8, 4):uint())
+        local block = tree:add(field.block, tvb(at, 12))
+        block:set_text("Block: " .. text)
+        block:add(field.block_base, tvb(at, 3))
+        block:add(field.block_bits, tvb(at + 4, 8))
+        block:add(field.block_received, tvb(at + 4, 8), text):set_generated()
+        at = at + 12
+    end
+    tree:add(field.sack_blocks, tvb(at, 2))
+    tree:add(field.kind, tvb(at + 3, 1))
+end
+
+-- Shows the trailer that ends at `stop`, where the ICRC begins; no more than `room` bytes are left for it.
+local function show_trailer(tvb, tree, opcode, room, stop)
+    local function malformed(text)
+        tree:add_proto_expert_info(wrong.trailer, "The trailer cannot be: " .. text)
+    end
+    if room < 1 then return malformed("there is no room for it") end
+    if tvb:captured_len() < stop then
+        tree:add_proto_expert_info(wrong.cut)
+        return
+    end
+    local last = tvb(stop - 1, 1):uint()
+    local kind, words = bit32.rshift(last, 4), bit32.band(last, 0x0f)
+    local bytes, blocks, is_in_place
+    if kind == 1 and (words == 2 or words == 6) then
+        bytes = 4 * words
+        is_in_place = is_request(opcode) and is_later_write(opcode) == (words == 6)
+    elseif kind == 2 and words == 0 then
+        if room < 12 then return malformed(string.format("12 bytes at least, %d are there", room)) end
+        blocks = tvb(stop - 4, 2):uint()
+        bytes = 12 + 12 * blocks
+        is_in_place = opcode == ACKNOWLEDGE
+    else
+        return malformed(string.format("there is no 0x%02x", last))
+    end
+    -- An acknowledge has no payload, so its trailer is all that there is.
+    if bytes > room or (opcode == ACKNOWLEDGE and kind == 2 and bytes < room) then
+        return malformed(string.format("it says %d bytes, %d are there", bytes, room))
+    end
+    local at = stop - bytes
+    local trailer = tree:add(field.trailer, tvb(at, bytes))
+    trailer:set_text(string.format("Trailer: %s, %d bytes", KINDS[kind], bytes))
+    if not is_in_place then trailer:add_proto_expert_info(wrong.place) end
+    if kind == 1 then
+        show_request(tvb, trailer, at, words)
+    else
+        show_acknowledge(tvb, trailer, at, blocks)
+    end
+end
+
+-- The bits of BTH byte 8 belong to the reliable connection's opcodes alone.
+local function show_extension(tvb, tree, roce)
+    if roce.broken or roce.stop - roce.bth < BTH_BYTES or tvb:captured_len() < roce.bth + BTH_BYTES then return end
+    local opcode = tvb(roce.bth, 1):uint()
+    if opcode > 0x1f then return end
+    local flags = tvb(roce.bth + 8, 1)
+    tree:add(field.offer, flags)
+    tree:add(field.extended, flags)
+    if not bit32.btest(flags:uint(), 0x20) then return end
+    local pad = bit32.band(bit32.rshift(tvb(roce.bth + 1, 1):uint(), 4), 3)
+    local stop = roce.stop - ICRC_BYTES
+    local room = stop - (roce.bth + BTH_BYTES + (EXTENDED_HEADER_BYTES[opcode] or 0) + pad)
+    show_trailer(tvb, tree, opcode, room, stop)
+end
+
+function uroce.dissector(tvb, pinfo, tree)
+    local link = encapsulation()
+    if link == nil or link.value ~= ENCAPSULATION_ETHERNET then return end
+    local roce = find_roce(tvb)
+    if roce == nil then return end
+    local stop = math.min(math.max(roce.stop, roce.bth), tvb:captured_len())
+    local branch = tree:add(uroce, tvb(roce.udp, stop - roce.udp))
+    if uroce.prefs.validate then show_icrc(tvb, pinfo, branch, roce) end
+    show_extension(tvb, branch, roce)
+end
+
+register_postdissector(uroce)
