@@ -33,7 +33,10 @@ impl CompletionQueue {
         if self.engine.is_forked() {
             return None;
         }
-        if self.polls.fetch_add(1, Ordering::Relaxed) % STEP_EVERY == STEP_EVERY - 1 {
+        // Threads may lose each other's counts, which is no harm, and cheaper than an atomic addition at every poll.
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        if polls.is_multiple_of(STEP_EVERY) {
             self.engine.step();
         }
         self.ring.poll().or_else(|| {

@@ -9,20 +9,25 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use common::compiled::program;
-use common::programs::{Ended, uroce};
+use common::programs::{Ended, Running, uroce, uroce_as_nobody};
 use rxe_rig::{Netns, VethPair};
 
+type Start = fn(&Netns, &[&str]) -> Running;
+
+/// Both links: AF_XDP, and UDP sockets, which need no capability.
+const LINKS: [(Start, &str); 2] = [(uroce, "xdp"), (uroce_as_nobody, "udp")];
+
 /// Runs a C program with words before it (options of `uroce run`, and what runs the program) and after it.
-fn run(namespace: &Netns, before: &[&str], name: &str, after: &[&str]) -> Ended {
+fn run(start: Start, namespace: &Netns, before: &[&str], name: &str, after: &[&str]) -> Ended {
     let file = program(name).display().to_string();
-    uroce(namespace, &[&["run"], before, &[file.as_str()], after].concat()).end().succeeded()
+    start(namespace, &[&["run"], before, &[file.as_str()], after].concat()).end().succeeded()
 }
 
 #[test]
 fn handles_that_are_none_are_errors_and_never_a_crash() {
     let pair = VethPair::create(1500).unwrap();
-    for link in ["xdp", "udp"] {
-        let ended = run(&pair.a, &["--link", link], "handles", &[]);
+    for (start, link) in LINKS {
+        let ended = run(start, &pair.a, &["--link", link], "handles", &[]);
         assert_eq!(ended.stdout, "all handles checked\n", "{ended:#?}");
     }
 }
@@ -30,8 +35,8 @@ fn handles_that_are_none_are_errors_and_never_a_crash() {
 #[test]
 fn extended_verbs_and_events_work_between_queue_pairs_of_one_program() {
     let pair = VethPair::create(1500).unwrap();
-    for link in ["xdp", "udp"] {
-        let ended = run(&pair.a, &["--link", link], "extended", &[]);
+    for (start, link) in LINKS {
+        let ended = run(start, &pair.a, &["--link", link], "extended", &[]);
         assert_eq!(ended.stdout, "all extended verbs checked\n", "{ended:#?}");
     }
 }
@@ -47,7 +52,7 @@ fn exported() -> BTreeSet<String> {
 #[test]
 fn every_exported_function_works_or_says_that_it_is_not_offered() {
     let pair = VethPair::create(1500).unwrap();
-    let ended = run(&pair.a, &[], "offered", &[]);
+    let ended = run(uroce, &pair.a, &[], "offered", &[]);
     let told = |verdict: &str| -> BTreeSet<String> {
         ended.stdout.lines().filter_map(|line| line.strip_prefix(verdict)).map(str::to_owned).collect()
     };
@@ -70,7 +75,7 @@ fn under_valgrind(namespace: &Netns, link: &str, name: &str, after: &[&str]) -> 
     let (shown, counted) = (format!("--show-leak-kinds={kinds}"), format!("--errors-for-leak-kinds={kinds}"));
     let valgrind = ["valgrind", "-q", "--leak-check=full", "--num-callers=30", "--error-exitcode=99"];
     let more = [shown.as_str(), &counted, suppressions, &log];
-    let ended = run(namespace, &[&["--link", link, "--"], &valgrind[..], &more].concat(), name, after);
+    let ended = run(uroce, namespace, &[&["--link", link, "--"], &valgrind[..], &more].concat(), name, after);
     let mut logs = 0;
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&begins) {

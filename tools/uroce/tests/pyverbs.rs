@@ -1,9 +1,9 @@
-//! rdma-core's own tests in Python (Debian's python3-pyverbs), by `uroce run` on AF_XDP: none fails; and what passes on the
-//! kernel's rxe passes here too, but for what is named here with its reason. `cargo xtask pyverbs` prints both side by side.
+//! rdma-core's own tests in Python (Debian's python3-pyverbs), by `uroce run` over AF_XDP, and as nobody over UDP sockets: none
+//! fails; and what passes on the kernel's rxe passes here too, but for what is named here with its reason. `cargo xtask pyverbs` prints both side by side.
 
 mod common;
 
-use common::programs::UROCE;
+use common::programs::{AS_NOBODY, UROCE};
 use rxe_rig::VethPair;
 use rxe_rig::pyverbs::{Report, Suite, Verdict};
 
@@ -21,19 +21,27 @@ fn is_explained(file: &str, test: &str) -> bool {
     SKIPPED.iter().any(|(its, which, _)| (*its, *which) == (file, test))
 }
 
-/// Runs files in a namespace, and says of each how it went.
-fn play(suite: &Suite, files: &[String]) -> Vec<Report> {
+/// Runs files in a namespace, and says of each how it went. None of their tests may fail.
+fn play(suite: &Suite, files: &[String], link: &str, user: &[&str]) -> Vec<Report> {
     let pair = VethPair::create(1500).unwrap();
     let device = VethPair::A.interface;
-    let prefix = [UROCE, "run", "--dev", device, "--link", "xdp", "--"];
-    files
-        .iter()
-        .map(|file| {
-            let report = suite.run(&pair.a, &prefix, device, file).unwrap();
-            say("uroce", &report);
-            report
-        })
-        .collect()
+    let prefix = [user, &[UROCE, "run", "--dev", device, "--link", link, "--"]].concat();
+    let mut failures = Vec::new();
+    let mut reports = Vec::new();
+    for file in files {
+        let report = suite.run(&pair.a, &prefix, device, file).unwrap();
+        say(link, &report);
+        let failed = report.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Failed);
+        failures.extend(failed.map(|outcome| format!("over {link}: {file}.{}: {}", outcome.test, outcome.why)));
+        reports.push(report);
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    reports
+}
+
+/// The tests of `reports` that passed.
+fn passed(reports: &[Report]) -> usize {
+    reports.iter().map(|report| report.count(Verdict::Passed)).sum()
 }
 
 fn say(on: &str, report: &Report) {
@@ -49,16 +57,10 @@ fn none_of_rdma_cores_tests_fails() {
     let files: Vec<String> =
         suite.files().iter().filter(|file| is_full || SOME.contains(&file.as_str())).cloned().collect();
     assert!(files.len() >= SOME.len(), "{files:?}");
-    let ours = play(&suite, &files);
-    let failures: Vec<String> = ours
-        .iter()
-        .flat_map(|report| report.outcomes.iter().map(move |outcome| (report, outcome)))
-        .filter(|(_, outcome)| outcome.verdict == Verdict::Failed)
-        .map(|(report, outcome)| format!("{}.{}: {}", report.file, outcome.test, outcome.why))
-        .collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-    let passed: usize = ours.iter().map(|report| report.count(Verdict::Passed)).sum();
-    assert!(passed >= 40, "only {passed} tests passed: were they skipped?");
+    let ours = play(&suite, &files, "xdp", &[]);
+    assert!(passed(&ours) >= 40, "only {} tests passed: were they skipped?", passed(&ours));
+    let over_udp = play(&suite, &files, "udp", &AS_NOBODY);
+    assert_eq!(passed(&over_udp), passed(&ours), "the link makes no difference");
     if !is_full {
         return;
     }

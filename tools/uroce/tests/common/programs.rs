@@ -34,13 +34,14 @@ pub fn uroce(namespace: &Netns, arguments: &[&str]) -> Running {
     start(namespace.command(UROCE), arguments)
 }
 
-/// The user that may nothing.
-const NOBODY: &str = "65534";
+/// What makes a program run as the user nobody: no capabilities, and none to be had.
+pub const AS_NOBODY: [&str; 8] =
+    ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"];
 
-/// Starts `uroce` in a namespace as nobody: no capabilities, and none to be had.
+/// Starts `uroce` in a namespace as nobody.
 pub fn uroce_as_nobody(namespace: &Netns, arguments: &[&str]) -> Running {
-    let user = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--bounding-set=-all", "--no-new-privs"];
-    start(namespace.command("setpriv"), &[&user[..], &[UROCE], arguments].concat())
+    let [program, user @ ..] = AS_NOBODY;
+    start(namespace.command(program), &[&user[..], &[UROCE], arguments].concat())
 }
 
 /// Starts a program; it dies with the test.
