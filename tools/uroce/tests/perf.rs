@@ -136,6 +136,19 @@ fn a_test_by_time_counts_what_is_done_in_its_middle() {
     play(&pair, &["send-bw", "-D", "1", "-b", "-s", "2000", "-q", "2"]);
 }
 
+/// The time runs out while an end has the peer's answer, and the acknowledge of its own message was lost: there is no room
+/// for another one, and none is to be posted. 1 in 20 packets is lost, so that each end soon waits out a timeout of half a
+/// second, and another, past the end.
+#[test]
+fn a_test_by_time_ends_although_an_acknowledge_is_missing() {
+    let pair = VethPair::create(1500).unwrap();
+    for test in ["send-lat", "write-lat"] {
+        for seed in 1..=4 {
+            play(&pair, &[test, "-D", "1", "--fault", &format!("loss=0.05,seed={seed}")]);
+        }
+    }
+}
+
 #[test]
 fn what_is_lost_is_sent_again_and_the_numbers_stay_whole() {
     let pair = VethPair::create(1500).unwrap();
