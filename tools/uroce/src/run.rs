@@ -50,7 +50,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES", env = "UROCE_MTU", value_parser = path_mtu)]
     mtu: Option<String>,
 
-    /// Say on stderr what each verb did that is not of the data path, and why any failed
+    /// Say on stderr what each verb did that is not of the data path, why any failed, and at the end what was counted
     #[arg(long)]
     trace: bool,
 

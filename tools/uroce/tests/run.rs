@@ -246,3 +246,18 @@ fn the_trace_says_why_a_verb_failed() {
         assert!(server.stderr.contains(words), "no {words:?}: {server:#?}");
     }
 }
+
+#[test]
+fn the_trace_ends_with_what_was_counted() {
+    let pair = VethPair::create(1500).unwrap();
+    let [client, server] = play(&pair, "--trace ibv_uc_pingpong -g 1 -n 20 -s 5000");
+    for (side, name) in [(client, "uroce1"), (server, "uroce0")] {
+        let last = side.stderr.lines().find(|line| line.starts_with(&format!("uroce: {name}: ")));
+        // Twenty messages of five packets each way.
+        let counts = last.is_some_and(|line| line.contains(" sent_pkts 100, rcvd_pkts 100,"));
+        assert!(counts, "{side:#?}");
+    }
+    // Who opens no link has counted nothing.
+    let ended = run(&pair.a, "--trace ibv_devinfo").end().succeeded();
+    assert!(!ended.stderr.contains("sent_pkts"), "{ended:#?}");
+}
