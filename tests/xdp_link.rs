@@ -628,7 +628,7 @@ fn three_capabilities_suffice_within_the_memory_limit() {
         (default, XdpLink::open("veth0", &small).map(|_| ()))
     });
     let text = default.unwrap_err().to_string();
-    assert!(text.contains("20971520 bytes") && text.contains("ulimit -l"), "{text}");
+    assert!(text.contains("67108864 bytes") && text.contains("ulimit -l"), "{text}");
     small.unwrap();
 }
 

@@ -199,20 +199,21 @@ impl Engine {
     }
 
     /// Sends what is owed, and has the link bring everything where it belongs. Tries for `patience`: at a program's exit
-    /// its other threads may have been stopped anywhere.
-    pub fn settle(&self, patience: Duration) {
+    /// its other threads may have been stopped anywhere. Returns whether that was done.
+    pub fn settle(&self, patience: Duration) -> bool {
         if self.is_forked() {
-            return;
+            return false;
         }
         let end = self.now() + patience;
         loop {
             if let Ok(mut core) = self.shared.core.try_lock() {
                 let now = self.now();
                 core.settle(now);
-                return core.link.settle();
+                core.link.settle();
+                return true;
             }
             if self.now() >= end {
-                return;
+                return false;
             }
             std::thread::yield_now();
         }

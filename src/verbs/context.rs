@@ -301,9 +301,10 @@ impl Context {
     }
 
     /// Sends what is owed to peers, acknowledges above all, and brings the capture to its file. For programs that exit
-    /// without dropping the context. Gives up after `patience` when another thread does not let the engine go.
-    pub fn settle(&self, patience: Duration) {
-        self.engine.settle(patience);
+    /// without dropping the context. Gives up after `patience` when another thread does not let the engine go; returns
+    /// whether it was done.
+    pub fn settle(&self, patience: Duration) -> bool {
+        self.engine.settle(patience)
     }
 
     /// The oldest asynchronous event that nobody has taken yet.

@@ -65,7 +65,7 @@ pub struct Arguments {
     #[arg(long)]
     lids: bool,
 
-    /// Say on stderr what each verb did that is not of the data path, and why any failed
+    /// Say on stderr what each verb did that is not of the data path, why any failed, and at the end what was counted
     #[arg(long)]
     trace: bool,
 

@@ -136,6 +136,33 @@ fn a_test_by_time_counts_what_is_done_in_its_middle() {
     play(&pair, &["send-bw", "-D", "1", "-b", "-s", "2000", "-q", "2"]);
 }
 
+/// The time runs out while an end has the peer's answer, and the acknowledge of its own message was lost: there is no room
+/// for another one, and none is to be posted. 1 in 20 packets is lost, so that each end soon waits out a timeout of half a
+/// second, and another, past the end.
+#[test]
+fn a_test_by_time_ends_although_an_acknowledge_is_missing() {
+    let pair = VethPair::create(1500).unwrap();
+    for test in ["send-lat", "write-lat"] {
+        for seed in 1..=4 {
+            play(&pair, &[test, "-D", "1", "--fault", &format!("loss=0.05,seed={seed}")]);
+        }
+    }
+}
+
+#[test]
+fn receive_requests_may_be_in_one_queue_for_all() {
+    let pair = VethPair::create(4500).unwrap();
+    for more in [&["-q", "3", "-r", "10"][..], &["-b", "-q", "2"], &["-c", "UD", "-s", "1000"], &["-a"]] {
+        let [client, _] = measure(&pair, &[&["send-bw", "--use-srq", "-n", "100"], more].concat());
+        let queue_pairs = client[0]["queue_pairs"].as_u64().unwrap();
+        assert_eq!(counts(client.last().unwrap()).1, 100 * queue_pairs, "{more:?}");
+    }
+    play(&pair, &["send-lat", "--use-srq", "-n", "100", "-s", "5000"]);
+    play(&pair, &["send-bw", "--use-srq", "-D", "1", "-q", "2"]);
+    let [_, server] = play(&pair, &["send-bw", "--use-srq", "-n", "10"]);
+    assert!(server.stdout.contains("Using SRQ       : ON"), "{server:#?}");
+}
+
 #[test]
 fn what_is_lost_is_sent_again_and_the_numbers_stay_whole() {
     let pair = VethPair::create(1500).unwrap();
@@ -195,6 +222,8 @@ fn what_cannot_be_is_said_in_one_line_with_its_remedy() {
     fails(&["write-bw", "-e"], 2, &["-e", "WRITE"]);
     fails(&["write-bw", "-c", "UD"], 2, &["UD", "SEND"]);
     fails(&["read-bw", "-c", "UC"], 2, &["READ", "reliable"]);
+    fails(&["read-lat", "--use-srq"], 2, &["--use-srq", "SEND"]);
+    fails(&["send-bw", "--use-srq", "-q", "3", "-r", "2"], 2, &["--use-srq", "-r"]);
     fails(&["atomic-bw", "-a"], 2, &["-a", "8 bytes"]);
     fails(&["atomic-lat", "-s", "16"], 2, &["-s", "8 bytes"]);
     fails(&["send-bw", "-D", "1", "-n", "10"], 2, &["-n", "-D"]);

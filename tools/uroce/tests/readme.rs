@@ -37,7 +37,7 @@ fn shell(folder: &Path, words: &[&str], script: &str) -> Ended {
         command.env_remove(name);
     }
     command.env_remove("RUSTUP_TOOLCHAIN");
-    start(command, &[]).end_within(std::time::Duration::from_secs(3600))
+    start(command, &[]).end_within(std::time::Duration::from_secs(3600)).unwrap_or_else(|text| panic!("{text}"))
 }
 
 /// A folder that goes with the test.

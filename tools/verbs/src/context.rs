@@ -12,7 +12,7 @@ use uroce::wire::PathMtu;
 use crate::abi::*;
 use crate::async_event::{AsyncEvent, Routes};
 use crate::device::guid;
-use crate::error::{Failure, minus_one, number};
+use crate::error::{Failure, is_tracing, minus_one, number};
 use crate::lock::SpinLock;
 use crate::queue::EventQueue;
 use crate::slab::{Object, Slab};
@@ -41,6 +41,24 @@ impl Object for OpenDevice {
 pub(crate) struct Opened {
     pub context: Context,
     pub routes: Arc<Routes>,
+}
+
+impl Opened {
+    /// Says what was counted, if asked to. Counters that are zero are left out.
+    fn trace_counters(&self) {
+        if is_tracing() {
+            let counters = self.context.counters();
+            let some = counters.iter().filter(|(_, count)| *count > 0);
+            let words: Vec<String> = some.map(|(name, count)| format!("{name} {count}")).collect();
+            eprintln!("uroce: {}: {}", self.context.device().name, words.join(", "));
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.trace_counters();
+    }
 }
 
 /// The devices that are in use, by name.
@@ -99,7 +117,9 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
 pub(crate) fn settle_all(patience: std::time::Duration) {
     let all: Vec<_> = OPENED.lock().iter().filter_map(|(_, weak)| weak.upgrade()).collect();
     for opened in all {
-        opened.context.settle(patience);
+        if opened.context.settle(patience) {
+            opened.trace_counters();
+        }
         // Dropping the last of it here would take the engine down in the middle of the program's exit.
         std::mem::forget(opened);
     }

@@ -4,8 +4,8 @@
 mod demo;
 mod lab;
 mod mutants;
-mod pyverbs;
 mod program;
+mod pyverbs;
 mod rxe;
 mod setup;
 mod stage;

@@ -25,16 +25,16 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
-    let perf = ["test", "--quiet", "--package", "uroce-cli", "--test", "rxe_perf"];
-    let programs =
-        ["test", "--quiet", "--package", "uroce-cli", "--test", "pyverbs", "--test", "qperf", "--test", "readme"];
-    let one_by_one = ["--", "--test-threads=1"];
+    let matrices = ["--test", "perftest", "--test", "rxe_run", "--test", "rxe_perf"];
+    let programs = ["--test", "pyverbs", "--test", "qperf", "--test", "readme"];
+    let one_by_one =
+        |tests: &[&str]| [&["test", "--quiet", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat();
     vec![
         Stage::of("demo", || demo::run(&[])),
-        // Every perftest with all that it allows; the interop stage plays some of it.
-        Stage::cargo_with("perf", &perf, &[("UROCE_FULL", "1")]),
+        // Every perftest with all that it allows, and every pingpong; the interop stage plays some of it.
+        Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own.
-        Stage::cargo_with("programs", &[&programs[..], &one_by_one].concat(), &[("UROCE_FULL", "1")]),
+        Stage::cargo_with("programs", &one_by_one(&programs), &[("UROCE_FULL", "1")]),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
         Stage::of("mutants", || mutants::run(&[])),

@@ -77,7 +77,9 @@ impl<'s, 'a> Game<'s, 'a> {
                 self.side.post_receive(done.index, self.size)?;
             }
             if self.sent < self.iterations {
-                self.wait_for_room()?;
+                if !self.wait_for_room()? {
+                    return Ok(());
+                }
                 self.post()?;
             }
         }
@@ -105,7 +107,9 @@ impl<'s, 'a> Game<'s, 'a> {
             }
             if self.sent < self.iterations {
                 // The byte belongs to the message before until that is acknowledged.
-                self.wait_for_room()?;
+                if !self.wait_for_room()? {
+                    return Ok(());
+                }
                 self.side.mark(self.size, (self.sent + 1) as u8);
                 self.post()?;
             }
@@ -149,9 +153,12 @@ impl<'s, 'a> Game<'s, 'a> {
         Ok(done.is_some())
     }
 
-    /// Waits until another request may be posted.
-    fn wait_for_room(&mut self) -> Result<(), Failure> {
-        self.wait_until(self.side.settings.send_depth as u64 - 1)
+    /// Waits until another request may be posted. False when the time is over before that: the peer may have answered a
+    /// message whose acknowledge is still to come.
+    fn wait_for_room(&mut self) -> Result<bool, Failure> {
+        let depth = self.side.settings.send_depth as u64;
+        self.wait_until(depth - 1)?;
+        Ok(self.sent - self.completed < depth)
     }
 
     /// Waits until all is acknowledged, if it is iterations that count: when the time is over, nobody may answer any more.

@@ -90,6 +90,10 @@ pub struct Arguments {
     #[arg(short = 'r', long = "rx-depth", value_parser = clap::value_parser!(u32).range(1..=16384))]
     receive_depth: Option<u32>,
 
+    /// Receive requests in one queue for all queue pairs, of --rx-depth
+    #[arg(long)]
+    use_srq: bool,
+
     /// A completion once in so many requests; default: 100, or 1 above 8192 bytes
     #[arg(short = 'Q', long = "cq-mod", value_parser = clap::value_parser!(u32).range(1..=1024))]
     moderation: Option<u32>,

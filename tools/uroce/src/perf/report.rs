@@ -220,6 +220,7 @@ impl<'a> Printer<'a> {
         pairs("TX depth", &settings.send_depth);
         if settings.receives() {
             pairs("RX depth", &settings.receive_depth);
+            pairs("Using SRQ", &if settings.use_srq { "ON" } else { "OFF" });
         }
         if !settings.test.is_latency() {
             pairs("CQ Moderation", &settings.moderation);

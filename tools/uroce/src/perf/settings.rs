@@ -32,8 +32,10 @@ pub struct Settings {
     pub queue_pairs: usize,
     /// Send requests outstanding on a queue pair.
     pub send_depth: usize,
-    /// Receive requests posted on a queue pair.
+    /// Receive requests posted on a queue pair, or in the shared receive queue.
     pub receive_depth: usize,
+    /// Whether one queue has the receive requests of all queue pairs.
+    pub use_srq: bool,
     /// A completion is asked for once in so many requests.
     pub moderation: u64,
     /// READs and atomics outstanding on a queue pair, at each end.
@@ -56,7 +58,7 @@ impl Settings {
     /// # Errors
     /// What cannot go together, in words.
     pub fn new(arguments: &Arguments) -> Result<Settings, String> {
-        let Arguments { test, all, bidirectional, events, .. } = *arguments;
+        let Arguments { test, all, bidirectional, events, use_srq, .. } = *arguments;
         let (name, verb, is_latency) = (test.name(), test.verb(), test.is_latency());
         let refuse = |bad: bool, text: &str| if bad { Err(format!("{name}: {text}")) } else { Ok(()) };
         let service = match arguments.connection {
@@ -72,6 +74,7 @@ impl Settings {
         refuse(is_latency && arguments.queue_pairs > 1, "-q is for bandwidth only")?;
         refuse(is_latency && arguments.moderation.is_some(), "-Q is for bandwidth only")?;
         refuse(verb == Verb::Write && events, "-e: the receiver of a WRITE has no completions to wait for")?;
+        refuse(verb != Verb::Send && use_srq, "--use-srq is for SEND: nothing else takes receive requests")?;
         refuse(verb == Verb::Atomic && all, "-a: an atomic has 8 bytes")?;
         refuse(verb == Verb::Atomic && arguments.size.is_some_and(|size| size != 8), "-s: an atomic has 8 bytes")?;
         refuse(duration.is_some() && arguments.iterations.is_some(), "-n or -D, not both")?;
@@ -96,6 +99,11 @@ impl Settings {
         let default_receive_depth = if service == Service::Rc { 512 } else { 16000 };
         let receive_depth =
             if verb == Verb::Send { depth(arguments.receive_depth.unwrap_or(default_receive_depth)) } else { 1 };
+        let queue_pairs = arguments.queue_pairs as usize;
+        refuse(
+            use_srq && queue_pairs > receive_depth,
+            "--use-srq: fewer requests (-r) than queue pairs leave some without any",
+        )?;
         let few = !all && service != Service::Ud && !events && sizes[0] > MODERATED_BYTES;
         let moderation = arguments.moderation.unwrap_or(if few { 1 } else { 100 });
         let reads = matches!(verb, Verb::Read | Verb::Atomic);
@@ -107,9 +115,10 @@ impl Settings {
             sizes,
             all_sizes: all,
             extent,
-            queue_pairs: arguments.queue_pairs as usize,
+            queue_pairs,
             send_depth,
             receive_depth,
+            use_srq,
             moderation: u64::from(moderation).min(send_depth as u64),
             outstanding: if reads { arguments.outstanding.unwrap_or(OUTSTANDING) } else { 1 },
             atomic: arguments.atomic,
@@ -162,6 +171,11 @@ impl Settings {
     /// Whether we post the requests that are measured: else we only serve them.
     pub fn sends(&self) -> bool {
         self.is_client || self.bidirectional || matches!(self.test, Test::SendLat | Test::WriteLat)
+    }
+
+    /// Receive requests that are posted for each queue pair before the test: its part of a shared queue, or all it may have.
+    pub fn receives_a_queue_pair(&self) -> usize {
+        if self.use_srq { self.receive_depth / self.queue_pairs } else { self.receive_depth }
     }
 
     /// Whether we post receive requests.

@@ -3,7 +3,7 @@ use std::time::Duration;
 use uroce::verbs::{
     Access, AddressVector, Capabilities, Completion, CompletionChannel, CompletionQueue, Context, Data, Destination,
     Key, MemoryRegion, Notify, Psn, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, RnrTimer,
-    SendOperation, SendRequest, Service, SgeList, State, Status,
+    SendOperation, SendRequest, Service, SgeList, SharedReceiveQueue, State, Status,
 };
 
 use super::AtomicType;
@@ -34,8 +34,10 @@ pub struct Side<'a> {
     agreed: Agreed,
     context: &'a Context,
     gid_index: usize,
-    // Before the region: what uses memory goes first.
+    // Before the shared queue and the region: what uses them goes first.
     players: Vec<Player>,
+    /// With `--use-srq`: where all receive requests go.
+    srq: Option<SharedReceiveQueue>,
     region: MemoryRegion,
     send_cq: CompletionQueue,
     receive_cq: CompletionQueue,
@@ -108,7 +110,12 @@ impl<'a> Side<'a> {
         let capabilities =
             Capabilities { max_send_requests: settings.send_depth, max_receive_requests: settings.receive_depth };
         let service = settings.service;
-        let options = QueuePairOptions { service, capabilities, send: &send_cq, receive: &receive_cq, srq: None };
+        let srq = match settings.use_srq && settings.receives() {
+            true => Some(pd.create_shared_receive_queue(settings.receive_depth)?),
+            false => None,
+        };
+        let options =
+            QueuePairOptions { service, capabilities, send: &send_cq, receive: &receive_cq, srq: srq.as_ref() };
         let init = QpAttributes {
             state: Some(State::Init),
             p_key_index: Some(0),
@@ -138,6 +145,7 @@ impl<'a> Side<'a> {
             context,
             gid_index,
             players,
+            srq,
             region,
             send_cq,
             receive_cq,
@@ -223,7 +231,7 @@ impl<'a> Side<'a> {
     pub fn post_receives(&mut self, size: usize) -> Result<(), Failure> {
         for index in 0..self.players.len() {
             self.players[index].receives_posted = 0;
-            for _ in 0..self.settings.receive_depth {
+            for _ in 0..self.settings.receives_a_queue_pair() {
                 self.post_receive(index, size)?;
             }
         }
@@ -231,7 +239,8 @@ impl<'a> Side<'a> {
     }
 
     /// Posts a receive request on queue pair `index` for one that was used, unless there are enough for all messages:
-    /// none may be left when messages of another size follow.
+    /// none may be left when messages of another size follow. In a shared queue any queue pair may take it: then `index`
+    /// only says whose part of the buffers it has.
     pub fn post_receive(&mut self, index: usize, size: usize) -> Result<(), Failure> {
         let nth = self.players[index].receives_posted;
         if nth >= self.settings.extent.iterations() {
@@ -243,7 +252,10 @@ impl<'a> Side<'a> {
         let player = &mut self.players[index];
         player.receives_posted += 1;
         let request = ReceiveRequest { wr_id: Done { index, count: 1 }.wr_id(), sges };
-        player.qp.post_receive(request).map_err(|e| format!("queue pair {}: {e}", player.own.qpn).into())
+        match &self.srq {
+            Some(srq) => srq.post_receive(request).map_err(|e| format!("the shared receive queue: {e}").into()),
+            None => player.qp.post_receive(request).map_err(|e| format!("queue pair {}: {e}", player.own.qpn).into()),
+        }
     }
 
     /// A send request that is done.
