@@ -9,19 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::programs::{Ended, Running, uroce, uroce_as_nobody, wait_for_listener};
-use rxe_rig::{Netns, VethPair};
+use common::programs::{Ended, run, run_as_nobody, uroce, wait_for_listener};
+use rxe_rig::VethPair;
 
 const PORT: u16 = 18515;
 
 /// Options of every perftest program: processors may be slow, and busy for long (a timeout of half a second).
 const PERFTEST: &str = "-F -u 17";
-
-/// Starts `uroce run` with the words of a line.
-fn run(namespace: &Netns, line: &str) -> Running {
-    let words: Vec<&str> = std::iter::once("run").chain(line.split_whitespace()).collect();
-    uroce(namespace, &words)
-}
 
 /// A program of a server and a client: the same line on both sides, the client's host added.
 fn play(pair: &VethPair, line: &str) -> [Ended; 2] {
@@ -107,22 +101,19 @@ fn perftest_measures_every_operation() {
 #[test]
 fn a_user_without_any_capability_runs_them_over_udp_sockets() {
     let pair = VethPair::create(4500).unwrap();
-    let lines = [
-        "ibv_rc_pingpong -g 1 -c -n 200".to_owned(),
-        "ibv_uc_pingpong -g 2 -n 100 -s 1000".to_owned(),
-        "ibv_ud_pingpong -g 1 -n 100 -s 1000 -e".to_owned(),
-        "ibv_srq_pingpong -g 2 -n 100".to_owned(),
-        format!("ib_write_bw -n 200 {PERFTEST}"),
-        format!("ib_read_lat -n 200 {PERFTEST}"),
-    ];
+    let listed = run_as_nobody(&pair.a, "ibv_devices").end().succeeded();
+    assert!(listed.stdout.contains("uroce0"), "{listed:#?}");
+    let described = run_as_nobody(&pair.a, "ibv_devinfo -v").end().succeeded();
+    assert!(described.stdout.contains("active_mtu:\t\t4096"), "{described:#?}");
+    let pingpongs = ["rc", "uc", "ud", "srq"].into_iter().flat_map(|program| {
+        ["-g 1", "-g 2 -e"].map(|options| format!("ibv_{program}_pingpong {options} -n 100 -s 1000"))
+    });
+    let others = ["ibv_rc_pingpong -g 1 -c -n 200", "ib_write_bw -n 200 -F -u 17", "ib_read_lat -n 200 -F -u 17"];
+    let lines = pingpongs.chain(others.map(str::to_owned));
     for line in lines {
-        let start = |namespace: &Netns, line: &str| {
-            let words: Vec<&str> = std::iter::once("run").chain(line.split_whitespace()).collect();
-            uroce_as_nobody(namespace, &words)
-        };
-        let server = start(&pair.a, &line);
+        let server = run_as_nobody(&pair.a, &line);
         wait_for_listener(&pair.a, PORT);
-        let client = start(&pair.b, &format!("{line} {}", VethPair::A.ipv4));
+        let client = run_as_nobody(&pair.b, &format!("{line} {}", VethPair::A.ipv4));
         for side in [client, server] {
             let ended = side.end().succeeded();
             assert!(ended.stderr.contains("over UDP sockets"), "{ended:#?}");

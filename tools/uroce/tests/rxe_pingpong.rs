@@ -7,11 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use common::captures::scratch;
-use common::programs::{LIMIT, UROCE, uroce, wait_for_listener};
+use common::programs::{LIMIT, STARVED, UROCE, uroce, wait_for_listener};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
-
-/// What `timeout` in the machine ends with.
-const STARVED: i32 = 124;
 
 /// One game in each role. `program` is theirs; ours is named by `transport`.
 fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&str], may_starve: bool) {

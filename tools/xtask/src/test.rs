@@ -25,11 +25,12 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
-    let perf = ["test", "--quiet", "--package", "uroce-cli", "--test", "rxe_perf"];
+    let matrices = ["--test", "perftest", "--test", "rxe_run", "--test", "rxe_perf", "--", "--test-threads=1"];
+    let matrices = [&["test", "--quiet", "--package", "uroce-cli"], &matrices[..]].concat();
     vec![
         Stage::of("demo", || demo::run(&[])),
-        // Every perftest with all that it allows; the interop stage plays some of it.
-        Stage::cargo_with("perf", &perf, &[("UROCE_FULL", "1")]),
+        // Every perftest with all that it allows, and every pingpong; the interop stage plays some of it.
+        Stage::cargo_with("matrices", &matrices, &[("UROCE_FULL", "1")]),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
         Stage::of("mutants", || mutants::run(&[])),

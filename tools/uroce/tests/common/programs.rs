@@ -14,6 +14,9 @@ pub const UROCE: &str = env!("CARGO_BIN_EXE_uroce");
 /// No program here takes longer, even against a machine under emulation.
 pub const LIMIT: Duration = Duration::from_secs(180);
 
+/// What `timeout` in the machine ends with.
+pub const STARVED: i32 = 124;
+
 /// A program that runs, and what it prints.
 pub struct Running {
     line: String,
@@ -32,6 +35,20 @@ pub struct Ended {
 /// Starts `uroce` in a namespace.
 pub fn uroce(namespace: &Netns, arguments: &[&str]) -> Running {
     start(namespace.command(UROCE), arguments)
+}
+
+/// Starts an unmodified program with `uroce run` in a namespace: its words, and before them options of ours.
+pub fn run(namespace: &Netns, line: &str) -> Running {
+    uroce(namespace, &run_words(line))
+}
+
+/// The same as nobody.
+pub fn run_as_nobody(namespace: &Netns, line: &str) -> Running {
+    uroce_as_nobody(namespace, &run_words(line))
+}
+
+fn run_words(line: &str) -> Vec<&str> {
+    std::iter::once("run").chain(line.split_whitespace()).collect()
 }
 
 /// The user that may nothing.
@@ -54,21 +71,22 @@ pub fn start(mut command: Command, arguments: &[&str]) -> Running {
 /// Waits until somebody in the namespace listens on a TCP port.
 pub fn wait_for_listener(namespace: &Netns, port: u16) {
     let end = Instant::now() + LIMIT;
-    let wanted = format!(":{port:04X} ");
-    loop {
-        // Local address, remote address, state 0A is LISTEN.
-        let listening = namespace.run(|| {
-            ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"].iter().any(|file| {
-                let table = std::fs::read_to_string(file).unwrap_or_default();
-                table.lines().any(|line| line.contains(&wanted) && line.contains(" 0A "))
-            })
-        });
-        if listening {
-            return;
-        }
+    while !has_listener(namespace, port) {
         assert!(Instant::now() < end, "nobody listens on TCP port {port}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Whether somebody in the namespace listens on a TCP port.
+fn has_listener(namespace: &Netns, port: u16) -> bool {
+    let wanted = format!(":{port:04X} ");
+    // Local address, remote address, state 0A is LISTEN.
+    namespace.run(|| {
+        ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"].iter().any(|file| {
+            let table = std::fs::read_to_string(file).unwrap_or_default();
+            table.lines().any(|line| line.contains(&wanted) && line.contains(" 0A "))
+        })
+    })
 }
 
 impl Drop for Running {
@@ -85,9 +103,36 @@ impl Running {
         self.child.id()
     }
 
+    /// Waits until it listens on a TCP port of its namespace.
+    ///
+    /// # Errors
+    /// When it has ended, or `limit` is over; in words.
+    pub fn listens(&mut self, namespace: &Netns, port: u16, limit: Duration) -> Result<(), String> {
+        let end = Instant::now() + limit;
+        while !has_listener(namespace, port) {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                let texts = self.texts();
+                return Err(format!("{} ended ({status}) and did not serve: {texts:?}", self.line));
+            }
+            if Instant::now() > end {
+                return Err(format!("{} does not listen on TCP port {port}", self.line));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
     /// Waits for its end.
-    pub fn end(mut self) -> Ended {
-        let end = Instant::now() + LIMIT;
+    pub fn end(self) -> Ended {
+        self.end_within(LIMIT).unwrap_or_else(|text| panic!("{text}"))
+    }
+
+    /// Waits for its end, and ends it after `limit`.
+    ///
+    /// # Errors
+    /// When it had to be ended; what it had printed.
+    pub fn end_within(mut self, limit: Duration) -> Result<Ended, String> {
+        let end = Instant::now() + limit;
         let status = loop {
             match self.child.try_wait().expect("a child can be waited for") {
                 Some(status) => break status,
@@ -95,13 +140,13 @@ impl Running {
                     let _ = self.child.kill();
                     let _ = self.child.wait();
                     let texts = self.texts();
-                    panic!("{} did not end: {texts:?}", self.line);
+                    return Err(format!("{} did not end in {} s: {texts:?}", self.line, limit.as_secs()));
                 }
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         };
         let (stdout, stderr) = self.texts();
-        Ended { line: std::mem::take(&mut self.line), status, stdout, stderr }
+        Ok(Ended { line: std::mem::take(&mut self.line), status, stdout, stderr })
     }
 
     /// Ends it, and tells what it printed until then.
@@ -122,8 +167,16 @@ impl Ended {
     /// It ended with success and said nothing of bad data.
     #[track_caller]
     pub fn succeeded(self) -> Ended {
-        assert!(self.status.success() && !self.stdout.contains("invalid data"), "{self:#?}");
+        assert!(self.check().is_ok(), "{self:#?}");
         self
+    }
+
+    /// Whether it ended with success and said nothing of bad data; if not, all of it in words.
+    pub fn check(&self) -> Result<(), String> {
+        match self.status.success() && !self.stdout.contains("invalid data") {
+            true => Ok(()),
+            false => Err(format!("{self:?}")),
+        }
     }
 
     /// It ended with `status` and one line on stderr that contains all of `words`.
