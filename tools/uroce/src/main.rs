@@ -15,6 +15,7 @@ mod report;
 mod run;
 mod sim;
 mod tcp;
+mod trailer_report;
 
 use std::process::ExitCode;
 

@@ -7,6 +7,8 @@ use serde::Serialize;
 use uroce::pcap::{CapturedFrame, Direction, Dissection};
 use uroce::wire::{Bth, IpHeader, NakCode, Opcode, PKey, Packet, Qpn, RoceFrame, Syndrome, icrc};
 
+use crate::trailer_report::TrailerReport;
+
 /// One object of `uroce decode --json`. Numbers of up to 53 bits are numbers; 64-bit values are text, in hexadecimal, since
 /// many readers of JSON keep no more than 53 bits. Headers that the packet does not have are left out; what could not be
 /// read because the packet is malformed or cut is left out, too, or null where it is always there.
@@ -45,6 +47,11 @@ pub(crate) struct Report {
     ieth: Option<IethReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mad: Option<MadReport>,
+    /// Whether the sender offers docs/EXTENSIONS.md.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    offer: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trailer: Option<TrailerReport>,
     payload_bytes: Option<usize>,
     icrc: String,
     /// As it stands in the packet, its first byte first.
@@ -195,6 +202,8 @@ impl Report {
             imm: packet.and_then(Packet::imm_dt).map(|imm| imm.data()),
             ieth: packet.and_then(Packet::ieth).map(|ieth| IethReport { rkey: ieth.key().0 }),
             mad: packet.filter(|_| !is_cut).and_then(MadReport::of),
+            offer: bth.is_some_and(Bth::offers),
+            trailer: packet.filter(|_| !is_cut).and_then(TrailerReport::of),
             payload_bytes: packet.map(|p| p.payload().len()),
             icrc: dissection.icrc.to_string(),
             icrc_value: stored.map(|value| format!("{:#010x}", value.swap_bytes())),
@@ -357,6 +366,9 @@ impl fmt::Display for Report {
         }
         if self.captured_bytes < self.frame_bytes {
             write!(f, " [{} of {} bytes captured]", self.captured_bytes, self.frame_bytes)?;
+        }
+        if let Some(trailer) = &self.trailer {
+            trailer.fmt(f)?;
         }
         write!(f, " ICRC {}", self.icrc)?;
         if let Some(comment) = &self.comment {

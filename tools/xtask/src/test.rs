@@ -27,8 +27,9 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 fn more_stages() -> Vec<Stage> {
     let matrices = ["--test", "perftest", "--test", "rxe_run", "--test", "rxe_perf"];
     let programs = ["--test", "pyverbs", "--test", "qperf", "--test", "readme"];
-    let one_by_one =
-        |tests: &[&str]| [&["test", "--quiet", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat();
+    fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
+        [&["test", "--quiet", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
+    }
     vec![
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, and every pingpong; the interop stage plays some of it.

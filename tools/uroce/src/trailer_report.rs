@@ -1,0 +1,75 @@
+//! What docs/EXTENSIONS.md adds to a packet, as text and as JSON.
+
+use std::fmt;
+
+use serde::Serialize;
+use uroce::wire::{Opcode, Packet};
+
+/// The trailer of a packet; `payload_bytes` counts it too, as stock dissectors do.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum TrailerReport {
+    Request {
+        index: u32,
+        attempt: u8,
+        receive_number: u32,
+    },
+    Selective {
+        trigger: u32,
+        attempt: u8,
+        delay_us: u16,
+        marked: u16,
+        /// PSNs that arrived, as ranges: first and last.
+        received: Vec<(u32, u32)>,
+    },
+}
+
+impl TrailerReport {
+    /// The trailer that the packet announces; `None` when there is none that can be.
+    pub(crate) fn of(packet: &Packet<'_>) -> Option<TrailerReport> {
+        if !packet.bth().extended() {
+            return None;
+        }
+        if packet.bth().opcode() != Opcode::RC_ACKNOWLEDGE {
+            let (_, trailer) = packet.split_trailer()?;
+            let (index, attempt, receive_number) = (trailer.index, trailer.attempt, trailer.receive_number);
+            return Some(TrailerReport::Request { index, attempt, receive_number });
+        }
+        let sack = packet.sack()?;
+        let mut psns: Vec<_> = sack
+            .blocks
+            .iter()
+            .flat_map(|(base, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| base.plus(bit)))
+            .collect();
+        // In their order from the acknowledged one on: they may wrap.
+        psns.sort_by_key(|psn| psn.since(packet.bth().psn()));
+        let mut received: Vec<(u32, u32)> = Vec::new();
+        for psn in psns {
+            match received.last_mut() {
+                Some((_, last)) if psn.minus(1).value() == *last => *last = psn.value(),
+                _ => received.push((psn.value(), psn.value())),
+            }
+        }
+        let (trigger, attempt, delay_us, marked) = (sack.trigger.value(), sack.attempt, sack.delay_us, sack.marked);
+        Some(TrailerReport::Selective { trigger, attempt, delay_us, marked, received })
+    }
+}
+
+impl fmt::Display for TrailerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TrailerReport::Request { index, attempt, receive_number } => {
+                write!(f, " index={index} attempt={attempt} receive={receive_number}")
+            }
+            TrailerReport::Selective { trigger, attempt, delay_us, marked, received } => {
+                write!(f, " SACK trigger={trigger} attempt={attempt} delay={delay_us}us marked={marked} received=")?;
+                let mut separator = "";
+                for (first, last) in received {
+                    write!(f, "{separator}{first}-{last}")?;
+                    separator = ",";
+                }
+                Ok(())
+            }
+        }
+    }
+}
