@@ -8,7 +8,7 @@ use uroce::verbs::{Access, Registration};
 
 use crate::abi::{IbvContext, IbvMr, IbvPd};
 use crate::context;
-use crate::domain;
+use crate::domain::{self, Domain};
 use crate::error::{Failure, number, pointer, set_errno};
 use crate::slab::{NotRemoved, Object, Ref, Slab};
 
@@ -20,6 +20,8 @@ pub(crate) struct Region {
     context: usize,
     /// `None` once it is being deregistered.
     registration: Mutex<Option<Registration>>,
+    /// What peers may do, for a registration of other memory.
+    access: Mutex<Access>,
     /// The domain does not go before.
     domain: Mutex<Arc<()>>,
 }
@@ -66,9 +68,8 @@ pub(crate) fn access(flags: c_uint) -> Result<Access, Failure> {
     Ok(access | Access::from_bits_truncate(flags & OPTIONAL_RANGE))
 }
 
-fn register(pd: *mut IbvPd, addr: *mut c_void, length: usize, iova: u64, flags: c_uint) -> Result<*mut IbvMr, Failure> {
-    let owner = domain::get(pd)?;
-    let access = access(flags)?;
+/// The registration of memory that the program has.
+fn lend(owner: &Domain, addr: *mut c_void, length: usize, iova: u64, access: Access) -> Result<Registration, Failure> {
     if length == 0 {
         return Err(Failure::new(libc::EINVAL, "a region of no bytes"));
     }
@@ -76,8 +77,14 @@ fn register(pd: *mut IbvPd, addr: *mut c_void, length: usize, iova: u64, flags: 
         return Err(Failure::new(libc::EINVAL, format_args!("{length} bytes at {addr:p} go beyond all addresses")));
     }
     // SAFETY: whoever registers memory through the verbs says that peers may access it; it may vanish all the same.
-    let registration = unsafe { owner.pd.register_borrowed(addr.cast(), length as u64, iova, access) }
-        .map_err(|error| Failure::new(libc::EFAULT, error))?;
+    unsafe { owner.pd.register_borrowed(addr.cast(), length as u64, iova, access) }
+        .map_err(|error| Failure::new(libc::EFAULT, error))
+}
+
+fn register(pd: *mut IbvPd, addr: *mut c_void, length: usize, iova: u64, flags: c_uint) -> Result<*mut IbvMr, Failure> {
+    let owner = domain::get(pd)?;
+    let access = access(flags)?;
+    let registration = lend(&owner, addr, length, iova, access)?;
     let key = registration.key().0;
     let context = owner.context as *mut IbvContext;
     let made = Region::slab().insert(|c| {
@@ -86,6 +93,7 @@ fn register(pd: *mut IbvPd, addr: *mut c_void, length: usize, iova: u64, flags: 
         Region {
             context: owner.context,
             registration: Mutex::new(Some(registration)),
+            access: Mutex::new(access),
             domain: Mutex::new(owner.users.clone()),
         }
     });
@@ -140,14 +148,15 @@ const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
 const CHANGE_ACCESS: c_int = 4;
 
-/// Changes a region's protection domain or access. Other memory under the same keys is not offered, as with rxe.
+/// Changes a region's memory, protection domain or access. Other memory comes with other keys (IBTA 11.2.8.6), which stand in
+/// the structure then.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rereg_mr(
     mr: *mut IbvMr,
     flags: c_int,
     pd: *mut IbvPd,
-    _addr: *mut c_void,
-    _length: usize,
+    addr: *mut c_void,
+    length: usize,
     access: c_int,
 ) -> c_int {
     /// `IBV_REREG_MR_ERR_INPUT`, `IBV_REREG_MR_ERR_CMD`: nothing was changed.
@@ -158,17 +167,48 @@ pub extern "C" fn ibv_rereg_mr(
         if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 {
             return Err(Failure::new(libc::EINVAL, format_args!("flags {flags:#x}")));
         }
-        if flags & CHANGE_TRANSLATION != 0 {
-            return Err(Failure::not_offered("re-registering other memory"));
-        }
         let new_pd = if flags & CHANGE_PD != 0 { Some(domain::get(pd)?) } else { None };
         if let Some(new_pd) = &new_pd {
             context::check_same("protection domain", new_pd.context, region.context)?;
         }
         let new_access = if flags & CHANGE_ACCESS != 0 { Some(self::access(access as c_uint)?) } else { None };
-        let registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
-        let registration = registration.as_ref().ok_or_else(|| Failure::handle("memory region"))?;
-        registration.reregister(new_pd.as_ref().map(|new| &new.pd), new_access)?;
+        let mut registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known_access = region.access.lock().unwrap_or_else(PoisonError::into_inner);
+        if flags & CHANGE_TRANSLATION != 0 {
+            let old = registration.take().ok_or_else(|| Failure::handle("memory region"))?;
+            let access = new_access.unwrap_or(*known_access);
+            let lent = || {
+                if let Some(new) = &new_pd {
+                    return lend(new, addr, length, addr as u64, access);
+                }
+                // SAFETY: the slot's structure.
+                let own = domain::get(unsafe { (*region.c().as_ptr()).pd })?;
+                context::check_same("protection domain", own.context, region.context)?;
+                lend(&own, addr, length, addr as u64, access)
+            };
+            let new = match lent() {
+                Ok(new) => new,
+                Err(failure) => {
+                    *registration = Some(old);
+                    return Err(failure);
+                }
+            };
+            if let Err((old, error)) = old.deregister() {
+                *registration = Some(old);
+                return Err(error.into());
+            }
+            let key = new.key().0;
+            *registration = Some(new);
+            // SAFETY: the slot's structure.
+            unsafe {
+                let c = region.c().as_ptr();
+                ((*c).addr, (*c).length, (*c).lkey, (*c).rkey) = (addr, length, key, key);
+            }
+        } else {
+            let registration = registration.as_ref().ok_or_else(|| Failure::handle("memory region"))?;
+            registration.reregister(new_pd.as_ref().map(|new| &new.pd), new_access)?;
+        }
+        *known_access = new_access.unwrap_or(*known_access);
         if let Some(new) = new_pd {
             *region.domain.lock().unwrap_or_else(PoisonError::into_inner) = new.users.clone();
             // SAFETY: the slot's structure.

@@ -232,9 +232,25 @@ static void work_requests(void)
     CHECK(attr.timeout == 14 && attr.ah_attr.grh.sgid_index == 1 && attr.cap.max_inline_data == 64);
     CHECK(qp_init.qp_type == IBV_QPT_RC && qp_init.send_cq == ibv_cq_ex_to_cq(cq) && qp_init.cap.max_send_wr == 16);
 
-    /* Re-registration: without remote writes a write is refused. */
+    /* Re-registration: other memory, with keys of its own; or nothing is changed. */
+    struct ibv_mr *moved = ibv_reg_mr(pd, memory, 100, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(moved);
+    rkey = moved->rkey;
+    CHECK(ibv_rereg_mr(moved, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory + 4096, 200, 0) == 0);
+    CHECK(moved->addr == memory + 4096 && moved->length == 200 && moved->rkey != rkey && moved->pd == pd);
+    CHECK(ibv_rereg_mr(moved, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 4096, 0) == IBV_REREG_MR_ERR_CMD);
+    CHECK(ibv_rereg_mr(moved, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(moved->addr == memory + 4096 && moved->length == 200);
+    ibv_wr_start(a);
+    a->wr_id = 49, a->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_rdma_write(a, mr->rkey, (uintptr_t)to);
+    ibv_wr_set_sge(a, moved->lkey, (uintptr_t)memory + 4096, 200);
+    CHECK(ibv_wr_complete(a) == 0);
+    expect(cq, 49, IBV_WC_RDMA_WRITE, 0, 0);
+    CHECK(memcmp(to, memory + 4096, 200) == 0 && ibv_dereg_mr(moved) == 0);
+
+    /* Without remote writes a write is refused. */
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == 0);
-    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, 64, 0) == IBV_REREG_MR_ERR_CMD);
     ibv_wr_start(a);
     a->wr_id = 50, a->wr_flags = IBV_SEND_SIGNALED;
     ibv_wr_rdma_write(a, mr->rkey, (uintptr_t)to);
