@@ -12,7 +12,7 @@ use super::RoundTrip;
 ///                          ^first                                     ^next
 /// ```
 ///
-/// Eight bytes a position, and eight for each transmission whose fate is not known. A packet is lost when one that was sent
+/// Twelve bytes a position, and sixteen for each transmission whose fate is not known. A packet is lost when one that was sent
 /// after it on the same path has arrived, and a round trip and a little passed since it was sent (as RFC 8985 has it);
 /// gaps by themselves say nothing.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub struct Scoreboard {
     asked: VecDeque<(u64, u8, Instant)>,
     /// Answers before this were received, or are in one of the queues above.
     frontier: u64,
+    /// Transmissions so far, modulo 2^32.
+    transmissions: u32,
     round_trip: RoundTrip,
     /// What is waited for before the first measurement.
     first_patience: Duration,
@@ -52,6 +54,8 @@ pub struct Scoreboard {
 struct Entry {
     /// The latest transmission, or when it was last asked for: microseconds, modulo 2^32.
     at_us: u32,
+    /// Its number among all transmissions, modulo 2^32: many leave in one microsecond.
+    order: u32,
     /// Transmissions before that.
     attempt: u8,
     path: u8,
@@ -76,7 +80,7 @@ const UNTIMED: u8 = 32;
 struct PathState {
     /// Transmissions in their order: position and attempt.
     sent: VecDeque<(u64, u8)>,
-    /// The latest transmission that arrived, and how long that took to be known.
+    /// The number of the latest transmission that arrived, and how long that took to be known.
     latest: Option<(u32, Duration)>,
 }
 
@@ -116,6 +120,7 @@ impl Scoreboard {
             overtaken: VecDeque::new(),
             asked: VecDeque::new(),
             frontier: start,
+            transmissions: 0,
             round_trip: RoundTrip::default(),
             first_patience,
             lost_at: None,
@@ -166,19 +171,20 @@ impl Scoreboard {
     /// The packet at `position` goes out over `path`, for the first time (at [`next`](Self::next), for `count` positions)
     /// or again. `answers`: each of its positions is done only with its answer.
     pub fn sent(&mut self, position: u64, count: u32, answers: bool, path: u8, now: Instant) {
-        let at_us = micros(now);
+        let (at_us, order) = (micros(now), self.transmissions);
+        self.transmissions = order.wrapping_add(1);
         if position == self.next {
             self.next += u64::from(count);
             self.make_room();
             let flags = if answers { ANSWER } else { 0 };
             for at in position..self.next {
-                *self.slot(at) = Entry { at_us, attempt: 0, path, flags };
+                *self.slot(at) = Entry { at_us, order, attempt: 0, path, flags };
             }
             self.slot(position).flags |= PACKET;
         } else {
             let entry = self.slot(position);
             let attempt = entry.attempt.saturating_add(1);
-            *entry = Entry { at_us, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED) };
+            *entry = Entry { at_us, order, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED) };
         }
         let attempt = self.slot(position).attempt;
         if self.paths.len() <= usize::from(path) {
@@ -225,10 +231,10 @@ impl Scoreboard {
         if entry.attempt > 0 && least.is_some_and(|least| took < least) {
             return;
         }
-        let (at_us, path) = (entry.at_us, usize::from(entry.path));
+        let (order, path) = (entry.order, usize::from(entry.path));
         let latest = &mut self.paths[path].latest;
-        if latest.is_none_or(|(latest, _)| is_before(latest, at_us)) {
-            *latest = Some((at_us, took));
+        if latest.is_none_or(|(latest, _)| is_before(latest, order)) {
+            *latest = Some((order, took));
         }
     }
 
@@ -331,7 +337,7 @@ impl Scoreboard {
                     continue;
                 };
                 let since = Duration::from_micros(u64::from(now_us.wrapping_sub(entry.at_us)));
-                if !is_before(entry.at_us, latest) {
+                if !is_before(entry.order, latest) {
                     break;
                 }
                 if since < took + late {

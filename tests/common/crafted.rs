@@ -8,7 +8,7 @@ use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, SendOperation, SendRequest, Service, Sge, State,
+    ReceiveRequest, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
     Addresses, Bth, Extension, Flow, Headers, Key, Opcode, Packet, PathMtu, Psn, Qpn, RnrTimer, RoceFrame, Syndrome,
@@ -67,7 +67,12 @@ impl Crafted {
     }
 
     pub fn with_access(access: Access) -> Crafted {
+        Crafted::with(access, RecoverySettings::default())
+    }
+
+    pub fn with(access: Access, recovery: RecoverySettings) -> Crafted {
         let mut endpoint = Endpoint::new([7; 32]);
+        endpoint.set_recovery(recovery);
         let (pd, other_pd) = (endpoint.allocate_pd(), endpoint.allocate_pd());
         let mut register = |pd, access| {
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
@@ -169,6 +174,11 @@ impl Crafted {
 
     /// The packet as an Ethernet frame from the peer, with the right ICRC.
     pub fn frame(&self, bth: Bth, extension: Extension, payload: &[u8]) -> Vec<u8> {
+        self.extended_frame(bth, extension, payload, &[])
+    }
+
+    /// The same with a trailer.
+    pub fn extended_frame(&self, bth: Bth, extension: Extension, payload: &[u8], trailer: &[u8]) -> Vec<u8> {
         let flow = Flow {
             addresses: Addresses::V4 { source: PEER, destination: US },
             source_port: 0xc000,
@@ -181,7 +191,8 @@ impl Crafted {
             out.copy_from_slice(payload);
             Ok::<(), std::convert::Infallible>(())
         };
-        let len = Headers { bth, extension }.write(&mut packet, &flow, 1, payload.len(), fill).unwrap();
+        let headers = Headers { bth, extension };
+        let len = headers.write_extended(&mut packet, &flow, 1, payload.len(), fill, trailer).unwrap();
         [&ETHERNET[..], &packet[..len]].concat()
     }
 
@@ -200,9 +211,7 @@ impl Crafted {
     /// Everything that the endpoint wants to send, checked.
     pub fn answers(&mut self) -> Vec<Answer> {
         let mut answers = Vec::new();
-        let mut packet = vec![0; 8192];
-        while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut packet) {
-            let frame = [&ETHERNET[..], &packet[..transmit.len]].concat();
+        for frame in self.frames() {
             let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).expect("what is sent is RoCE");
             assert!(roce.icrc_ok() && roce.ip.checksum_ok());
             let packet = Packet::parse(roce.ib).expect("what is sent is a packet");
@@ -215,6 +224,16 @@ impl Crafted {
             });
         }
         answers
+    }
+
+    /// Everything that the endpoint wants to send, as Ethernet frames.
+    pub fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut packet = vec![0; 8192];
+        std::iter::from_fn(|| {
+            let transmit = self.endpoint.poll_transmit(self.now, &mut packet)?;
+            Some([&ETHERNET[..], &packet[..transmit.len]].concat())
+        })
+        .collect()
     }
 
     pub fn completion(&mut self) -> Option<Completion> {

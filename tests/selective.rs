@@ -1,0 +1,305 @@
+//! Selective repeat (docs/EXTENSIONS.md), frame by frame: who speaks it with whom, what waits, what is sent again, and what a
+//! peer that lies can do: nothing to memory and completions, and not much to ours.
+
+mod common;
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use common::crafted::{ALL, Crafted, FIRST_PSN};
+use proptest::prelude::*;
+use uroce::frame::FrameBytes;
+use uroce::sim::Operation;
+use uroce::sim::loss_rtt::Cell;
+use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State};
+use uroce::wire::{Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome};
+
+/// What a frame is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    opcode: Opcode,
+    psn: Psn,
+    offers: bool,
+    attempt: Option<u8>,
+    sack: Option<Sack>,
+}
+
+fn seen(frame: &[u8]) -> Seen {
+    let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(frame)).unwrap().ib).unwrap();
+    let bth = packet.bth();
+    let is_acknowledge = bth.opcode() == Opcode::RC_ACKNOWLEDGE;
+    let attempt = packet.split_trailer().filter(|_| bth.extended() && !is_acknowledge).map(|(_, t)| t.attempt);
+    let sack = packet.sack().filter(|_| bth.extended() && is_acknowledge);
+    Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack }
+}
+
+fn speaking(recovery: Recovery) -> Crafted {
+    Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
+}
+
+fn psn(number: u32) -> Psn {
+    FIRST_PSN.plus(number)
+}
+
+impl Crafted {
+    fn seen(&mut self) -> Vec<Seen> {
+        self.frames().iter().map(|frame| seen(frame)).collect()
+    }
+
+    fn post_writes(&mut self, count: u64) {
+        for wr_id in 0..count {
+            let remote = Remote { address: 0x1000, key: self.key };
+            self.post_send(wr_id, SendOperation::Write(remote), 0, 100);
+        }
+    }
+
+    /// The peer writes `byte` to 16 bytes at `offset`, with the offer.
+    fn write_from_peer(&mut self, number: u32, offset: usize, byte: u8) -> Vec<Seen> {
+        let bth = self.bth(Opcode::RC_WRITE_ONLY, psn(number)).with_ack_request(true).with_offer(true);
+        let trailer = RequestTrailer::default().to_bytes();
+        let reth = Extension::Reth(Reth::new(self.at(offset), self.key, 16));
+        let frame = self.extended_frame(bth.with_extended(true), reth, &[byte; 16], &trailer);
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.seen()
+    }
+
+    /// The peer acknowledges all before `psn`, and says that `arrived` have arrived too.
+    fn sack_from_peer(&mut self, before: Psn, arrived: &[(Psn, u64)]) -> Vec<Seen> {
+        let blocks: ArrayVec<_, { Sack::MAX_BLOCKS }> = arrived.iter().copied().collect();
+        let sack = Sack { trigger: before.minus(1), attempt: 0, delay_us: 0, marked: 0, blocks };
+        let bth = self.bth(Opcode::RC_ACKNOWLEDGE, before.minus(1)).with_offer(true).with_extended(true);
+        let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+        let frame = self.extended_frame(bth, aeth, &[], &sack.to_bytes());
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.seen()
+    }
+
+    fn plain_acknowledge(&mut self, upto: Psn) -> Vec<Seen> {
+        let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+        let frame = self.frame(self.bth(Opcode::RC_ACKNOWLEDGE, upto), aeth, &[]);
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.seen()
+    }
+
+    fn wait(&mut self, duration: Duration) -> Vec<Seen> {
+        let end = self.now + duration;
+        let mut all = Vec::new();
+        while let Some(at) = self.endpoint.poll_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.endpoint.handle_timeout(self.now);
+            all.extend(self.seen());
+        }
+        self.now = end;
+        all
+    }
+}
+
+#[test]
+fn an_offer_is_made_until_eight_answers_came_without_it() {
+    let mut us = speaking(Recovery::Auto);
+    for number in 0..12 {
+        us.post_writes(1);
+        let sent = us.seen();
+        assert_eq!((sent.len(), sent[0].attempt), (1, None), "plain until the peer is known");
+        assert_eq!(sent[0].offers, number < 8, "request {number}");
+        us.plain_acknowledge(psn(number));
+    }
+    // What comes now is too late.
+    us.post_writes(1);
+    us.sack_from_peer(psn(12), &[]);
+    let known = us.endpoint.queue_pair(us.qpn).unwrap().is_extended();
+    assert!(known, "an offer of the peer's own counts whenever it comes");
+}
+
+#[test]
+fn what_is_sent_again_because_of_a_timeout_goes_without_the_offer_every_other_time() {
+    let mut us = speaking(Recovery::Auto);
+    us.post_writes(1);
+    let mut offers: Vec<bool> = us.seen().iter().map(|seen| seen.offers).collect();
+    offers.extend(us.wait(Duration::from_micros(3500)).iter().map(|seen| seen.offers));
+    assert_eq!(offers, [true, false, true, false]);
+    // Answers to what did not offer say nothing.
+    for _ in 0..20 {
+        us.plain_acknowledge(psn(0).minus(1));
+    }
+    us.plain_acknowledge(psn(0));
+    us.post_writes(1);
+    assert!(us.seen()[0].offers);
+}
+
+#[test]
+fn whoever_speaks_go_back_n_only_offers_nothing_and_ignores_offers() {
+    let mut us = speaking(Recovery::GoBackN);
+    us.post_writes(1);
+    assert_eq!(us.seen().iter().map(|seen| seen.offers).collect::<Vec<_>>(), [false]);
+    // A reserved bit, to it: the request is served, and its answer plain.
+    let bth = us.bth(Opcode::RC_WRITE_ONLY, psn(0)).with_ack_request(true).with_offer(true);
+    let reth = Extension::Reth(Reth::new(us.at(0), us.key, 4));
+    let frame = us.frame(bth, reth, &[1; 4]);
+    us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
+    let answers = us.seen();
+    assert_eq!((answers.len(), answers[0].offers, &answers[0].sack), (1, false, &None));
+    assert_eq!(us.counters().bad_trailer, 0);
+}
+
+#[test]
+fn requests_that_come_early_wait_and_are_carried_out_in_order() {
+    let mut us = speaking(Recovery::Auto);
+    let answers = us.write_from_peer(2, 100, 3);
+    us.assert_untouched("the second write waits");
+    let sack = answers[0].sack.clone().expect("a selective acknowledge");
+    assert_eq!((answers[0].psn, answers[0].offers, sack.trigger), (psn(0).minus(1), true, psn(2)));
+    let arrived: Vec<Psn> = sack
+        .blocks
+        .iter()
+        .flat_map(|(base, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| base.plus(bit)))
+        .collect();
+    assert_eq!(arrived, [psn(2)]);
+    // Once more: it is here already.
+    us.write_from_peer(2, 100, 9);
+    assert_eq!((us.counters().reordered, us.counters().duplicate_request), (1, 1));
+    us.write_from_peer(1, 108, 2);
+    us.assert_untouched("both wait");
+    let answers = us.write_from_peer(0, 100, 1);
+    assert_eq!((answers[0].psn, answers[0].sack.as_ref().map(|sack| sack.blocks.len())), (psn(2), Some(0)));
+    let memory = us.memory.to_vec(100, 24);
+    assert_eq!((&memory[..16], &memory[16..]), (&[3; 16][..], &[2; 8][..]));
+    assert_eq!(us.endpoint.queue_pair(us.qpn).unwrap().waiting_bytes(), 0);
+}
+
+#[test]
+fn only_what_is_missing_is_sent_again() {
+    let mut us = speaking(Recovery::Selective);
+    us.post_writes(6);
+    let sent: Vec<_> = us.seen().iter().map(|seen| (seen.psn, seen.attempt)).collect();
+    assert_eq!(sent, (0..6).map(|number| (psn(number), Some(0))).collect::<Vec<_>>());
+    us.now = us.now + Duration::from_micros(100);
+    // The first arrived, and the third, fourth and sixth.
+    us.sack_from_peer(psn(1), &[(psn(2), 0b1011)]);
+    assert_eq!(us.completion().map(|completion| completion.wr_id), Some(0));
+    assert_eq!(us.completion(), None, "nothing is complete before what comes before it");
+    let again: Vec<_> =
+        us.wait(Duration::from_micros(200)).iter().map(|seen| (seen.opcode, seen.psn, seen.attempt)).collect();
+    assert_eq!(again, [1, 4].map(|number| (Opcode::RC_WRITE_ONLY, psn(number), Some(1))));
+    us.sack_from_peer(psn(6), &[]);
+    let completed: Vec<_> = std::iter::from_fn(|| us.completion()).map(|completion| completion.wr_id).collect();
+    assert_eq!(completed, [1, 2, 3, 4, 5]);
+    assert_eq!((us.counters().retransmitted, us.endpoint.poll_timeout().is_some()), (2, true));
+    assert_eq!(us.wait(Duration::from_secs(2)), []);
+    assert_eq!(us.endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn a_peer_that_answers_nothing_is_given_up() {
+    let mut us = speaking(Recovery::Selective);
+    us.post_writes(2);
+    us.seen();
+    let probes = us.wait(Duration::from_secs(10));
+    assert!((2..100).contains(&probes.len()), "{} probes", probes.len());
+    assert_eq!(us.state(), State::Error);
+    let statuses: Vec<_> = std::iter::from_fn(|| us.completion()).map(|completion| completion.status).collect();
+    assert_eq!(statuses, [uroce::transport::Status::RetryExceeded, uroce::transport::Status::WrFlush]);
+}
+
+#[test]
+fn a_flood_of_gaps_is_bounded() {
+    let reorder_bytes = 10_000;
+    let recovery = RecoverySettings { recovery: Recovery::Auto, reorder_bytes, ..RecoverySettings::default() };
+    let mut us = Crafted::with(ALL, recovery);
+    for number in (1..2000).map(|number| number * 3) {
+        us.write_from_peer(number, 0, 7);
+    }
+    // Beyond any window.
+    us.write_from_peer(RecoverySettings::MAX_WINDOW, 0, 7);
+    us.write_from_peer(RecoverySettings::MAX_WINDOW + 77, 0, 7);
+    us.assert_untouched("all wait");
+    let queue_pair = us.endpoint.queue_pair(us.qpn).unwrap();
+    assert!(queue_pair.waiting_bytes() <= reorder_bytes + 1000, "{} bytes wait", queue_pair.waiting_bytes());
+    assert!(queue_pair.recovery_memory_bytes() < 100_000, "{} bytes", queue_pair.recovery_memory_bytes());
+    let counters = us.counters();
+    assert_eq!(counters.reordered + counters.reorder_overflow, 2001);
+    assert!(counters.reordered > 100);
+    // It still works.
+    let answers = us.write_from_peer(0, 0, 1);
+    assert_eq!(answers.last().map(|answer| answer.psn), Some(psn(0)));
+    assert_eq!(us.memory.to_vec(0, 16), [1; 16]);
+}
+
+#[test]
+fn trailers_that_cannot_be_are_dropped_and_counted() {
+    let mut us = speaking(Recovery::Selective);
+    us.post_writes(1);
+    us.seen();
+    let write = us.bth(Opcode::RC_WRITE_ONLY, psn(0)).with_offer(true).with_extended(true);
+    let reth = Extension::Reth(Reth::new(us.at(0), us.key, 16));
+    let answer = us.bth(Opcode::RC_ACKNOWLEDGE, psn(0)).with_offer(true).with_extended(true);
+    let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+    let cases: [(Bth, Extension, &[u8], &[u8]); 6] = [
+        (write, reth, &[7; 16], &[0, 0, 0, 0, 0, 0, 0, 0x13]),
+        (write, reth, &[7; 16], &[0, 0, 0, 0, 0, 0, 0, 0x20]),
+        (write, reth, &[], &[0, 0, 0, 0x12]),
+        (answer, aeth, &[], &[0, 0, 0, 0]),
+        (answer, aeth, &[], &[0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x20]),
+        (answer, aeth, &[], &RequestTrailer::default().to_bytes()),
+    ];
+    for (index, (bth, extension, payload, trailer)) in cases.into_iter().enumerate() {
+        let frame = us.extended_frame(bth, extension, payload, trailer);
+        us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
+        assert_eq!(us.counters().bad_trailer, index as u64 + 1);
+    }
+    us.assert_untouched("nothing was believed");
+    assert_eq!((us.completion(), us.state()), (None, State::ReadyToSend));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever a peer says that it has: nothing completes but by what it says that it carried out, in order and once; nothing
+    /// is sent that was not asked for; memory stays bounded.
+    #[test]
+    fn lies_about_what_arrived_complete_nothing(
+        lies in proptest::collection::vec((any::<u32>(), any::<u64>(), -8i32..40, 0u64..3000), 1..60)
+    ) {
+        let mut us = speaking(Recovery::Selective);
+        us.post_writes(20);
+        us.seen();
+        let mut carried_out = 0;
+        let mut completed = 0;
+        for (anywhere, bits, near, micros) in lies {
+            us.wait(Duration::from_micros(micros));
+            let acknowledged = if anywhere % 5 == 0 { near } else { carried_out };
+            let base = if anywhere % 3 == 0 { Psn::new(anywhere) } else { psn(0).plus(near as u32) };
+            us.sack_from_peer(psn(0).plus(acknowledged as u32), &[(base, bits), (base.plus(64), !bits)]);
+            if us.state() != State::ReadyToSend {
+                break;
+            }
+            // An acknowledge of what was not sent is ignored.
+            if (1..=20).contains(&acknowledged) {
+                carried_out = carried_out.max(acknowledged);
+            }
+            while let Some(completion) = us.completion() {
+                prop_assert_eq!(completion.wr_id, completed);
+                completed += 1;
+            }
+            prop_assert_eq!(completed, carried_out as u64);
+            let memory = us.endpoint.queue_pair(us.qpn).unwrap().recovery_memory_bytes();
+            prop_assert!(memory < 10_000, "{} bytes", memory);
+        }
+        us.assert_untouched("requests only read");
+    }
+}
+
+/// A few cells of `uroce sim loss-rtt`, in full.
+#[test]
+fn goodput_holds_over_a_lossy_network() {
+    for (operation, bursts, loss) in
+        [(Operation::Write, true, 0.01), (Operation::Read, false, 0.05), (Operation::Send, false, 0.05)]
+    {
+        let round_trip = Duration::from_millis(1);
+        let cell = Cell { operation, recovery: Recovery::Auto, loss, bursts, round_trip };
+        let result = cell.run(7).unwrap();
+        let share = result.goodput_bps / result.ideal_bps;
+        assert!(share > 0.97, "{cell:?}: {share}");
+        assert!(result.spurious_fraction < 0.001, "{cell:?}: {}", result.spurious_fraction);
+    }
+}
