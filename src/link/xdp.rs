@@ -87,8 +87,9 @@ pub struct XdpOptions {
     /// Chunks of 4 KiB for received frames, 64 to 65536, and at least 256 a queue; a frame takes one, or two above 3840
     /// bytes. Nearly all of them are with the kernel: what comes while the receiving thread has no processor must find
     /// room, since nobody sends unreliable messages again. 15,360 survive some 20 ms at the 0.7 Mpps of a veth, or at its
-    /// 0.38 Mpps of two chunks each: a few turns of other programs (docs/INTEROP.md has the floods that came whole). 512 stay
-    /// in the cache and are up to 8 % faster.
+    /// 0.38 Mpps of two chunks each: a few turns of other programs (docs/INTEROP.md has the floods that came whole). They
+    /// are cleared and locked when the link is opened: some 50 ms more than for 4096 on a busy machine, much more in an
+    /// emulated one. 512 stay in the cache and are up to 8 % faster.
     pub receive_frames: u32,
     /// Packets that can be on their way out at the same time, 8 KiB each, 16 to 16384.
     pub transmit_packets: u32,
