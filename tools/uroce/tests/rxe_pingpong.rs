@@ -20,7 +20,9 @@ fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&s
     let check = if transport == "srq" { "" } else { " -c" };
     let theirs = format!("{program} {}{check}", common.join(" "));
     // The machine is slow: 4.096 µs × 2^18 = 1.07 s before anything counts as lost.
-    let capture = scratch(&format!("rxe-pingpong-{port}.pcap"));
+    // Other tests use the same ports, each in a laboratory of its own.
+    let test = std::thread::current().name().unwrap_or("main").to_owned();
+    let capture = scratch(&format!("{test}-{port}.pcap"));
     let file = capture.to_str().unwrap();
     let flags = ["pingpong", "--link", link, "--transport", transport, "--timeout", "18", "-c", "--capture", file];
     let ours = [&flags[..], &common[..]].concat();
