@@ -9,7 +9,7 @@ use super::frame_pool::Condition;
 use super::link::{Bursts, Faults, LinkProfile};
 use super::network::{LinkEnd, Network, NodeId, Observer};
 use super::random::Random;
-use super::transfer::{Operation, Transfer, TransferPlan};
+use super::transfer::{Operation, Transfer, TransferError, TransferPlan};
 
 /// One cell of the table of losses and round trips: an operation over a link that loses, with one kind of recovery.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,10 +51,12 @@ const PAYLOAD: u64 = 4096;
 /// Ethernet, IPv4, UDP, BTH, payload, ICRC: a MIDDLE packet as the IBTA has it.
 const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
 
-/// Until all is in motion: losses of losses of losses are being repaired, and the peers know each other, though the first
-/// packets be lost.
+/// Until all is in motion, from when the peers know each other: losses of losses of losses are being repaired.
 const WARM_UP_ROUND_TRIPS: u32 = 8;
-const WARM_UP_AT_LEAST: Duration = Duration::from_millis(300);
+const WARM_UP_AT_LEAST: Duration = Duration::from_millis(50);
+
+/// By when the peers know each other: the first packets may be lost, and then a timeout passes.
+const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is measured: twenty round trips, and enough packets that chance evens out.
 const MEASURED_ROUND_TRIPS: u32 = 20;
@@ -80,8 +82,9 @@ impl Cell {
     /// Runs it.
     ///
     /// # Errors
-    /// A request that failed, a completion out of order, or memory that is not what it must be.
-    pub fn run(&self, seed: u64) -> Result<CellResult, String> {
+    /// [`TransferError::GaveUp`], as go-back-N does where every burst takes all that it sends again; anything else is wrong: a
+    /// completion out of order, or memory that is not what it must be.
+    pub fn run(&self, seed: u64) -> Result<CellResult, TransferError> {
         let mut network = Network::new(seed);
         let nodes = [0, 1].map(|node| {
             let mut random = Random::new(seed, 10 + node);
@@ -115,8 +118,16 @@ impl Cell {
         };
         let mut transfer = Transfer::new(&mut network, nodes, plan, seed);
         let mut watch = Watch::default();
+        while selective && !transfer.is_extended(&mut network) {
+            if network.now() > Instant::ZERO + KNOWN_WITHIN {
+                return Err(TransferError::Wrong("the peers do not find out that both repeat selectively".into()));
+            }
+            let next = network.now() + Duration::from_millis(1);
+            transfer.run(&mut network, next, &mut watch)?;
+        }
         let warm_up = (self.round_trip * WARM_UP_ROUND_TRIPS).max(WARM_UP_AT_LEAST);
-        transfer.run(&mut network, Instant::ZERO + warm_up, &mut watch)?;
+        let begin = network.now() + warm_up;
+        transfer.run(&mut network, begin, &mut watch)?;
         let from = (network.now(), self.delivered(&transfer, &mut network, &watch), transfer.completed_bytes());
         let measured = (self.round_trip * MEASURED_ROUND_TRIPS).max(MEASURED_AT_LEAST);
         let end = network.now() + measured;

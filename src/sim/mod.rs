@@ -21,4 +21,4 @@ pub use link::{Blackhole, Bursts, Faults, LinkProfile, Lost};
 pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Tally};
 pub use node::Node;
 pub use random::Random;
-pub use transfer::Operation;
+pub use transfer::{Operation, TransferError};

@@ -62,7 +62,18 @@ pub struct Transfer {
     completed: u64,
     completed_receives: u64,
     /// What went wrong, the first time.
-    failure: Option<String>,
+    failure: Option<TransferError>,
+}
+
+/// Why a transfer does not go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// The requester gave up: it sent again as often as it may, and was not answered.
+    #[error("the requester gave up: retry exceeded")]
+    GaveUp,
+    /// Something is not as it must be.
+    #[error("{0}")]
+    Wrong(String),
 }
 
 struct Side {
@@ -222,7 +233,9 @@ impl Transfer {
     pub fn poll(&mut self) {
         let requester = usize::from(self.is_read());
         while let Some(completion) = self.sides[requester].cq.poll() {
-            if completion.status != Status::Success || completion.wr_id != self.completed {
+            if completion.status == Status::RetryExceeded {
+                self.failure.get_or_insert(TransferError::GaveUp);
+            } else if completion.status != Status::Success || completion.wr_id != self.completed {
                 self.fail(format!("request {} instead of {}: {completion:?}", completion.wr_id, self.completed));
             }
             self.completed += 1;
@@ -237,14 +250,19 @@ impl Transfer {
     }
 
     fn fail(&mut self, text: String) {
-        self.failure.get_or_insert(text);
+        self.failure.get_or_insert(TransferError::Wrong(text));
     }
 
     /// Lets time pass until `until`, posting again whenever something has completed.
     ///
     /// # Errors
     /// The first thing that went wrong.
-    pub fn run(&mut self, network: &mut Network, until: Instant, observer: &mut impl Observer) -> Result<(), String> {
+    pub fn run(
+        &mut self,
+        network: &mut Network,
+        until: Instant,
+        observer: &mut impl Observer,
+    ) -> Result<(), TransferError> {
         self.post(network, observer);
         while network.next().is_some_and(|at| at <= until) {
             if let Some(Step::Handled(_)) = network.step(observer) {
@@ -255,7 +273,7 @@ impl Transfer {
                 }
             }
             if let Some(failure) = &self.failure {
-                return Err(format!("{} ns: {failure}", network.now().as_ns()));
+                return Err(failure.clone());
             }
         }
         network.advance_to(until);
@@ -266,10 +284,11 @@ impl Transfer {
     ///
     /// # Errors
     /// What is not as it must be.
-    pub fn finish(mut self, network: &mut Network, observer: &mut impl Observer) -> Result<(), String> {
+    pub fn finish(mut self, network: &mut Network, observer: &mut impl Observer) -> Result<(), TransferError> {
+        let wrong = |text: String| Err(TransferError::Wrong(text));
         while self.completed < self.posted {
             if network.step(observer).is_none() {
-                return Err(format!("{} of {} messages completed, and nothing happens", self.completed, self.posted));
+                return wrong(format!("{} of {} messages completed, and nothing happens", self.completed, self.posted));
             }
             self.poll();
             if let Some(failure) = &self.failure {
@@ -283,10 +302,16 @@ impl Transfer {
             self.sides[0].memory.read(offset, &mut from[..len]);
             self.sides[1].memory.read(offset, &mut to[..len]);
             if from[..len] != to[..len] {
-                return Err(format!("the memory differs somewhere in {len} bytes from {offset} on"));
+                return wrong(format!("the memory differs somewhere in {len} bytes from {offset} on"));
             }
         }
         Ok(())
+    }
+
+    /// Whether the requester knows that its peer repeats selectively.
+    pub fn is_extended(&self, network: &mut Network) -> bool {
+        let (node, qpn) = (self.requester().node, self.requester().qpn);
+        network.endpoint(node).queue_pair(qpn).is_ok_and(|queue_pair| queue_pair.is_extended())
     }
 
     /// Bytes of completed messages.

@@ -107,8 +107,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "nak-not-cleared",
         file: RESPONDER,
-        old: "        self.nak_outstanding = false;\n",
-        new: "",
+        old: "std::mem::take(&mut self.nak_outstanding) && self.reorder.is_some();",
+        new: "self.nak_outstanding && self.reorder.is_some();",
     },
     Mutant {
         name: "every-gap-packet-accepted",
@@ -158,13 +158,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rnr-wait-outlives-progress",
         file: REQUESTER,
-        old: "        self.rnr_until = None;\n        self.retransmit_at = self.timeout.filter",
-        new: "        self.retransmit_at = self.timeout.filter",
+        old: "        self.rnr_until = None;\n        if let Some(selective) = &mut self.selective {\n            selective.receiver_may_be_ready();\n            return;",
+        new: "        if let Some(selective) = &mut self.selective {\n            selective.receiver_may_be_ready();\n            return;",
     },
     Mutant {
         name: "rnr-without-going-back",
         file: REQUESTER,
-        old: "        self.go_back();\n        self.rnr_until",
+        old: "        if self.selective.is_none() {\n            self.go_back();\n        }\n        self.rnr_until",
         new: "        self.rnr_until",
     },
     Mutant {
@@ -182,20 +182,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "retry-count-not-reset",
         file: REQUESTER,
-        old: "(self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);\n        self.gap_reported",
-        new: "self.rnr_retries_left = self.rnr_retry;\n        self.gap_reported",
+        old: "(self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);\n        (self.gap_reported",
+        new: "self.rnr_retries_left = self.rnr_retry;\n        (self.gap_reported",
     },
     Mutant {
         name: "rnr-retry-count-not-reset",
         file: REQUESTER,
-        old: "(self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);\n        self.gap_reported",
-        new: "self.retries_left = self.retry_count;\n        self.gap_reported",
+        old: "(self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);\n        (self.gap_reported",
+        new: "self.retries_left = self.retry_count;\n        (self.gap_reported",
     },
     Mutant {
         name: "timer-not-armed",
         file: REQUESTER,
-        old: "if self.retransmit_at.is_none() {",
-        new: "if false {",
+        old: "if self.retransmit_at.is_none() && self.selective.is_none() {",
+        new: "if self.retransmit_at.is_none() && self.selective.is_none() && self.timeout.is_none() {",
     },
     Mutant {
         name: "timer-not-armed-after-progress",
@@ -206,8 +206,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "window-off",
         file: REQUESTER,
-        old: ">= WINDOW_PACKETS;",
-        new: ">= 2 * WINDOW_PACKETS;",
+        old: "        let window = if self.selective.is_some() { identity.extension.settings.window as i32 } else { WINDOW_PACKETS };",
+        new: "        let window = i32::MAX;",
     },
     Mutant {
         name: "fence-ignored",
@@ -257,8 +257,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "read-asked-again-from-its-beginning",
         file: REQUESTER,
-        old: "remote.address.wrapping_add(offset.into()), remote.key, rest);",
-        new: "remote.address, remote.key, rest);",
+        old: "remote.address.wrapping_add(offset.into()), remote.key, len);",
+        new: "remote.address, remote.key, len);",
     },
     Mutant {
         name: "read-answer-at-wrong-offset",
