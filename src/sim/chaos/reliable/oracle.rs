@@ -4,6 +4,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use rustc_hash::FxHashMap;
 
+use crate::frame::FrameBytes;
 use crate::memory::Pd;
 use crate::sim::chaos::arena::{Arena, Piece};
 use crate::sim::chaos::header::Header;
@@ -11,10 +12,10 @@ use crate::sim::chaos::layout::Layout;
 use crate::sim::chaos::setting::Weather;
 use crate::sim::chaos::stage::Violations;
 use crate::sim::frame_pool::Condition;
-use crate::sim::network::{NodeId, Observer};
+use crate::sim::network::{NodeId, Observer, bth_offset};
 use crate::time::Instant;
 use crate::transport::{CompletionQueue, Endpoint, MAX_SGE, State};
-use crate::wire::{Key, NakCode, Opcode, Qpn, Syndrome};
+use crate::wire::{Key, NakCode, Opcode, Packet, Qpn, Syndrome};
 
 use super::completions::{answer_may_be, may_have_received};
 use super::flow::{Fault, Flow, Kind, Wr, message_offset};
@@ -237,6 +238,23 @@ impl Oracle {
         }
     }
 
+    /// What a selective acknowledge of flow `s` says to have arrived must have.
+    fn sack_sent(&mut self, now: Instant, c: usize, s: usize, frame: &[u8]) {
+        let Ok(packet) = Packet::parse(FrameBytes::from(&frame[bth_offset(frame)..])) else { return };
+        let is_selective = packet.bth().extended() && packet.bth().opcode() == Opcode::RC_ACKNOWLEDGE;
+        let Some(sack) = packet.sack().filter(|_| is_selective) else { return };
+        let flow = &self.connections[c].flows[s];
+        let psns = sack
+            .blocks
+            .iter()
+            .flat_map(|(base, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| base.plus(bit)));
+        let wrong =
+            psns.into_iter().find(|psn| flow.count(*psn, flow.arrived).is_none_or(|psn| !flow.has_arrived(psn)));
+        if let Some(psn) = wrong {
+            self.violation_at(now, c, 1 - s, format!("acknowledges {psn}, which has not arrived"));
+        }
+    }
+
     fn nak_sent(&mut self, now: Instant, c: usize, s: usize, psn: u64, syndrome: Syndrome) {
         let connection = &mut self.connections[c];
         let flow = &mut connection.flows[s];
@@ -404,6 +422,7 @@ impl Observer for Oracle {
         }
         if header.opcode.is_response() {
             self.answer_sent(now, c, receiver, &header);
+            self.sack_sent(now, c, receiver, frame);
         } else {
             self.request_sent(now, c, sender, &header);
         }

@@ -446,12 +446,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 match reorder.keep(",
     },
     Mutant {
-        name: "early-request-left-behind",
-        file: RESPONDER,
-        old: "if !self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected()) {",
-        new: "if self.reorder.is_some() || self.reorder.is_none() {",
-    },
-    Mutant {
         name: "early-request-leaked",
         file: REORDER,
         old: "        let waiting = self.waiting.remove(&self.expected)?;
@@ -467,22 +461,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "let at = self.queue[index].received;",
     },
     Mutant {
-        name: "early-answer-not-counted",
-        file: SELECTIVE,
-        old: "        self.queue[index].received += 1;\n",
-        new: "",
-    },
-    Mutant {
         name: "reads-in-flight-forgotten-too-early",
         file: SELECTIVE,
         old: "        self.queue[index].received += 1;\n",
         new: "        self.queue[index].received += 1;\n        self.reads_in_flight = 0;\n",
-    },
-    Mutant {
-        name: "refused-request-not-sent-again",
-        file: SELECTIVE,
-        old: "                    selective.not_ready = position;\n",
-        new: "",
     },
     Mutant {
         name: "offer-taken-although-unwanted",
