@@ -6,5 +6,5 @@
 mod round_trip;
 mod scoreboard;
 
-pub use round_trip::RoundTrip;
+use round_trip::RoundTrip;
 pub use scoreboard::{Scoreboard, Wants};

@@ -24,11 +24,6 @@ impl RoundTrip {
         }
     }
 
-    /// The smoothed one, once there was a measurement.
-    pub fn smoothed(&self) -> Option<Duration> {
-        self.smoothed
-    }
-
     /// The shortest one measured.
     pub fn least(&self) -> Option<Duration> {
         self.least

@@ -72,7 +72,6 @@ const ANSWER: u8 = 4;
 const QUEUED: u8 = 8;
 /// A packet was sent for this position, rather than for one before it.
 const PACKET: u8 = 16;
-
 /// When it was sent is not known.
 const UNTIMED: u8 = 32;
 
@@ -138,11 +137,6 @@ impl Scoreboard {
     /// The position after the newest that was ever sent.
     pub fn next(&self) -> u64 {
         self.next
-    }
-
-    /// The round trip.
-    pub fn round_trip(&self) -> &RoundTrip {
-        &self.round_trip
     }
 
     /// How long nothing may be heard before a probe is sent.
@@ -266,17 +260,14 @@ impl Scoreboard {
         }
     }
 
-    /// The answer at `position` arrived. False when it was not waited for.
-    pub fn answered(&mut self, position: u64, now: Instant) -> bool {
-        if !self.awaits_answer(position) {
-            return false;
-        }
+    /// The answer at `position` arrived, which was [waited for](Self::awaits_answer).
+    pub fn answered(&mut self, position: u64, now: Instant) {
+        debug_assert!(self.awaits_answer(position));
         // Whoever answers has carried out everything before.
         self.carried_out_before(position + 1, now);
         let entry = self.slot(position);
         entry.flags |= DONE | ARRIVED;
-        let attempt = entry.attempt;
-        if attempt == 0 {
+        if entry.attempt == 0 {
             for before in self.frontier.max(self.first)..position {
                 if self.awaits_answer(before) {
                     self.overtaken.push_back((before, now));
@@ -284,7 +275,6 @@ impl Scoreboard {
             }
             self.frontier = self.frontier.max(position + 1);
         }
-        true
     }
 
     /// Whether the answer at `position` is still to come.

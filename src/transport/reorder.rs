@@ -20,7 +20,8 @@ pub(super) struct Reorder {
     end: u64,
     /// A bit for each position of the window that arrived; empty until one came early.
     words: Vec<u64>,
-    waiting: FxHashMap<u64, Waiting>,
+    /// Requests that came early, from the BTH to the ICRC, without their trailers.
+    waiting: FxHashMap<u64, Box<[u8]>>,
     waiting_bytes: usize,
     /// Words that changed, to be reported first.
     changed: VecDeque<u64>,
@@ -35,13 +36,6 @@ pub(super) struct Reorder {
     pub is_owed: bool,
     /// Packets since the last acknowledge.
     unreported: u32,
-}
-
-/// A request that came early.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    /// From the BTH to the ICRC, without the trailer.
-    pub bytes: Box<[u8]>,
 }
 
 /// What becomes of a request that came early.
@@ -94,7 +88,7 @@ impl Reorder {
         }
         *word |= bit;
         self.waiting_bytes += bytes.len();
-        self.waiting.insert(position, Waiting { bytes });
+        self.waiting.insert(position, bytes);
         if position + 1 > self.end {
             // A gap opened.
             self.is_owed |= position > self.end.max(self.expected);
@@ -107,12 +101,12 @@ impl Reorder {
     }
 
     /// The request with the expected PSN, if it came early.
-    pub fn take_expected(&mut self) -> Option<Waiting> {
+    pub fn take_expected(&mut self) -> Option<Box<[u8]>> {
         if self.waiting.is_empty() {
             return None;
         }
         let waiting = self.waiting.remove(&self.expected)?;
-        self.waiting_bytes -= waiting.bytes.len();
+        self.waiting_bytes -= waiting.len();
         Some(waiting)
     }
 
@@ -122,8 +116,8 @@ impl Reorder {
     }
 
     /// It could not be carried out yet.
-    pub fn put_back(&mut self, waiting: Waiting) {
-        self.waiting_bytes += waiting.bytes.len();
+    pub fn put_back(&mut self, waiting: Box<[u8]>) {
+        self.waiting_bytes += waiting.len();
         self.waiting.insert(self.expected, waiting);
     }
 
@@ -137,7 +131,7 @@ impl Reorder {
                 if *word & bit != 0
                     && let Some(waiting) = self.waiting.remove(&position)
                 {
-                    self.waiting_bytes -= waiting.bytes.len();
+                    self.waiting_bytes -= waiting.len();
                 }
                 *word &= !bit;
             }
@@ -162,7 +156,7 @@ impl Reorder {
 
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.words.len() * 8 + self.waiting_bytes + self.waiting.capacity() * size_of::<(u64, Waiting)>()
+        self.words.len() * 8 + self.waiting_bytes + self.waiting.capacity() * size_of::<(u64, Box<[u8]>)>()
     }
 
     /// The acknowledge that is owed, of `max_blocks` at the most; `expected` is the PSN of that position.

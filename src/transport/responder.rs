@@ -170,7 +170,7 @@ impl Responder {
         }
         // What waited for it.
         while let Some(waiting) = self.reorder.as_mut().and_then(|reorder| reorder.take_expected()) {
-            let Ok(packet) = Packet::parse(FrameBytes::from(&waiting.bytes[..])) else { break };
+            let Ok(packet) = Packet::parse(FrameBytes::from(&waiting[..])) else { break };
             let expected = self.expected;
             self.carry_out(&packet, identity, cx)?;
             if self.expected == expected {

@@ -449,7 +449,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "early-request-leaked",
         file: REORDER,
         old: "        let waiting = self.waiting.remove(&self.expected)?;
-        self.waiting_bytes -= waiting.bytes.len();
+        self.waiting_bytes -= waiting.len();
 ",
         new: "        let waiting = self.waiting.remove(&self.expected)?;
 ",
