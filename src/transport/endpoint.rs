@@ -38,6 +38,8 @@ pub struct Endpoint {
     qpn_slot: u16,
     /// The latest numbers that queue pairs had which are gone.
     retired: VecDeque<Qpn>,
+    /// Bytes of requests that came early and wait, over all queue pairs.
+    waiting_bytes: usize,
     /// What new queue pairs may do towards peers that understand the extension.
     recovery: RecoverySettings,
     /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
@@ -141,6 +143,7 @@ impl Endpoint {
             next_pd: 1,
             qpn_slot,
             retired: VecDeque::new(),
+            waiting_bytes: 0,
             recovery: RecoverySettings::default(),
             is_forked: false,
         }
@@ -200,6 +203,11 @@ impl Endpoint {
     /// [`NoSuchQueuePair`].
     pub fn queue_pair_counters(&self, qpn: Qpn) -> Result<Counters, NoSuchQueuePair> {
         self.queue_pairs.get(&qpn.value()).map(|slot| slot.counters).ok_or(NoSuchQueuePair(qpn))
+    }
+
+    /// Bytes of requests that came early and wait, over all queue pairs.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
     }
 
     /// How many queue pairs there are.
@@ -322,6 +330,7 @@ impl Endpoint {
     pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
         let slot = self.queue_pairs.remove(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
         self.counters.add(&slot.counters);
+        self.waiting_bytes -= slot.queue_pair.waiting_bytes();
         if self.retired.len() == RETIRED_MAX {
             self.retired.pop_front();
         }
@@ -496,9 +505,13 @@ impl Endpoint {
         work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
     ) -> Option<T> {
         let imposed = self.imposed;
-        let Endpoint { queue_pairs, memory, shared, events, identification, timers, ready, .. } = self;
+        let Endpoint { queue_pairs, memory, shared, events, identification, timers, ready, waiting_bytes, .. } = self;
         let Slot { queue_pair: qp, counters } = &mut **queue_pairs.get_mut(&qpn.value())?;
-        let result = work(qp, &mut Surroundings { now, memory, shared, counters, events, identification });
+        let waiting_elsewhere = *waiting_bytes - qp.waiting_bytes();
+        let surroundings =
+            &mut Surroundings { now, memory, shared, counters, events, identification, waiting_elsewhere };
+        let result = work(qp, surroundings);
+        *waiting_bytes = waiting_elsewhere + qp.waiting_bytes();
         *identification = imposed.map_or(*identification, |(identification, _)| identification);
         if !qp.is_ready && qp.may_transmit() {
             qp.is_ready = true;

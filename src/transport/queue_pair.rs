@@ -94,6 +94,8 @@ pub(super) struct Surroundings<'a> {
     pub events: &'a mut VecDeque<Event>,
     /// The next IPv4 identification.
     pub identification: &'a mut u16,
+    /// Bytes of requests that came early and wait at other queue pairs of the endpoint.
+    pub waiting_elsewhere: usize,
 }
 
 /// A role cannot go on: the queue pair goes to the error state.
