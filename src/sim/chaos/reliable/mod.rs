@@ -209,6 +209,11 @@ impl World {
                 let side = &self.watch.oracle.connections[c].sides[s];
                 let (node, qpn) = (side.node, side.qpn);
                 let waiting = self.network.endpoint(node).queue_pair(qpn).map_or(0, |qp| qp.waiting_bytes());
+                let (in_all, limit) = (self.network.endpoint(node).waiting_bytes(), recovery_limit(&self.scenario, node));
+                if in_all < waiting || in_all > limit {
+                    let text = format!("node {}: {in_all} bytes wait in all, of {limit}, and {waiting} here", node.0);
+                    self.watch.oracle.violation(now, text);
+                }
                 let is_whole = !self.watch.oracle.connections[c].flows.iter().any(|flow| flow.failed);
                 if waiting > 0 && is_whole && self.programs[c].connected {
                     let text = format!("connection {c} side {s}: {waiting} bytes wait for what has come");
@@ -389,7 +394,8 @@ impl World {
             side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
             let (memory, arena) = (endpoint.memory(), &side.arena);
             side.local_key = arena.register(memory, side.pd, layout.local(), Access::LOCAL_WRITE);
-            side.remote_key = arena.register(memory, side.pd, layout.target(), ACCESS);
+            let relaxed = if plan.relaxed[s] { Access::RELAXED_ORDERING } else { Access::empty() };
+            side.remote_key = arena.register(memory, side.pd, layout.target(), ACCESS | relaxed);
             program.foreign_keys[s] = arena.register(memory, stranger, layout.target(), ACCESS);
             program.keys[s] = vec![side.local_key, side.remote_key, program.foreign_keys[s]];
             side.receives.clear();
@@ -401,6 +407,7 @@ impl World {
             self.watch.oracle.by_qpn.insert((side.node.0, side.qpn.value()), (c, s));
         }
         connection.selective = [false; 2];
+        connection.relaxed = plan.relaxed;
         for s in [0, 1] {
             let recovery = self.scenario.recovery[plan.nodes[s]];
             connection.windows[s] = (recovery.recovery != Recovery::GoBackN).then_some(recovery.window.into());
@@ -465,6 +472,11 @@ impl World {
         self.network.endpoint(node).destroy_queue_pair(qpn).expect("it exists");
         self.watch.oracle.by_qpn.remove(&(node.0, qpn.value()));
     }
+}
+
+/// Bytes that may wait for earlier ones on a node.
+fn recovery_limit(scenario: &Scenario, node: NodeId) -> usize {
+    scenario.recovery[node.0].endpoint_reorder_bytes
 }
 
 /// The modifications that bring the queue pair of side `s` to RTS.

@@ -70,6 +70,8 @@ pub(super) struct Connection {
     pub windows: [Option<u64>; 2],
     /// Sides that know of the other that it understands the extension: they have seen its offer.
     pub selective: [bool; 2],
+    /// Sides whose target is registered for WRITEs that overtake each other.
+    pub relaxed: [bool; 2],
     /// Names of the next patterns.
     next_name: u64,
 }
@@ -84,8 +86,13 @@ impl Connection {
         receives_ready: bool,
         name: u64,
     ) -> Connection {
-        let (windows, selective) = ([None; 2], [false; 2]);
-        Connection { sides, flows, layout, mtu, rnr_retry, receives_ready, windows, selective, next_name: name }
+        let (windows, selective, relaxed) = ([None; 2], [false; 2], [false; 2]);
+        Connection { sides, flows, layout, mtu, rnr_retry, receives_ready, windows, selective, relaxed, next_name: name }
+    }
+
+    /// Whether WRITEs to a side's target may be there before earlier ones.
+    pub fn places_writes_early(&self, side: usize) -> bool {
+        self.relaxed[side] && self.selective[side]
     }
 
     /// A name for bytes that are nowhere else.
@@ -364,6 +371,21 @@ impl Oracle {
         self.verify(now, c, side, 0, len, what);
     }
 
+    /// Compares what the message of a packet of flow `s` writes, where WRITEs may be placed early: its last packet, on which
+    /// programs poll, and the packet itself.
+    fn verify_message(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
+        let connection = &self.connections[c];
+        let (flow, mtu) = (&connection.flows[s], connection.mtu as u32);
+        let Some(psn) = flow.count(header.psn, flow.arrived) else { return };
+        let Some(wr) = flow.find(psn).filter(|wr| wr.kind.writes() && (wr.places || wr.is_void)) else { return };
+        let packets = [psn - wr.first, u64::from(wr.packets) - 1].map(|packet| packet as u32 * mtu);
+        let ranges = packets.map(|offset| (wr.target + offset, mtu.min(wr.len - offset.min(wr.len))));
+        let text = format!("while request {} comes in", wr.index);
+        for (start, len) in ranges {
+            self.verify(now, c, 1 - s, start as usize, len as usize, &text);
+        }
+    }
+
     /// Looks at the flag of flow `s` at the responder, as a program that polls does.
     pub(super) fn poll_flag(&mut self, now: Instant, c: usize, s: usize) {
         let connection = &mut self.connections[c];
@@ -389,10 +411,25 @@ fn is_positive(header: &Header) -> bool {
 fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> bool {
     let (outgoing, incoming) = (&connection.flows[side], &connection.flows[1 - side]);
     let mtu = connection.mtu;
-    let by_write =
-        incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed).any(|wr| {
-            wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && incoming.has_arrived(psn))
-        });
+    let in_flight = || incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed);
+    let by_write = in_flight().any(|wr| {
+        wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && psn < incoming.arrived)
+    });
+    // Before earlier ones: only where they write elsewhere, or have arrived; and the last packet of a message at last.
+    let by_early_write = || {
+        let may_be_placed = |wr: &Wr, psn: u64| {
+            incoming.has_arrived(psn)
+                && in_flight().take_while(|earlier| earlier.index < wr.index).all(|earlier| {
+                    earlier.byte_written_early(offset, mtu).is_none_or(|(_, psn)| incoming.has_arrived(psn))
+                })
+                && (psn + 1 < wr.end() || (wr.first..psn).all(|before| incoming.has_arrived(before)))
+        };
+        connection.places_writes_early(side)
+            && in_flight().any(|wr| {
+                let byte = wr.byte_written_early(offset, mtu);
+                byte.is_some_and(|(byte, psn)| byte == actual && may_be_placed(wr, psn))
+            })
+    };
     let by_answer = || {
         outgoing
             .wrs
@@ -405,11 +442,11 @@ fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> 
         let place = receives.iter().position(|receive| message_offset(&receive.pieces, offset).is_some());
         place.is_some_and(|place| {
             incoming
-                .consumer(incoming.received + place as u64)
-                .is_some_and(|wr| may_have_received(incoming, wr, &receives[place], offset, mtu) == Some(actual))
+                .consumer(incoming.received + incoming.flushed + place as u64)
+                .is_some_and(|wr| may_have_received(connection, side, wr, &receives[place], offset) == Some(actual))
         })
     };
-    by_write || by_answer() || by_send()
+    by_write || by_early_write() || by_answer() || by_send()
 }
 
 impl Observer for Oracle {
@@ -469,16 +506,21 @@ impl Observer for Oracle {
         let Some(frame) = frame else { return };
         let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
-        if !header.opcode.is_response() {
+        if !header.opcode.is_response() && !self.connections[c].places_writes_early(receiver) {
             self.poll_flag(now, c, 1 - receiver);
+        } else if !header.opcode.is_response() {
+            self.verify_message(now, c, 1 - receiver, &header);
         }
         let Ok(queue_pair) = endpoint.queue_pair(header.qpn) else { return };
-        let selective = self.connections[c].selective[receiver];
+        let keeps_early = self.connections[c].windows[receiver].is_some();
         let flow = &mut self.connections[c].flows[1 - receiver];
-        if selective && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected) {
-            // What waited for the packet came with it.
-            let waited = expected.min(flow.arrived);
-            flow.expected = if expected > flow.expected { waited } else { flow.expected };
+        if keeps_early
+            && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected)
+            && expected >= flow.expected
+        {
+            // What waited for the packet came with it; up to one that found no receive request, perhaps.
+            flow.expected = expected.min(flow.arrived).max(flow.expected);
+            flow.nak_sent |= flow.has_arrived(expected) && flow.find(expected).is_some_and(|wr| wr.kind.consumes());
         }
         if queue_pair.state() == State::Error {
             flow.nak_due = false;
