@@ -47,10 +47,8 @@ pub(super) struct Reorder {
 /// What becomes of a request that came early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Early {
-    /// It waits.
+    /// It waits; or its bytes are where they belong, and the rest of it waits.
     Kept,
-    /// Its bytes are where they belong; the rest of it waits.
-    Placed,
     /// It was here before.
     Duplicate,
     /// There is no room for it, or it is too far ahead.
@@ -127,9 +125,8 @@ impl Reorder {
         if self.has(position) {
             return Early::Duplicate;
         }
-        // What it takes at least.
-        let used = self.waiting_bytes();
-        if used + PLACED_BYTES + Messages::MESSAGE_BYTES > limit {
+        // What it takes at least, beside what is known of its message and of the one that is coming in.
+        if self.waiting_bytes() + PLACED_BYTES + 2 * Messages::MESSAGE_BYTES > limit {
             return Early::Overflow;
         }
         let learned = self.messages.learn(position, self.expected, arrival);
@@ -140,32 +137,34 @@ impl Reorder {
         let was_placed = spot.is_some_and(|spot| self.messages.place(spot, expected, arrival, is_done));
         if was_placed {
             self.placed.insert(position, Placed::new(arrival));
-            self.place_last(position, arrival);
+            counters.placed_early += 1 + u64::from(self.place_last(position, arrival));
         } else {
             let bytes = arrival.packet.without_trailer();
-            if used + bytes.len() > limit {
+            if self.waiting_bytes() + bytes.len() + 1 > limit {
                 return Early::Overflow;
             }
             self.waiting_bytes += bytes.len();
             self.waiting.insert(position, bytes);
         }
         self.mark(position, arrival.identity.extension.is_on());
-        if was_placed { Early::Placed } else { Early::Kept }
+        Early::Kept
     }
 
     /// The last packet of a WRITE waits until all others are placed. They may be now.
-    fn place_last(&mut self, position: u64, arrival: &Arrival<'_>) {
-        let Some(spot) = self.messages.last_of(position) else { return };
-        let Some(bytes) = self.waiting.get(&spot.position()) else { return };
-        let Ok(packet) = Packet::parse(FrameBytes::from(&bytes[..])) else { return };
+    fn place_last(&mut self, position: u64, arrival: &Arrival<'_>) -> bool {
+        let Some(spot) = self.messages.last_of(position) else { return false };
+        let Some(bytes) = self.waiting.get(&spot.position()) else { return false };
+        let Ok(packet) = Packet::parse(FrameBytes::from(&bytes[..])) else { return false };
         let arrival = Arrival { packet: &packet, trailer: None, ..*arrival };
         let (expected, placed) = (self.expected, &self.placed);
         let is_done = |position| position < expected || placed.contains_key(&position);
-        if self.messages.place(spot, expected, &arrival, is_done) {
+        let was_placed = self.messages.place(spot, expected, &arrival, is_done);
+        if was_placed {
             self.placed.insert(spot.position(), Placed::of_last(&arrival, spot));
             self.waiting_bytes -= bytes.len();
             self.waiting.remove(&spot.position());
         }
+        was_placed
     }
 
     /// Whether the request at `position`, not before the expected one, is here.

@@ -193,10 +193,6 @@ impl Responder {
         let early = self.reorder.get_or_insert_default().keep(ahead, &arrival, (window, limit), cx.counters);
         match early {
             Early::Kept => cx.counters.reordered += 1,
-            Early::Placed => {
-                cx.counters.reordered += 1;
-                cx.counters.placed_early += 1;
-            }
             Early::Duplicate if self.is_selective => cx.counters.duplicate_request += 1,
             Early::Overflow if self.is_selective => cx.counters.reorder_overflow += 1,
             // Counted as out of sequence.
