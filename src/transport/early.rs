@@ -42,8 +42,8 @@ impl Placed {
         Placed::of(arrival.packet, arrival.trailer.map_or(0, |trailer| trailer.index))
     }
 
-    /// Of the last packet of its message, which waited.
-    pub fn of_last(arrival: &Arrival<'_>, spot: Spot) -> Placed {
+    /// Of a packet that waited, without its trailer.
+    pub fn of_waiting(arrival: &Arrival<'_>, spot: Spot) -> Placed {
         Placed::of(arrival.packet, spot.index)
     }
 
@@ -115,6 +115,8 @@ struct Message {
     host: Option<usize>,
     /// What it writes to is not known, and must be taken for anything.
     is_anywhere: bool,
+    /// It may overtake others there.
+    is_relaxed: bool,
 }
 
 /// The messages of which packets came early, as far as these told (docs/EXTENSIONS.md), and what follows for placing them.
@@ -246,14 +248,15 @@ impl Messages {
         let written = written.filter(|(_, _, len, _)| *len > 0);
         let Identity { pd, qpn, .. } = *arrival.identity;
         let span = written.and_then(|(key, address, len, access)| {
-            arrival.memory.remote_of_region(pd, qpn, key, address, len, access).map(|(span, _)| span)
+            arrival.memory.remote_of_region(pd, qpn, key, address, len, access)
         });
-        if let Some(span) = span {
+        if let Some((span, _)) = span {
             self.writes.insert(span.addresses(), start, 0);
         }
-        let host = span.map(|span| span.addresses().start);
+        let host = span.map(|(span, _)| span.addresses().start);
+        let is_relaxed = span.is_some_and(|(_, is_relaxed)| is_relaxed);
         let is_anywhere = written.is_some() && host.is_none();
-        self.known.insert(start, Message { kind, end, is_whole, placed: 0, host, is_anywhere });
+        self.known.insert(start, Message { kind, end, is_whole, placed: 0, host, is_anywhere, is_relaxed });
         Ok(())
     }
 
@@ -404,6 +407,21 @@ impl Messages {
                     .is_some_and(|(first, message)| all_done(first, message, offsets))
         };
         self.writes.all_overlapping(&bytes, written) && self.receives.all_overlapping(&bytes, received)
+    }
+
+    /// Where the packet at `position` belongs, if that is known.
+    pub fn spot(&self, position: u64) -> Option<Spot> {
+        let (&start, message) = self.known.range(..=position).next_back()?;
+        (position < message.end).then_some(Spot { start, index: (position - start) as u32 })
+    }
+
+    /// Whether packets of its message may be placed before their turn at all.
+    pub fn may_be_placed(&self, spot: Spot) -> bool {
+        self.known.get(&spot.start).is_some_and(|message| match message.kind {
+            Kind::Send { .. } => true,
+            Kind::Write { .. } => message.is_relaxed,
+            Kind::Read | Kind::Atomic => false,
+        })
     }
 
     /// The last packet of the WRITE that `position` belongs to, if all others are placed.

@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::wire::{Packet, Psn, Sack};
 
 use super::counters::Counters;
-use super::early::{Arrival, Messages, Placed};
+use super::early::{Arrival, Messages, Placed, Spot};
 use super::extension::RecoverySettings;
 
 /// What the responder keeps of requests that came before earlier ones: which they are; of those whose bytes are where they
@@ -29,6 +29,8 @@ pub(super) struct Reorder {
     /// Requests that came early, and whose bytes are in memory.
     placed: FxHashMap<u64, Placed>,
     messages: Messages,
+    /// Positions of requests that wait although they may be placed once more is known or done, in the order of their tries.
+    tries: VecDeque<u64>,
     /// Words that changed, to be reported first.
     changed: VecDeque<u64>,
     in_changed: FxHashSet<u64>,
@@ -66,6 +68,9 @@ pub(super) enum Waiting {
 /// The first position: no message that is coming in begins before zero.
 const START: u64 = 1 << 32;
 
+/// Requests that wait which are tried anew with each that comes early: more than can be added by it.
+const TRIES: usize = 2;
+
 /// What a request takes whose bytes are placed: its entry, and its share of the tables.
 const PLACED_BYTES: usize = 32;
 
@@ -87,6 +92,7 @@ impl Default for Reorder {
             waiting_bytes: 0,
             placed: FxHashMap::default(),
             messages: Messages::default(),
+            tries: VecDeque::new(),
             changed: VecDeque::new(),
             in_changed: FxHashSet::default(),
             turn: 0,
@@ -137,7 +143,8 @@ impl Reorder {
         let was_placed = spot.is_some_and(|spot| self.messages.place(spot, expected, arrival, is_done));
         if was_placed {
             self.placed.insert(position, Placed::new(arrival));
-            counters.placed_early += 1 + u64::from(self.place_last(position, arrival));
+            let last = self.messages.last_of(position);
+            counters.placed_early += 1 + u64::from(last.is_some_and(|last| self.place_waiting(last, arrival)));
         } else {
             let bytes = arrival.packet.without_trailer();
             if self.waiting_bytes() + bytes.len() + 1 > limit {
@@ -145,14 +152,26 @@ impl Reorder {
             }
             self.waiting_bytes += bytes.len();
             self.waiting.insert(position, bytes);
+            self.tries.extend(spot.filter(|spot| self.messages.may_be_placed(*spot)).map(|_| position));
+        }
+        for _ in 0..TRIES {
+            let Some(position) = self.tries.pop_front() else { break };
+            if position < self.expected || !self.waiting.contains_key(&position) {
+                continue;
+            }
+            let was_placed = self.messages.spot(position).is_some_and(|spot| self.place_waiting(spot, arrival));
+            counters.placed_early += u64::from(was_placed);
+            if !was_placed {
+                self.tries.push_back(position);
+            }
         }
         self.mark(position, arrival.identity.extension.is_on());
         Early::Kept
     }
 
-    /// The last packet of a WRITE waits until all others are placed. They may be now.
-    fn place_last(&mut self, position: u64, arrival: &Arrival<'_>) -> bool {
-        let Some(spot) = self.messages.last_of(position) else { return false };
+    /// Places a request that waits, if it may be by now: the last packet of a WRITE whose others are placed; one that might
+    /// have been overwritten.
+    fn place_waiting(&mut self, spot: Spot, arrival: &Arrival<'_>) -> bool {
         let Some(bytes) = self.waiting.get(&spot.position()) else { return false };
         let Ok(packet) = Packet::parse(FrameBytes::from(&bytes[..])) else { return false };
         let arrival = Arrival { packet: &packet, trailer: None, ..*arrival };
@@ -160,7 +179,7 @@ impl Reorder {
         let is_done = |position| position < expected || placed.contains_key(&position);
         let was_placed = self.messages.place(spot, expected, &arrival, is_done);
         if was_placed {
-            self.placed.insert(spot.position(), Placed::of_last(&arrival, spot));
+            self.placed.insert(spot.position(), Placed::of_waiting(&arrival, spot));
             self.waiting_bytes -= bytes.len();
             self.waiting.remove(&spot.position());
         }
@@ -248,6 +267,7 @@ impl Reorder {
         self.waiting_bytes = 0;
         self.placed = FxHashMap::default();
         self.messages = Messages::default();
+        self.tries = VecDeque::new();
         self.words = VecDeque::new();
         self.changed = VecDeque::new();
         self.in_changed = FxHashSet::default();
@@ -264,6 +284,7 @@ impl Reorder {
         self.words.capacity() * 8
             + self.waiting_bytes
             + self.waiting.capacity() * size_of::<(u64, Box<[u8]>)>()
+            + self.tries.capacity() * size_of::<u64>()
             + self.placed.capacity() * size_of::<(u64, Placed)>()
             + self.messages.bytes()
     }
