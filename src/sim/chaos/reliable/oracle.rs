@@ -111,6 +111,8 @@ pub(super) struct Oracle {
     /// The completion queues of each node, and whether they are emptied as soon as something is in them.
     pub queues: Vec<Vec<Arc<CompletionQueue>>>,
     pub polls_at_once: bool,
+    /// Bytes that may wait for earlier ones on each node.
+    pub waiting_bytes_max: Vec<usize>,
     pub violations: Violations,
     /// Connections on which a completion was unsuccessful since the program last asked.
     pub failed: Vec<usize>,
@@ -126,6 +128,7 @@ impl Oracle {
             weather,
             queues: Vec::new(),
             polls_at_once,
+            waiting_bytes_max: Vec::new(),
             violations: Violations::default(),
             failed: Vec::new(),
             moved: Vec::new(),
@@ -510,6 +513,10 @@ impl Observer for Oracle {
             self.poll_flag(now, c, 1 - receiver);
         } else if !header.opcode.is_response() {
             self.verify_message(now, c, 1 - receiver, &header);
+        }
+        let (waiting, limit) = (endpoint.waiting_bytes(), self.waiting_bytes_max[node.0]);
+        if waiting > limit {
+            self.violation(now, format!("{waiting} bytes wait on node {}, of {limit}", node.0));
         }
         let Ok(queue_pair) = endpoint.queue_pair(header.qpn) else { return };
         let keeps_early = self.connections[c].windows[receiver].is_some();
