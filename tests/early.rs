@@ -279,7 +279,7 @@ fn a_write_waits_for_sends_whose_receive_requests_have_the_same_memory_or_are_no
     let mut us = relaxed();
     us.post_receive(0, 0, 600);
     us.peer_sends(1, (1, 3), 0, 2, FULL);
-    let mut write = |us: &mut Crafted, number, offset, receives| {
+    let write = |us: &mut Crafted, number, offset, receives| {
         let reth = Reth::new(us.at(offset), us.key, 16);
         us.request(Opcode::RC_WRITE_ONLY, number, Extension::Reth(reth), &[number as u8; 16], told(0, receives, None));
     };
@@ -429,7 +429,7 @@ fn all_queue_pairs_together_keep_to_the_endpoints_bound_and_each_goes_on_with_it
 fn what_a_plain_peer_sends_early_waits_and_is_acknowledged_with_the_gap() {
     for recovery in [Recovery::Auto, Recovery::GoBackN] {
         let mut us = with(RecoverySettings { recovery, ..RecoverySettings::default() });
-        let mut write = |us: &mut Crafted, number: u32| {
+        let write = |us: &mut Crafted, number: u32| {
             let bth = us.bth(Opcode::RC_WRITE_ONLY, psn(number));
             let reth = Reth::new(us.at(number as usize * 16), us.key, 16);
             us.send(bth, Extension::Reth(reth), &[number as u8; 16])

@@ -8,6 +8,7 @@
 //! docs/EXTENSIONS.md the requester repeats selectively, and the responder keeps what comes early (`reorder`). UC and UD share the requester; what
 //! UC and RC share of receiving messages is `inbound`.
 
+mod answers;
 mod attributes;
 mod completer;
 mod completion;

@@ -309,6 +309,7 @@ impl QueuePair {
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.attributes = self.attributes.overlaid(attributes);
         self.requester.configure(attributes);
+        self.requester.keeps_answers = self.identity.extension.keeps_early();
         self.responder.configure(attributes);
         self.state = to;
         match to {

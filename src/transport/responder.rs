@@ -444,7 +444,8 @@ impl Responder {
                 let count = index + packets;
                 let (request, msn) = (saved.first_psn, self.msn);
                 let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
-                self.answer_again(answer, identity, cx);
+                let is_part = psn.plus(packets) != saved.first_psn.plus(saved.packets);
+                self.answer_again(answer, is_part, identity, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if self.may_answer(cx) {
@@ -456,9 +457,15 @@ impl Responder {
         }
     }
 
-    /// Queues READ responses again. If they are just being sent, they start over; but a peer that repeats selectively gets
-    /// just these, and at once.
-    fn answer_again(&mut self, mut answer: ReadAnswer, identity: &Identity, cx: &mut Surroundings<'_>) {
+    /// Queues READ responses again. If they are just being sent, they start over, unless it is some in the middle (`is_part`)
+    /// that lack; but a peer that repeats selectively gets just these, and at once.
+    fn answer_again(
+        &mut self,
+        mut answer: ReadAnswer,
+        is_part: bool,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) {
         if self.is_selective {
             // What will be sent for the first time is not sent twice.
             let first = self.answers.iter().find_map(|queued| match queued {
@@ -479,6 +486,7 @@ impl Responder {
         for queued in &mut self.answers {
             if let Answer::Read(read) = queued
                 && read.request == answer.request
+                && !is_part
             {
                 *read = ReadAnswer { is_repeat: read.is_repeat, ..answer };
                 return;

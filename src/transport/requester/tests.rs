@@ -42,7 +42,9 @@ impl World {
 
     fn with<T>(&mut self, work: impl FnOnce(&Identity, &mut Surroundings<'_>) -> T) -> T {
         let World { identity, memory, shared, counters, events, identification } = self;
-        let mut cx = Surroundings { now: Instant::ZERO, memory, shared, counters, events, identification };
+        let waiting_elsewhere = 0;
+        let mut cx =
+            Surroundings { now: Instant::ZERO, memory, shared, counters, events, identification, waiting_elsewhere };
         work(identity, &mut cx)
     }
 

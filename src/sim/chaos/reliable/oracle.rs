@@ -579,7 +579,9 @@ impl Oracle {
 
     /// An answer to flow `s` arrives at the requester.
     fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
-        let (selective, rnr_retry) = (self.connections[c].selective[s], u32::from(self.connections[c].rnr_retry));
+        let rnr_retry = u32::from(self.connections[c].rnr_retry);
+        // Whoever wants nothing but go-back-N takes answers in order.
+        let keeps_answers = self.connections[c].windows[s].is_some();
         let flow = &mut self.connections[c].flows[s];
         let Some(psn) = flow.count(header.psn, flow.known).filter(|psn| *psn < flow.sent) else { return };
         let syndrome = match header.opcode {
@@ -590,7 +592,7 @@ impl Oracle {
         let mut done = if positive { psn + 1 } else { psn };
         let is_late = flow.acknowledged > done;
         flow.acknowledged = flow.acknowledged.max(done);
-        if header.opcode != Opcode::RC_ACKNOWLEDGE && selective {
+        if header.opcode != Opcode::RC_ACKNOWLEDGE && keeps_answers {
             flow.answer(psn);
         } else if header.opcode != Opcode::RC_ACKNOWLEDGE {
             // Answers are taken in order.
@@ -612,13 +614,13 @@ impl Oracle {
             flow.rnr_until = None;
         }
         if let Syndrome::RnrNak(timer) = syndrome
-            && (flow.known == psn || (selective && flow.known < psn && !is_late))
+            && (flow.known == psn || (keeps_answers && flow.known < psn && !is_late))
             && flow.rnr_until.is_none_or(|until| until < now)
         {
             flow.rnr_naks += 1;
             flow.most_rnr_naks = flow.most_rnr_naks.max(flow.rnr_naks);
             // Out of patience, it waits no more: answers to earlier requests may still come.
-            let gives_up = selective && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
+            let gives_up = keeps_answers && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
             flow.rnr_until = Some(now + timer.delay()).filter(|_| !gives_up);
         }
     }

@@ -171,14 +171,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "go-back-too-far",
         file: REQUESTER,
-        old: "let psn = self.unacknowledged;",
-        new: "let psn = self.queue.front().map_or(self.unacknowledged, |wqe| wqe.first_psn);",
+        old: "    fn go_back_to(&mut self, psn: Psn) {\n",
+        new: "    fn go_back_to(&mut self, psn: Psn) {\n        let psn = self.queue.front().map_or(psn, |wqe| wqe.first_psn);\n",
     },
     Mutant {
         name: "go-back-too-short",
         file: REQUESTER,
-        old: "let psn = self.unacknowledged;",
-        new: "let psn = self.unacknowledged.plus(1);",
+        old: "    fn go_back_to(&mut self, psn: Psn) {\n",
+        new: "    fn go_back_to(&mut self, psn: Psn) {\n        let psn = psn.plus(1);\n",
     },
     Mutant {
         name: "retry-count-not-reset",
