@@ -37,6 +37,9 @@ pub(super) struct Responder {
     is_selective: bool,
     /// What came early.
     reorder: Option<Box<Reorder>>,
+    /// The peer goes back, and has sent again up to there; more is here already. It must not hear of that yet: an rxe that is
+    /// acknowledged beyond what it has sent again waits for ever when the last packet is lost then (docs/INTEROP.md).
+    sent_again: Option<Psn>,
     /// READ responses that such a peer asks for again: they go first.
     again: VecDeque<ReadAnswer>,
 }
@@ -147,6 +150,9 @@ impl Responder {
             let attempt = trailer.map_or(0, |trailer| trailer.attempt);
             reorder.note(psn, attempt, is_marked, packet.bth().ack_request(), cx.now);
         }
+        if self.sent_again.is_some_and(|to| to.is_before(psn)) {
+            self.sent_again = Some(psn).filter(|psn| psn.plus(1).is_before(self.expected));
+        }
         // Step 1: is it the next one?
         let ahead = psn.since(self.expected);
         if ahead < 0 {
@@ -202,9 +208,11 @@ impl Responder {
 
     /// Carries out what waited for the packet that has just been carried out.
     fn carry_out_waiting(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
-        let mut acknowledged = None;
         while let Some((waiting, headers)) = self.take_waiting(identity) {
             let (psn, mut buffer) = (self.expected, [0; Packet::HEADER_BYTES_MAX]);
+            if !self.is_selective && self.sent_again.is_none() {
+                self.sent_again = Some(psn.minus(1));
+            }
             let (packet, placed) = match (&waiting, &headers) {
                 (Waiting::Placed(placed), Some(headers)) => {
                     (Ok(Packet::of_headers(headers, &mut buffer)), Some(placed))
@@ -221,12 +229,6 @@ impl Responder {
                 }
                 break;
             }
-            let has_answer = !matches!(packet.bth().opcode().operation(), Operation::Send | Operation::Write);
-            acknowledged = Some(psn).filter(|_| !has_answer);
-        }
-        // A peer that goes back sends all of it again, until it hears of it.
-        if let Some(psn) = acknowledged.filter(|_| !self.is_selective) {
-            self.acknowledge(psn, cx);
         }
         Ok(())
     }
@@ -427,7 +429,9 @@ impl Responder {
             // or atomic: these are answered by their data only, and rxe takes an acknowledge for it.
             (Operation::Send | Operation::Write, _) => {
                 let following = self.saved.iter().map(|saved| saved.first_psn).find(|first| psn.is_before(*first));
-                self.acknowledge(following.unwrap_or(self.expected).minus(1), cx);
+                let done = following.unwrap_or(self.expected).minus(1);
+                let sent_again = self.sent_again.filter(|to| to.is_before(done) && !self.is_selective);
+                self.acknowledge(sent_again.unwrap_or(done), cx);
             }
             (Operation::ReadRequest, Some(saved)) if saved.original.is_none() => {
                 let Some(reth) = packet.reth() else { return };
@@ -507,6 +511,9 @@ impl Responder {
 
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
+        if !self.is_selective && self.sent_again.is_some_and(|to| to.is_before(psn)) {
+            return;
+        }
         if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
             reorder.is_owed = true;
         } else if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) =

@@ -40,8 +40,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost-ack-not-repeated",
         file: RESPONDER,
-        old: "self.acknowledge(following.unwrap_or(self.expected).minus(1), cx);",
-        new: "let _ = following;",
+        old: "self.acknowledge(sent_again.unwrap_or(done), cx);",
+        new: "let _ = sent_again;",
     },
     Mutant {
         name: "duplicate-write-placed-again",
