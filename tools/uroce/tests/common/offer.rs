@@ -39,7 +39,8 @@ pub fn only_offers(file: &Path, one_queue_pair: bool) -> Tally {
         }
         tally.sent += 1;
         let opcode = bth.opcode();
-        let may_offer = opcode.service() == Service::Rc && !opcode.is_response() && (answers < ANSWERS || !one_queue_pair);
+        let may_offer =
+            opcode.service() == Service::Rc && !opcode.is_response() && (answers < ANSWERS || !one_queue_pair);
         let allowed = if may_offer { OFFER } else { 0 };
         assert_eq!(reserved & !allowed, 0, "frame {} of {}: {bth:?}", frame.number, file.display());
         tally.offers += u32::from(reserved == OFFER);
