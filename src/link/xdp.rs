@@ -53,6 +53,9 @@ const HELD_SHARE: u32 = 16;
 /// moment) or all buffers are on their way: some twenty packets' time.
 const RETRY: Duration = Duration::from_micros(50);
 
+/// The same when the kernel takes none at all: the interface is down.
+const RETRY_REFUSED: Duration = Duration::from_millis(10);
+
 /// The part of the transmit buffers that packets without a neighbour may occupy: a peer that is not there must not stop
 /// the traffic to those that are.
 const WAITING_SHARE: usize = 2;
@@ -519,7 +522,7 @@ impl Link for XdpLink {
             self.release();
         }
         if self.in_flight > 0 {
-            let mut stalled = false;
+            let (mut stalled, mut refused) = (false, false);
             for queue in &mut self.queues {
                 match queue.kick() {
                     Ok(0) => {}
@@ -527,19 +530,26 @@ impl Link for XdpLink {
                         self.counters.tx_stalls += 1;
                         stalled = true;
                     }
-                    Err(_) => self.counters.tx_errors += 1,
+                    Err(_) => {
+                        self.counters.tx_errors += 1;
+                        refused = true;
+                    }
                 }
             }
             self.collect_completed();
             stalled |= self.starved && self.free_pairs.is_empty();
             self.starved &= stalled;
-            self.retry_at = stalled.then(|| now + RETRY);
+            self.retry_at = stalled.then(|| now + if refused { RETRY_REFUSED } else { RETRY });
         }
         self.refill(1);
     }
 
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         self.next_hops.hop(source, destination)
+    }
+
+    fn route_changes(&self) -> u64 {
+        self.next_hops.counters().refreshed
     }
 
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {

@@ -11,7 +11,7 @@ use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::fault::FaultSpec;
 use crate::link::udp::{self, UdpLink};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
-use crate::link::{Capture, HopError, Link, Loopback, Tapped};
+use crate::link::{Capture, HopError, Link, Loopback, Rail, Rails, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind, populate};
 use crate::transport::{
     self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, RecoverySettings, Service, SrqError,
@@ -40,6 +40,10 @@ pub struct Context {
 pub struct OpenOptions {
     /// The interface's name; `None` for the first usable one.
     pub device: Option<String>,
+    /// Further interfaces that the device is to have, up to seven beside the first: the names of its other rails. Queue
+    /// pairs spread over all of them towards peers that understand the extension. The device is called after the first,
+    /// has its GIDs, and the smallest MTU of all.
+    pub rails: Vec<String>,
     /// How frames leave and arrive.
     pub link: LinkKind,
     /// How the AF_XDP link is opened, if it is.
@@ -80,6 +84,12 @@ pub enum OpenError {
     /// Its link over UDP sockets was not opened.
     #[error(transparent)]
     Udp(#[from] udp::OpenError),
+    /// The first interface of several was not named.
+    #[error("{rails} further interfaces and no first one: name it, too")]
+    NoFirst {
+        /// How many others are named.
+        rails: usize,
+    },
     /// Its MTU is too small for the smallest path MTU and its headers.
     #[error(
         "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
@@ -104,6 +114,28 @@ pub enum OpenError {
 }
 
 impl OpenOptions {
+    /// The link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets.
+    fn open_link(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
+        let over_xdp = match self.link {
+            LinkKind::Auto => devices.iter().all(Device::may_open_xdp),
+            LinkKind::Xdp => true,
+            LinkKind::Udp => false,
+        };
+        match (devices, over_xdp) {
+            ([device], true) => {
+                let link = XdpLink::open(&device.name, &self.xdp)?;
+                self.tap(Loopback::new(link, device.mac, addresses(device)))
+            }
+            ([device], false) => self.tap(UdpLink::open(&device.name)?),
+            (devices, true) => {
+                let open = |device: &Device| XdpLink::open(&device.name, &self.xdp);
+                let own = devices.iter().flat_map(addresses).collect();
+                self.tap(Loopback::new(rails(devices, open)?, devices[0].mac, own))
+            }
+            (devices, false) => self.tap(rails(devices, |device| UdpLink::open(&device.name))?),
+        }
+    }
+
     /// Puts the capture and the faults that were asked for around a link.
     fn tap(&self, link: impl Link + 'static) -> Result<Box<dyn Link>, OpenError> {
         let capture = self
@@ -115,6 +147,17 @@ impl OpenOptions {
             (capture, faults) => Box::new(Tapped::new(link, capture, *faults)),
         })
     }
+}
+
+/// A device's addresses, in the order of its GID table.
+fn addresses(device: &Device) -> Vec<IpAddr> {
+    device.gids.iter().map(Gid::ip).collect()
+}
+
+/// One link of several, of which `open` makes each.
+fn rails<L: Link + 'static, E>(devices: &[Device], open: impl Fn(&Device) -> Result<L, E>) -> Result<Rails, E> {
+    let rail = |device| Ok(Rail { link: Box::new(open(device)?), addresses: addresses(device) });
+    devices.iter().map(rail).collect::<Result<_, E>>().map(Rails::new)
 }
 
 /// How to reach a peer, as programs say it (IBTA 11.2.2.1).
@@ -169,19 +212,15 @@ impl Context {
     /// # Errors
     /// [`OpenError`] says in one line what is missing, where, and what to do.
     pub fn open(options: &OpenOptions) -> Result<Context, OpenError> {
-        let device = Device::find(options.device.as_deref())?;
-        let over_xdp = match options.link {
-            LinkKind::Auto => device.may_open_xdp(),
-            LinkKind::Xdp => true,
-            LinkKind::Udp => false,
-        };
-        let link = if over_xdp {
-            let own = device.gids.iter().map(Gid::ip).collect();
-            options.tap(Loopback::new(XdpLink::open(&device.name, &options.xdp)?, device.mac, own))?
-        } else {
-            options.tap(UdpLink::open(&device.name)?)?
-        };
-        let mut context = Context::with_link(device, link)?;
+        if options.device.is_none() && !options.rails.is_empty() {
+            return Err(OpenError::NoFirst { rails: options.rails.len() });
+        }
+        let names: Vec<String> = options.device.iter().chain(&options.rails).cloned().collect();
+        let mut devices = Device::find_all(&names)?;
+        let link = options.open_link(&devices)?;
+        let rails = devices.iter().skip(1).map(addresses).collect();
+        let mut context = Context::with_link(devices.swap_remove(0), link)?;
+        let _: Vec<Vec<IpAddr>> = rails;
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
         context.set_recovery(options.recovery.unwrap_or(Recovery::Auto), options.rate);
         Ok(context)

@@ -10,9 +10,10 @@ use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 /// The flags of every subcommand that opens a device.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
-    /// The device: an interface's name; default: the first usable one
-    #[arg(short = 'd', long = "dev", env = "UROCE_DEV")]
-    pub device: Option<String>,
+    /// The device: an interface's name; default: the first usable one. Several with commas are one device, whose queue pairs
+    /// spread over all of them
+    #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
+    pub devices: Vec<String>,
 
     /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
     #[arg(long, value_enum, env = "UROCE_LINK")]
@@ -68,7 +69,8 @@ impl DeviceArguments {
             XdpMode::Skb => AttachMode::Skb,
         });
         let context = Context::open(&OpenOptions {
-            device: self.device.clone(),
+            device: self.devices.first().cloned(),
+            rails: self.devices.iter().skip(1).cloned().collect(),
             link,
             xdp: XdpOptions { mode, ..XdpOptions::default() },
             capture: self.capture.clone(),
@@ -77,7 +79,7 @@ impl DeviceArguments {
             rate: self.rate,
             ..OpenOptions::default()
         })?;
-        if link == LinkKind::Auto && context.link_mode() == "udp" {
+        if link == LinkKind::Auto && context.link_mode().starts_with("udp") {
             let name = &context.device().name;
             eprintln!("uroce: no AF_XDP on {name} (`uroce devices` says why): over UDP sockets");
         }

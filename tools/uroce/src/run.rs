@@ -29,9 +29,10 @@ use crate::elf::{self, Kind};
 /// Exits as the program did: 128 and the signal's number when one killed it, 125 when uroce could not run it.
 #[derive(Args)]
 pub struct Arguments {
-    /// The only device that the program sees: an interface's name; default: all usable ones
-    #[arg(short = 'd', long = "dev", env = "UROCE_DEV")]
-    device: Option<String>,
+    /// The only device that the program sees: an interface's name; default: all usable ones. Several with commas are one
+    /// device, called after the first, whose queue pairs spread over all of them
+    #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
+    devices: Vec<String>,
 
     /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
     #[arg(long, value_enum, env = "UROCE_LINK")]
@@ -106,8 +107,8 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (name, rest) = arguments.command.split_first().ok_or("no program is given")?;
     let program = find_program(name)?;
     let loader = check_program(&program)?;
-    if let Some(device) = &arguments.device {
-        Device::find(Some(device))?;
+    if !arguments.devices.is_empty() {
+        Device::find_all(&arguments.devices)?;
     }
     let folder = Folder::create(&library()?)?;
     let mut command = Command::new(&program);
@@ -246,7 +247,7 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
     // The program may change its folder before it opens the device.
     let capture = arguments.capture.as_deref().map(std::path::absolute).transpose()?;
     let options = [
-        ("UROCE_DEV", arguments.device.clone().map(OsString::from)),
+        ("UROCE_DEV", (!arguments.devices.is_empty()).then(|| OsString::from(arguments.devices.join(",")))),
         ("UROCE_LINK", link.map(OsString::from)),
         ("UROCE_XDP_MODE", mode.map(OsString::from)),
         ("UROCE_CAPTURE", capture.map(PathBuf::into_os_string)),

@@ -16,6 +16,7 @@ use uroce::sim::chaos::{self, Kind, Outcome};
 use crate::Failure;
 
 mod loss_rtt;
+mod picture;
 
 /// Run the stack over networks in virtual time: the same seed gives the same run.
 #[derive(clap::Args)]

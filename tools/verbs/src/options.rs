@@ -11,6 +11,12 @@ pub(crate) fn has_lids() -> bool {
     *LIDS.get_or_init(|| std::env::var_os("UROCE_LIDS").is_some_and(|value| value != "0" && !value.is_empty()))
 }
 
+/// The interfaces of the only device that programs shall see (`UROCE_DEV`); none: all usable ones are devices.
+pub(crate) fn interfaces() -> Vec<String> {
+    let names = std::env::var("UROCE_DEV").unwrap_or_default();
+    names.split(',').filter(|_| !names.is_empty()).map(str::to_owned).collect()
+}
+
 /// How devices are opened, by the `UROCE_*` variables.
 pub(crate) fn from_environment() -> Result<OpenOptions, String> {
     let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -46,6 +52,7 @@ pub(crate) fn from_environment() -> Result<OpenOptions, String> {
         Some(rate) => Some(rate.parse().map_err(|error| format!("UROCE_RATE: {error}"))?),
     };
     Ok(OpenOptions {
+        rails: interfaces().into_iter().skip(1).collect(),
         recovery,
         rate,
         link,

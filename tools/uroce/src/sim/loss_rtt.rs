@@ -1,15 +1,17 @@
 //! `uroce sim loss-rtt`: goodput by loss and round trip.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uroce::sim::loss_rtt::{Cell, CellResult};
 use uroce::sim::{Operation, TransferError};
 use uroce::transport::Recovery;
 
+use super::picture::{self, Square};
 use crate::Failure;
 
 /// Goodput of a queue pair over a 10 Gb/s link by loss and round trip, selective repeat beside go-back-N; exit status 1 when a
@@ -29,6 +31,12 @@ pub(super) struct Arguments {
     /// Print one JSON object a cell.
     #[arg(long)]
     json: bool,
+    /// Draw the cells into this file, too.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Run nothing: draw what an earlier run printed with --json.
+    #[arg(long, value_name = "FILE", requires = "svg", conflicts_with_all = ["only", "json"])]
+    from: Option<PathBuf>,
 }
 
 const KEYS: [&str; 5] = ["op", "recovery", "loss", "loss_model", "rtt_ms"];
@@ -85,6 +93,10 @@ fn cells(only: &[String]) -> Result<Vec<Cell>, Failure> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let (Some(from), Some(svg)) = (&arguments.from, &arguments.svg) {
+        draw(svg, &read(from)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let cells = cells(&arguments.only)?;
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<Result<CellResult, TransferError>>>> = Mutex::new(vec![None; cells.len()]);
@@ -101,7 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             });
         }
     });
-    let mut failed = false;
+    let (mut failed, mut lines) = (false, Vec::new());
     for (cell, result) in cells.iter().zip(results.into_inner().expect("no thread panics").into_iter().flatten()) {
         failed |= match &result {
             Ok(_) => false,
@@ -110,7 +122,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         if !arguments.json {
             println!("{}", describe(cell, &result));
-            continue;
         }
         let mut object = json!({
             "op": cell.operation.name(),
@@ -136,9 +147,29 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
             object.extend(fields.clone());
         }
-        println!("{object}");
+        if arguments.json {
+            println!("{object}");
+        }
+        lines.push(object);
+    }
+    if let Some(svg) = &arguments.svg {
+        draw(svg, &lines)?;
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The lines that an earlier run printed.
+fn read(file: &Path) -> Result<Vec<Value>, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let line = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| format!("{}, line {}: {error}", file.display(), number + 1).into())
+    };
+    text.lines().enumerate().map(line).collect()
+}
+
+fn draw(file: &Path, lines: &[Value]) -> Result<(), Failure> {
+    let squares = lines.iter().map(Square::of).collect::<Result<Vec<_>, _>>()?;
+    picture::draw(file, &squares).map_err(|error| format!("{}: {error}", file.display()).into())
 }
 
 fn describe(cell: &Cell, result: &Result<CellResult, TransferError>) -> String {
