@@ -121,8 +121,7 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
         .flat_map(|recovery| LOSS_MODELS.iter().map(move |model| (*recovery, *model)))
         .filter(|((recovery, _), (model, _))| OPERATIONS.iter().any(|(op, _)| has(op, recovery, model)))
         .collect();
-    let columns: Vec<_> =
-        OPERATIONS.iter().filter(|(op, _)| squares.iter().any(|square| square.op == *op)).collect();
+    let columns: Vec<_> = OPERATIONS.iter().filter(|(op, _)| squares.iter().any(|square| square.op == *op)).collect();
     let panel = (SQUARE.0 * round_trips.len() as i32, SQUARE.1 * losses.len() as i32);
     let width = LEFT + columns.len() as i32 * (panel.0 + GAP) - GAP + RIGHT;
     let height = TOP + rows.len() as i32 * (panel.1 + BELOW) + BETWEEN + BOTTOM;
