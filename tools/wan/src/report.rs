@@ -58,6 +58,7 @@ impl Report {
                 "loss",
                 "burst",
                 "rate",
+                "marked",
                 "processor",
             ]);
             for path in &self.paths {
@@ -109,6 +110,12 @@ fn mean_burst(path: &PathFigures) -> Option<f64> {
     (path.loss.bursts > 0).then(|| path.loss.lost as f64 / path.loss.bursts as f64)
 }
 
+/// The share of full frames that were marked, and that should be; where any should be.
+fn marked(path: &PathFigures) -> Option<(f64, f64)> {
+    let [_, arrived] = path.rate.frames;
+    path.rate.marked_wanted.map(|wanted| (path.rate.marked as f64 / arrived.max(1) as f64, wanted))
+}
+
 fn path_row(path: &PathFigures) -> Vec<String> {
     let time = |time: Duration| format!("{:.1} µs", micros(time));
     let none = || "none arrived".to_owned();
@@ -126,6 +133,7 @@ fn path_row(path: &PathFigures) -> Vec<String> {
         format!("{:.4}\nof {}", loss_share(path), path.loss.frames),
         mean_burst(path).map_or_else(String::new, |mean| format!("{mean:.2}")),
         bits(path.rate.bps),
+        marked(path).map_or_else(String::new, |(share, wanted)| format!("{share:.3}\nof {wanted:.3}")),
         format!("{:.0} %", 100.0 * path.rate.usage.share()),
     ]
 }
@@ -151,6 +159,8 @@ fn path_json(path: &PathFigures) -> Value {
         "rate_wanted_bps": path.rate.wanted_bps.map(f64::round),
         "rate_bps": path.rate.bps.round(),
         "rate_frames": path.rate.frames,
+        "marked_wanted": marked(path).map(|(_, wanted)| rounded(wanted)),
+        "marked": marked(path).map(|(share, _)| rounded(share)),
         "processor_share": rounded(path.rate.usage.share()),
     })
 }
