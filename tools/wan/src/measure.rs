@@ -309,7 +309,8 @@ fn wait_for(socket: &UdpSocket) {
 }
 
 fn delay_figures(probes: &Probes, wanted: Duration) -> Option<DelayFigures> {
-    let mut took: Vec<u64> = probes.arrived.iter().map(|probe| probe.arrived_ns.saturating_sub(probe.sent_ns)).collect();
+    let mut took: Vec<u64> =
+        probes.arrived.iter().map(|probe| probe.arrived_ns.saturating_sub(probe.sent_ns)).collect();
     took.sort_unstable();
     let at = |share: f64| {
         let index = ((took.len() as f64 * share) as usize).min(took.len().saturating_sub(1));
