@@ -151,8 +151,8 @@ impl Rails {
     /// The link's answer. Returns whether it is for a rail that there is.
     pub fn hop_found(&mut self, query: RailQuery, hop: Option<Hop>) -> bool {
         let index = usize::from(query.rail).wrapping_sub(1);
-        let is_ours = index < self.count() - 1
-            && (self.own[index], self.peer[index]) == (query.source, query.destination);
+        let is_ours =
+            index < self.count() - 1 && (self.own[index], self.peer[index]) == (query.source, query.destination);
         if is_ours {
             self.hops[index].hop = hop;
         }

@@ -164,7 +164,14 @@ mod tests {
     #[test]
     fn acknowledges_say_what_arrived() {
         let blocks = ArrayVec::from_iter([(Psn::new(0xfffffe), 0x8000_0000_0000_0001), (Psn::new(64), 2)]);
-        let sack = Sack { trigger: Psn::new(0x010203), attempt: 4, delay_us: 0x0506, marked: 0x0708, is_trigger_marked: true, blocks };
+        let sack = Sack {
+            trigger: Psn::new(0x010203),
+            attempt: 4,
+            delay_us: 0x0506,
+            marked: 0x0708,
+            is_trigger_marked: true,
+            blocks,
+        };
         let bytes = sack.to_bytes();
         assert_eq!(bytes[..20], [1, 2, 3, 4, 5, 6, 7, 8, 0xff, 0xff, 0xfe, 0, 0x80, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(bytes[32..], [0, 2, 1, 0x20]);
@@ -175,7 +182,8 @@ mod tests {
     fn what_cannot_be_a_trailer_is_none() {
         let request = RequestTrailer::default().to_bytes();
         let blocks = ArrayVec::from_iter([(Psn::new(1), 1)]);
-        let sack = Sack { trigger: Psn::new(0), attempt: 0, delay_us: 0, marked: 0, is_trigger_marked: false, blocks }.to_bytes();
+        let sack = Sack { trigger: Psn::new(0), attempt: 0, delay_us: 0, marked: 0, is_trigger_marked: false, blocks }
+            .to_bytes();
         for len in 0..request.len() {
             assert_eq!(RequestTrailer::at_end(FrameBytes::from(&request[request.len() - len..])), None);
         }
