@@ -14,6 +14,7 @@
 //! reaches the parent.
 
 mod clock;
+mod hops;
 mod process;
 mod wake;
 
@@ -29,6 +30,7 @@ use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Event};
 
 use clock::Clock;
+use hops::HopQueries;
 use wake::Wake;
 
 pub use process::Process;
@@ -100,6 +102,7 @@ pub struct Core {
     /// Its link.
     pub link: Box<dyn Link>,
     frames: Vec<Frame>,
+    hops: HopQueries,
     /// The last step left acknowledges to whoever comes next.
     owes_acknowledges: bool,
     /// Whether the event descriptor is readable.
@@ -259,7 +262,7 @@ impl Drop for Engine {
 impl Core {
     fn new(endpoint: Endpoint, link: Box<dyn Link>) -> Core {
         let frames = Vec::with_capacity(BATCH);
-        Core { endpoint, link, frames, owes_acknowledges: false, events_announced: false }
+        Core { endpoint, link, frames, hops: HopQueries::default(), owes_acknowledges: false, events_announced: false }
     }
 
     /// One round. Returns how many packets were received and sent.
@@ -286,6 +289,7 @@ impl Core {
             self.endpoint.handle_frame(now, frame.bytes());
         }
         self.endpoint.handle_timeout(now);
+        self.hops.answer(now, &mut self.endpoint, &mut *self.link);
         received
     }
 
@@ -390,7 +394,7 @@ impl Shared {
             let mut core = self.lock();
             let now = self.clock.now();
             let (received, sent) = core.step(now);
-            let worked = received + sent > 0;
+            let worked = received + sent > 0 || core.hops.has_more();
             found.get_or_insert(received > 0);
             self.announce_events(&mut core);
             let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();

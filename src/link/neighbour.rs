@@ -80,6 +80,9 @@ pub(crate) struct NextHops<W> {
     /// The hop whose route is looked up next, and how many there are to be after a change.
     refresh_at: usize,
     refresh_left: usize,
+    /// Changes after which all routes were looked up.
+    route_changes: u64,
+    is_refreshing: bool,
     next_look: Instant,
     counters: Counters,
 }
@@ -150,6 +153,8 @@ impl<W> NextHops<W> {
             busy: Vec::new(),
             refresh_at: 0,
             refresh_left: 0,
+            route_changes: 0,
+            is_refreshing: false,
             next_look: Instant::ZERO,
             counters: Counters::default(),
         })
@@ -265,6 +270,11 @@ impl<W> NextHops<W> {
         self.counters
     }
 
+    /// Changes of routes, neighbours aside, or of interfaces that are known of all hops.
+    pub(crate) fn route_changes(&self) -> u64 {
+        self.route_changes
+    }
+
     /// Whether the interface is still there.
     pub(crate) fn interface_is_present(&self) -> bool {
         self.interfaces.iter().any(|i| i.index == self.interface)
@@ -296,6 +306,7 @@ impl<W> NextHops<W> {
         if interfaces_changed || routes_changed || lost {
             self.counters.refreshed += 1;
             self.refresh_left = self.hops.len();
+            self.is_refreshing = true;
         }
         self.refresh_routes();
     }
@@ -369,6 +380,10 @@ impl<W> NextHops<W> {
                 Err(_) => self.hops[self.refresh_at].neighbour = None,
             }
             self.refresh_left -= 1;
+        }
+        if self.is_refreshing && self.refresh_left == 0 {
+            self.is_refreshing = false;
+            self.route_changes += 1;
         }
     }
 

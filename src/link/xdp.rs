@@ -549,7 +549,7 @@ impl Link for XdpLink {
     }
 
     fn route_changes(&self) -> u64 {
-        self.next_hops.counters().refreshed
+        self.next_hops.route_changes()
     }
 
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {

@@ -13,6 +13,7 @@ use crate::link::udp::{self, UdpLink};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{Capture, HopError, Link, Loopback, Rail, Rails, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind, populate};
+use crate::path::PathPolicy;
 use crate::transport::{
     self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, RecoverySettings, Service, SrqError,
 };
@@ -58,6 +59,11 @@ pub struct OpenOptions {
     pub recovery: Option<Recovery>,
     /// What queue pairs keep to, towards peers that understand the extension.
     pub rate: Option<Rate>,
+    /// Paths of a queue pair to such a peer, 1 to 256: each has a UDP source port of its own and is on one of the interfaces in
+    /// turn. `None` for one on each interface; over UDP sockets, whose source port is the kernel's, there are no more.
+    pub paths: Option<u16>,
+    /// How packets are spread over them.
+    pub path_policy: PathPolicy,
 }
 
 /// How frames leave and arrive.
@@ -90,6 +96,17 @@ pub enum OpenError {
         /// How many others are named.
         rails: usize,
     },
+    /// More paths than interfaces are asked for over UDP sockets.
+    #[error(
+        "{paths} paths over UDP sockets, which have one for each interface, since the source port is always 4791: leave --paths \
+         out, give {interfaces}, or open the device over AF_XDP"
+    )]
+    UdpPaths {
+        /// How many are asked for.
+        paths: u16,
+        /// How many there can be.
+        interfaces: usize,
+    },
     /// Its MTU is too small for the smallest path MTU and its headers.
     #[error(
         "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
@@ -121,6 +138,9 @@ impl OpenOptions {
             LinkKind::Xdp => true,
             LinkKind::Udp => false,
         };
+        if let Some(paths) = self.paths.filter(|paths| !over_xdp && usize::from(*paths) > devices.len()) {
+            return Err(OpenError::UdpPaths { paths, interfaces: devices.len() });
+        }
         match (devices, over_xdp) {
             ([device], true) => {
                 let link = XdpLink::open(&device.name, &self.xdp)?;
@@ -219,10 +239,12 @@ impl Context {
         let mut devices = Device::find_all(&names)?;
         let link = options.open_link(&devices)?;
         let rails = devices.iter().skip(1).map(addresses).collect();
+        let paths = options.paths.unwrap_or(devices.len() as u16);
         let mut context = Context::with_link(devices.swap_remove(0), link)?;
-        let _: Vec<Vec<IpAddr>> = rails;
+        context.engine.without_sending(|core, _| core.endpoint.set_local_rails(rails));
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
         context.set_recovery(options.recovery.unwrap_or(Recovery::Auto), options.rate);
+        context.set_paths(paths, options.path_policy);
         Ok(context)
     }
 
@@ -241,8 +263,18 @@ impl Context {
     /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
     pub fn set_recovery(&self, recovery: Recovery, rate: Option<Rate>) {
         self.engine.without_sending(|core, _| {
-            let link_mtu = core.link.max_packet_bytes();
-            core.endpoint.set_recovery(RecoverySettings::of_link(recovery, rate, link_mtu));
+            let (link_mtu, before) = (core.link.max_packet_bytes(), core.endpoint.recovery());
+            let settings = RecoverySettings::of_link(recovery, rate, link_mtu);
+            core.endpoint.set_recovery(settings.with_paths(before.paths, before.path_policy));
+        });
+    }
+
+    /// Sets how many paths queue pairs that are created from now on have to a peer that understands the extension, 1 to 256, and
+    /// how they use them.
+    pub fn set_paths(&self, paths: u16, policy: PathPolicy) {
+        self.engine.without_sending(|core, _| {
+            let settings = core.endpoint.recovery().with_paths(paths, policy);
+            core.endpoint.set_recovery(settings);
         });
     }
 

@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use uroce::congestion::Rate;
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{AttachMode, XdpOptions};
+use uroce::path::PathPolicy;
 use uroce::transport::Recovery;
 use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 
@@ -38,6 +39,15 @@ pub struct DeviceArguments {
     /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
     #[arg(long, value_name = "BITS", env = "UROCE_RATE")]
     pub rate: Option<Rate>,
+
+    /// Paths to a peer that knows several, 1 to 256: each has a UDP source port of its own, and is on one of the device's
+    /// interfaces in turn; default: one for each interface
+    #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub paths: Option<u16>,
+
+    /// How packets are spread over paths: single, round-robin, weighted, recycle; default: round-robin
+    #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY")]
+    pub path_policy: Option<PathPolicy>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,6 +87,8 @@ impl DeviceArguments {
             faults: self.fault,
             recovery: self.recovery,
             rate: self.rate,
+            paths: self.paths,
+            path_policy: self.path_policy.unwrap_or_default(),
             ..OpenOptions::default()
         })?;
         if link == LinkKind::Auto && context.link_mode().starts_with("udp") {

@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use uroce::congestion::Rate;
 use uroce::link::device::Device;
 use uroce::link::fault::FaultSpec;
+use uroce::path::PathPolicy;
 use uroce::transport::Recovery;
 use uroce::wire::PathMtu;
 
@@ -61,6 +62,15 @@ pub struct Arguments {
     /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
     #[arg(long, value_name = "BITS", env = "UROCE_RATE", value_parser = checked::<Rate>)]
     rate: Option<String>,
+
+    /// Paths to a peer that knows several, 1 to 256: each has a UDP source port of its own, and is on one of the device's
+    /// interfaces in turn; default: one for each interface
+    #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    paths: Option<u16>,
+
+    /// How packets are spread over paths: single, round-robin, weighted, recycle; default: round-robin
+    #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY", value_parser = checked::<PathPolicy>)]
+    path_policy: Option<String>,
 
     /// Give devices LIDs too, for programs that know no GIDs (qperf): the last 16 bits of the first IPv4 address
     #[arg(long)]
@@ -255,6 +265,8 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
         ("UROCE_MTU", arguments.mtu.clone().map(OsString::from)),
         ("UROCE_RECOVERY", arguments.recovery.clone().map(OsString::from)),
         ("UROCE_RATE", arguments.rate.clone().map(OsString::from)),
+        ("UROCE_PATHS", arguments.paths.map(|paths| OsString::from(paths.to_string()))),
+        ("UROCE_PATH_POLICY", arguments.path_policy.clone().map(OsString::from)),
         ("UROCE_LIDS", arguments.lids.then(|| OsString::from("1"))),
         ("UROCE_TRACE", arguments.trace.then(|| OsString::from("1"))),
     ];

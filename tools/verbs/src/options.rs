@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 
 use uroce::link::xdp::{AttachMode, XdpOptions};
+use uroce::path::PathPolicy;
+use uroce::transport::RecoverySettings;
 use uroce::verbs::{LinkKind, OpenOptions};
 
 /// Whether devices shall have LIDs too (`UROCE_LIDS`).
@@ -51,7 +53,23 @@ pub(crate) fn from_environment() -> Result<OpenOptions, String> {
         None => None,
         Some(rate) => Some(rate.parse().map_err(|error| format!("UROCE_RATE: {error}"))?),
     };
+    let paths =
+        match value("UROCE_PATHS") {
+            None => None,
+            Some(text) => {
+                let known = text.parse().ok().filter(|paths| (1..=RecoverySettings::MAX_PATHS).contains(paths));
+                Some(known.ok_or_else(|| {
+                    format!("UROCE_PATHS is {text}; 1 to {} are possible", RecoverySettings::MAX_PATHS)
+                })?)
+            }
+        };
+    let path_policy = match value("UROCE_PATH_POLICY") {
+        None => PathPolicy::default(),
+        Some(name) => name.parse().map_err(|error| format!("UROCE_PATH_POLICY: {error}"))?,
+    };
     Ok(OpenOptions {
+        paths,
+        path_policy,
         rails: interfaces().into_iter().skip(1).collect(),
         recovery,
         rate,

@@ -38,6 +38,8 @@ const BELOW: i32 = 26;
 const BETWEEN: i32 = 16;
 const BOTTOM: i32 = 66;
 const RIGHT: i32 = 28;
+/// Each colour that the scale shows.
+const SCALE_STEP: i32 = 4;
 
 const INK: RGBColor = RGBColor(31, 41, 55);
 const GREY: RGBColor = RGBColor(107, 114, 128);
@@ -177,14 +179,15 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
     }
 
     let (bar, y) = (panel.0, top + 26);
-    let shares = 0..bar;
-    for share in shares {
+    for share in (0..bar).step_by(SCALE_STEP as usize) {
         let x = LEFT + share;
-        let fill = colour(f64::from(share) / f64::from(bar - 1));
-        root.draw(&Rectangle::new([(x, y), (x + 1, y + 12)], fill.filled()))?;
+        let fill = colour(f64::from(share) / f64::from(bar - SCALE_STEP));
+        root.draw(&Rectangle::new([(x, y), ((x + SCALE_STEP).min(LEFT + bar), y + 12)], fill.filled()))?;
     }
     write("0 %".to_owned(), (LEFT - 8, y + 6), style(12.0, false, &GREY, HPos::Right))?;
     write("100 % of the ideal".to_owned(), (LEFT + bar + 8, y + 6), style(12.0, false, &GREY, HPos::Left))?;
+    let axes = "rows: frames lost, each way;  columns: round trip".to_owned();
+    write(axes, (width - RIGHT, y + 6), style(12.0, false, &GREY, HPos::Right))?;
     root.present()?;
     Ok(())
 }
