@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -74,21 +72,7 @@ fn cells(only: &[String]) -> Result<Vec<Cell>, Failure> {
             }
         }
     }
-    for condition in only {
-        let (key, wanted) = condition
-            .split_once('=')
-            .filter(|(key, _)| KEYS.contains(key))
-            .ok_or_else(|| format!("--only {condition}: write KEY=VALUE with one of the keys {}", KEYS.join(", ")))?;
-        let number = wanted.parse::<f64>();
-        let fits = |cell: &Cell| match (&number, value(cell, key).parse::<f64>()) {
-            (Ok(wanted), Ok(value)) => *wanted == value,
-            _ => value(cell, key) == wanted,
-        };
-        if !cells.iter().any(fits) {
-            return Err(format!("--only {condition}: no cell of the table has that").into());
-        }
-        cells.retain(fits);
-    }
+    super::cells::keep(&mut cells, only, &KEYS, value)?;
     Ok(cells)
 }
 
@@ -98,23 +82,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let cells = cells(&arguments.only)?;
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<Result<CellResult, TransferError>>>> = Mutex::new(vec![None; cells.len()]);
-    std::thread::scope(|scope| {
-        for _ in 0..arguments.threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(index) else { break };
-                    let result = cell.run(arguments.seed);
-                    eprintln!("{}/{}: {}", index + 1, cells.len(), describe(cell, &result));
-                    results.lock().expect("no thread panics")[index] = Some(result);
-                }
-            });
-        }
-    });
+    let results = super::cells::run(&cells, arguments.threads, |cell| cell.run(arguments.seed), describe);
     let (mut failed, mut lines) = (false, Vec::new());
-    for (cell, result) in cells.iter().zip(results.into_inner().expect("no thread panics").into_iter().flatten()) {
+    for (cell, result) in cells.iter().zip(results) {
         failed |= match &result {
             Ok(_) => false,
             // What becomes of go-back-N is what the table is about.
