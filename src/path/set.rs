@@ -31,7 +31,7 @@ pub struct PathSet {
     /// The path for what must not be late, and the next one for copies of it.
     quickest: u8,
     next_copy: u8,
-    /// The least and greatest round trip of good paths.
+    /// The least and greatest round trip of paths that are not closed.
     extremes: Option<(Duration, Duration)>,
 }
 
@@ -138,7 +138,7 @@ impl PathSet {
         None
     }
 
-    /// By how much the round trips of good paths differ.
+    /// By how much the round trips of paths differ.
     pub fn spread(&self) -> Duration {
         self.extremes.map_or(Duration::ZERO, |(least, greatest)| greatest - least)
     }
@@ -311,13 +311,15 @@ impl PathSet {
         }
     }
 
-    /// Looks at all good paths again: how many, how quick.
+    /// Looks at all paths again: how many are good, how quick they are.
     fn survey(&mut self) {
-        let good = self.states.iter().enumerate().filter(|(_, state)| state.condition == Condition::Good);
-        let timed = good.clone().filter_map(|(path, state)| Some((state.round_trip.smoothed()?, path as u8)));
+        let all = self.states.iter().enumerate().filter(|(_, state)| state.condition != Condition::Closed);
+        let timed = all.clone().filter_map(|(_, state)| state.round_trip.smoothed());
+        // Dark ones, too: the peer may know before us that one is back.
+        self.extremes = timed.clone().min().zip(timed.max());
+        let good = all.filter(|(_, state)| state.condition == Condition::Good);
         self.good = good.clone().count() as u16;
-        let least = timed.clone().min();
-        self.extremes = least.zip(timed.max()).map(|((least, _), (greatest, _))| (least, greatest));
+        let least = good.clone().filter_map(|(path, state)| Some((state.round_trip.smoothed()?, path as u8))).min();
         let current = self.state(self.quickest).filter(|state| state.condition == Condition::Good);
         let current_takes = current.map(|state| state.round_trip.smoothed().unwrap_or(Duration::MAX));
         match (current_takes, least) {

@@ -443,7 +443,8 @@ impl Scoreboard {
             self.overtaken.pop_front();
             self.miss(position);
         }
-        let patience = self.patience();
+        // The request and the answer may both take the slowest path.
+        let patience = self.patience() + self.spread;
         while let Some(&(position, attempt, at)) = self.asked.front() {
             let waits = self.awaits_answer(position) && self.slot(position).attempt == attempt;
             if waits && at + patience > now {
@@ -511,7 +512,7 @@ impl Scoreboard {
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
         let overtaken = self.overtaken.front().map(|(_, since)| *since + self.answers_late());
-        let asked = self.asked.front().map(|(_, _, at)| *at + self.patience());
+        let asked = self.asked.front().map(|(_, _, at)| *at + self.patience() + self.spread);
         [self.probe_at, overtaken, asked, self.lost_at].into_iter().flatten().min()
     }
 

@@ -77,6 +77,7 @@ impl Multipath {
         let rails = Rails::new(path.flow.addresses, local_rails, now);
         let mut multipath = Multipath { set, rails, answers: VecDeque::new(), port_is_imposed, acknowledges: 0 };
         multipath.lay_paths(now);
+        multipath.set.touch(now);
         multipath
     }
 

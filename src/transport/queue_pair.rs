@@ -490,6 +490,8 @@ impl QueuePair {
                 cx.counters.bad_trailer += 1;
                 return;
             }
+            let is_about_paths =
+                matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
             let mut sack = None;
             match trailer {
                 Some(AcknowledgeTrailer::Sack(found)) => sack = Some(found),
@@ -500,6 +502,9 @@ impl QueuePair {
             if !self.state.sends() {
                 cx.counters.wrong_state += 1;
                 return;
+            }
+            if !is_about_paths && let Some(multipath) = cx.multipath {
+                multipath.set.touch(cx.now);
             }
             if self.requester.handle_response(packet, sack.as_ref(), &self.identity, cx).is_err() {
                 self.fail(cx);
