@@ -105,15 +105,17 @@ fn split(hop: Hop) -> (usize, Hop) {
 impl Link for Rails {
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let (before, count) = (frames.len(), self.rails.len());
-        // Another one comes first every time, so that a busy one does not starve the others.
+        // Another one comes first every time, so that a busy one does not starve the others; and each has its share before any
+        // has more: were one behind, what arrived over it would be taken for late, and the rail for dark.
         self.next_receiver = (self.next_receiver + 1) % count;
-        for step in 0..count {
-            let left = budget - (frames.len() - before);
-            if left == 0 {
-                break;
+        for share in [budget.div_ceil(count), budget] {
+            for step in 0..count {
+                let left = budget - (frames.len() - before);
+                let State { rail, received, .. } = &mut self.rails[(self.next_receiver + step) % count];
+                if left > 0 {
+                    *received += rail.link.receive(now, frames, left.min(share)) as u64;
+                }
             }
-            let State { rail, received, .. } = &mut self.rails[(self.next_receiver + step) % count];
-            *received += rail.link.receive(now, frames, left) as u64;
         }
         frames.len() - before
     }

@@ -197,11 +197,18 @@ fn each_rail_has_its_turn_to_receive() {
         let mut frames = Vec::new();
         assert_eq!(rails.receive(Instant::ZERO, &mut frames, 20), 20);
         seen.push(frames[0].bytes().head[0]);
+        for rail in 0..3 {
+            let share = frames.iter().filter(|frame| frame.bytes().head[0] == rail).count();
+            assert!((6..=7).contains(&share), "{share} of 20 from rail {rail}");
+        }
     }
     seen[..3].sort_unstable();
     assert_eq!(seen[..3], [0, 1, 2], "a busy rail does not starve the others");
     assert_eq!((0..3).map(|rail| counter(&rails, COUNTERS[rail][1])).collect::<Vec<_>>(), [40, 40, 40]);
     assert_eq!(rails.receive(Instant::ZERO, &mut Vec::new(), 20), 0);
+    // One alone has all.
+    insides[1].lock().unwrap().arriving = (0..40).map(|_| Frame::from_vec(vec![1; 60])).collect();
+    assert_eq!(rails.receive(Instant::ZERO, &mut Vec::new(), 20), 20);
 }
 
 #[test]
