@@ -280,6 +280,11 @@ impl<W> NextHops<W> {
         self.interfaces.iter().any(|i| i.index == self.interface)
     }
 
+    /// Whether the interface is up, as far as is known: it is asked for when it changes.
+    pub(crate) fn interface_is_up(&self) -> bool {
+        self.interfaces.iter().any(|i| i.index == self.interface && i.up)
+    }
+
     /// Readable when the kernel reports a change.
     pub(crate) fn event_fd(&self) -> RawFd {
         self.events.as_raw_fd()

@@ -53,8 +53,8 @@ const HELD_SHARE: u32 = 16;
 /// moment) or all buffers are on their way: some twenty packets' time.
 const RETRY: Duration = Duration::from_micros(50);
 
-/// The same when the kernel takes none at all: the interface is down.
-const RETRY_REFUSED: Duration = Duration::from_millis(10);
+/// The same while the interface is down: nothing becomes free before that is over.
+const RETRY_DOWN: Duration = Duration::from_millis(10);
 
 /// The part of the transmit buffers that packets without a neighbour may occupy: a peer that is not there must not stop
 /// the traffic to those that are.
@@ -522,24 +522,23 @@ impl Link for XdpLink {
             self.release();
         }
         if self.in_flight > 0 {
-            let (mut stalled, mut refused) = (false, false);
-            for queue in &mut self.queues {
+            let mut stalled = false;
+            // While it is down the kernel takes nothing, and what it has leaves when it is up.
+            let is_up = self.next_hops.interface_is_up();
+            for queue in self.queues.iter_mut().filter(|_| is_up) {
                 match queue.kick() {
                     Ok(0) => {}
                     Ok(_) => {
                         self.counters.tx_stalls += 1;
                         stalled = true;
                     }
-                    Err(_) => {
-                        self.counters.tx_errors += 1;
-                        refused = true;
-                    }
+                    Err(_) => self.counters.tx_errors += 1,
                 }
             }
             self.collect_completed();
             stalled |= self.starved && self.free_pairs.is_empty();
             self.starved &= stalled;
-            self.retry_at = stalled.then(|| now + if refused { RETRY_REFUSED } else { RETRY });
+            self.retry_at = stalled.then(|| now + if is_up { RETRY } else { RETRY_DOWN });
         }
         self.refill(1);
     }
