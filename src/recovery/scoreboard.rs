@@ -41,6 +41,8 @@ pub struct Scoreboard {
     latest: Option<u32>,
     /// There are several paths.
     is_multipath: bool,
+    /// Acknowledges come that are answers to nothing in flight.
+    is_probed: bool,
     /// By how much answers may overtake each other because they take several paths.
     spread: Duration,
     /// What became of packets on which path, while there are several, until somebody asks.
@@ -53,6 +55,8 @@ pub struct Scoreboard {
     probe_at: Option<Instant>,
     /// How often in a row that was done.
     probes: u32,
+    /// Something was heard of what is in flight since this was settled last.
+    is_news: bool,
     /// How much more than an eighth of a round trip packets are late, as a factor: grows when something was sent again in
     /// vain.
     lateness: u32,
@@ -160,12 +164,14 @@ impl Scoreboard {
             transmissions: 0,
             latest: None,
             is_multipath: false,
+            is_probed: false,
             spread: Duration::ZERO,
             reports: Vec::new(),
             first_patience,
             lost_at: None,
             probe_at: None,
             probes: 0,
+            is_news: false,
             lateness: 1,
         }
     }
@@ -178,6 +184,11 @@ impl Scoreboard {
     /// The position after the newest that was ever sent.
     pub fn next(&self) -> u64 {
         self.next
+    }
+
+    /// From now on acknowledges come that are answers to nothing in flight: they are no signs of life.
+    pub fn ignore_idle_acknowledges(&mut self) {
+        self.is_probed = true;
     }
 
     /// There are several paths from now on, whose round trips differ by `spread`.
@@ -287,6 +298,7 @@ impl Scoreboard {
         }
         entry.flags |= ARRIVED;
         let entry = *entry;
+        self.is_news = true;
         if entry.flags & (PACKET | UNTIMED) != PACKET {
             return;
         }
@@ -356,6 +368,7 @@ impl Scoreboard {
         debug_assert!(self.awaits_answer(position));
         // Whoever answers has carried out everything before.
         self.carried_out_before(position + 1, now);
+        self.is_news = true;
         let entry = self.slot(position);
         entry.flags |= DONE | ARRIVED;
         if entry.attempt == 0 {
@@ -413,8 +426,10 @@ impl Scoreboard {
         }
         self.carried_out = self.carried_out.max(self.first);
         self.frontier = self.frontier.max(self.first);
-        self.probes = 0;
-        self.probe_at = (self.first < self.next).then(|| now + self.patience());
+        if std::mem::take(&mut self.is_news) || !self.is_probed || self.first == self.next {
+            self.probes = 0;
+            self.probe_at = (self.first < self.next).then(|| now + self.patience());
+        }
         self.find_lost(now);
         self.first
     }

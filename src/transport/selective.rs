@@ -109,9 +109,11 @@ impl Requester {
         selective.give_up_at = timeout.filter(|_| in_flight).map(|timeout| now + timeout.max(least) * retries);
     }
 
-    /// The board learns that there are several paths, if there are.
+    /// The board learns what the paths mean for it, if there are several.
     fn learn_paths(&mut self, cx: &Surroundings<'_>) {
-        if let Some(multipath) = cx.multipath.as_ref().filter(|multipath| multipath.set.count() > 1) {
+        let Some(multipath) = &*cx.multipath else { return };
+        self.board().ignore_idle_acknowledges();
+        if multipath.set.count() > 1 {
             self.board().spread_over_paths(multipath.set.spread());
         }
     }
