@@ -303,7 +303,7 @@ impl Core {
             self.endpoint.handle_frame(now, frame.bytes());
         }
         self.full_batches = if received < BATCH { 0 } else { self.full_batches + 1 };
-        if self.full_batches % TIMERS_WAIT == 0 {
+        if self.full_batches.is_multiple_of(TIMERS_WAIT) {
             self.endpoint.handle_timeout(now);
         }
         self.hops.answer(now, &mut self.endpoint, &mut *self.link);
