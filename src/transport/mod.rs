@@ -16,7 +16,9 @@ mod datagram;
 mod endpoint;
 mod extension;
 mod inbound;
+mod multipath;
 mod queue_pair;
+mod rails;
 mod receive_queue;
 mod reorder;
 mod requester;
@@ -31,6 +33,7 @@ pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
 pub use extension::{Recovery, RecoveryError, RecoverySettings};
+pub use multipath::HopQuery;
 pub use queue_pair::{PostError, QueuePair, QueuePairInit};
 pub use receive_queue::{Srq, SrqError};
 pub use work::{

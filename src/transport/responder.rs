@@ -90,13 +90,18 @@ impl Responder {
         self.expected
     }
 
+    /// The messages completed so far.
+    pub fn msn(&self) -> Msn {
+        self.msn
+    }
+
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty() || !self.again.is_empty() || self.owes_selective()
     }
 
     /// Whether a selective acknowledge is owed.
     pub fn owes_selective(&self) -> bool {
-        self.reorder.as_ref().is_some_and(|reorder| reorder.is_owed)
+        self.reorder.as_ref().is_some_and(|reorder| reorder.owes())
     }
 
     /// Bytes of memory that requests which came early take.
@@ -146,6 +151,10 @@ impl Responder {
         let ahead = psn.since(self.expected);
         if ahead < 0 {
             cx.counters.duplicate_request += 1;
+            if let (Some(reorder), Some(_)) = (&mut self.reorder, &cx.multipath) {
+                // It was not heard that it had arrived: perhaps on another path it is.
+                reorder.owe_copy();
+            }
             self.handle_duplicate(packet, identity, cx);
             return Ok(());
         }
@@ -424,13 +433,21 @@ impl Responder {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Option<Transmit> {
-        let sack = self.reorder.as_mut()?.sack(self.expected, identity.extension.max_blocks(), cx.now);
+        let reorder = self.reorder.as_mut()?;
+        let mut path = cx.quickest_path();
+        if reorder.owes_only_a_copy() {
+            path = cx.multipath.as_mut().and_then(|multipath| multipath.set.another()).unwrap_or(path);
+        } else if cx.multipath.as_mut().is_some_and(|multipath| multipath.wants_copy()) {
+            reorder.owe_copy();
+        }
+        let sack = reorder.sack(self.expected, identity.extension.max_blocks(), cx.now);
         let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))
             .with_offer(true)
             .with_extended(true);
         let extension = Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn));
         let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-        let Ok(written) = identity.write_extended(out, Headers { bth, extension }, 0, cx, nothing, &sack.to_bytes());
+        let headers = Headers { bth, extension };
+        let Ok(written) = identity.write_over(path, out, headers, 0, cx, nothing, &sack.to_bytes());
         written
     }
 
@@ -461,7 +478,7 @@ impl Responder {
         };
         self.answers.pop_front();
         let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.reorder.is_some());
-        identity.write(out, bth, extension, 0, cx, |_, _| Ok(()))
+        identity.write_over(cx.quickest_path(), out, Headers { bth, extension }, 0, cx, |_, _| Ok(()), &[])
     }
 
     /// Writes the next READ response.
@@ -490,10 +507,12 @@ impl Responder {
         };
         let ReadAnswer { msn, key, psn, address, .. } = *read;
         let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.reorder.is_some());
-        let written = identity.write(out, bth, extension, len as usize, cx, |memory, out| {
+        let path = cx.choose_path();
+        let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;
             memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).and_then(|span| span.read(out))
-        });
+        };
+        let written = identity.write_over(path, out, Headers { bth, extension }, len as usize, cx, fill, &[]);
         match written {
             Ok(written) => {
                 read.psn = psn.plus(1);

@@ -42,7 +42,8 @@ impl World {
 
     fn with<T>(&mut self, work: impl FnOnce(&Identity, &mut Surroundings<'_>) -> T) -> T {
         let World { identity, memory, shared, counters, events, identification } = self;
-        let mut cx = Surroundings { now: Instant::ZERO, memory, shared, counters, events, identification };
+        let mut cx =
+            Surroundings { now: Instant::ZERO, memory, shared, counters, events, identification, multipath: &mut None };
         work(identity, &mut cx)
     }
 
