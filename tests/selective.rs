@@ -190,6 +190,24 @@ fn only_what_is_missing_is_sent_again() {
     assert_eq!(us.endpoint.poll_timeout(), None);
 }
 
+/// Found by chaos: the last answer to a READ was lost, and the acknowledge that would have told of it.
+#[test]
+fn a_read_of_which_the_last_answer_is_lost_is_asked_for_again() {
+    let mut us = speaking(Recovery::Selective);
+    us.post_send(0, SendOperation::Read(Remote { address: 0x1000, key: us.key }), 0, 300);
+    assert_eq!(us.seen().len(), 1);
+    let answer = |us: &mut Crafted, number, opcode, payload: &[u8]| {
+        let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+        let frame = us.frame(us.bth(opcode, psn(number)).with_offer(true), aeth, payload);
+        us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
+    };
+    answer(&mut us, 0, Opcode::RC_READ_RESPONSE_FIRST, &[1; 256]);
+    let again: Vec<_> = us.wait(Duration::from_millis(2)).iter().map(|seen| (seen.opcode, seen.psn)).collect();
+    assert_eq!(again.first(), Some(&(Opcode::RC_READ_REQUEST, psn(1))), "{again:?}");
+    answer(&mut us, 1, Opcode::RC_READ_RESPONSE_ONLY, &[2; 44]);
+    assert_eq!(us.completion().map(|completion| completion.byte_len), Some(300));
+}
+
 #[test]
 fn a_peer_that_answers_nothing_is_given_up() {
     let mut us = speaking(Recovery::Selective);
@@ -219,7 +237,7 @@ fn a_flood_of_gaps_is_bounded() {
     assert!(queue_pair.recovery_memory_bytes() < 100_000, "{} bytes", queue_pair.recovery_memory_bytes());
     let counters = us.counters();
     assert_eq!(counters.reordered + counters.reorder_overflow, 2001);
-    assert!(counters.reordered > 100);
+    assert!(counters.reordered > 30);
     // It still works.
     let answers = us.write_from_peer(0, 0, 1);
     assert_eq!(answers.last().map(|answer| answer.psn), Some(psn(0)));

@@ -437,6 +437,22 @@ impl MemoryTable {
         }
     }
 
+    /// As [`remote`](MemoryTable::remote), where `key` is a region's own, and whether WRITEs to it may overtake each other.
+    /// `None` also for windows: what their keys stand for may change between two packets.
+    pub fn remote_of_region(
+        &self,
+        pd: Pd,
+        queue_pair: Qpn,
+        key: Key,
+        address: u64,
+        len: u64,
+        wanted: Access,
+    ) -> Option<(Span, bool)> {
+        let Kind::Region(region) = &self.entry(key).ok()?.kind else { return None };
+        let is_relaxed = region.access.contains(Access::RELAXED_ORDERING);
+        self.remote(pd, queue_pair, key, address, len, wanted).ok().map(|span| (span, is_relaxed))
+    }
+
     /// The memory that the program itself names in a scatter or gather entry; `write` when it shall be written.
     ///
     /// # Errors
@@ -498,6 +514,12 @@ impl Span {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The addresses of its bytes in this process, whatever keys and addresses they are named by.
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.start as usize;
+        start..start + self.len
     }
 
     /// Copies the span to `out`.

@@ -366,8 +366,11 @@ impl Scoreboard {
     /// The answer at `position` arrived, which was [waited for](Self::awaits_answer).
     pub fn answered(&mut self, position: u64, now: Instant) {
         debug_assert!(self.awaits_answer(position));
-        // Whoever answers has carried out everything before.
-        self.carried_out_before(position + 1, now);
+        // Whoever answers has carried out everything before, and all of the READ that this is an answer to.
+        if self.carried_out <= position {
+            let rest = (position + 1..self.next).take_while(|at| self.slot_ref(*at).flags & PACKET == 0);
+            self.carried_out_before(position + 1 + rest.count() as u64, now);
+        }
         self.is_news = true;
         let entry = self.slot(position);
         entry.flags |= DONE | ARRIVED;

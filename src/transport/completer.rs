@@ -31,6 +31,9 @@ impl Requester {
                 let Some(aeth) = packet.aeth() else { return Ok(()) };
                 self.handle_acknowledge(psn, aeth.syndrome(), identity, cx)?;
             }
+            Operation::ReadResponse | Operation::AtomicAcknowledge if self.keeps_answers => {
+                self.take_answer_in_any_order(psn, packet, identity, cx)?;
+            }
             Operation::ReadResponse | Operation::AtomicAcknowledge => self.handle_data(psn, packet, identity, cx)?,
             _ => {}
         }
@@ -53,12 +56,16 @@ impl Requester {
             Syndrome::RnrNak(timer) => {
                 cx.counters.rcvd_rnr_err += 1;
                 self.acknowledge_before(psn, identity, cx)?;
-                if self.unacknowledged != psn || self.is_waiting_for_receiver() {
+                if !self.is_next_of_peer(psn) || self.is_waiting_for_receiver() {
                     return Ok(());
                 }
                 if !self.has_patience_for_receiver() {
                     cx.counters.retry_rnr_exceeded_err += 1;
-                    return self.fail_oldest(Status::RnrRetryExceeded, identity, cx);
+                    // Answers to earlier requests may still come.
+                    if let Some(index) = self.find(psn) {
+                        self.queue[index].failed = Some(Status::RnrRetryExceeded);
+                    }
+                    return self.retire(identity, cx);
                 }
                 self.wait_for_receiver(timer.delay(), cx);
                 Ok(())
@@ -67,28 +74,18 @@ impl Requester {
                 cx.counters.rcvd_seq_err += 1;
                 self.acknowledge_before(psn, identity, cx)?;
                 // While it waits for the receiver it will go back anyway.
-                if self.unacknowledged != psn || self.is_waiting_for_receiver() {
+                if !self.is_next_of_peer(psn) || self.is_waiting_for_receiver() {
                     return Ok(());
                 }
-                self.retry(identity, cx)
+                self.retry_from(psn, identity, cx)
             }
             Syndrome::Nak(code) => {
-                let status = match code {
-                    NakCode::InvalidRequest | NakCode::InvalidRdRequest => Status::RemoteInvalidRequest,
-                    NakCode::RemoteAccessError => Status::RemoteAccess,
-                    NakCode::RemoteOperationalError => Status::RemoteOperation,
-                    NakCode::PsnSequenceError | NakCode::Unknown(_) => {
-                        cx.counters.stray_response += 1;
-                        return Ok(());
-                    }
+                let Some(status) = status_of(code) else {
+                    cx.counters.stray_response += 1;
+                    return Ok(());
                 };
                 self.acknowledge_before(psn, identity, cx)?;
-                // A NAK may be for any packet of its message. When answers to an earlier READ are missing as well, that
-                // READ is not to blame; it is asked for again, and runs out of patience with a peer in error.
-                match self.queue.front() {
-                    Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, identity, cx),
-                    _ => Ok(()),
-                }
+                self.fail_refused(psn, status, identity, cx)
             }
             Syndrome::Unknown(_) => {
                 cx.counters.stray_response += 1;
@@ -97,9 +94,33 @@ impl Requester {
         }
     }
 
+    /// The request of `psn` was refused. A NAK may be for any packet of its message. When answers to an earlier READ are
+    /// missing as well, that READ is not to blame; it is asked for again, and runs out of patience with a peer in error.
+    pub(super) fn fail_refused(
+        &mut self,
+        psn: Psn,
+        status: Status,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        match self.queue.front() {
+            Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, identity, cx),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the peer may expect `psn` now: nothing after it was answered. Answers to what is before may be missing only if
+    /// they are asked for by themselves.
+    fn is_next_of_peer(&self, psn: Psn) -> bool {
+        self.unacknowledged == psn || (self.keeps_answers && self.is_frontier(psn))
+    }
+
     /// Everything before `psn` has arrived, says the peer. READs and atomics are complete only with their answers: when
     /// one is missing, it was lost, and is asked for again (IBTA 9.7.5.1.1, implied NAK).
     fn acknowledge_before(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        if self.keeps_answers {
+            return self.settle_answers(psn, identity, cx);
+        }
         let missing = self
             .queue
             .iter()
@@ -205,5 +226,15 @@ impl Requester {
             return Err(Status::BadResponse);
         }
         scatter(cx.memory, identity.pd, sges, offset, packet.payload()).map_err(protection)
+    }
+}
+
+/// The status of a request that was refused so; `None` where the code refuses none.
+pub(super) fn status_of(code: NakCode) -> Option<Status> {
+    match code {
+        NakCode::InvalidRequest | NakCode::InvalidRdRequest => Some(Status::RemoteInvalidRequest),
+        NakCode::RemoteAccessError => Some(Status::RemoteAccess),
+        NakCode::RemoteOperationalError => Some(Status::RemoteOperation),
+        NakCode::PsnSequenceError | NakCode::Unknown(_) => None,
     }
 }

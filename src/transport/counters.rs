@@ -66,6 +66,8 @@ counters! {
     spurious_retransmission,
     /// Requests that came before earlier ones, and were kept.
     reordered,
+    /// Of these, the ones whose bytes went to their place at once.
+    placed_early,
     /// Requests that came before earlier ones, and found no room.
     reorder_overflow,
     /// Packets that announce a trailer and have none that can be.

@@ -41,6 +41,8 @@ pub struct Endpoint {
     qpn_slot: u16,
     /// The latest numbers that queue pairs had which are gone.
     retired: VecDeque<Qpn>,
+    /// Bytes of requests that came early and wait, over all queue pairs.
+    waiting_bytes: usize,
     /// What new queue pairs may do towards peers that understand the extension.
     recovery: RecoverySettings,
     /// The addresses of each further interface of the device.
@@ -150,6 +152,7 @@ impl Endpoint {
             next_pd: 1,
             qpn_slot,
             retired: VecDeque::new(),
+            waiting_bytes: 0,
             recovery: RecoverySettings::default(),
             local_rails: Vec::new(),
             hop_seekers: VecDeque::new(),
@@ -263,6 +266,11 @@ impl Endpoint {
     /// [`NoSuchQueuePair`].
     pub fn queue_pair_counters(&self, qpn: Qpn) -> Result<Counters, NoSuchQueuePair> {
         self.queue_pairs.get(&qpn.value()).map(|slot| slot.counters).ok_or(NoSuchQueuePair(qpn))
+    }
+
+    /// Bytes of requests that came early and wait, over all queue pairs.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
     }
 
     /// How many queue pairs there are.
@@ -386,6 +394,7 @@ impl Endpoint {
     pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
         let slot = self.queue_pairs.remove(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
         self.counters.add(&slot.counters);
+        self.waiting_bytes -= slot.queue_pair.waiting_bytes();
         if self.retired.len() == RETIRED_MAX {
             self.retired.pop_front();
         }
@@ -575,10 +584,15 @@ impl Endpoint {
             ready,
             local_rails,
             hop_seekers,
+            waiting_bytes,
             ..
         } = self;
         let Slot { queue_pair: qp, counters, multipath } = &mut **queue_pairs.get_mut(&qpn.value())?;
-        let result = work(qp, &mut Surroundings { now, memory, shared, counters, events, identification, multipath });
+        let waiting_elsewhere = *waiting_bytes - qp.waiting_bytes();
+        let surroundings =
+            &mut Surroundings { now, memory, shared, counters, events, identification, multipath, waiting_elsewhere };
+        let result = work(qp, surroundings);
+        *waiting_bytes = waiting_elsewhere + qp.waiting_bytes();
         *identification = imposed.map_or(*identification, |(identification, _)| identification);
         if qp.wants_multipath() != multipath.is_some() {
             *multipath = qp.multipath(local_rails, imposed.is_some(), now);

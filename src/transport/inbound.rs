@@ -1,7 +1,8 @@
 use crate::memory::{Access, AccessError, AtomicError, Pd};
-use crate::wire::{Key, NakCode, Operation, Packet, Position, Reth};
+use crate::wire::{Key, NakCode, Operation, Packet, PathMtu, Position, Psn, Reth};
 
 use super::completion::{Completion, CompletionKind, Status};
+use super::early::Kind;
 use super::endpoint::Event;
 use super::queue_pair::{Identity, MAX_MESSAGE_BYTES, Surroundings, push_event};
 use super::receive_queue::ReceiveQueue;
@@ -17,6 +18,18 @@ pub(super) struct Inbound {
     message: Option<Incoming>,
     /// A receive request that was taken for a message which was then abandoned: the next one's.
     spare: Option<ReceiveRequest>,
+    /// How many were taken, since the queue pair was reset.
+    taken: u64,
+}
+
+/// The message that is coming in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Current {
+    /// Packets of it that were carried out.
+    pub packets: u32,
+    pub kind: Kind,
+    /// Packets to come, of a WRITE; a SEND does not say before its last.
+    pub rest: Option<u32>,
 }
 
 /// Large because of the SEND's request, but there is one a queue pair, and boxing it would allocate for each message.
@@ -65,10 +78,58 @@ impl Inbound {
             return Some(spare);
         }
         let (request, below) = self.queue.take(cx.shared);
+        self.taken += u64::from(request.is_some());
         if let Some(srq) = below {
             push_event(cx, Event::SrqLimit(srq));
         }
         request
+    }
+
+    /// How many receive requests were taken: the number of the next.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The number of the oldest receive request that is not done.
+    pub fn first_unfinished(&self) -> u64 {
+        self.taken - u64::from(matches!(self.message, Some(Incoming::Send { .. })))
+    }
+
+    /// The number that a peer means by the lower 24 bits of it; `None` before the first.
+    pub fn receive_number(&self, low: u32) -> Option<u64> {
+        let ahead = Psn::new(low).since(Psn::new(self.taken as u32));
+        self.taken.checked_add_signed(ahead.into())
+    }
+
+    /// The receive request of that number: that of the message that is coming in, or one in the queue pair's own queue. Who
+    /// will get those of a shared queue is not known before.
+    pub fn request(&self, number: u64) -> Option<&ReceiveRequest> {
+        let Some(later) = number.checked_sub(self.taken) else {
+            return match &self.message {
+                Some(Incoming::Send { request, .. }) if number + 1 == self.taken => Some(request),
+                _ => None,
+            };
+        };
+        match &self.queue {
+            ReceiveQueue::Own(queue) if self.spare.is_none() => queue.get(usize::try_from(later).ok()?),
+            _ => None,
+        }
+    }
+
+    /// The message that is coming in.
+    pub fn current(&self, path_mtu: PathMtu) -> Option<Current> {
+        let mtu = path_mtu.bytes() as u32;
+        Some(match self.message.as_ref()? {
+            Incoming::Send { received, .. } => {
+                Current { packets: received / mtu, kind: Kind::Send { number: self.taken - 1 }, rest: None }
+            }
+            Incoming::Write { key, address, rest, total } => {
+                let done = total - rest;
+                let reth = Reth::new(address.wrapping_sub(done.into()), *key, *total);
+                let kind = Kind::Write { reth, number: self.taken };
+                Current { packets: done / mtu, kind, rest: Some(path_mtu.packets(*rest as usize)) }
+            }
+        })
     }
 
     /// Gives a request back that was not used after all: the next message's.
@@ -111,17 +172,17 @@ impl Inbound {
         }
     }
 
-    /// Serves a packet of a SEND or WRITE.
+    /// Serves a packet of a SEND or WRITE. `placed`: its bytes, so many, are in memory already, and not in the packet.
     pub fn serve(
         &mut self,
         packet: &Packet<'_>,
+        placed: Option<u32>,
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Refusal> {
-        let position = packet.bth().opcode().position();
         match packet.bth().opcode().operation() {
-            Operation::Send => self.serve_send(packet, position, identity, cx),
-            Operation::Write => self.serve_write(packet, position, identity, cx),
+            Operation::Send => self.serve_send(packet, placed, identity, cx),
+            Operation::Write => self.serve_write(packet, placed, identity, cx),
             _ => Err(Refusal::INVALID),
         }
     }
@@ -140,10 +201,11 @@ impl Inbound {
     fn serve_send(
         &mut self,
         packet: &Packet<'_>,
-        position: Position,
+        placed: Option<u32>,
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Refusal> {
+        let position = packet.bth().opcode().position();
         if position.starts() {
             let request = self.take(cx).ok_or(Refusal::NotReady)?;
             self.message = Some(Incoming::Send { request, received: 0 });
@@ -151,12 +213,14 @@ impl Inbound {
         let pd = self.pd(identity, cx);
         let Some(Incoming::Send { request, received }) = &mut self.message else { return Err(Refusal::INVALID) };
         let payload = packet.payload();
-        let after = u64::from(*received) + payload.len() as u64;
+        let after = u64::from(*received) + placed.map_or(payload.len() as u64, u64::from);
         if after > total(&request.sges) {
             // IBTA 9.7.4.1.7 and Table 59: the peer's request is invalid, our completion says local length.
             return Err(Refusal::Nak(NakCode::InvalidRequest, Status::LocalLength));
         }
-        scatter(cx.memory, pd, &request.sges, *received, payload).map_err(|_| Refusal::OWN_FAULT)?;
+        if placed.is_none() {
+            scatter(cx.memory, pd, &request.sges, *received, payload).map_err(|_| Refusal::OWN_FAULT)?;
+        }
         *received = after as u32;
         if !position.ends() {
             return Ok(());
@@ -178,10 +242,11 @@ impl Inbound {
     fn serve_write(
         &mut self,
         packet: &Packet<'_>,
-        position: Position,
+        placed: Option<u32>,
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Refusal> {
+        let position = packet.bth().opcode().position();
         let payload = packet.payload();
         let (key, address, rest, message_bytes) = match (packet.reth(), &self.message) {
             (Some(reth), _) => {
@@ -195,7 +260,7 @@ impl Inbound {
             (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total),
             _ => return Err(Refusal::INVALID),
         };
-        let len = payload.len() as u32;
+        let len = placed.unwrap_or(payload.len() as u32);
         let fits = if position.ends() { len == rest } else { len < rest };
         if !fits {
             return Err(Refusal::INVALID);
@@ -207,7 +272,9 @@ impl Inbound {
         }
         // Looked up for each packet: the region may have gone since the first.
         let span = cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
-        span.write(payload)?;
+        if placed.is_none() {
+            span.write(payload)?;
+        }
         if !position.ends() {
             let (address, rest) = (address.wrapping_add(len.into()), rest - len);
             self.message = Some(Incoming::Write { key, address, rest, total: message_bytes });
@@ -232,9 +299,8 @@ impl Inbound {
 }
 
 /// FIRST and MIDDLE are full, LAST is not empty, and requests for data carry none (IBTA 9.7.4.1.6).
-pub(super) fn check_length(packet: &Packet<'_>, position: Position, mtu: usize) -> Result<(), Refusal> {
-    let len = packet.payload().len();
-    let fits = match position {
+pub(super) fn check_length(packet: &Packet<'_>, len: usize, mtu: usize) -> Result<(), Refusal> {
+    let fits = match packet.bth().opcode().position() {
         Position::First | Position::Middle => len == mtu,
         Position::Last => (1..=mtu).contains(&len),
         Position::Only if packet.bth().opcode().may_have_payload() => len <= mtu,

@@ -8,17 +8,20 @@
 //! docs/EXTENSIONS.md the requester repeats selectively, and the responder keeps what comes early (`reorder`). UC and UD share the requester; what
 //! UC and RC share of receiving messages is `inbound`.
 
+mod answers;
 mod attributes;
 mod completer;
 mod completion;
 mod counters;
 mod datagram;
+mod early;
 mod endpoint;
 mod extension;
 mod inbound;
 mod multipath;
 mod queue_pair;
 mod rails;
+mod ranges;
 mod receive_queue;
 mod reorder;
 mod requester;

@@ -105,6 +105,8 @@ pub(super) struct Surroundings<'a> {
     pub identification: &'a mut u16,
     /// The queue pair's own, if it or its peer uses several paths.
     pub multipath: &'a mut Option<Box<Multipath>>,
+    /// Bytes of requests that came early and wait at other queue pairs of the endpoint.
+    pub waiting_elsewhere: usize,
 }
 
 impl Surroundings<'_> {
@@ -331,6 +333,7 @@ impl QueuePair {
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.attributes = self.attributes.overlaid(attributes);
         self.requester.configure(attributes);
+        self.requester.keeps_answers = self.identity.extension.keeps_early();
         self.responder.configure(attributes);
         self.state = to;
         match to {

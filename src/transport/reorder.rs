@@ -3,26 +3,34 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::frame::FrameBytes;
 use crate::time::Instant;
 use crate::wire::{Packet, Psn, Sack};
 
+use super::counters::Counters;
+use super::early::{Arrival, Messages, Placed, Spot};
 use super::extension::RecoverySettings;
 
-/// What the responder keeps for a peer that repeats selectively: which requests came early, and those that wait for earlier
-/// ones.
+/// What the responder keeps of requests that came before earlier ones: which they are; of those whose bytes are where they
+/// belong, what it takes to finish them in their turn; and the others, which wait.
 ///
 /// Positions are PSNs that do not wrap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reorder {
     /// The position of the expected PSN.
     expected: u64,
     /// The position after the highest that arrived.
     end: u64,
-    /// A bit for each position of the window that arrived; empty until one came early.
-    words: Vec<u64>,
+    /// A bit for each position that arrived, from the word of the expected one on; none for the rest.
+    words: VecDeque<u64>,
     /// Requests that came early, from the BTH to the ICRC, without their trailers.
     waiting: FxHashMap<u64, Box<[u8]>>,
     waiting_bytes: usize,
+    /// Requests that came early, and whose bytes are in memory.
+    placed: FxHashMap<u64, Placed>,
+    messages: Messages,
+    /// Positions of requests that wait although they may be placed once more is known or done, in the order of their tries.
+    tries: VecDeque<u64>,
     /// Words that changed, to be reported first.
     changed: VecDeque<u64>,
     in_changed: FxHashSet<u64>,
@@ -45,7 +53,7 @@ pub(super) struct Reorder {
 /// What becomes of a request that came early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Early {
-    /// It waits.
+    /// It waits; or its bytes are where they belong, and the rest of it waits.
     Kept,
     /// It was here before.
     Duplicate,
@@ -53,14 +61,54 @@ pub(super) enum Early {
     Overflow,
 }
 
+/// A request that came early, and whose turn it is.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// From the BTH to the ICRC.
+    Bytes(Box<[u8]>),
+    Placed(Placed),
+}
+
+/// The first position: no message that is coming in begins before zero.
+const START: u64 = 1 << 32;
+
+/// Requests that wait which are tried anew with each that comes early: more than can be added by it.
+const TRIES: usize = 2;
+
+/// What a request takes whose bytes are placed: its entry, and its share of the tables.
+const PLACED_BYTES: usize = 32;
+
 const WINDOW: u64 = RecoverySettings::MAX_WINDOW as u64;
-const WORDS: u64 = WINDOW / 64;
 
 /// An acknowledge is owed after so many packets at the latest, whether asked for or not.
 const ACKNOWLEDGE_EVERY: u32 = 16;
 
 /// Blocks of an acknowledge that are for changed words at the most; the others take turns.
 const CHANGED_BLOCKS: usize = 16;
+
+impl Default for Reorder {
+    fn default() -> Reorder {
+        Reorder {
+            expected: START,
+            end: START,
+            words: VecDeque::new(),
+            waiting: FxHashMap::default(),
+            waiting_bytes: 0,
+            placed: FxHashMap::default(),
+            messages: Messages::default(),
+            tries: VecDeque::new(),
+            changed: VecDeque::new(),
+            in_changed: FxHashSet::default(),
+            turn: 0,
+            latest: None,
+            marked: 0,
+            is_owed: false,
+            is_copy_owed: false,
+            is_latest_marked: false,
+            unreported: 0,
+        }
+    }
+}
 
 impl Reorder {
     /// A request packet arrived.
@@ -90,94 +138,178 @@ impl Reorder {
         self.is_copy_owed = true;
     }
 
-    /// Keeps a request that is `ahead` PSNs after the expected one.
-    pub fn keep(&mut self, ahead: u32, packet: &Packet<'_>, limit: usize) -> Early {
-        if u64::from(ahead) >= WINDOW {
+    /// Keeps a request that is `ahead` PSNs after the expected one, of which at most `window` are kept, in `limit` bytes;
+    /// its bytes go to their place when they may.
+    pub fn keep(
+        &mut self,
+        ahead: u32,
+        arrival: &Arrival<'_>,
+        (window, limit): (u32, usize),
+        counters: &mut Counters,
+    ) -> Early {
+        let position = self.expected + u64::from(ahead);
+        if u64::from(ahead) >= u64::from(window).min(WINDOW) {
             return Early::Overflow;
         }
-        let position = self.expected + u64::from(ahead);
-        if self.words.is_empty() {
-            self.words = vec![0; WORDS as usize];
-        }
-        let (word, bit) = (&mut self.words[(position / 64 % WORDS) as usize], 1 << (position % 64));
-        if *word & bit != 0 {
+        if self.has(position) {
             return Early::Duplicate;
         }
-        let bytes = packet.without_trailer();
-        if self.waiting_bytes + bytes.len() > limit {
+        // What it takes at least, beside what is known of its message and of the one that is coming in.
+        if self.waiting_bytes() + PLACED_BYTES + 2 * Messages::MESSAGE_BYTES > limit {
             return Early::Overflow;
         }
-        *word |= bit;
-        self.waiting_bytes += bytes.len();
-        self.waiting.insert(position, bytes);
-        if position + 1 > self.end {
-            // A gap opened.
-            self.is_owed |= position > self.end.max(self.expected);
-            self.end = position + 1;
+        let learned = self.messages.learn(position, self.expected, arrival);
+        counters.bad_trailer += u64::from(learned.is_err());
+        let spot = learned.unwrap_or(None);
+        let (expected, placed) = (self.expected, &self.placed);
+        let is_done = |position| position < expected || placed.contains_key(&position);
+        let was_placed = spot.is_some_and(|spot| self.messages.place(spot, expected, arrival, is_done));
+        if was_placed {
+            self.placed.insert(position, Placed::new(arrival));
+            let last = self.messages.last_of(position);
+            counters.placed_early += 1 + u64::from(last.is_some_and(|last| self.place_waiting(last, arrival)));
+        } else {
+            let bytes = arrival.packet.without_trailer();
+            if self.waiting_bytes() + bytes.len() + 1 > limit {
+                return Early::Overflow;
+            }
+            self.waiting_bytes += bytes.len();
+            self.waiting.insert(position, bytes);
+            self.tries.extend(spot.filter(|spot| self.messages.may_be_placed(*spot)).map(|_| position));
         }
-        if self.in_changed.insert(position / 64) {
-            self.changed.push_back(position / 64);
+        for _ in 0..TRIES {
+            let Some(position) = self.tries.pop_front() else { break };
+            if position < self.expected || !self.waiting.contains_key(&position) {
+                continue;
+            }
+            let was_placed = self.messages.spot(position).is_some_and(|spot| self.place_waiting(spot, arrival));
+            counters.placed_early += u64::from(was_placed);
+            if !was_placed {
+                self.tries.push_back(position);
+            }
         }
+        self.mark(position, arrival.identity.extension.is_on());
         Early::Kept
     }
 
+    /// Places a request that waits, if it may be by now: the last packet of a WRITE whose others are placed; one that might
+    /// have been overwritten.
+    fn place_waiting(&mut self, spot: Spot, arrival: &Arrival<'_>) -> bool {
+        let Some(bytes) = self.waiting.get(&spot.position()) else { return false };
+        let Ok(packet) = Packet::parse(FrameBytes::from(&bytes[..])) else { return false };
+        let arrival = Arrival { packet: &packet, trailer: None, ..*arrival };
+        let (expected, placed) = (self.expected, &self.placed);
+        let is_done = |position| position < expected || placed.contains_key(&position);
+        let was_placed = self.messages.place(spot, expected, &arrival, is_done);
+        if was_placed {
+            self.placed.insert(spot.position(), Placed::of_waiting(&arrival, spot));
+            self.waiting_bytes -= bytes.len();
+            self.waiting.remove(&spot.position());
+        }
+        was_placed
+    }
+
+    /// Whether the request at `position`, not before the expected one, is here.
+    fn has(&self, position: u64) -> bool {
+        let word = self.words.get((position / 64 - self.expected / 64) as usize);
+        word.is_some_and(|word| word >> (position % 64) & 1 == 1)
+    }
+
+    /// `is_reported`: the peer is told, word by word.
+    fn mark(&mut self, position: u64, is_reported: bool) {
+        let index = (position / 64 - self.expected / 64) as usize;
+        if index >= self.words.len() {
+            self.words.resize(index + 1, 0);
+        }
+        self.words[index] |= 1 << (position % 64);
+        if position + 1 > self.end {
+            // A gap opened.
+            self.is_owed |= is_reported && position > self.end.max(self.expected);
+            self.end = position + 1;
+        }
+        if is_reported && self.in_changed.insert(position / 64) {
+            self.changed.push_back(position / 64);
+        }
+    }
+
     /// The request with the expected PSN, if it came early.
-    pub fn take_expected(&mut self) -> Option<Box<[u8]>> {
-        if self.waiting.is_empty() {
-            return None;
+    pub fn take_expected(&mut self) -> Option<Waiting> {
+        if let Some(placed) = self.placed.remove(&self.expected) {
+            return Some(Waiting::Placed(placed));
         }
         let waiting = self.waiting.remove(&self.expected)?;
         self.waiting_bytes -= waiting.len();
-        Some(waiting)
+        Some(Waiting::Bytes(waiting))
     }
 
     /// Whether the request with the expected PSN came early.
     pub fn has_expected(&self) -> bool {
-        self.waiting.contains_key(&self.expected)
+        self.has(self.expected)
     }
 
     /// It could not be carried out yet.
-    pub fn put_back(&mut self, waiting: Box<[u8]>) {
-        self.waiting_bytes += waiting.len();
-        self.waiting.insert(self.expected, waiting);
+    pub fn put_back(&mut self, waiting: Waiting) {
+        match waiting {
+            Waiting::Bytes(waiting) => {
+                self.waiting_bytes += waiting.len();
+                self.waiting.insert(self.expected, waiting);
+            }
+            Waiting::Placed(placed) => {
+                self.placed.insert(self.expected, placed);
+            }
+        }
+    }
+
+    /// What is known of messages, and the position of the expected PSN.
+    pub fn messages(&mut self) -> (&mut Messages, u64) {
+        (&mut self.messages, self.expected)
     }
 
     /// The expected PSN moved on.
     pub fn advance(&mut self, packets: u32) {
         let to = self.expected + u64::from(packets);
-        if self.end > self.expected {
-            for position in self.expected..to.min(self.end) {
-                let (word, bit) = (&mut self.words[(position / 64 % WORDS) as usize], 1 << (position % 64));
-                // Something with a PSN that a READ takes is nothing that can be carried out.
-                if *word & bit != 0
-                    && let Some(waiting) = self.waiting.remove(&position)
-                {
-                    self.waiting_bytes -= waiting.len();
-                }
-                *word &= !bit;
+        // Something with a PSN that a READ takes is nothing that can be carried out.
+        for position in self.expected..to.min(self.end) {
+            if let Some(waiting) = self.waiting.remove(&position) {
+                self.waiting_bytes -= waiting.len();
             }
+            self.placed.remove(&position);
+        }
+        let passed = (to / 64 - self.expected / 64) as usize;
+        self.words.drain(..passed.min(self.words.len()));
+        if let Some(word) = self.words.front_mut() {
+            *word &= u64::MAX << (to % 64);
         }
         self.expected = to;
+        self.end = self.end.max(to);
     }
 
     /// Forgets what came early.
     pub fn forget(&mut self) {
         self.waiting = FxHashMap::default();
         self.waiting_bytes = 0;
-        self.words = Vec::new();
+        self.placed = FxHashMap::default();
+        self.messages = Messages::default();
+        self.tries = VecDeque::new();
+        self.words = VecDeque::new();
         self.changed = VecDeque::new();
         self.in_changed = FxHashSet::default();
         self.end = self.expected;
     }
 
-    /// Bytes of requests that wait.
+    /// Bytes of requests that wait, and of what is kept of those that are placed.
     pub fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes + self.waiting.len()
+        self.waiting_bytes + self.waiting.len() + self.placed.len() * PLACED_BYTES + self.messages.bytes()
     }
 
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.words.len() * 8 + self.waiting_bytes + self.waiting.capacity() * size_of::<(u64, Box<[u8]>)>()
+        self.words.capacity() * 8
+            + self.waiting_bytes
+            + self.waiting.capacity() * size_of::<(u64, Box<[u8]>)>()
+            + self.tries.capacity() * size_of::<u64>()
+            + self.placed.capacity() * size_of::<(u64, Placed)>()
+            + self.messages.bytes()
     }
 
     /// The acknowledge that is owed, of `max_blocks` at the most; `expected` is the PSN of that position.
@@ -221,7 +353,7 @@ impl Reorder {
             }
         }
         for word in reported {
-            let bits = self.words[(word % WORDS) as usize];
+            let bits = self.words.get((word - first) as usize).copied().unwrap_or(0);
             if bits != 0 {
                 let base = expected.plus((word * 64).wrapping_sub(self.expected) as u32);
                 sack.blocks.push((base, bits));

@@ -6,6 +6,7 @@ use crate::wire::{
     AtomicEth, Bth, Deth, Extension, Headers, Ieth, ImmDt, Opcode, PathMtu, Position, Psn, QKey, RequestTrailer, Reth,
 };
 
+use super::answers::Answers;
 use super::attributes::{QpAttributes, Service};
 use super::completion::{CompletionKind, Status};
 use super::endpoint::Transmit;
@@ -75,6 +76,11 @@ pub(super) struct Requester {
     timeouts: u32,
     /// Whether the latest request offered the extension.
     has_offered: bool,
+    /// Answers may come in any order, and missing ones are asked for by themselves: not when nothing but go-back-N is
+    /// wanted.
+    pub(super) keeps_answers: bool,
+    /// Those of a peer that does not repeat selectively.
+    pub(super) answers: Option<Box<Answers>>,
     /// How it repeats selectively, towards a peer that understands.
     pub(super) selective: Option<Box<Selective>>,
 }
@@ -179,6 +185,8 @@ impl Requester {
             gap_reported: false,
             timeouts: 0,
             has_offered: false,
+            keeps_answers: false,
+            answers: None,
             selective: None,
         }
     }
@@ -280,7 +288,7 @@ impl Requester {
         // Nothing is in flight or half sent: what is posted next starts here, should the queue pair leave SQE.
         (self.unacknowledged, self.sent) = (self.posted, self.posted);
         (self.retransmit_at, self.rnr_until) = (None, None);
-        self.selective = None;
+        (self.selective, self.answers) = (None, None);
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -311,7 +319,8 @@ impl Requester {
 
     pub fn may_transmit(&self) -> bool {
         let again = self.selective.as_ref().is_some_and(|selective| selective.may_transmit());
-        self.rnr_until.is_none() && (again || self.cursor.index < self.queue.len())
+        let asks = self.answers.as_ref().is_some_and(|answers| answers.has_asks());
+        self.rnr_until.is_none() && (again || asks || self.cursor.index < self.queue.len())
     }
 
     /// Writes the next packet, if there is one and it may go. When `draining`, no new message is begun.
@@ -330,6 +339,8 @@ impl Requester {
             if let Some(transmit) = self.poll_again(out, identity, cx)? {
                 return Ok(Some(transmit));
             }
+        } else if let Some(transmit) = self.poll_ask(out, identity, cx)? {
+            return Ok(Some(transmit));
         }
         let window = if self.selective.is_some() { identity.extension.settings.window as i32 } else { WINDOW_PACKETS };
         while let Some(wqe) = self.queue.get(self.cursor.index) {
@@ -349,8 +360,18 @@ impl Requester {
                 self.retire(identity, cx)?;
                 continue;
             }
-            let psn = wqe.first_psn.plus(self.cursor.packet);
             let is_read_or_atomic = wqe.request.operation.is_read_or_atomic();
+            let mut answers = u32::MAX;
+            if self.answers.is_some() && is_read_or_atomic {
+                let Some((start, count)) = self.missing_run(self.cursor.index, self.cursor.packet) else {
+                    // It is sent again because of others; its answers are all here.
+                    self.reads_in_flight += 1;
+                    self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
+                    continue;
+                };
+                (self.cursor.packet, answers) = (start, count);
+            }
+            let psn = wqe.first_psn.plus(self.cursor.packet);
             let window_closed = psn.since(self.unacknowledged) >= window;
             let reads_exhausted = is_read_or_atomic && self.reads_in_flight >= self.max_rd_atomic;
             let fenced = wqe.request.fence && self.cursor.packet == 0 && self.reads_in_flight > 0;
@@ -366,7 +387,7 @@ impl Requester {
                     let packet = RequestPacket {
                         index,
                         psn,
-                        answers: u32::MAX,
+                        answers,
                         is_again: false,
                         offers: self.has_offered,
                         trailer: self.trailer(wqe, index, 0),
@@ -440,6 +461,11 @@ impl Requester {
     fn advance(&mut self, path: u8, now: Instant) {
         let wqe = &self.queue[self.cursor.index];
         self.cursor.packet = match wqe.request.operation {
+            SendOperation::Read(_) if self.answers.is_some() => {
+                let asked =
+                    self.missing_run(self.cursor.index, self.cursor.packet).map_or(0, |(start, count)| start + count);
+                self.missing_run(self.cursor.index, asked).map_or(wqe.packets, |(start, _)| start)
+            }
             SendOperation::Read(_) => wqe.packets,
             _ => self.cursor.packet + 1,
         };
@@ -475,7 +501,8 @@ impl Requester {
                 let byte_len = if wqe.request.operation.is_read_or_atomic() { wqe.len } else { 0 };
                 identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
             }
-            if self.selective.is_some() && wqe.request.operation.is_read_or_atomic() {
+            let is_before_cursor = self.cursor.index > 0 && (self.selective.is_some() || self.keeps_answers);
+            if is_before_cursor && wqe.request.operation.is_read_or_atomic() {
                 // Only now: the peer must still know those that come after an incomplete one.
                 self.reads_in_flight -= 1;
             }
@@ -526,7 +553,11 @@ impl Requester {
 
     /// Moves the cursor to the packet with the oldest unacknowledged PSN.
     pub(super) fn go_back(&mut self) {
-        let psn = self.unacknowledged;
+        self.go_back_to(self.unacknowledged);
+    }
+
+    /// Moves the cursor to the packet with that PSN.
+    fn go_back_to(&mut self, psn: Psn) {
         let found = self.queue.iter().position(|wqe| match wqe.packets {
             0 => !wqe.done,
             packets => psn.is_within(wqe.first_psn, packets) || psn.is_before(wqe.first_psn),
@@ -537,20 +568,33 @@ impl Requester {
             _ => psn.since(wqe.first_psn).max(0) as u32,
         });
         self.cursor = Cursor { index, packet };
-        self.reads_in_flight = self.queue.range(..index).filter(|wqe| wqe.awaits_answer()).count() as u32;
+        let counts = |wqe: &&Wqe| match self.keeps_answers {
+            true => wqe.request.operation.is_read_or_atomic(),
+            false => wqe.awaits_answer(),
+        };
+        self.reads_in_flight = self.queue.range(..index).filter(counts).count() as u32;
     }
 
     /// Goes back because something was lost, if patience allows.
     pub(super) fn retry(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        self.retry_from(self.unacknowledged, identity, cx)
+    }
+
+    /// Goes back to that PSN, if patience allows.
+    pub(super) fn retry_from(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
         let Some(left) = self.retries_left.checked_sub(1) else {
             cx.counters.retry_exceeded_err += 1;
             return self.fail_oldest(Status::RetryExceeded, identity, cx);
         };
         self.retries_left = left;
         cx.counters.completer_retry += 1;
-        self.go_back();
-        self.retransmit_at = self.timeout.map(|timeout| cx.now + timeout);
+        self.go_back_to(psn);
+        self.restart_timer(cx.now);
         Ok(())
+    }
+
+    pub(super) fn restart_timer(&mut self, now: Instant) {
+        self.retransmit_at = self.timeout.map(|timeout| now + timeout);
     }
 
     /// Whether it may wait for a receive request once more (IBTA 9.7.5.2.8).
@@ -592,6 +636,7 @@ impl Requester {
         match self.retransmit_at {
             Some(at) if at <= cx.now => {
                 self.gap_reported = false;
+                self.answers.iter_mut().for_each(|answers| answers.start_over());
                 self.timeouts += 1;
                 self.retry(identity, cx)
             }

@@ -9,10 +9,12 @@ use crate::wire::{
 };
 
 use super::attributes::QpAttributes;
+use super::early::{Arrival, Kind, Lie, Placed};
 use super::endpoint::{Event, Transmit};
 use super::inbound::{Inbound, Refusal, check_length, check_message_length};
 use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
-use super::reorder::{Early, Reorder};
+use super::reorder::{Early, Reorder, Waiting};
+use super::requester::WINDOW_PACKETS;
 
 /// READs that a peer may ask for again at once: holes of a window that lost 5 %.
 const AGAIN_MAX: usize = 1 << 14;
@@ -31,7 +33,9 @@ pub(super) struct Responder {
     answers: VecDeque<Answer>,
     /// READs and atomics that the peer may ask for again, newest last: as many as it may have outstanding.
     saved: VecDeque<Saved>,
-    /// Towards a peer that repeats selectively: what came early.
+    /// The peer repeats selectively.
+    is_selective: bool,
+    /// What came early.
     reorder: Option<Box<Reorder>>,
     /// READ responses that such a peer asks for again: they go first.
     again: VecDeque<ReadAnswer>,
@@ -143,6 +147,7 @@ impl Responder {
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
         if identity.extension.is_on() {
+            self.is_selective = true;
             let reorder = self.reorder.get_or_insert_default();
             let attempt = trailer.map_or(0, |trailer| trailer.attempt);
             reorder.note(psn, attempt, is_marked, packet.bth().ack_request(), cx.now);
@@ -159,12 +164,10 @@ impl Responder {
             return Ok(());
         }
         if ahead > 0 {
-            if let Some(reorder) = &mut self.reorder {
-                match reorder.keep(ahead as u32, packet, identity.extension.settings.reorder_bytes) {
-                    Early::Kept => cx.counters.reordered += 1,
-                    Early::Duplicate => cx.counters.duplicate_request += 1,
-                    Early::Overflow => cx.counters.reorder_overflow += 1,
-                }
+            if identity.extension.keeps_early() {
+                self.keep(ahead as u32, packet, trailer, identity, cx);
+            }
+            if self.is_selective {
                 return Ok(());
             }
             cx.counters.out_of_seq_request += 1;
@@ -175,37 +178,106 @@ impl Responder {
             return Ok(());
         }
         if !self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected()) {
-            self.carry_out(packet, identity, cx)?;
+            self.carry_out(packet, None, identity, cx)?;
         }
-        // What waited for it.
-        while let Some(waiting) = self.reorder.as_mut().and_then(|reorder| reorder.take_expected()) {
-            let Ok(packet) = Packet::parse(FrameBytes::from(&waiting[..])) else { break };
-            let expected = self.expected;
-            self.carry_out(&packet, identity, cx)?;
-            if self.expected == expected {
+        self.carry_out_waiting(identity, cx)
+    }
+
+    /// Keeps a request that came early, and places its bytes if they may be.
+    fn keep(
+        &mut self,
+        ahead: u32,
+        packet: &Packet<'_>,
+        trailer: Option<&RequestTrailer>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) {
+        let settings = &identity.extension.settings;
+        // Whoever goes back has no more than that on its way.
+        let window = if self.is_selective { u32::MAX } else { WINDOW_PACKETS as u32 };
+        let limit = settings.reorder_bytes.min(settings.endpoint_reorder_bytes.saturating_sub(cx.waiting_elsewhere));
+        let receive_pd = self.inbound.pd(identity, cx);
+        let (inbound, memory) = (&self.inbound, &*cx.memory);
+        let arrival = Arrival { packet, trailer, inbound, identity, memory, receive_pd };
+        let early = self.reorder.get_or_insert_default().keep(ahead, &arrival, (window, limit), cx.counters);
+        match early {
+            Early::Kept => cx.counters.reordered += 1,
+            Early::Duplicate if self.is_selective => cx.counters.duplicate_request += 1,
+            Early::Overflow if self.is_selective => cx.counters.reorder_overflow += 1,
+            // Counted as out of sequence.
+            Early::Duplicate | Early::Overflow => {}
+        }
+    }
+
+    /// Carries out what waited for the packet that has just been carried out.
+    fn carry_out_waiting(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        let mut acknowledged = None;
+        while let Some((waiting, headers)) = self.take_waiting(identity) {
+            let (psn, mut buffer) = (self.expected, [0; Packet::HEADER_BYTES_MAX]);
+            let (packet, placed) = match (&waiting, &headers) {
+                (Waiting::Placed(placed), Some(headers)) => {
+                    (Ok(Packet::of_headers(headers, &mut buffer)), Some(placed))
+                }
+                (Waiting::Bytes(bytes), _) => (Packet::parse(FrameBytes::from(&bytes[..])), None),
+                (Waiting::Placed(_), None) => break,
+            };
+            let Ok(packet) = packet else { break };
+            self.carry_out(&packet, placed, identity, cx)?;
+            if self.expected == psn {
                 // There is no receive request for it now.
                 if let Some(reorder) = &mut self.reorder {
                     reorder.put_back(waiting);
                 }
                 break;
             }
+            let has_answer = !matches!(packet.bth().opcode().operation(), Operation::Send | Operation::Write);
+            acknowledged = Some(psn).filter(|_| !has_answer);
+        }
+        // A peer that goes back sends all of it again, until it hears of it.
+        if let Some(psn) = acknowledged.filter(|_| !self.is_selective) {
+            self.acknowledge(psn, cx);
         }
         Ok(())
     }
 
-    /// Carries out the expected request, or refuses it.
-    fn carry_out(&mut self, packet: &Packet<'_>, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
-        let psn = packet.bth().psn();
-        let was_not_ready = std::mem::take(&mut self.nak_outstanding) && self.reorder.is_some();
+    /// The request with the expected PSN, if it came early; with the headers of one whose bytes are placed.
+    fn take_waiting(&mut self, identity: &Identity) -> Option<(Waiting, Option<Headers>)> {
+        let reorder = self.reorder.as_mut()?;
+        let waiting = reorder.take_expected()?;
+        let headers = match &waiting {
+            Waiting::Bytes(_) => None,
+            Waiting::Placed(placed) => {
+                let (messages, position) = reorder.messages();
+                Some(placed.headers(identity, self.expected, messages.reth(position)))
+            }
+        };
+        Some((waiting, headers))
+    }
 
-        match self.serve(packet, identity, cx) {
+    /// Carries out the expected request, or refuses it.
+    fn carry_out(
+        &mut self,
+        packet: &Packet<'_>,
+        placed: Option<&Placed>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let psn = packet.bth().psn();
+        let was_not_ready = std::mem::take(&mut self.nak_outstanding) && self.is_selective;
+
+        match self.serve(packet, placed, identity, cx) {
             Ok(packets) => {
                 self.expected = psn.plus(packets);
                 if was_not_ready {
                     // Acknowledges overtake what waits here: a refusal would be of what was carried out.
                     self.answers.retain(|answer| !answer.is_rnr_nak());
                 }
-                self.reorder.iter_mut().for_each(|reorder| reorder.advance(packets));
+                if let Some(reorder) = &mut self.reorder {
+                    reorder.advance(packets);
+                    let begun = self.inbound.current(identity.path_mtu).map_or(0, |current| current.packets);
+                    let (messages, expected) = reorder.messages();
+                    messages.retire(expected - u64::from(begun), self.inbound.first_unfinished());
+                }
                 Ok(())
             }
             Err(Refusal::NotReady) => {
@@ -231,15 +303,27 @@ impl Responder {
 
     /// Steps 2 to 6 of IBTA 9.7.4.1: opcode sequence, opcode, resources, keys and lengths; then carries it out.
     /// Returns the PSNs it takes.
-    fn serve(&mut self, packet: &Packet<'_>, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<u32, Refusal> {
+    fn serve(
+        &mut self,
+        packet: &Packet<'_>,
+        placed: Option<&Placed>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<u32, Refusal> {
         let opcode = packet.bth().opcode();
         let position = opcode.position();
+        let placed_bytes = placed.map(|placed| u32::from(placed.len));
         self.inbound.check_sequence(opcode.operation(), position)?;
-        check_length(packet, position, identity.path_mtu.bytes())?;
+        check_length(
+            packet,
+            placed.map_or(packet.payload().len(), |placed| placed.len.into()),
+            identity.path_mtu.bytes(),
+        )?;
+        self.check_told(packet, placed, identity, cx)?;
         match opcode.operation() {
             Operation::ReadRequest => return self.serve_read(packet, identity, cx),
             Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, identity, cx),
-            _ => self.inbound.serve(packet, identity, cx)?,
+            _ => self.inbound.serve(packet, placed_bytes, identity, cx)?,
         }
         if position.ends() {
             self.msn = self.msn.next();
@@ -248,6 +332,34 @@ impl Responder {
             self.acknowledge(packet.bth().psn(), cx);
         }
         Ok(1)
+    }
+
+    /// Whether what packets of this message told when they came early is so. If not, and something was placed by it, the peer
+    /// has invented the request.
+    fn check_told(
+        &mut self,
+        packet: &Packet<'_>,
+        placed: Option<&Placed>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Refusal> {
+        let Some((messages, expected)) = self.reorder.as_mut().map(|reorder| reorder.messages()) else { return Ok(()) };
+        if messages.is_empty() && placed.is_none() {
+            return Ok(());
+        }
+        let opcode = packet.bth().opcode();
+        let number = self.inbound.taken();
+        let (index, kind) = match (opcode.operation(), self.inbound.current(identity.path_mtu)) {
+            (_, Some(current)) => (current.packets, current.kind),
+            (Operation::Send, None) => (0, Kind::Send { number }),
+            (Operation::Write, None) => (0, Kind::Write { reth: packet.reth().copied().unwrap_or_default(), number }),
+            (Operation::ReadRequest, None) => (0, Kind::Read),
+            (_, None) => (0, Kind::Atomic),
+        };
+        messages.finish(expected - u64::from(index), index, kind, placed).map_err(|Lie| {
+            cx.counters.bad_trailer += 1;
+            Refusal::INVALID
+        })
     }
 
     fn serve_read(
@@ -343,7 +455,8 @@ impl Responder {
                 let count = index + packets;
                 let (request, msn) = (saved.first_psn, self.msn);
                 let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
-                self.answer_again(answer, identity, cx);
+                let is_part = psn.plus(packets) != saved.first_psn.plus(saved.packets);
+                self.answer_again(answer, is_part, identity, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if self.may_answer(cx) {
@@ -355,10 +468,10 @@ impl Responder {
         }
     }
 
-    /// Queues READ responses again. If they are just being sent, they start over; but a peer that repeats selectively gets
-    /// just these, and at once.
-    fn answer_again(&mut self, mut answer: ReadAnswer, identity: &Identity, cx: &mut Surroundings<'_>) {
-        if self.reorder.is_some() {
+    /// Queues READ responses again. If they are just being sent, they start over, unless it is some in the middle (`is_part`)
+    /// that lack; but a peer that repeats selectively gets just these, and at once.
+    fn answer_again(&mut self, mut answer: ReadAnswer, is_part: bool, identity: &Identity, cx: &mut Surroundings<'_>) {
+        if self.is_selective {
             // What will be sent for the first time is not sent twice.
             let first = self.answers.iter().find_map(|queued| match queued {
                 Answer::Read(read) if read.request == answer.request => Some(read.psn),
@@ -378,6 +491,7 @@ impl Responder {
         for queued in &mut self.answers {
             if let Answer::Read(read) = queued
                 && read.request == answer.request
+                && !is_part
             {
                 *read = ReadAnswer { is_repeat: read.is_repeat, ..answer };
                 return;
@@ -398,7 +512,7 @@ impl Responder {
 
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
-        if let Some(reorder) = &mut self.reorder {
+        if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
             reorder.is_owed = true;
         } else if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) =
             self.answers.back_mut()
@@ -477,7 +591,7 @@ impl Responder {
             }
         };
         self.answers.pop_front();
-        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.reorder.is_some());
+        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.is_selective);
         identity.write_over(cx.quickest_path(), out, Headers { bth, extension }, 0, cx, |_, _| Ok(()), &[])
     }
 
@@ -506,7 +620,7 @@ impl Responder {
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
         };
         let ReadAnswer { msn, key, psn, address, .. } = *read;
-        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.reorder.is_some());
+        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.is_selective);
         let path = cx.choose_path();
         let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;

@@ -3,6 +3,7 @@ use crate::recovery::{Report, Scoreboard, Wants};
 use crate::time::{Duration, Instant};
 use crate::wire::{NakCode, Operation, Packet, Psn, RequestTrailer, Sack, Syndrome};
 
+use super::completer::status_of;
 use super::completion::Status;
 use super::endpoint::Transmit;
 use super::extension::RecoverySettings;
@@ -62,6 +63,12 @@ impl Requester {
                 at = at.plus(count);
             }
         }
+        for psn in self.hand_over_answers() {
+            let position = u64::from(psn.since(self.unacknowledged).unsigned_abs());
+            if board.awaits_answer(position) {
+                board.answered(position, now);
+            }
+        }
         // Nothing is sent again but what the board wants.
         while self.cursor_psn().is_before(self.sent) {
             let wqe = &self.queue[self.cursor.index];
@@ -93,7 +100,7 @@ impl Requester {
     }
 
     /// The index of the request that `psn` belongs to.
-    fn find(&self, psn: Psn) -> Option<usize> {
+    pub(super) fn find(&self, psn: Psn) -> Option<usize> {
         let index = self.queue.partition_point(|wqe| wqe.end_is_at_most(psn));
         self.queue.get(index).filter(|wqe| psn.is_within(wqe.first_psn, wqe.packets)).map(|_| index)
     }
@@ -232,7 +239,7 @@ impl Requester {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
-        let status = match syndrome {
+        let refused = match syndrome {
             Syndrome::RnrNak(timer) => {
                 cx.counters.rcvd_rnr_err += 1;
                 self.carried_out_before(psn, cx.now);
@@ -264,22 +271,16 @@ impl Requester {
                 self.carried_out_before(psn, cx.now);
                 return self.settle(identity, cx);
             }
-            Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => Status::RemoteInvalidRequest,
-            Syndrome::Nak(NakCode::RemoteAccessError) => Status::RemoteAccess,
-            Syndrome::Nak(NakCode::RemoteOperationalError) => Status::RemoteOperation,
-            _ => {
-                cx.counters.stray_response += 1;
-                return Ok(());
-            }
+            Syndrome::Nak(code) => status_of(code),
+            _ => None,
+        };
+        let Some(status) = refused else {
+            cx.counters.stray_response += 1;
+            return Ok(());
         };
         self.carried_out_before(psn, cx.now);
         self.settle(identity, cx)?;
-        // When answers to an earlier READ are missing as well, that READ is not to blame; it is asked for again, and runs
-        // out of patience with a peer in error.
-        match self.queue.front() {
-            Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, identity, cx),
-            _ => Ok(()),
-        }
+        self.fail_refused(psn, status, identity, cx)
     }
 
     /// Takes an answer to a READ or atomic, in whatever order it comes.

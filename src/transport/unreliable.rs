@@ -47,8 +47,8 @@ impl UnreliableResponder {
         let served = self
             .inbound
             .check_sequence(opcode.operation(), position)
-            .and_then(|()| check_length(packet, position, identity.path_mtu.bytes()))
-            .and_then(|()| self.inbound.serve(packet, identity, cx));
+            .and_then(|()| check_length(packet, packet.payload().len(), identity.path_mtu.bytes()))
+            .and_then(|()| self.inbound.serve(packet, None, identity, cx));
         match served {
             Ok(()) => Ok(()),
             Err(Refusal::Nak(NakCode::RemoteOperationalError, status)) => {

@@ -1,7 +1,7 @@
 use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
-use crate::memory::{AccessError, MemoryTable, Pd, WindowBinding};
+use crate::memory::{AccessError, MemoryTable, Pd, Span, WindowBinding};
 use crate::wire::{Key, Opcode, Position, QKey, Qpn};
 
 use super::attributes::Path;
@@ -239,6 +239,19 @@ pub(super) fn scatter(
     }
     debug_assert!(bytes.is_empty(), "the caller checks that a message fits");
     Ok(())
+}
+
+/// The memory that holds `len` bytes from `offset` of the message on, to be written.
+pub(super) fn spans(
+    memory: &MemoryTable,
+    pd: Pd,
+    sges: &SgeList,
+    offset: u32,
+    len: usize,
+) -> Result<ArrayVec<Span, MAX_SGE>, AccessError> {
+    pieces(sges, offset, len)
+        .map(|(sge, start, len)| memory.local(pd, sge.lkey, sge.address.wrapping_add(start), len as u64, true))
+        .collect()
 }
 
 /// The parts of `sges` that hold `len` bytes from `offset` of the message on: entry, offset in it, bytes.

@@ -64,7 +64,7 @@ impl Extension {
         matches!(self, Extension::None)
     }
 
-    fn write(&self, out: &mut [u8]) {
+    pub(super) fn write(&self, out: &mut [u8]) {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match self {
             Extension::None => {}

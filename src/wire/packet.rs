@@ -64,6 +64,21 @@ impl<'a> Packet<'a> {
         Ok(Packet { bth, extensions: &after_bth[..header_bytes], body, trailer_bytes: 0 })
     }
 
+    /// The packet of these headers without payload, written to `buffer`.
+    ///
+    /// # Panics
+    /// When the extended headers take more than 28 bytes: the longest that there are do not.
+    pub fn of_headers(headers: &Headers, buffer: &'a mut [u8; Packet::HEADER_BYTES_MAX]) -> Packet<'a> {
+        buffer[..Bth::BYTES].copy_from_slice(headers.bth.with_pad(0).as_bytes());
+        headers.extension.write(&mut buffer[Bth::BYTES..]);
+        let (bth, extensions) = Bth::ref_from_prefix(&buffer[..]).expect("the buffer is longer than a BTH");
+        let extensions = &extensions[..headers.extension.len()];
+        Packet { bth, extensions, body: FrameBytes::from(&[][..]), trailer_bytes: 0 }
+    }
+
+    /// Bytes of the BTH and the longest extended headers.
+    pub const HEADER_BYTES_MAX: usize = Bth::BYTES + 28;
+
     /// A request and its trailer, which counts as payload until then. `None` when there can be none.
     pub fn split_trailer(&self) -> Option<(Packet<'a>, RequestTrailer)> {
         let trailer = RequestTrailer::at_end(self.body)?;

@@ -86,6 +86,16 @@ impl Crafted {
         let foreign = register(other_pd, ALL);
         let private = register(pd, Access::LOCAL_WRITE);
         let cq = Arc::new(CompletionQueue::new(4096, || {}));
+        let qpn = Crafted::connect(&mut endpoint, pd, &cq, access);
+        Crafted { now: Instant::ZERO, endpoint, qpn, key, pd, cq, memory, foreign, private }
+    }
+
+    /// A further queue pair, connected to the same one of the peer.
+    pub fn another_queue_pair(&mut self) -> Qpn {
+        Crafted::connect(&mut self.endpoint, self.pd, &self.cq, ALL)
+    }
+
+    fn connect(endpoint: &mut Endpoint, pd: Pd, cq: &Arc<CompletionQueue>, access: Access) -> Qpn {
         let capabilities = Capabilities { max_send_requests: 64, max_receive_requests: 64 };
         let (send_cq, receive_cq) = (cq.clone(), cq.clone());
         let init = QueuePairInit {
@@ -136,7 +146,7 @@ impl Crafted {
         for attributes in &steps {
             endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
         }
-        Crafted { now: Instant::ZERO, endpoint, qpn, key, pd, cq, memory, foreign, private }
+        qpn
     }
 
     /// The address of the byte at `offset` of the region.

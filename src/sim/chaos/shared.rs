@@ -14,7 +14,7 @@ use crate::sim::random::Random;
 use crate::time::{Duration, Instant};
 use crate::transport::{
     Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Event, QpAttributes, QueuePairInit,
-    ReceiveRequest, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
+    ReceiveRequest, Recovery, RecoverySettings, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
 };
 use crate::wire::{Key, Opcode, PathMtu, Psn, Qpn, RnrTimer};
 
@@ -475,12 +475,13 @@ impl Observer for World {
         let expected = client.expected.since(client.base) as u64;
         // It takes a receive request with the first packet of a message.
         let begun = client.messages.iter().take_while(|message| message.first < expected).count();
-        if begun > client.taken {
+        // Several at once, when what waited for the packet came with it.
+        while client.taken < begun {
             match self.free.pop_front() {
-                Some(request) if begun == client.taken + 1 => client.taken_requests.push_back(request),
-                _ => self.violations.push(now, format!("client {index}: {begun} messages begun without a request")),
+                Some(request) => client.taken_requests.push_back(request),
+                None => self.violations.push(now, format!("client {index}: {begun} messages begun without a request")),
             }
-            client.taken = begun;
+            client.taken += 1;
             if self.armed.is_some_and(|limit| self.free.len() < limit) {
                 (self.armed, self.limit_is_due) = (None, true);
             }
@@ -496,6 +497,17 @@ impl Observer for World {
 impl stage::World for World {
     fn begin(&mut self, network: &mut Network) {
         self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionQueue::new(4096, || {}))).collect();
+        let mut random = Random::new(self.seed, 5);
+        let recovery = random.choose(&[Recovery::GoBackN, Recovery::Auto]);
+        for node in 0..self.setting.nodes {
+            let settings = RecoverySettings {
+                recovery: if random.chance(0.1) { Recovery::GoBackN } else { recovery },
+                window: random.choose(&[16, 128]),
+                reorder_bytes: random.choose(&[0, 3000, 1 << 30]),
+                ..RecoverySettings::default()
+            };
+            network.endpoint(NodeId(node)).set_recovery(settings);
+        }
         let endpoint = network.endpoint(SERVER);
         let pd = endpoint.allocate_pd();
         self.srq = endpoint.create_srq(pd, self.capacity).expect("there is room for a queue");

@@ -190,8 +190,9 @@ impl Oracle {
             return Err(format!("{} is the oldest", receive.wr_id));
         }
         let flow = &mut connection.flows[s];
-        let consumer = flow.consumer(flow.received).cloned();
+        let consumer = flow.consumer(flow.received + flow.flushed).cloned();
         if completion.status != Status::Success {
+            flow.flushed += 1;
             let too_long = consumer.as_ref().is_some_and(|wr| wr.fault == Some(Fault::Invalid));
             let (ours, theirs) = (self.may_be_dead(c, r), self.connections[c].flows[s].bad.is_some());
             match completion.status {
@@ -255,14 +256,12 @@ impl Oracle {
         len: u32,
     ) {
         let connection = &mut self.connections[c];
-        let mtu = connection.mtu;
         let differences = connection.sides[r].arena.differences(start as usize, len as usize, usize::MAX);
         for offset in differences {
             let arena = &connection.sides[r].arena;
             let actual = arena.actual(offset);
-            let partly = consumer.is_some_and(|wr| {
-                may_have_received(&connection.flows[1 - r], wr, receive, offset, mtu) == Some(actual)
-            });
+            let partly =
+                consumer.is_some_and(|wr| may_have_received(connection, r, wr, receive, offset) == Some(actual));
             if !partly {
                 let expected = arena.expected(offset, 1)[0];
                 let text =
@@ -288,8 +287,8 @@ impl Oracle {
                 && wr.len > 0
             {
                 wr.frozen = true;
-                wr.placed_before |= wr.places;
-                wr.places = false;
+                wr.placed_before |= wr.places || wr.is_void;
+                (wr.places, wr.is_void) = (false, false);
             }
         }
         let (_, flag) = connection.layout.words();
@@ -355,12 +354,21 @@ pub(super) fn answer_may_be(connection: &Connection, s: usize, wr: &Wr, offset: 
         })
 }
 
-/// The byte of a SEND that is coming in at an offset of the responder's arena.
-pub(super) fn may_have_received(flow: &Flow, wr: &Wr, receive: &Receive, offset: usize, mtu: usize) -> Option<u8> {
+/// The byte of a SEND that is coming in at an offset of the arena of the responder, `side`: before its turn only from a peer
+/// whose packets tell where they belong.
+pub(super) fn may_have_received(
+    connection: &Connection,
+    side: usize,
+    wr: &Wr,
+    receive: &Receive,
+    offset: usize,
+) -> Option<u8> {
     if !wr.kind.is_send() {
         return None;
     }
+    let flow = &connection.flows[1 - side];
     let index = message_offset(&receive.pieces, offset)?;
-    let in_message = index < wr.len as usize && flow.has_arrived(wr.first + (index / mtu) as u64);
-    in_message.then(|| wr.payload.byte(index))
+    let psn = wr.first + (index / connection.mtu) as u64;
+    let is_here = psn < flow.arrived || (connection.selective[side] && flow.has_arrived(psn));
+    (index < wr.len as usize && is_here).then(|| wr.payload.byte(index))
 }

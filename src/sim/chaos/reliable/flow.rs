@@ -128,6 +128,8 @@ pub(super) struct Wr {
     pub frozen: bool,
     /// It might change the responder's memory before its region was taken away.
     pub placed_before: bool,
+    /// It is never carried out, since one before it fails; but nothing is wrong with itself.
+    pub is_void: bool,
     /// Answers that reached the requester in order.
     pub answers: u32,
     /// A READ or atomic whose request has reached the responder more than once.
@@ -148,6 +150,11 @@ impl Wr {
     /// The same, now or before its region was taken away.
     pub fn byte_ever_written(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
         self.bytes_for(offset, mtu).filter(|_| self.places || self.placed_before)
+    }
+
+    /// The same, where it may be placed although one before it is not carried out.
+    pub fn byte_written_early(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
+        self.bytes_for(offset, mtu).filter(|_| self.places || self.is_void)
     }
 
     fn bytes_for(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
@@ -217,8 +224,9 @@ pub(super) struct Flow {
     pub nak_sent: bool,
     /// A NAK must be sent before the responder falls silent.
     pub nak_due: bool,
-    /// Receive requests completed.
+    /// Receive requests completed; and those that failed.
     pub received: u64,
+    pub flushed: u64,
 
     /// What the responder's target will hold when all posted requests are done.
     pub planned: Vec<u8>,
@@ -255,6 +263,7 @@ impl Flow {
             nak_sent: false,
             nak_due: false,
             received: 0,
+            flushed: 0,
             planned,
             flags: VecDeque::new(),
             last_flag,

@@ -101,6 +101,7 @@ impl World {
             network.endpoint(NodeId(node)).set_recovery(*recovery);
         }
         let mut oracle = Oracle::new(scenario.setting.weather, scenario.polls_at_once);
+        oracle.waiting_bytes_max = scenario.recovery.iter().map(|recovery| recovery.endpoint_reorder_bytes).collect();
         for node in 0..scenario.setting.nodes {
             // One queue for all that completes on a node: just as large as it must be.
             let mut capacity = 0;
@@ -389,7 +390,8 @@ impl World {
             side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
             let (memory, arena) = (endpoint.memory(), &side.arena);
             side.local_key = arena.register(memory, side.pd, layout.local(), Access::LOCAL_WRITE);
-            side.remote_key = arena.register(memory, side.pd, layout.target(), ACCESS);
+            let relaxed = if plan.relaxed[s] { Access::RELAXED_ORDERING } else { Access::empty() };
+            side.remote_key = arena.register(memory, side.pd, layout.target(), ACCESS | relaxed);
             program.foreign_keys[s] = arena.register(memory, stranger, layout.target(), ACCESS);
             program.keys[s] = vec![side.local_key, side.remote_key, program.foreign_keys[s]];
             side.receives.clear();
@@ -401,6 +403,7 @@ impl World {
             self.watch.oracle.by_qpn.insert((side.node.0, side.qpn.value()), (c, s));
         }
         connection.selective = [false; 2];
+        connection.relaxed = plan.relaxed;
         for s in [0, 1] {
             let recovery = self.scenario.recovery[plan.nodes[s]];
             connection.windows[s] = (recovery.recovery != Recovery::GoBackN).then_some(recovery.window.into());

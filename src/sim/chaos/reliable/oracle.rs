@@ -70,6 +70,8 @@ pub(super) struct Connection {
     pub windows: [Option<u64>; 2],
     /// Sides that know of the other that it understands the extension: they have seen its offer.
     pub selective: [bool; 2],
+    /// Sides whose target is registered for WRITEs that overtake each other.
+    pub relaxed: [bool; 2],
     /// Names of the next patterns.
     next_name: u64,
 }
@@ -84,8 +86,24 @@ impl Connection {
         receives_ready: bool,
         name: u64,
     ) -> Connection {
-        let (windows, selective) = ([None; 2], [false; 2]);
-        Connection { sides, flows, layout, mtu, rnr_retry, receives_ready, windows, selective, next_name: name }
+        let (windows, selective, relaxed) = ([None; 2], [false; 2], [false; 2]);
+        Connection {
+            sides,
+            flows,
+            layout,
+            mtu,
+            rnr_retry,
+            receives_ready,
+            windows,
+            selective,
+            relaxed,
+            next_name: name,
+        }
+    }
+
+    /// Whether WRITEs to a side's target may be there before earlier ones.
+    pub fn places_writes_early(&self, side: usize) -> bool {
+        self.relaxed[side] && self.selective[side]
     }
 
     /// A name for bytes that are nowhere else.
@@ -104,6 +122,8 @@ pub(super) struct Oracle {
     /// The completion queues of each node, and whether they are emptied as soon as something is in them.
     pub queues: Vec<Vec<Arc<CompletionQueue>>>,
     pub polls_at_once: bool,
+    /// Bytes that may wait for earlier ones on each node.
+    pub waiting_bytes_max: Vec<usize>,
     pub violations: Violations,
     /// Connections on which a completion was unsuccessful since the program last asked.
     pub failed: Vec<usize>,
@@ -119,6 +139,7 @@ impl Oracle {
             weather,
             queues: Vec::new(),
             polls_at_once,
+            waiting_bytes_max: Vec::new(),
             violations: Violations::default(),
             failed: Vec::new(),
             moved: Vec::new(),
@@ -364,6 +385,21 @@ impl Oracle {
         self.verify(now, c, side, 0, len, what);
     }
 
+    /// Compares what the message of a packet of flow `s` writes, where WRITEs may be placed early: its last packet, on which
+    /// programs poll, and the packet itself.
+    fn verify_message(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
+        let connection = &self.connections[c];
+        let (flow, mtu) = (&connection.flows[s], connection.mtu as u32);
+        let Some(psn) = flow.count(header.psn, flow.arrived) else { return };
+        let Some(wr) = flow.find(psn).filter(|wr| wr.kind.writes() && (wr.places || wr.is_void)) else { return };
+        let packets = [psn - wr.first, u64::from(wr.packets) - 1].map(|packet| packet as u32 * mtu);
+        let ranges = packets.map(|offset| (wr.target + offset, mtu.min(wr.len - offset.min(wr.len))));
+        let text = format!("while request {} comes in", wr.index);
+        for (start, len) in ranges {
+            self.verify(now, c, 1 - s, start as usize, len as usize, &text);
+        }
+    }
+
     /// Looks at the flag of flow `s` at the responder, as a program that polls does.
     pub(super) fn poll_flag(&mut self, now: Instant, c: usize, s: usize) {
         let connection = &mut self.connections[c];
@@ -389,10 +425,24 @@ fn is_positive(header: &Header) -> bool {
 fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> bool {
     let (outgoing, incoming) = (&connection.flows[side], &connection.flows[1 - side]);
     let mtu = connection.mtu;
-    let by_write =
-        incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed).any(|wr| {
-            wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && incoming.has_arrived(psn))
-        });
+    let in_flight = || incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed);
+    let by_write = in_flight()
+        .any(|wr| wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && psn < incoming.arrived));
+    // Before earlier ones: only where they write elsewhere, or have arrived; and the last packet of a message at last.
+    let by_early_write = || {
+        let may_be_placed = |wr: &Wr, psn: u64| {
+            incoming.has_arrived(psn)
+                && in_flight().take_while(|earlier| earlier.index < wr.index).all(|earlier| {
+                    earlier.byte_written_early(offset, mtu).is_none_or(|(_, psn)| incoming.has_arrived(psn))
+                })
+                && (psn + 1 < wr.end() || (wr.first..psn).all(|before| incoming.has_arrived(before)))
+        };
+        connection.places_writes_early(side)
+            && in_flight().any(|wr| {
+                let byte = wr.byte_written_early(offset, mtu);
+                byte.is_some_and(|(byte, psn)| byte == actual && may_be_placed(wr, psn))
+            })
+    };
     let by_answer = || {
         outgoing
             .wrs
@@ -405,11 +455,11 @@ fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> 
         let place = receives.iter().position(|receive| message_offset(&receive.pieces, offset).is_some());
         place.is_some_and(|place| {
             incoming
-                .consumer(incoming.received + place as u64)
-                .is_some_and(|wr| may_have_received(incoming, wr, &receives[place], offset, mtu) == Some(actual))
+                .consumer(incoming.received + incoming.flushed + place as u64)
+                .is_some_and(|wr| may_have_received(connection, side, wr, &receives[place], offset) == Some(actual))
         })
     };
-    by_write || by_answer() || by_send()
+    by_write || by_early_write() || by_answer() || by_send()
 }
 
 impl Observer for Oracle {
@@ -469,16 +519,25 @@ impl Observer for Oracle {
         let Some(frame) = frame else { return };
         let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
-        if !header.opcode.is_response() {
+        if !header.opcode.is_response() && !self.connections[c].places_writes_early(receiver) {
             self.poll_flag(now, c, 1 - receiver);
+        } else if !header.opcode.is_response() {
+            self.verify_message(now, c, 1 - receiver, &header);
+        }
+        let (waiting, limit) = (endpoint.waiting_bytes(), self.waiting_bytes_max[node.0]);
+        if waiting > limit {
+            self.violation(now, format!("{waiting} bytes wait on node {}, of {limit}", node.0));
         }
         let Ok(queue_pair) = endpoint.queue_pair(header.qpn) else { return };
-        let selective = self.connections[c].selective[receiver];
+        let keeps_early = self.connections[c].windows[receiver].is_some();
         let flow = &mut self.connections[c].flows[1 - receiver];
-        if selective && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected) {
-            // What waited for the packet came with it.
-            let waited = expected.min(flow.arrived);
-            flow.expected = if expected > flow.expected { waited } else { flow.expected };
+        if keeps_early
+            && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected)
+            && expected >= flow.expected
+        {
+            // What waited for the packet came with it; up to one that found no receive request, perhaps.
+            flow.expected = expected.min(flow.arrived).max(flow.expected);
+            flow.nak_sent |= flow.has_arrived(expected) && flow.find(expected).is_some_and(|wr| wr.kind.consumes());
         }
         if queue_pair.state() == State::Error {
             flow.nak_due = false;
@@ -530,7 +589,9 @@ impl Oracle {
 
     /// An answer to flow `s` arrives at the requester.
     fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
-        let (selective, rnr_retry) = (self.connections[c].selective[s], u32::from(self.connections[c].rnr_retry));
+        let rnr_retry = u32::from(self.connections[c].rnr_retry);
+        // Whoever wants nothing but go-back-N takes answers in order.
+        let keeps_answers = self.connections[c].windows[s].is_some();
         let flow = &mut self.connections[c].flows[s];
         let Some(psn) = flow.count(header.psn, flow.known).filter(|psn| *psn < flow.sent) else { return };
         let syndrome = match header.opcode {
@@ -541,7 +602,7 @@ impl Oracle {
         let mut done = if positive { psn + 1 } else { psn };
         let is_late = flow.acknowledged > done;
         flow.acknowledged = flow.acknowledged.max(done);
-        if header.opcode != Opcode::RC_ACKNOWLEDGE && selective {
+        if header.opcode != Opcode::RC_ACKNOWLEDGE && keeps_answers {
             flow.answer(psn);
         } else if header.opcode != Opcode::RC_ACKNOWLEDGE {
             // Answers are taken in order.
@@ -563,13 +624,13 @@ impl Oracle {
             flow.rnr_until = None;
         }
         if let Syndrome::RnrNak(timer) = syndrome
-            && (flow.known == psn || (selective && flow.known < psn && !is_late))
+            && (flow.known == psn || (keeps_answers && flow.known < psn && !is_late))
             && flow.rnr_until.is_none_or(|until| until < now)
         {
             flow.rnr_naks += 1;
             flow.most_rnr_naks = flow.most_rnr_naks.max(flow.rnr_naks);
             // Out of patience, it waits no more: answers to earlier requests may still come.
-            let gives_up = selective && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
+            let gives_up = keeps_answers && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
             flow.rnr_until = Some(now + timer.delay()).filter(|_| !gives_up);
         }
     }

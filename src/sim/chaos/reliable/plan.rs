@@ -54,6 +54,8 @@ pub(super) struct Plan {
     pub trouble: Trouble,
     /// How often the connection is made.
     pub lives: u32,
+    /// Sides whose target is registered for WRITEs that overtake each other.
+    pub relaxed: [bool; 2],
 }
 
 /// A network, the connections in it, and what goes wrong.
@@ -85,8 +87,10 @@ impl Scenario {
         let connections = random.choose(&[1, 1, 1, 2, 2, 3, 4, 8]);
         let round_trip = setting.round_trip(connections);
         let polls_at_once = random.chance(0.75);
-        let plans =
+        let mut plans: Vec<_> =
             (0..connections).map(|_| plan(setting.nodes, setting.weather, polls_at_once, round_trip, random)).collect();
+        let relaxed = &mut Random::new(seed, 6);
+        plans.iter_mut().for_each(|plan| plan.relaxed = [(); 2].map(|()| relaxed.chance(0.5)));
         let poll_every = setting.core.delay + Duration::from_micros(random.between(1, 200));
         Scenario { setting, polls_at_once, poll_every, plans, recovery }
     }
@@ -109,6 +113,7 @@ fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
             .choose(&[None, Some(8), Some(2)])
             .map(|bits| Rate::from_bits(bits * setting.core.bytes_per_second)),
         reorder_bytes: random.choose(&[0, 3000, 100_000, 1 << 30]),
+        endpoint_reorder_bytes: random.choose(&[5000, 1 << 30, 1 << 30]),
         ..RecoverySettings::default()
     };
     let mut with_paths = |recovery: RecoverySettings| {
@@ -206,5 +211,6 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
             _ => Trouble::None,
         },
         lives: random.between(1, 3) as u32,
+        relaxed: [false; 2],
     }
 }

@@ -145,6 +145,7 @@ impl World {
         // What follows a request that must fail is flushed.
         let void = flow.void || flow.failed;
         let bad = bad && !void && flow.bad.is_none();
+        let mut is_void = void;
         let (mut fault, mut places) = (None, !void);
         let (requester, responder) = match &mut connection.sides {
             [a, b] if s == 0 => (a, b),
@@ -204,7 +205,7 @@ impl World {
             }
         } else if responder.deregistered && !kind.is_send() && len > 0 {
             fault = (!void).then_some(Fault::Access);
-            places = false;
+            (places, is_void) = (false, false);
         }
 
         let signaled = random.chance(1.0 - plan.unsignaled)
@@ -342,6 +343,7 @@ impl World {
             answers: 0,
             asked_again: false,
             placed_before: false,
+            is_void,
         });
         posted[s] += 1;
         if let Err(error) = self.network.endpoint(requester.node).post_send(now, requester.qpn, request) {

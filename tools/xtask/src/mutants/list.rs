@@ -10,6 +10,7 @@ const UNRELIABLE: &str = "src/transport/unreliable.rs";
 const DATAGRAM: &str = "src/transport/datagram.rs";
 const RECEIVE_QUEUE: &str = "src/transport/receive_queue.rs";
 const QUEUE_PAIR: &str = "src/transport/queue_pair.rs";
+const EARLY: &str = "src/transport/early.rs";
 const REORDER: &str = "src/transport/reorder.rs";
 const SELECTIVE: &str = "src/transport/selective.rs";
 const MULTIPATH: &str = "src/transport/multipath.rs";
@@ -30,8 +31,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ack-before-placement",
         file: INBOUND,
-        old: "        span.write(payload)?;\n",
-        new: "        if !position.ends() {\n            span.write(payload)?;\n        }\n",
+        old: "        if placed.is_none() {\n            span.write(payload)?;",
+        new: "        if placed.is_none() && !position.ends() {\n            span.write(payload)?;",
     },
     Mutant {
         name: "ack-beyond-what-arrived",
@@ -61,7 +62,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: RESPONDER,
         old: "                let following = self.saved",
         new: "                if packet.bth().opcode().position() == Position::Only && packet.reth().is_none() {
-                    let _ = self.inbound.serve(packet, identity, cx);
+                    let _ = self.inbound.serve(packet, None, identity, cx);
                 }
                 let following = self.saved",
     },
@@ -110,8 +111,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "nak-not-cleared",
         file: RESPONDER,
-        old: "std::mem::take(&mut self.nak_outstanding) && self.reorder.is_some();",
-        new: "self.nak_outstanding && self.reorder.is_some();",
+        old: "std::mem::take(&mut self.nak_outstanding) && self.is_selective;",
+        new: "self.nak_outstanding && self.is_selective;",
     },
     Mutant {
         name: "every-gap-packet-accepted",
@@ -173,14 +174,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "go-back-too-far",
         file: REQUESTER,
-        old: "let psn = self.unacknowledged;",
-        new: "let psn = self.queue.front().map_or(self.unacknowledged, |wqe| wqe.first_psn);",
+        old: "    fn go_back_to(&mut self, psn: Psn) {\n",
+        new: "    fn go_back_to(&mut self, psn: Psn) {\n        let psn = self.queue.front().map_or(psn, |wqe| wqe.first_psn);\n",
     },
     Mutant {
         name: "go-back-too-short",
         file: REQUESTER,
-        old: "let psn = self.unacknowledged;",
-        new: "let psn = self.unacknowledged.plus(1);",
+        old: "    fn go_back_to(&mut self, psn: Psn) {\n",
+        new: "    fn go_back_to(&mut self, psn: Psn) {\n        let psn = psn.plus(1);\n",
     },
     Mutant {
         name: "retry-count-not-reset",
@@ -440,13 +441,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "early-request-carried-out-at-once",
         file: RESPONDER,
-        old: "                match reorder.keep(",
-        new: "                if packet.bth().opcode().position() == Position::Only
-                    && packet.bth().opcode().operation() == Operation::Write
-                {
-                    let _ = self.inbound.serve(packet, identity, cx);
-                }
-                match reorder.keep(",
+        old: "        let receive_pd = self.inbound.pd(identity, cx);\n",
+        new: "        if packet.bth().opcode().position() == Position::Only
+            && packet.bth().opcode().operation() == Operation::Write
+        {
+            let _ = self.inbound.serve(packet, None, identity, cx);
+        }
+        let receive_pd = self.inbound.pd(identity, cx);\n",
     },
     Mutant {
         name: "early-request-leaked",
@@ -456,6 +457,78 @@ pub(super) const MUTANTS: &[Mutant] = &[
 ",
         new: "        let waiting = self.waiting.remove(&self.expected)?;
 ",
+    },
+    Mutant {
+        name: "early-send-completed-at-once",
+        file: RESPONDER,
+        old: "        let receive_pd = self.inbound.pd(identity, cx);\n",
+        new: "        if packet.bth().opcode().position() == Position::Only
+            && packet.bth().opcode().operation() == Operation::Send
+            && self.is_selective
+        {
+            let _ = self.inbound.serve(packet, None, identity, cx);
+        }
+        let receive_pd = self.inbound.pd(identity, cx);\n",
+    },
+    Mutant {
+        name: "early-send-into-another-receive-request",
+        file: EARLY,
+        old: "                let Some(request) = arrival.inbound.request(number) else { return false };\n",
+        new: "                let Some(request) = arrival.inbound.request(number + 1) else { return false };\n",
+    },
+    Mutant {
+        name: "early-write-over-an-earlier-one",
+        file: EARLY,
+        old: "            first >= start || self.known.get(&first)",
+        new: "            true || first >= start || self.known.get(&first)",
+    },
+    Mutant {
+        name: "early-write-although-a-gap-is-unknown",
+        file: EARLY,
+        old: "        if !fits || !self.covers(expected, spot.start) {",
+        new: "        if !fits {",
+    },
+    Mutant {
+        name: "early-write-to-ordinary-memory",
+        file: EARLY,
+        old: "        if !is_relaxed || !is_same {",
+        new: "        if !is_same {",
+    },
+    Mutant {
+        name: "last-bytes-not-last",
+        file: EARLY,
+        old: "            && (!is_last || others == u64::from(message.placed));",
+        new: "            && (!is_last || others < u64::MAX);",
+    },
+    Mutant {
+        name: "early-message-never-forgotten",
+        file: EARLY,
+        old: "filter(|entry| *entry.key() < before) {",
+        new: "filter(|entry| *entry.key() + 2 < before) {",
+    },
+    Mutant {
+        name: "early-request-placed-again",
+        file: REORDER,
+        old: "        if self.has(position) {\n",
+        new: "        if self.waiting.contains_key(&position) {\n",
+    },
+    Mutant {
+        name: "immediate-of-what-came-early-lost",
+        file: EARLY,
+        old: "            (false, true, _) => Extension::ImmDt(ImmDt::new(self.word)),",
+        new: "            (false, true, _) => Extension::ImmDt(ImmDt::new(0)),",
+    },
+    Mutant {
+        name: "endpoint-bound-off",
+        file: RESPONDER,
+        old: "settings.reorder_bytes.min(settings.endpoint_reorder_bytes.saturating_sub(cx.waiting_elsewhere));",
+        new: "settings.reorder_bytes;",
+    },
+    Mutant {
+        name: "receive-numbers-without-writes",
+        file: WORK,
+        old: "Op::SendWithInvalidate(_) | Op::WriteWithImmediate(..))",
+        new: "Op::SendWithInvalidate(_))",
     },
     Mutant {
         name: "early-answer-placed-as-the-next",

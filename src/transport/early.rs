@@ -1,0 +1,484 @@
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use crate::memory::{Access, MemoryTable, Pd, Span};
+use crate::wire::{Bth, Extension, Headers, Ieth, ImmDt, Key, Opcode, Operation, Packet, Psn, RequestTrailer, Reth};
+
+use super::inbound::{Current, Inbound, check_length};
+use super::queue_pair::{Identity, MAX_MESSAGE_BYTES};
+use super::ranges::Ranges;
+use super::work::{spans, total};
+
+/// A request that came early, and what it is held against.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival<'a> {
+    pub packet: &'a Packet<'a>,
+    pub trailer: Option<&'a RequestTrailer>,
+    pub inbound: &'a Inbound,
+    pub identity: &'a Identity,
+    pub memory: &'a MemoryTable,
+    /// The domain of the receive requests' keys.
+    pub receive_pd: Pd,
+}
+
+/// What is left to do with a request whose bytes are placed, when its turn comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    opcode: Opcode,
+    flags: u8,
+    /// Bytes of payload.
+    pub len: u16,
+    /// The immediate, or the key to invalidate.
+    word: u32,
+    /// Its place in its message, as it said.
+    pub index: u32,
+}
+
+const ASKS: u8 = 1;
+const SOLICITED: u8 = 2;
+
+impl Placed {
+    pub fn new(arrival: &Arrival<'_>) -> Placed {
+        Placed::of(arrival.packet, arrival.trailer.map_or(0, |trailer| trailer.index))
+    }
+
+    /// Of a packet that waited, without its trailer.
+    pub fn of_waiting(arrival: &Arrival<'_>, spot: Spot) -> Placed {
+        Placed::of(arrival.packet, spot.index)
+    }
+
+    fn of(packet: &Packet<'_>, index: u32) -> Placed {
+        let bth = packet.bth();
+        let flags = if bth.ack_request() { ASKS } else { 0 } | if bth.solicited() { SOLICITED } else { 0 };
+        let word = packet.imm_dt().map(|imm| imm.data()).or(packet.ieth().map(|ieth| ieth.key().0));
+        let len = packet.payload().len() as u16;
+        Placed { opcode: bth.opcode(), flags, len, word: word.unwrap_or_default(), index }
+    }
+
+    /// Its headers; those of a WRITE with the message's `reth`, if it starts one.
+    pub fn headers(&self, identity: &Identity, psn: Psn, reth: Reth) -> Headers {
+        let opcode = self.opcode;
+        let bth = Bth::new(opcode, identity.qpn, psn)
+            .with_ack_request(self.flags & ASKS != 0)
+            .with_solicited(self.flags & SOLICITED != 0);
+        let starts_write = opcode.operation() == Operation::Write && opcode.position().starts();
+        let extension = match (starts_write, opcode.has_immediate(), opcode.has_invalidate()) {
+            (true, true, _) => Extension::RethImmDt(reth, ImmDt::new(self.word)),
+            (true, false, _) => Extension::Reth(reth),
+            (false, true, _) => Extension::ImmDt(ImmDt::new(self.word)),
+            (false, false, true) => Extension::Ieth(Ieth::new(Key(self.word))),
+            (false, false, false) => Extension::None,
+        };
+        Headers { bth, extension }
+    }
+}
+
+/// What a message does. Receive requests have numbers that do not wrap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It takes that receive request.
+    Send {
+        number: u64,
+    },
+    /// Messages before it take all receive requests before that.
+    Write {
+        reth: Reth,
+        number: u64,
+    },
+    Read,
+    Atomic,
+}
+
+/// Where a packet belongs, as it said, and as nothing contradicts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    /// The position of its message's first packet.
+    start: u64,
+    /// Its own place in the message.
+    index: u32,
+}
+
+impl Spot {
+    pub fn position(self) -> u64 {
+        self.start + u64::from(self.index)
+    }
+}
+
+/// What a packet says of itself does not fit to what others said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lie;
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    kind: Kind,
+    /// After its last packet; of a SEND, as far as it is known.
+    end: u64,
+    is_whole: bool,
+    /// Packets placed whose turn has not come.
+    placed: u32,
+    /// Where it writes.
+    host: Option<usize>,
+    /// What it writes to is not known, and must be taken for anything.
+    is_anywhere: bool,
+    /// It may overtake others there.
+    is_relaxed: bool,
+}
+
+/// The messages of which packets came early, as far as these told (docs/EXTENSIONS.md), and what follows for placing them.
+///
+/// A SEND is placed where its receive request says, which its number names. A WRITE is placed, if its region was registered
+/// for that, when all that comes before it is known and writes elsewhere, or has been placed too. Nothing here is believed
+/// in the end: when a packet's turn comes, what it said must be what is so.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    /// By the position of their first packet.
+    known: BTreeMap<u64, Message>,
+    /// All positions from the expected one to this belong to messages that are known.
+    covered: u64,
+    /// What WRITEs and atomics among them write, by the position of their first packet.
+    writes: Ranges,
+    /// The first packets of SENDs, by the number of their receive request.
+    sends: BTreeMap<u64, u64>,
+    /// The memory of receive requests before `resolved`, by their number; and these in order, for taking them out again.
+    receives: Ranges,
+    order: VecDeque<(u64, usize)>,
+    resolved: u64,
+}
+
+impl Messages {
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// What a message takes in the tables, about.
+    pub const MESSAGE_BYTES: usize = 192;
+
+    /// Bytes that they take, about.
+    pub fn bytes(&self) -> usize {
+        self.known.len() * Self::MESSAGE_BYTES
+    }
+
+    /// Takes what the packet at `position` says of its message. `None` when it says nothing.
+    pub fn learn(&mut self, position: u64, expected: u64, arrival: &Arrival<'_>) -> Result<Option<Spot>, Lie> {
+        let Some(trailer) = arrival.trailer else { return Ok(None) };
+        let number = arrival.inbound.receive_number(trailer.receive_number).ok_or(Lie)?;
+        let mtu = arrival.identity.path_mtu;
+        let packet = arrival.packet;
+        let (operation, place) = (packet.bth().opcode().operation(), packet.bth().opcode().position());
+        let index = trailer.index;
+        let start = position.checked_sub(index.into()).filter(|_| place.starts() == (index == 0)).ok_or(Lie)?;
+        let (kind, end) = match operation {
+            Operation::Send => (Kind::Send { number }, position + 1),
+            Operation::Write => {
+                let reth = packet.reth().copied().or(trailer.reth).ok_or(Lie)?;
+                let packets = mtu.packets(reth.length() as usize);
+                let fits = u64::from(reth.length()) <= MAX_MESSAGE_BYTES && index < packets;
+                if !fits || place.ends() != (index + 1 == packets) {
+                    return Err(Lie);
+                }
+                (Kind::Write { reth, number }, start + u64::from(packets))
+            }
+            Operation::ReadRequest => {
+                let bytes = packet.reth().ok_or(Lie)?.length();
+                (Kind::Read, start + u64::from(mtu.packets(bytes as usize)))
+            }
+            _ => (Kind::Atomic, start + 1),
+        };
+        let is_whole = !matches!(kind, Kind::Send { .. }) || place.ends();
+        self.learn_current(expected, arrival)?;
+        if start < expected && !self.known.contains_key(&start) {
+            return Err(Lie);
+        }
+        let next = self.known.range(start + 1..).next().map_or(u64::MAX, |(next, _)| *next);
+        if let Some(known) = self.known.get_mut(&start) {
+            let fits = known.kind == kind
+                && (!known.is_whole || end <= known.end)
+                && (!is_whole || end >= known.end)
+                && end <= next;
+            if !fits {
+                return Err(Lie);
+            }
+            known.end = known.end.max(end);
+            known.is_whole |= is_whole;
+        } else {
+            let before = self.known.range(..start).next_back().map_or(0, |(_, message)| message.end);
+            if before > start || end > next {
+                return Err(Lie);
+            }
+            self.insert(start, kind, (end, is_whole), arrival)?;
+        }
+        Ok(Some(Spot { start, index }))
+    }
+
+    /// The message that is coming in is known by itself.
+    fn learn_current(&mut self, expected: u64, arrival: &Arrival<'_>) -> Result<(), Lie> {
+        let Some(Current { packets, kind, rest }) = arrival.inbound.current(arrival.identity.path_mtu) else {
+            return Ok(());
+        };
+        let start = expected - u64::from(packets);
+        if self.known.contains_key(&start) {
+            return Ok(());
+        }
+        self.insert(start, kind, (expected + u64::from(rest.unwrap_or(0)), rest.is_some()), arrival)
+    }
+
+    fn insert(
+        &mut self,
+        start: u64,
+        kind: Kind,
+        (end, is_whole): (u64, bool),
+        arrival: &Arrival<'_>,
+    ) -> Result<(), Lie> {
+        let written = match kind {
+            Kind::Send { number } => {
+                // Later SENDs take later requests.
+                let before = self.sends.range(..=number).next_back();
+                let after = self.sends.range(number..).next();
+                let is_unused = number >= arrival.inbound.first_unfinished();
+                if !is_unused
+                    || before.is_some_and(|(_, other)| *other >= start)
+                    || after.is_some_and(|(_, o)| *o <= start)
+                {
+                    return Err(Lie);
+                }
+                self.sends.insert(number, start);
+                None
+            }
+            Kind::Write { reth, .. } => {
+                Some((reth.key(), reth.address(), u64::from(reth.length()), Access::REMOTE_WRITE))
+            }
+            Kind::Atomic => {
+                let eth = arrival.packet.atomic_eth().ok_or(Lie)?;
+                Some((eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC))
+            }
+            Kind::Read => None,
+        };
+        let written = written.filter(|(_, _, len, _)| *len > 0);
+        let Identity { pd, qpn, .. } = *arrival.identity;
+        let span = written.and_then(|(key, address, len, access)| {
+            arrival.memory.remote_of_region(pd, qpn, key, address, len, access)
+        });
+        if let Some((span, _)) = span {
+            self.writes.insert(span.addresses(), start, 0);
+        }
+        let host = span.map(|(span, _)| span.addresses().start);
+        let is_relaxed = span.is_some_and(|(_, is_relaxed)| is_relaxed);
+        let is_anywhere = written.is_some() && host.is_none();
+        self.known.insert(start, Message { kind, end, is_whole, placed: 0, host, is_anywhere, is_relaxed });
+        Ok(())
+    }
+
+    /// Places the packet's bytes, if they may be placed before their turn. `is_done` tells of positions whether their bytes are
+    /// placed.
+    pub fn place(&mut self, spot: Spot, expected: u64, arrival: &Arrival<'_>, is_done: impl Fn(u64) -> bool) -> bool {
+        let Some(&message) = self.known.get(&spot.start) else { return false };
+        let (packet, mtu) = (arrival.packet, arrival.identity.path_mtu.bytes());
+        let payload = packet.payload();
+        if check_length(packet, payload.len(), mtu).is_err() {
+            return false;
+        }
+        let offset = u64::from(spot.index) * mtu as u64;
+        let len = payload.len() as u64;
+        let (number, places) = match message.kind {
+            Kind::Send { number } => {
+                let Some(request) = arrival.inbound.request(number) else { return false };
+                if offset + len > total(&request.sges) {
+                    return false;
+                }
+                match spans(arrival.memory, arrival.receive_pd, &request.sges, offset as u32, payload.len()) {
+                    Ok(places) => (number, places),
+                    Err(_) => return false,
+                }
+            }
+            Kind::Write { reth, number } => {
+                let Some(span) = self.target(spot, &message, &reth, expected, arrival) else { return false };
+                if packet.imm_dt().is_some() && arrival.inbound.request(number).is_none() {
+                    return false;
+                }
+                (number, [span].into_iter().collect())
+            }
+            Kind::Read | Kind::Atomic => return false,
+        };
+        if !self.resolve(number, arrival) {
+            return false;
+        }
+        let free = |span: &Span| self.is_free(span.addresses(), (spot.start, number), mtu, &is_done);
+        if !places.iter().all(free) {
+            return false;
+        }
+        let mut bytes = payload;
+        for span in &places {
+            if span.write(bytes.take(span.len())).is_err() {
+                return false;
+            }
+            bytes = bytes.skip(span.len());
+        }
+        if let Some(message) = self.known.get_mut(&spot.start) {
+            message.placed += 1;
+        }
+        true
+    }
+
+    /// Where a WRITE's packet goes, if all before it is known, and it is not the last one of its message while others lack:
+    /// programs poll on the last bytes.
+    fn target(
+        &mut self,
+        spot: Spot,
+        message: &Message,
+        reth: &Reth,
+        expected: u64,
+        arrival: &Arrival<'_>,
+    ) -> Option<Span> {
+        let Identity { pd, qpn, path_mtu, .. } = *arrival.identity;
+        let len = arrival.packet.payload().len() as u64;
+        let offset = u64::from(spot.index) * path_mtu.bytes() as u64;
+        let is_last = spot.position() + 1 == message.end;
+        let others = message.end - spot.start.max(expected) - 1;
+        let fits = len == (u64::from(reth.length()) - offset).min(path_mtu.bytes() as u64)
+            && arrival.inbound.access.contains(Access::REMOTE_WRITE)
+            && (!is_last || others == u64::from(message.placed));
+        if !fits || !self.covers(expected, spot.start) {
+            return None;
+        }
+        let address = reth.address().wrapping_add(offset);
+        let access = Access::REMOTE_WRITE;
+        let (whole, is_relaxed) =
+            arrival.memory.remote_of_region(pd, qpn, reth.key(), reth.address(), reth.length().into(), access)?;
+        let is_same = message.host.is_none_or(|host| host == whole.addresses().start);
+        if !is_relaxed || !is_same {
+            return None;
+        }
+        arrival.memory.remote_of_region(pd, qpn, reth.key(), address, len, access).map(|(span, _)| span)
+    }
+
+    /// Whether all positions from the expected one to `to` belong to messages of which is known where they write.
+    fn covers(&mut self, expected: u64, to: u64) -> bool {
+        let mut at = self.covered.max(expected);
+        while at < to {
+            match self.known.range(..=at).next_back() {
+                Some((_, message)) if message.end > at && !message.is_anywhere => at = message.end,
+                _ => break,
+            }
+        }
+        self.covered = at;
+        at >= to
+    }
+
+    /// Sees to it that the memory of all receive requests before `number` is known. False when one is not posted.
+    fn resolve(&mut self, number: u64, arrival: &Arrival<'_>) -> bool {
+        let first = arrival.inbound.first_unfinished();
+        self.resolved = self.resolved.max(first);
+        while self.resolved < number {
+            let Some(request) = arrival.inbound.request(self.resolved) else { return false };
+            let mut offset = 0;
+            for sge in &request.sges {
+                let len = sge.length.into();
+                let span = arrival.memory.local(arrival.receive_pd, sge.lkey, sge.address, len, true);
+                if let Some(span) = span.ok().filter(|span| !span.is_empty()) {
+                    self.receives.insert(span.addresses(), self.resolved, offset);
+                    self.order.push_back((self.resolved, span.addresses().start));
+                }
+                offset += len;
+            }
+            self.resolved += 1;
+        }
+        true
+    }
+
+    /// Whether nothing that is missing may still be written to these bytes by messages before the one at `start`, or into
+    /// receive requests before `number`.
+    fn is_free(
+        &self,
+        bytes: Range<usize>,
+        (start, number): (u64, u64),
+        mtu: usize,
+        is_done: &impl Fn(u64) -> bool,
+    ) -> bool {
+        let all_done = |first: u64, message: &Message, offsets: Range<u64>| {
+            let packets = offsets.start / mtu as u64..=(offsets.end - 1) / mtu as u64;
+            packets.map(|packet| first + packet).all(|at| is_done(at) || (message.is_whole && at >= message.end))
+        };
+        let written = |first: u64, offsets| {
+            first >= start || self.known.get(&first).is_some_and(|message| all_done(first, message, offsets))
+        };
+        let received = |request: u64, offsets| {
+            let first = self.sends.get(&request).copied();
+            request >= number
+                || first
+                    .and_then(|first| Some((first, self.known.get(&first)?)))
+                    .is_some_and(|(first, message)| all_done(first, message, offsets))
+        };
+        self.writes.all_overlapping(&bytes, written) && self.receives.all_overlapping(&bytes, received)
+    }
+
+    /// Where the packet at `position` belongs, if that is known.
+    pub fn spot(&self, position: u64) -> Option<Spot> {
+        let (&start, message) = self.known.range(..=position).next_back()?;
+        (position < message.end).then_some(Spot { start, index: (position - start) as u32 })
+    }
+
+    /// Whether packets of its message may be placed before their turn at all.
+    pub fn may_be_placed(&self, spot: Spot) -> bool {
+        self.known.get(&spot.start).is_some_and(|message| match message.kind {
+            Kind::Send { .. } => true,
+            Kind::Write { .. } => message.is_relaxed,
+            Kind::Read | Kind::Atomic => false,
+        })
+    }
+
+    /// The last packet of the WRITE that `position` belongs to, if all others are placed.
+    pub fn last_of(&self, position: u64) -> Option<Spot> {
+        let (&start, message) = self.known.range(..=position).next_back()?;
+        let index = (message.end - start - 1) as u32;
+        let is_write = matches!(message.kind, Kind::Write { .. });
+        (is_write && position + 1 < message.end).then_some(Spot { start, index })
+    }
+
+    /// The RETH of the WRITE that starts at `position`.
+    pub fn reth(&self, position: u64) -> Reth {
+        match self.known.get(&position) {
+            Some(Message { kind: Kind::Write { reth, .. }, .. }) => *reth,
+            _ => Reth::default(),
+        }
+    }
+
+    /// The turn of packet number `index` of the message at `start` has come, which is of `kind`. `placed` is what was kept of
+    /// it, if its bytes are placed: then all that was said of it must be so.
+    pub fn finish(&mut self, start: u64, index: u32, kind: Kind, placed: Option<&Placed>) -> Result<(), Lie> {
+        let Some(message) = self.known.get_mut(&start) else {
+            return if placed.is_some() { Err(Lie) } else { Ok(()) };
+        };
+        let is_so = message.kind == kind;
+        match placed {
+            Some(placed) if is_so && placed.index == index => message.placed = message.placed.saturating_sub(1),
+            None if is_so || message.placed == 0 => {}
+            _ => return Err(Lie),
+        }
+        Ok(())
+    }
+
+    /// Messages that start before the position `before` are done, and receive requests before `unfinished`.
+    pub fn retire(&mut self, before: u64, unfinished: u64) {
+        if self.known.is_empty() {
+            return;
+        }
+        while let Some(entry) = self.known.first_entry().filter(|entry| *entry.key() < before) {
+            let (start, message) = entry.remove_entry();
+            if let Some(host) = message.host {
+                self.writes.remove(host, start);
+            }
+        }
+        if self.known.is_empty() {
+            *self = Messages::default();
+            return;
+        }
+        while let Some(entry) = self.sends.first_entry().filter(|entry| *entry.key() < unfinished) {
+            entry.remove();
+        }
+        while let Some(&(number, address)) = self.order.front().filter(|(number, _)| *number < unfinished) {
+            self.order.pop_front();
+            self.receives.remove(address, number);
+        }
+    }
+}
