@@ -7,6 +7,7 @@ pub mod engine;
 pub mod frame;
 pub mod link;
 pub mod memory;
+pub mod path;
 pub mod pcap;
 pub mod recovery;
 pub mod replay;

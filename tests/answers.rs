@@ -7,9 +7,7 @@ use common::crafted::{ALL, Crafted, FIRST_PSN, MTU};
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
 use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State, Status};
-use uroce::wire::{
-    Aeth, AtomicAckEth, Extension, Msn, NakCode, Opcode, Packet, Psn, RnrTimer, RoceFrame, Syndrome,
-};
+use uroce::wire::{Aeth, AtomicAckEth, Extension, Msn, NakCode, Opcode, Packet, Psn, RnrTimer, RoceFrame, Syndrome};
 
 const FULL: usize = MTU.bytes();
 

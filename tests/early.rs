@@ -89,7 +89,10 @@ impl Crafted {
     /// The NAKs among the answers.
     fn naks(&mut self) -> Vec<(Psn, Syndrome)> {
         let answers = self.answers().into_iter();
-        answers.filter_map(|Answer { psn, syndrome, .. }| Some((psn, syndrome?))).filter(|(_, s)| *s != Syndrome::ACK).collect()
+        answers
+            .filter_map(|Answer { psn, syndrome, .. }| Some((psn, syndrome?)))
+            .filter(|(_, s)| *s != Syndrome::ACK)
+            .collect()
     }
 
     /// The PSN of the last answer, which is an acknowledge.
@@ -254,7 +257,8 @@ fn a_write_waits_for_earlier_ones_to_the_same_bytes() {
     assert!(us.has(2008, 4, 9) && !us.has(2004, 4, 8));
     us.peer_writes(2, 2, first, 2);
     us.peer_writes(0, 0, first, 10);
-    let memory = [(0, 100, 10), (100, 10, 3), (110, 20, 5), (130, 126, 10), (300, 16, 4), (2 * FULL, FULL, 2), (2004, 4, 8)];
+    let memory =
+        [(0, 100, 10), (100, 10, 3), (110, 20, 5), (130, 126, 10), (300, 16, 4), (2 * FULL, FULL, 2), (2004, 4, 8)];
     for (offset, len, byte) in memory {
         assert!(us.has(offset, len, byte), "{:?} at {offset}", us.memory.to_vec(offset, len));
     }

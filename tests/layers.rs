@@ -11,13 +11,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("memory", &["frame", "wire"]),
     ("pcap", &["time", "frame", "wire"]),
     ("recovery", &["time"]),
+    ("path", &["time", "recovery"]),
     ("congestion", &["time"]),
-    ("transport", &["time", "frame", "wire", "memory", "recovery", "congestion"]),
+    ("transport", &["time", "frame", "wire", "memory", "recovery", "path", "congestion"]),
     ("link", &["time", "frame", "wire", "pcap"]),
     ("replay", &["time", "frame", "wire", "memory", "pcap", "transport"]),
-    ("sim", &["time", "frame", "wire", "memory", "pcap", "congestion", "transport", "link"]),
+    ("sim", &["time", "frame", "wire", "memory", "pcap", "path", "congestion", "transport", "link"]),
     ("engine", &["time", "frame", "wire", "memory", "transport", "link"]),
-    ("verbs", &["time", "frame", "wire", "memory", "congestion", "transport", "link", "engine"]),
+    ("verbs", &["time", "frame", "wire", "memory", "path", "congestion", "transport", "link", "engine"]),
 ];
 
 fn rust_files(path: &Path, files: &mut Vec<std::path::PathBuf>) {

@@ -66,7 +66,8 @@ impl Crafted {
     /// The peer acknowledges all before `psn`, and says that `arrived` have arrived too.
     fn sack_from_peer(&mut self, before: Psn, arrived: &[(Psn, u64)]) -> Vec<Seen> {
         let blocks: ArrayVec<_, { Sack::MAX_BLOCKS }> = arrived.iter().copied().collect();
-        let sack = Sack { trigger: before.minus(1), attempt: 0, delay_us: 0, marked: 0, blocks };
+        let sack =
+            Sack { trigger: before.minus(1), attempt: 0, delay_us: 0, marked: 0, is_trigger_marked: false, blocks };
         let bth = self.bth(Opcode::RC_ACKNOWLEDGE, before.minus(1)).with_offer(true).with_extended(true);
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
         let frame = self.extended_frame(bth, aeth, &[], &sack.to_bytes());

@@ -8,6 +8,8 @@ pub struct Pacer {
     rate: Rate,
     /// When all that was sent has been paid for.
     paid_at: Instant,
+    /// The part of the rate that may be used: so many of so many.
+    share: (u64, u64),
 }
 
 /// What may be sent at once after a pause: as long as timers are late, at the most.
@@ -19,7 +21,12 @@ const ETHERNET_BYTES: u64 = 14;
 impl Pacer {
     /// Keeps to `rate`.
     pub fn new(rate: Rate) -> Pacer {
-        Pacer { rate, paid_at: Instant::ZERO }
+        Pacer { rate, paid_at: Instant::ZERO, share: (1, 1) }
+    }
+
+    /// From now on it keeps to `part` of `whole` of the rate; both are at least 1.
+    pub fn set_share(&mut self, part: u64, whole: u64) {
+        self.share = (part.max(1), whole.max(1));
     }
 
     /// When the next packet may go, if that is later than now.
@@ -29,7 +36,9 @@ impl Pacer {
 
     /// An IP packet of `bytes` goes.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
-        let ns = (bytes as u64 + ETHERNET_BYTES).saturating_mul(1_000_000_000).div_ceil(self.rate.bytes());
+        let (part, whole) = self.share;
+        let bytes = (bytes as u64 + ETHERNET_BYTES) * whole;
+        let ns = bytes.saturating_mul(1_000_000_000).div_ceil(self.rate.bytes().saturating_mul(part));
         let earliest = Instant::from_ns(now.as_ns().saturating_sub(BURST.as_nanos() as u64));
         self.paid_at = self.paid_at.max(earliest) + Duration::from_nanos(ns);
     }
@@ -56,5 +65,14 @@ mod tests {
         }
         // A millisecond's worth, and a burst.
         assert!((1_049_000..=1_052_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn a_part_of_the_rate_is_kept_to_as_the_rate_is() {
+        let mut pacer = Pacer::new(Rate::from_bits(8_000_000_000));
+        pacer.set_share(7, 8);
+        let now = Instant::from_ns(1_000_000_000);
+        (0..70).for_each(|_| pacer.sent(now, 986));
+        assert_eq!(pacer.wait(now), Some(Instant::from_ns(1_000_000_000 - 50_000 + 80_010)));
     }
 }

@@ -14,6 +14,7 @@
 //! reaches the parent.
 
 mod clock;
+mod hops;
 mod process;
 mod wake;
 
@@ -29,6 +30,7 @@ use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Event};
 
 use clock::Clock;
+use hops::HopQueries;
 use wake::Wake;
 
 pub use process::Process;
@@ -36,6 +38,10 @@ pub use process::Process;
 /// Frames taken, and packets sent, in one step at the most: enough for one system call to pay for many packets (a batch
 /// of 64 costs a third of 64 single ones on veth), few enough that others get the lock soon.
 const BATCH: usize = 64;
+
+/// Full batches in a row after which timers are looked at nevertheless. Else what has arrived is taken first: after a time without
+/// a processor, answers that lie there are not late, and paths that they came over not dark.
+const TIMERS_WAIT: u32 = 16;
 
 /// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
 const PASSIVE: Duration = Duration::from_micros(500);
@@ -100,6 +106,9 @@ pub struct Core {
     /// Its link.
     pub link: Box<dyn Link>,
     frames: Vec<Frame>,
+    hops: HopQueries,
+    /// So many times in a row as many frames were there as are taken in a step.
+    full_batches: u32,
     /// The last step left acknowledges to whoever comes next.
     owes_acknowledges: bool,
     /// Whether the event descriptor is readable.
@@ -259,7 +268,15 @@ impl Drop for Engine {
 impl Core {
     fn new(endpoint: Endpoint, link: Box<dyn Link>) -> Core {
         let frames = Vec::with_capacity(BATCH);
-        Core { endpoint, link, frames, owes_acknowledges: false, events_announced: false }
+        Core {
+            endpoint,
+            link,
+            frames,
+            hops: HopQueries::default(),
+            full_batches: 0,
+            owes_acknowledges: false,
+            events_announced: false,
+        }
     }
 
     /// One round. Returns how many packets were received and sent.
@@ -285,7 +302,11 @@ impl Core {
         for frame in self.frames.drain(..) {
             self.endpoint.handle_frame(now, frame.bytes());
         }
-        self.endpoint.handle_timeout(now);
+        self.full_batches = if received < BATCH { 0 } else { self.full_batches + 1 };
+        if self.full_batches.is_multiple_of(TIMERS_WAIT) {
+            self.endpoint.handle_timeout(now);
+        }
+        self.hops.answer(now, &mut self.endpoint, &mut *self.link);
         received
     }
 
@@ -390,7 +411,7 @@ impl Shared {
             let mut core = self.lock();
             let now = self.clock.now();
             let (received, sent) = core.step(now);
-            let worked = received + sent > 0;
+            let worked = received + sent > 0 || core.hops.has_more();
             found.get_or_insert(received > 0);
             self.announce_events(&mut core);
             let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();

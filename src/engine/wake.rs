@@ -28,8 +28,8 @@ impl Wake {
 
     /// Sleeps until a signal, until one of `fds` is readable, or for `timeout`.
     pub fn wait(&self, fds: &[RawFd], timeout: Duration) {
-        /// Descriptors of a link at the most: its queues' sockets and netlink.
-        const MAX_FDS: usize = 66;
+        /// Descriptors of a link at the most: its queues' sockets and netlink, for each of eight rails.
+        const MAX_FDS: usize = 8 * 65 + 1;
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polled: arrayvec::ArrayVec<libc::pollfd, MAX_FDS> = arrayvec::ArrayVec::new();
         polled.push(entry(self.fd.as_raw_fd()));

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::wire::PathMtu;
 
+use super::Rails;
 use super::netlink::{self, Interface, Mac, Netlink};
 use super::udp;
 use super::xdp::{MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES};
@@ -81,6 +82,18 @@ pub enum DeviceError {
         /// The devices there are.
         known: Vec<String>,
     },
+    /// The same interface is named twice.
+    #[error("{name} is named twice: each interface is one way")]
+    Twice {
+        /// Its name.
+        name: String,
+    },
+    /// More interfaces are named than a device can have.
+    #[error("{count} interfaces are named; a device has {} at the most", Rails::MAX)]
+    TooMany {
+        /// How many.
+        count: usize,
+    },
     /// No interface can be used.
     #[error("no usable device: no Ethernet interface is up with a carrier; see `ip link`, and `uroce devices`")]
     None,
@@ -130,6 +143,24 @@ impl Device {
                 found.ok_or_else(|| DeviceError::Unknown { name: name.to_owned(), known })
             }
         }
+    }
+
+    /// The devices of those names, in that order: the interfaces of one device together. Without any name the first usable one.
+    ///
+    /// # Errors
+    /// When there is none of a name, one is named twice, or more than [`Rails::MAX`] are.
+    pub fn find_all(names: &[String]) -> Result<Vec<Device>, DeviceError> {
+        if names.is_empty() {
+            return Ok(vec![Device::find(None)?]);
+        }
+        if names.len() > Rails::MAX {
+            return Err(DeviceError::TooMany { count: names.len() });
+        }
+        let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+        if let Some((_, name)) = twice {
+            return Err(DeviceError::Twice { name: name.clone() });
+        }
+        names.iter().map(|name| Device::find(Some(name))).collect()
     }
 
     /// Whether this process has the capabilities for AF_XDP sockets on it.

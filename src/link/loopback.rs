@@ -78,6 +78,10 @@ impl<L: Link> Link for Loopback<L> {
         if self.addresses.contains(&destination) { Ok(HERE) } else { self.inner.hop(source, destination) }
     }
 
+    fn route_changes(&self) -> u64 {
+        self.inner.route_changes()
+    }
+
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
         if hop == HERE { Some(self.header()) } else { self.inner.ethernet_header(hop) }
     }

@@ -8,6 +8,7 @@ mod gone;
 mod loopback;
 mod neighbour;
 pub mod netlink;
+mod rails;
 mod tapped;
 pub mod udp;
 pub mod xdp;
@@ -23,6 +24,7 @@ pub use capture::Capture;
 pub use ethernet::EthernetHeader;
 pub use gone::Gone;
 pub use loopback::Loopback;
+pub use rails::{Rail, Rails};
 pub use tapped::Tapped;
 
 /// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.
@@ -59,6 +61,11 @@ pub trait Link: Send {
     /// # Errors
     /// [`HopError`] says why there is none.
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError>;
+
+    /// A number that changes when the kernel's routes or interfaces do: a hop that could not be found may be there now.
+    fn route_changes(&self) -> u64 {
+        0
+    }
 
     /// The Ethernet header that packets to `hop` get now, for captures; `None` while the neighbour is not resolved, and
     /// on links that cannot see it.

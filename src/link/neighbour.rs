@@ -80,6 +80,9 @@ pub(crate) struct NextHops<W> {
     /// The hop whose route is looked up next, and how many there are to be after a change.
     refresh_at: usize,
     refresh_left: usize,
+    /// Changes after which all routes were looked up.
+    route_changes: u64,
+    is_refreshing: bool,
     next_look: Instant,
     counters: Counters,
 }
@@ -150,6 +153,8 @@ impl<W> NextHops<W> {
             busy: Vec::new(),
             refresh_at: 0,
             refresh_left: 0,
+            route_changes: 0,
+            is_refreshing: false,
             next_look: Instant::ZERO,
             counters: Counters::default(),
         })
@@ -265,9 +270,19 @@ impl<W> NextHops<W> {
         self.counters
     }
 
+    /// Changes of routes, neighbours aside, or of interfaces that are known of all hops.
+    pub(crate) fn route_changes(&self) -> u64 {
+        self.route_changes
+    }
+
     /// Whether the interface is still there.
     pub(crate) fn interface_is_present(&self) -> bool {
         self.interfaces.iter().any(|i| i.index == self.interface)
+    }
+
+    /// Whether the interface is up, as far as is known: it is asked for when it changes.
+    pub(crate) fn interface_is_up(&self) -> bool {
+        self.interfaces.iter().any(|i| i.index == self.interface && i.up)
     }
 
     /// Readable when the kernel reports a change.
@@ -296,6 +311,7 @@ impl<W> NextHops<W> {
         if interfaces_changed || routes_changed || lost {
             self.counters.refreshed += 1;
             self.refresh_left = self.hops.len();
+            self.is_refreshing = true;
         }
         self.refresh_routes();
     }
@@ -369,6 +385,10 @@ impl<W> NextHops<W> {
                 Err(_) => self.hops[self.refresh_at].neighbour = None,
             }
             self.refresh_left -= 1;
+        }
+        if self.is_refreshing && self.refresh_left == 0 {
+            self.is_refreshing = false;
+            self.route_changes += 1;
         }
     }
 

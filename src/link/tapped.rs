@@ -348,6 +348,10 @@ impl<L: Link> Link for Tapped<L> {
         self.inner.hop(source, destination)
     }
 
+    fn route_changes(&self) -> u64 {
+        self.inner.route_changes()
+    }
+
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
         self.inner.ethernet_header(hop)
     }

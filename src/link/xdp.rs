@@ -53,6 +53,9 @@ const HELD_SHARE: u32 = 16;
 /// moment) or all buffers are on their way: some twenty packets' time.
 const RETRY: Duration = Duration::from_micros(50);
 
+/// The same while the interface is down: nothing becomes free before that is over.
+const RETRY_DOWN: Duration = Duration::from_millis(10);
+
 /// The part of the transmit buffers that packets without a neighbour may occupy: a peer that is not there must not stop
 /// the traffic to those that are.
 const WAITING_SHARE: usize = 2;
@@ -520,7 +523,9 @@ impl Link for XdpLink {
         }
         if self.in_flight > 0 {
             let mut stalled = false;
-            for queue in &mut self.queues {
+            // While it is down the kernel takes nothing, and what it has leaves when it is up.
+            let is_up = self.next_hops.interface_is_up();
+            for queue in self.queues.iter_mut().filter(|_| is_up) {
                 match queue.kick() {
                     Ok(0) => {}
                     Ok(_) => {
@@ -533,13 +538,17 @@ impl Link for XdpLink {
             self.collect_completed();
             stalled |= self.starved && self.free_pairs.is_empty();
             self.starved &= stalled;
-            self.retry_at = stalled.then(|| now + RETRY);
+            self.retry_at = stalled.then(|| now + if is_up { RETRY } else { RETRY_DOWN });
         }
         self.refill(1);
     }
 
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         self.next_hops.hop(source, destination)
+    }
+
+    fn route_changes(&self) -> u64 {
+        self.next_hops.route_changes()
     }
 
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {

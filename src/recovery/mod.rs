@@ -6,5 +6,5 @@
 mod round_trip;
 mod scoreboard;
 
-use round_trip::RoundTrip;
-pub use scoreboard::{Scoreboard, Wants};
+pub use round_trip::RoundTrip;
+pub use scoreboard::{Report, Scoreboard, Wants};

@@ -24,6 +24,11 @@ impl RoundTrip {
         }
     }
 
+    /// The smoothed one.
+    pub fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
     /// The shortest one measured.
     pub fn least(&self) -> Option<Duration> {
         self.least

@@ -14,7 +14,8 @@ use super::RoundTrip;
 ///
 /// Twelve bytes a position, and sixteen for each transmission whose fate is not known. A packet is lost when one that was sent
 /// after it on the same path has arrived, and a round trip and a little passed since it was sent (as RFC 8985 has it);
-/// gaps by themselves say nothing.
+/// gaps by themselves say nothing. With several paths it is lost, too, when one that was sent after it on another path has
+/// arrived, and its own path's round trip and twice as little passed; when that happens to three in a row, the path is dark.
 #[derive(Debug)]
 pub struct Scoreboard {
     first: u64,
@@ -36,7 +37,16 @@ pub struct Scoreboard {
     frontier: u64,
     /// Transmissions so far, modulo 2^32.
     transmissions: u32,
-    round_trip: RoundTrip,
+    /// The number of the latest transmission that arrived, on any path.
+    latest: Option<u32>,
+    /// There are several paths.
+    is_multipath: bool,
+    /// Acknowledges come that are answers to nothing in flight.
+    is_probed: bool,
+    /// By how much answers may overtake each other because they take several paths.
+    spread: Duration,
+    /// What became of packets on which path, while there are several, until somebody asks.
+    reports: Vec<Report>,
     /// What is waited for before the first measurement.
     first_patience: Duration,
     /// When the oldest transmission that was overtaken counts as lost.
@@ -45,6 +55,8 @@ pub struct Scoreboard {
     probe_at: Option<Instant>,
     /// How often in a row that was done.
     probes: u32,
+    /// Something was heard of what is in flight since this was settled last.
+    is_news: bool,
     /// How much more than an eighth of a round trip packets are late, as a factor: grows when something was sent again in
     /// vain.
     lateness: u32,
@@ -74,6 +86,8 @@ const QUEUED: u8 = 8;
 const PACKET: u8 = 16;
 /// When it was sent is not known.
 const UNTIMED: u8 = 32;
+/// It arrived with «congestion experienced».
+const MARKED: u8 = 64;
 
 #[derive(Debug, Default)]
 struct PathState {
@@ -81,7 +95,35 @@ struct PathState {
     sent: VecDeque<(u64, u8)>,
     /// The number of the latest transmission that arrived, and how long that took to be known.
     latest: Option<(u32, Duration)>,
+    round_trip: RoundTrip,
+    /// It was measured by acknowledges, and not by probes only, which may come back another way.
+    is_measured: bool,
+    /// Lost ones in a row, as those sent later on other paths say.
+    silent: u32,
+    /// It carries nothing: patience does not depend on it.
+    is_dark: bool,
 }
+
+/// What became of a packet, for whoever chooses paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It arrived.
+    Arrived {
+        /// Over this path.
+        path: u8,
+        /// How long it took to know that.
+        took: Duration,
+        /// It came with «congestion experienced».
+        is_marked: bool,
+    },
+    /// One on this path was lost.
+    Lost(u8),
+    /// All on this path are.
+    Dark(u8),
+}
+
+/// Packets in a row that are lost before their path is dark: one or two may be so by chance.
+const SILENT_MAX: u32 = 3;
 
 /// What a scoreboard asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +162,16 @@ impl Scoreboard {
             asked: VecDeque::new(),
             frontier: start,
             transmissions: 0,
-            round_trip: RoundTrip::default(),
+            latest: None,
+            is_multipath: false,
+            is_probed: false,
+            spread: Duration::ZERO,
+            reports: Vec::new(),
             first_patience,
             lost_at: None,
             probe_at: None,
             probes: 0,
+            is_news: false,
             lateness: 1,
         }
     }
@@ -139,9 +186,45 @@ impl Scoreboard {
         self.next
     }
 
-    /// How long nothing may be heard before a probe is sent.
+    /// From now on acknowledges come that are answers to nothing in flight: they are no signs of life.
+    pub fn ignore_idle_acknowledges(&mut self) {
+        self.is_probed = true;
+    }
+
+    /// There are several paths from now on, whose round trips differ by `spread`.
+    pub fn spread_over_paths(&mut self, spread: Duration) {
+        (self.is_multipath, self.spread) = (true, spread);
+    }
+
+    /// A probe of the path was answered after `round_trip`; `is_back` when nothing had come through before.
+    pub fn path_answered(&mut self, path: u8, round_trip: Duration, is_back: bool) {
+        let state = self.path(path);
+        if !state.is_measured {
+            state.round_trip.sample(round_trip);
+        }
+        if is_back {
+            (state.is_dark, state.silent) = (false, 0);
+        }
+    }
+
+    /// What became of packets since this was asked last.
+    pub fn reports(&mut self) -> impl Iterator<Item = Report> + '_ {
+        self.reports.drain(..)
+    }
+
+    fn path(&mut self, path: u8) -> &mut PathState {
+        let path = usize::from(path);
+        if self.paths.len() <= path {
+            self.paths.resize_with(path + 1, PathState::default);
+        }
+        &mut self.paths[path]
+    }
+
+    /// How long nothing may be heard before a probe is sent: on the slowest path that carries something.
     pub fn patience(&self) -> Duration {
-        self.round_trip.patience(self.first_patience)
+        let known = self.paths.iter().filter(|path| !path.is_dark && path.round_trip.smoothed().is_some());
+        let patience = known.map(|path| path.round_trip.patience(self.first_patience)).max();
+        patience.unwrap_or(self.first_patience)
     }
 
     /// Bytes of memory that it takes.
@@ -152,6 +235,7 @@ impl Scoreboard {
             + (self.lost.capacity() + self.missing.capacity()) * size_of::<u64>()
             + self.overtaken.capacity() * size_of::<(u64, Instant)>()
             + self.asked.capacity() * size_of::<(u64, u8, Instant)>()
+            + self.reports.capacity() * size_of::<Report>()
     }
 
     /// How often the packet at `position` was sent.
@@ -178,13 +262,10 @@ impl Scoreboard {
         } else {
             let entry = self.slot(position);
             let attempt = entry.attempt.saturating_add(1);
-            *entry = Entry { at_us, order, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED) };
+            *entry = Entry { at_us, order, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED | MARKED) };
         }
         let attempt = self.slot(position).attempt;
-        if self.paths.len() <= usize::from(path) {
-            self.paths.resize_with(usize::from(path) + 1, PathState::default);
-        }
-        self.paths[usize::from(path)].sent.push_back((position, attempt));
+        self.path(path).sent.push_back((position, attempt));
         if self.probe_at.is_none() {
             self.probe_at = Some(now + self.patience());
         }
@@ -211,24 +292,46 @@ impl Scoreboard {
 
     /// The peer says that the request at `position` arrived; it may not have been carried out yet.
     pub fn arrived(&mut self, position: u64, now: Instant) {
-        let least = self.round_trip.least();
         let Some(entry) = self.entry_mut(position) else { return };
         if entry.flags & ARRIVED != 0 {
             return;
         }
         entry.flags |= ARRIVED;
+        let entry = *entry;
+        self.is_news = true;
         if entry.flags & (PACKET | UNTIMED) != PACKET {
             return;
         }
         let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
-        // Which of several transmissions arrived is not said: not the last one, if that was a moment ago.
-        if entry.attempt > 0 && least.is_some_and(|least| took < least) {
+        // Which of several transmissions arrived is not said: not the last one, if that was a moment ago. With several paths it
+        // may have been any.
+        let least = self.paths[usize::from(entry.path)].round_trip.least();
+        if entry.attempt > 0 && (self.is_multipath || least.is_some_and(|least| took < least)) {
             return;
         }
-        let (order, path) = (entry.order, usize::from(entry.path));
-        let latest = &mut self.paths[path].latest;
-        if latest.is_none_or(|(latest, _)| is_before(latest, order)) {
-            *latest = Some((order, took));
+        self.note_arrival(&entry, took);
+    }
+
+    /// The transmission that `entry` tells of has arrived, which took so long to be known.
+    fn note_arrival(&mut self, entry: &Entry, took: Duration) {
+        let is_multipath = self.is_multipath;
+        let path = &mut self.paths[usize::from(entry.path)];
+        if path.latest.is_none_or(|(latest, _)| is_before(latest, entry.order)) {
+            path.latest = Some((entry.order, took));
+            if is_multipath {
+                if !std::mem::replace(&mut path.is_measured, true) {
+                    path.round_trip = RoundTrip::default();
+                }
+                path.round_trip.sample(took);
+                path.silent = 0;
+            }
+        }
+        if is_multipath {
+            if self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
+                self.latest = Some(entry.order);
+            }
+            let is_marked = entry.flags & MARKED != 0;
+            self.reports.push(Report::Arrived { path: entry.path, took, is_marked });
         }
     }
 
@@ -268,6 +371,7 @@ impl Scoreboard {
             let rest = (position + 1..self.next).take_while(|at| self.slot_ref(*at).flags & PACKET == 0);
             self.carried_out_before(position + 1 + rest.count() as u64, now);
         }
+        self.is_news = true;
         let entry = self.slot(position);
         entry.flags |= DONE | ARRIVED;
         if entry.attempt == 0 {
@@ -285,13 +389,31 @@ impl Scoreboard {
         self.entry(position).is_some_and(|entry| entry.flags & (ANSWER | DONE) == ANSWER)
     }
 
-    /// The request that arrived last was at `position`, in its transmission number `attempt`, `delay` before its
-    /// acknowledge was sent. Returns whether a later transmission of it was in vain.
-    pub fn measured(&mut self, position: u64, attempt: u8, delay: Duration, now: Instant) -> bool {
-        let Some(&entry) = self.entry(position) else { return false };
-        if entry.attempt == attempt && entry.flags & (PACKET | UNTIMED) == PACKET {
-            let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
-            self.round_trip.sample(took.saturating_sub(delay));
+    /// The request that arrived last was at `position`, in its transmission number `attempt`, `delay` before its acknowledge was
+    /// sent, if that is known, and with «congestion experienced» if `is_marked`. Returns whether a later transmission of it was
+    /// in vain.
+    pub fn measured(
+        &mut self,
+        position: u64,
+        attempt: u8,
+        delay: Option<Duration>,
+        is_marked: bool,
+        now: Instant,
+    ) -> bool {
+        let Some(entry) = self.entry_mut(position) else { return false };
+        let is_this = entry.attempt == attempt && entry.flags & (PACKET | UNTIMED) == PACKET;
+        if is_this && is_marked {
+            entry.flags |= MARKED;
+        }
+        let entry = *entry;
+        let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
+        if is_this && let Some(delay) = delay {
+            if !self.is_multipath {
+                self.paths[usize::from(entry.path)].round_trip.sample(took.saturating_sub(delay));
+            } else if attempt > 0 && entry.flags & ARRIVED == 0 {
+                // Only here it is said which transmission arrived.
+                self.note_arrival(&entry, took);
+            }
         }
         let in_vain = entry.attempt > attempt && entry.flags & ARRIVED == 0;
         if in_vain && self.lateness < LATENESS_MAX {
@@ -307,42 +429,31 @@ impl Scoreboard {
         }
         self.carried_out = self.carried_out.max(self.first);
         self.frontier = self.frontier.max(self.first);
-        self.probes = 0;
-        self.probe_at = (self.first < self.next).then(|| now + self.patience());
+        if std::mem::take(&mut self.is_news) || !self.is_probed || self.first == self.next {
+            self.probes = 0;
+            self.probe_at = (self.first < self.next).then(|| now + self.patience());
+        }
         self.find_lost(now);
         self.first
     }
 
-    /// How late a packet may be without being lost.
-    fn late(&self) -> Duration {
-        (self.round_trip.least().unwrap_or_default() / 8 * self.lateness).max(LATE_AT_LEAST)
+    /// How late a packet on a path with that round trip may be without being lost.
+    fn late(&self, round_trip: &RoundTrip) -> Duration {
+        (round_trip.least().unwrap_or_default() / 8 * self.lateness).max(LATE_AT_LEAST)
+    }
+
+    /// How late an answer may be: nobody says over which path it comes.
+    fn answers_late(&self) -> Duration {
+        let late = self.paths.iter().filter(|path| !path.is_dark).map(|path| self.late(&path.round_trip)).max();
+        late.unwrap_or(LATE_AT_LEAST) + self.spread
     }
 
     fn find_lost(&mut self, now: Instant) {
-        let (now_us, late) = (micros(now), self.late());
         self.lost_at = None;
         for index in 0..self.paths.len() {
-            let Some((latest, took)) = self.paths[index].latest else { continue };
-            while let Some(&(position, attempt)) = self.paths[index].sent.front() {
-                let known = self.entry(position).filter(|entry| entry.flags & (ARRIVED | DONE | QUEUED) == 0);
-                let Some(entry) = known.filter(|entry| entry.attempt == attempt) else {
-                    self.paths[index].sent.pop_front();
-                    continue;
-                };
-                let since = Duration::from_micros(u64::from(now_us.wrapping_sub(entry.at_us)));
-                if !is_before(entry.order, latest) {
-                    break;
-                }
-                if since < took + late {
-                    let at = now + (took + late - since);
-                    self.lost_at = Some(self.lost_at.map_or(at, |other| other.min(at)));
-                    break;
-                }
-                self.paths[index].sent.pop_front();
-                self.slot(position).flags |= QUEUED;
-                self.lost.push_back(position);
-            }
+            self.find_lost_on(index, now);
         }
+        let late = if self.overtaken.is_empty() { Duration::ZERO } else { self.answers_late() };
         while let Some(&(position, since)) = self.overtaken.front() {
             if self.awaits_answer(position) && since + late > now {
                 break;
@@ -350,7 +461,8 @@ impl Scoreboard {
             self.overtaken.pop_front();
             self.miss(position);
         }
-        let patience = self.patience();
+        // The request and the answer may both take the slowest path.
+        let patience = self.patience() + self.spread;
         while let Some(&(position, attempt, at)) = self.asked.front() {
             let waits = self.awaits_answer(position) && self.slot(position).attempt == attempt;
             if waits && at + patience > now {
@@ -363,6 +475,51 @@ impl Scoreboard {
         }
     }
 
+    /// Finds what is lost on one path: its transmissions are in order.
+    fn find_lost_on(&mut self, index: usize, now: Instant) {
+        let now_us = micros(now);
+        while let Some(&(position, attempt)) = self.paths[index].sent.front() {
+            let known = self.entry(position).filter(|entry| entry.flags & (ARRIVED | DONE | QUEUED) == 0);
+            let Some(&entry) = known.filter(|entry| entry.attempt == attempt) else {
+                self.paths[index].sent.pop_front();
+                continue;
+            };
+            let path = &self.paths[index];
+            let late = self.late(&path.round_trip);
+            let overtaken_by = path.latest.filter(|(latest, _)| is_before(entry.order, *latest));
+            let wait = match overtaken_by {
+                Some((_, took)) => took + late,
+                None if self.latest.is_some_and(|latest| is_before(entry.order, latest)) => {
+                    let usual = path.round_trip.smoothed().unwrap_or(self.first_patience);
+                    path.latest.map_or(usual, |(_, took)| usual.max(took)) + late * 2
+                }
+                None => break,
+            };
+            let since = Duration::from_micros(u64::from(now_us.wrapping_sub(entry.at_us)));
+            if since < wait {
+                let at = now + (wait - since);
+                self.lost_at = Some(self.lost_at.map_or(at, |other| other.min(at)));
+                break;
+            }
+            self.paths[index].sent.pop_front();
+            self.slot(position).flags |= QUEUED;
+            self.lost.push_back(position);
+            if self.is_multipath {
+                self.report_loss(index, overtaken_by.is_none());
+            }
+        }
+    }
+
+    fn report_loss(&mut self, index: usize, is_silent: bool) {
+        let path = &mut self.paths[index];
+        self.reports.push(Report::Lost(index as u8));
+        path.silent += u32::from(is_silent);
+        if path.silent >= SILENT_MAX && !path.is_dark {
+            path.is_dark = true;
+            self.reports.push(Report::Dark(index as u8));
+        }
+    }
+
     fn miss(&mut self, position: u64) {
         if self.awaits_answer(position) && self.slot(position).flags & QUEUED == 0 {
             self.slot(position).flags |= QUEUED;
@@ -372,9 +529,8 @@ impl Scoreboard {
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        let late = self.late();
-        let overtaken = self.overtaken.front().map(|(_, since)| *since + late);
-        let asked = self.asked.front().map(|(_, _, at)| *at + self.patience());
+        let overtaken = self.overtaken.front().map(|(_, since)| *since + self.answers_late());
+        let asked = self.asked.front().map(|(_, _, at)| *at + self.patience() + self.spread);
         [self.probe_at, overtaken, asked, self.lost_at].into_iter().flatten().min()
     }
 

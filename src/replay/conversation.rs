@@ -36,6 +36,9 @@ pub(super) struct Conversations {
     pub unsound: u64,
     /// RoCE frames of services or with opcodes that are not replayed.
     pub foreign: u64,
+    /// RoCE frames of connections from where on both sides repeat selectively (docs/EXTENSIONS.md): what they do then is
+    /// not for the IBTA to say.
+    pub selective: u64,
 }
 
 impl Observed {
@@ -156,6 +159,8 @@ impl Conversations {
     /// Finds the two directions of each reliable connection: opposite addresses, and the most answers in each that are
     /// for PSNs requested in the other.
     fn pair(&mut self, streams: Vec<Vec<Observed>>) {
+        let extended: Vec<u64> = streams.iter().map(|frames| extended_from(frames)).collect();
+        let qpns: Vec<_> = streams.iter().map(|frames| frames[0].packet().bth().destination()).collect();
         let split: Vec<(Vec<Observed>, Vec<Observed>)> = streams
             .into_iter()
             .map(|frames| frames.into_iter().partition(|frame| !frame.packet().bth().opcode().is_response()))
@@ -181,22 +186,34 @@ impl Conversations {
                 (peer[a], peer[b]) = (Some(b), Some(a));
             }
         }
-        let qpns: Vec<_> = (0..split.len()).map(|index| any(index).packet().bth().destination()).collect();
         let mut answers: Vec<_> = split.iter().map(|(_, answers)| answers.clone()).collect();
         for (index, (requests, _)) in split.into_iter().enumerate() {
             if requests.is_empty() {
                 continue;
             }
-            self.list.push(Conversation {
+            let mut conversation = Conversation {
                 service: Service::Rc,
                 addresses: requests[0].flow().addresses,
                 responder: qpns[index],
                 requester: peer[index].map(|peer| qpns[peer]),
                 requests,
                 answers: peer[index].map_or(Vec::new(), |peer| std::mem::take(&mut answers[peer])),
-            });
+            };
+            let until = peer[index].map_or(u64::MAX, |peer| extended[peer]).min(extended[index]);
+            if until < u64::MAX {
+                self.selective += conversation.cut_at(until);
+            }
+            if !conversation.requests.is_empty() {
+                self.list.push(conversation);
+            }
         }
     }
+}
+
+/// The number of the first frame with a trailer.
+fn extended_from(frames: &[Observed]) -> u64 {
+    let extended = frames.iter().find(|frame| frame.packet().bth().extended());
+    extended.map_or(u64::MAX, |frame| frame.number)
 }
 
 /// How many of `answers` are for a PSN near those of `requests`.
@@ -209,6 +226,18 @@ fn answered(requests: &[Observed], answers: &[Observed]) -> usize {
 }
 
 impl Conversation {
+    /// Leaves out the frames from number `until` on, and the requests that nothing before answers. Returns how many.
+    fn cut_at(&mut self, until: u64) -> u64 {
+        let before = self.requests.len() + self.answers.len();
+        self.answers.retain(|answer| answer.number < until);
+        let base = self.requests[0].psn();
+        let answered = self.answers.iter().map(|answer| answer.psn().since(base)).max();
+        self.requests.retain(|request| {
+            request.number < until && answered.is_some_and(|answered| request.psn().since(base) <= answered)
+        });
+        (before - self.requests.len() - self.answers.len()) as u64
+    }
+
     /// The payload bytes of a full packet: what FIRST and MIDDLE packets carry; where there are none, the smallest that
     /// fits, but at least 1024.
     pub fn path_mtu(&self) -> PathMtu {

@@ -42,11 +42,13 @@ pub(crate) const MAX_MEMORY_BYTES: u64 = 1 << 30;
 pub enum ReplayError {
     /// There is nothing to replay.
     #[error(
-        "no RoCE v2 frame of RC, UC or UD with a right ICRC is in the capture ({unsound} malformed, cut or with a wrong ICRC)"
+        "no RoCE v2 frame of RC, UC or UD with a right ICRC is in the capture that can be replayed ({unsound} malformed, cut or with a wrong ICRC, {selective} of connections that repeat selectively)"
     )]
     Empty {
         /// RoCE frames that cannot be used.
         unsound: u64,
+        /// RoCE frames of connections whose sides repeat selectively (docs/EXTENSIONS.md).
+        selective: u64,
     },
     /// The requests reach too much memory.
     #[error(
@@ -68,7 +70,8 @@ pub enum ReplayError {
 pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayError> {
     let conversations = Conversations::of(frames);
     if conversations.list.is_empty() {
-        return Err(ReplayError::Empty { unsound: conversations.unsound });
+        let Conversations { unsound, selective, .. } = conversations;
+        return Err(ReplayError::Empty { unsound, selective });
     }
     let mut report = Report::default();
     for (what, count) in [
@@ -77,6 +80,10 @@ pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayEr
             conversations.unsound,
         ),
         ("RoCE frames of other services or with reserved opcodes were left out", conversations.foreign),
+        (
+            "RoCE frames were left out, since from there on both sides repeat selectively, as docs/EXTENSIONS.md has it",
+            conversations.selective,
+        ),
     ] {
         if count > 0 {
             report.assumed.push(format!("{count} {what}"));

@@ -3,11 +3,10 @@
 use crate::congestion::Rate;
 use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Recovery, RecoverySettings};
-use crate::wire::Opcode;
 
-use super::frame_pool::Condition;
+use super::goodput::DataMeter;
 use super::link::{Bursts, Faults, LinkProfile};
-use super::network::{LinkEnd, Network, NodeId, Observer};
+use super::network::{LinkEnd, Network};
 use super::random::Random;
 use super::transfer::{Operation, Transfer, TransferError, TransferPlan};
 
@@ -44,12 +43,12 @@ pub struct CellResult {
 }
 
 /// The link's rate, Ethernet frame bytes a second without preamble: 10 Gb/s.
-const RATE: u64 = 1_250_000_000;
+pub(super) const RATE: u64 = 1_250_000_000;
 
-const PAYLOAD: u64 = 4096;
+pub(super) const PAYLOAD: u64 = 4096;
 
 /// Ethernet, IPv4, UDP, BTH, payload, ICRC: a MIDDLE packet as the IBTA has it.
-const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
+pub(super) const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
 
 /// Until all is in motion, from when the peers know each other: losses of losses of losses are being repaired.
 const WARM_UP_ROUND_TRIPS: u32 = 8;
@@ -117,7 +116,7 @@ impl Cell {
             timeout: if self.round_trip >= Duration::from_millis(40) { 16 } else { 14 },
         };
         let mut transfer = Transfer::new(&mut network, nodes, plan, seed);
-        let mut watch = Watch::default();
+        let mut watch = DataMeter::default();
         while selective && !transfer.is_extended(&mut network) {
             if network.now() > Instant::ZERO + KNOWN_WITHIN {
                 return Err(TransferError::Wrong("the peers do not find out that both repeat selectively".into()));
@@ -128,7 +127,8 @@ impl Cell {
         let warm_up = (self.round_trip * WARM_UP_ROUND_TRIPS).max(WARM_UP_AT_LEAST);
         let begin = network.now() + warm_up;
         transfer.run(&mut network, begin, &mut watch)?;
-        let from = (network.now(), self.delivered(&transfer, &mut network, &watch), transfer.completed_bytes());
+        let from =
+            (network.now(), watch.delivered(&transfer, self.operation, &mut network), transfer.completed_bytes());
         let measured = (self.round_trip * MEASURED_ROUND_TRIPS).max(MEASURED_AT_LEAST);
         let end = network.now() + measured;
         let mut memory_bytes = 0;
@@ -138,7 +138,7 @@ impl Cell {
             memory_bytes = memory_bytes.max(transfer.memory_bytes(&mut network));
         }
         let seconds = (network.now() - from.0).as_secs_f64();
-        let delivered = self.delivered(&transfer, &mut network, &watch);
+        let delivered = watch.delivered(&transfer, self.operation, &mut network);
         let completed_bps = (transfer.completed_bytes() - from.2) as f64 * 8.0 / seconds;
         let goodput_bps = match selective {
             true => (delivered.useful - from.1.useful) as f64 * PAYLOAD as f64 * 8.0 / seconds,
@@ -154,41 +154,5 @@ impl Cell {
         };
         transfer.finish(&mut network, &mut watch)?;
         Ok(result)
-    }
-
-    fn delivered(&self, transfer: &Transfer, network: &mut Network, watch: &Watch) -> Delivered {
-        let [requester, responder] = transfer.counters(network);
-        match self.operation {
-            Operation::Read => {
-                Delivered { useful: watch.responses - requester.stray_response, twice: requester.stray_response }
-            }
-            _ => {
-                let refused = responder.out_of_seq_request + responder.reorder_overflow;
-                let twice = responder.duplicate_request;
-                Delivered { useful: responder.rcvd_pkts - refused - twice, twice }
-            }
-        }
-    }
-}
-
-/// Data packets that arrived.
-#[derive(Clone, Copy, Debug)]
-struct Delivered {
-    /// For the first time, and were kept.
-    useful: u64,
-    twice: u64,
-}
-
-/// Counts READ responses.
-#[derive(Debug, Default)]
-struct Watch {
-    responses: u64,
-}
-
-impl Observer for Watch {
-    fn arriving(&mut self, _now: Instant, _node: NodeId, frame: &[u8], _condition: Condition) {
-        // After Ethernet, IPv4 and UDP.
-        let opcode = Opcode(frame[14 + 20 + 8]);
-        self.responses += u64::from(opcode.operation() == crate::wire::Operation::ReadResponse);
     }
 }

@@ -7,12 +7,17 @@
 
 pub mod chaos;
 mod frame_pool;
+mod goodput;
 mod link;
 pub mod loss_rtt;
 mod network;
 mod node;
+pub mod path_failure;
+pub mod paths;
 mod pattern;
+mod planes;
 mod random;
+mod recorder;
 mod switch;
 mod transfer;
 

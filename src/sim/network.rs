@@ -150,6 +150,12 @@ impl Network {
         SwitchId(self.switches.len() - 1)
     }
 
+    /// Adds a switch at which not a hash chooses among several links, but the UDP source port: `first_port` takes the first one.
+    pub fn add_switch_by_port(&mut self, first_port: u16) -> SwitchId {
+        self.switches.push(Switch::by_port(first_port));
+        SwitchId(self.switches.len() - 1)
+    }
+
     /// Adds a link from one end to another, in that direction. A node sends on the last one added for it; a switch must be
     /// told with [`add_route`](Network::add_route).
     pub fn add_link(&mut self, from: LinkEnd, to: LinkEnd, profile: LinkProfile) -> LinkId {

@@ -1,4 +1,4 @@
-use super::network::LinkId;
+use super::network::{LinkId, bth_offset};
 
 /// A switch: for each node the links that lead there. Where there are several, the flow decides (ECMP): the UDP source
 /// port and the addresses.
@@ -8,11 +8,18 @@ pub(super) struct Switch {
     routes: Vec<Vec<LinkId>>,
     /// Switches hash differently, lest the second one uses only some of its links.
     salt: u32,
+    /// Not a hash decides, but the UDP source port, counted from this one.
+    first_port: Option<u16>,
 }
 
 impl Switch {
     pub fn new(salt: u32) -> Switch {
-        Switch { routes: Vec::new(), salt }
+        Switch { routes: Vec::new(), salt, first_port: None }
+    }
+
+    /// One whose links have their turn by UDP source port, from `first_port` on.
+    pub fn by_port(first_port: u16) -> Switch {
+        Switch { routes: Vec::new(), salt: 0, first_port: Some(first_port) }
     }
 
     pub fn add_route(&mut self, node: usize, link: LinkId) {
@@ -27,9 +34,20 @@ impl Switch {
         match self.routes.get(node)?.as_slice() {
             [] => None,
             [only] => Some(*only),
-            links => Some(links[flow_hash(frame, self.salt) as usize % links.len()]),
+            links => {
+                let choice = match self.first_port {
+                    Some(first) => source_port(frame).wrapping_sub(first).into(),
+                    None => flow_hash(frame, self.salt),
+                };
+                Some(links[choice as usize % links.len()])
+            }
         }
     }
+}
+
+fn source_port(frame: &[u8]) -> u16 {
+    let at = bth_offset(frame) - 8;
+    frame.get(at..at + 2).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]))
 }
 
 /// Of addresses and UDP source port.
@@ -46,6 +64,18 @@ fn flow_hash(frame: &[u8], salt: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_may_have_their_links_one_by_one() {
+        let mut switch = Switch::by_port(0xc000);
+        (0..4).for_each(|link| switch.add_route(2, LinkId(link)));
+        let mut frame = [0; 60];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        for port in 0..8_u16 {
+            frame[34..36].copy_from_slice(&(0xc000 + port).to_be_bytes());
+            assert_eq!(switch.route(2, &frame), Some(LinkId(usize::from(port) % 4)));
+        }
+    }
 
     #[test]
     fn source_ports_spread_over_all_links_and_a_flow_stays_on_one() {

@@ -4,12 +4,13 @@ use crate::frame::Hop;
 use crate::memory::{Access, HostMemory};
 use crate::time::Instant;
 use crate::transport::{
-    Capabilities, CompletionQueue, Counters, Data, Endpoint, Path, QpAttributes, QueuePairInit, ReceiveRequest,
+    Capabilities, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit, ReceiveRequest,
     RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
 };
 use crate::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
 
 use super::network::{Network, NodeId, Observer, Step};
+use super::planes::FIRST_PORT;
 use super::random::Random;
 
 /// What a transfer does over and over.
@@ -149,7 +150,7 @@ impl Transfer {
             let address = |side: &Side| std::net::Ipv4Addr::new(10, 0, 0, 1 + side.node.0 as u8).into();
             let flow = Flow {
                 addresses: Addresses::new(address(here), address(there)).expect("of one family"),
-                source_port: 0xc000,
+                source_port: FIRST_PORT,
                 traffic_class: 2,
                 hop_limit: 64,
                 flow_label: 0,
@@ -312,6 +313,22 @@ impl Transfer {
     pub fn is_extended(&self, network: &mut Network) -> bool {
         let (node, qpn) = (self.requester().node, self.requester().qpn);
         network.endpoint(node).queue_pair(qpn).is_ok_and(|queue_pair| queue_pair.is_extended())
+    }
+
+    /// How many paths carry packets, at each end.
+    pub fn good_paths(&self, network: &mut Network) -> [u16; 2] {
+        [0, 1].map(|side: usize| {
+            let side = &self.sides[side];
+            network.endpoint(side.node).paths(side.qpn).map_or(0, |(_, good)| good)
+        })
+    }
+
+    /// Queue pairs that went to the error state since this was asked last.
+    pub fn errors(&self, network: &mut Network) -> u64 {
+        let is_fatal = |event: &Event| matches!(event, Event::QueuePairFatal(_));
+        let errors =
+            |endpoint: &mut Endpoint| std::iter::from_fn(|| endpoint.poll_event()).filter(is_fatal).count() as u64;
+        self.sides.iter().map(|side| errors(network.endpoint(side.node))).sum()
     }
 
     /// Bytes of completed messages.

@@ -144,7 +144,9 @@ impl Requester {
         let later = answers.asked.iter().rposition(in_ask);
         let after_all = answers.asked.iter().take_while(|(_, _, sent)| !psn.is_before(*sent)).count();
         for _ in 0..later.unwrap_or(0).max(after_all) {
-            let Some((first, count, _)) = self.answers.as_mut().and_then(|answers| answers.asked.pop_front()) else { break };
+            let Some((first, count, _)) = self.answers.as_mut().and_then(|answers| answers.asked.pop_front()) else {
+                break;
+            };
             let mut at = first;
             while at.is_before(first.plus(count)) {
                 let Some(index) = self.find(at) else { break };
@@ -200,7 +202,7 @@ impl Requester {
             let Ok(count @ 1..) = u32::try_from(first.plus(count).since(psn)) else { continue };
             let answers = run.min(count);
             let offers = identity.extension.offer(0);
-            let packet = RequestPacket { index: start, psn, answers, is_again: true, offers, trailer: None };
+            let packet = RequestPacket { index: start, psn, answers, is_again: true, offers, trailer: None, path: 0 };
             let written = write_request(wqe, packet, out, identity, cx);
             let Ok(Some(transmit)) = written else { return Ok(None) };
             cx.counters.retransmitted += 1;

@@ -72,6 +72,10 @@ counters! {
     reorder_overflow,
     /// Packets that announce a trailer and have none that can be.
     bad_trailer,
+    /// Answers to probes of paths that nobody waits for: late, or invented.
+    stray_probe,
+    /// Lists of further addresses that cannot be, or are not those of before.
+    refused_addresses,
     /// Packets that were written but too long for the link's buffer.
     too_long,
 }

@@ -77,9 +77,14 @@ impl Placed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It takes that receive request.
-    Send { number: u64 },
+    Send {
+        number: u64,
+    },
     /// Messages before it take all receive requests before that.
-    Write { reth: Reth, number: u64 },
+    Write {
+        reth: Reth,
+        number: u64,
+    },
     Read,
     Atomic,
 }
@@ -231,14 +236,18 @@ impl Messages {
                 let before = self.sends.range(..=number).next_back();
                 let after = self.sends.range(number..).next();
                 let is_unused = number >= arrival.inbound.first_unfinished();
-                if !is_unused || before.is_some_and(|(_, other)| *other >= start) || after.is_some_and(|(_, o)| *o <= start)
+                if !is_unused
+                    || before.is_some_and(|(_, other)| *other >= start)
+                    || after.is_some_and(|(_, o)| *o <= start)
                 {
                     return Err(Lie);
                 }
                 self.sends.insert(number, start);
                 None
             }
-            Kind::Write { reth, .. } => Some((reth.key(), reth.address(), u64::from(reth.length()), Access::REMOTE_WRITE)),
+            Kind::Write { reth, .. } => {
+                Some((reth.key(), reth.address(), u64::from(reth.length()), Access::REMOTE_WRITE))
+            }
             Kind::Atomic => {
                 let eth = arrival.packet.atomic_eth().ok_or(Lie)?;
                 Some((eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC))
@@ -262,13 +271,7 @@ impl Messages {
 
     /// Places the packet's bytes, if they may be placed before their turn. `is_done` tells of positions whether their bytes are
     /// placed.
-    pub fn place(
-        &mut self,
-        spot: Spot,
-        expected: u64,
-        arrival: &Arrival<'_>,
-        is_done: impl Fn(u64) -> bool,
-    ) -> bool {
+    pub fn place(&mut self, spot: Spot, expected: u64, arrival: &Arrival<'_>, is_done: impl Fn(u64) -> bool) -> bool {
         let Some(&message) = self.known.get(&spot.start) else { return false };
         let (packet, mtu) = (arrival.packet, arrival.identity.path_mtu.bytes());
         let payload = packet.payload();

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +11,9 @@ use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
 use super::counters::Counters;
 use super::extension::RecoverySettings;
+use super::multipath::{HopQuery, Multipath, Way};
 use super::queue_pair::{PostError, QueuePair, QueuePairInit, Surroundings};
+use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
 use super::timers::Timers;
 use super::work::{ReceiveRequest, SendRequest};
@@ -42,6 +45,10 @@ pub struct Endpoint {
     waiting_bytes: usize,
     /// What new queue pairs may do towards peers that understand the extension.
     recovery: RecoverySettings,
+    /// The addresses of each further interface of the device.
+    local_rails: Vec<Vec<IpAddr>>,
+    /// Queue pairs that may have rails whose next hop is not known.
+    hop_seekers: VecDeque<Qpn>,
     /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
     is_forked: bool,
 }
@@ -50,6 +57,8 @@ pub struct Endpoint {
 struct Slot {
     queue_pair: QueuePair,
     counters: Counters,
+    /// Of those that use several paths, or whose peers do.
+    multipath: Option<Box<Multipath>>,
 }
 
 /// Timer entries beyond four a queue pair from which on those left behind are swept out: few enough to matter nowhere,
@@ -145,6 +154,8 @@ impl Endpoint {
             retired: VecDeque::new(),
             waiting_bytes: 0,
             recovery: RecoverySettings::default(),
+            local_rails: Vec::new(),
+            hop_seekers: VecDeque::new(),
             is_forked: false,
         }
     }
@@ -170,6 +181,58 @@ impl Endpoint {
     /// How new queue pairs deal with losses.
     pub fn recovery(&self) -> RecoverySettings {
         self.recovery
+    }
+
+    /// Tells the addresses of each further interface of the device, in the order of its GID table; the first interface, whose
+    /// addresses queue pairs name in their address vectors, is not among them. Each queue pair that comes to know its peer from
+    /// now on takes from each the first address of its own family, and tells the peer.
+    pub fn set_local_rails(&mut self, rails: Vec<Vec<IpAddr>>) {
+        self.local_rails = rails;
+    }
+
+    /// A next hop that the link shall say: pass it to [`hop_found`](Self::hop_found). Each is asked for once, and again after
+    /// [`ask_hops_again`](Self::ask_hops_again).
+    pub fn poll_hop_query(&mut self) -> Option<HopQuery> {
+        while let Some(&qpn) = self.hop_seekers.front() {
+            let multipath = self.queue_pairs.get_mut(&qpn.value()).and_then(|slot| slot.multipath.as_mut());
+            if let Some(RailQuery { rail, source, destination }) = multipath.and_then(|paths| paths.poll_query()) {
+                return Some(HopQuery { qpn, rail, source, destination });
+            }
+            self.hop_seekers.pop_front();
+        }
+        None
+    }
+
+    /// The link's answer; without a next hop the rail is not used.
+    pub fn hop_found(&mut self, now: Instant, query: HopQuery, hop: Option<Hop>) {
+        let HopQuery { qpn, rail, source, destination } = query;
+        self.with(now, qpn, |_, cx| {
+            if let Some(multipath) = cx.multipath {
+                multipath.hop_found(RailQuery { rail, source, destination }, hop, now);
+            }
+        });
+    }
+
+    /// Routes have changed, or an interface came back: all next hops of rails are asked for again. Until they are known, the old
+    /// ones are used.
+    pub fn ask_hops_again(&mut self) {
+        for (qpn, slot) in &mut self.queue_pairs {
+            if let Some(multipath) = &mut slot.multipath {
+                multipath.ask_hops_again();
+                if multipath.has_query() {
+                    self.hop_seekers.push_back(Qpn::new(*qpn));
+                }
+            }
+        }
+    }
+
+    /// The paths that a queue pair has, and how many of them carry packets; one of one where it knows of no others.
+    ///
+    /// # Errors
+    /// [`NoSuchQueuePair`].
+    pub fn paths(&self, qpn: Qpn) -> Result<(u16, u16), NoSuchQueuePair> {
+        let slot = self.queue_pairs.get(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
+        Ok(slot.multipath.as_ref().map_or((1, 1), |multipath| (multipath.set.count(), multipath.set.good())))
     }
 
     fn impose_port(&self, path: &mut Path) {
@@ -241,7 +304,8 @@ impl Endpoint {
         if let Some(srq) = init.srq {
             self.shared.attach(srq)?;
         }
-        let slot = Slot { queue_pair: QueuePair::new(qpn, init, self.recovery), counters: Counters::default() };
+        let queue_pair = QueuePair::new(qpn, init, self.recovery);
+        let slot = Slot { queue_pair, counters: Counters::default(), multipath: None };
         self.queue_pairs.insert(qpn.value(), Box::new(slot));
         Ok(qpn)
     }
@@ -413,17 +477,22 @@ impl Endpoint {
         if !PKey::DEFAULT.matches(bth.p_key()) {
             return Err(|c| &mut c.bad_p_key);
         }
+        let mut way = Way { rail: 0, source_port: roce.udp.source_port() };
         if !qp.service().is_datagram() {
             match qp.flow().map(|flow| flow.addresses.reversed()) {
                 None => return Err(|c| &mut c.wrong_state),
-                Some(addresses) if addresses != roce.ip.addresses() => return Err(|c| &mut c.wrong_address),
+                Some(addresses) if addresses != roce.ip.addresses() => {
+                    let multipath = slot.multipath.as_ref();
+                    let rail = multipath.and_then(|multipath| multipath.find_rail(&roce.ip));
+                    way.rail = rail.ok_or(counter(|c| &mut c.wrong_address))?;
+                }
                 Some(_) => {}
             }
         }
         if !roce.icrc_ok() {
             return Err(|c| &mut c.bad_icrc);
         }
-        self.with(now, qpn, |qp, cx| qp.handle_packet(&packet, &roce.ip, cx));
+        self.with(now, qpn, |qp, cx| qp.handle_packet(&packet, &roce.ip, way, cx));
         Ok(())
     }
 
@@ -435,7 +504,7 @@ impl Endpoint {
                     return; // left behind; an earlier one counts
                 }
                 qp.armed = None;
-                if qp.deadline().is_some_and(|at| at <= cx.now) {
+                if qp.deadline(cx.multipath.as_deref()).is_some_and(|at| at <= cx.now) {
                     qp.handle_timeout(cx);
                 }
             });
@@ -505,19 +574,40 @@ impl Endpoint {
         work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
     ) -> Option<T> {
         let imposed = self.imposed;
-        let Endpoint { queue_pairs, memory, shared, events, identification, timers, ready, waiting_bytes, .. } = self;
-        let Slot { queue_pair: qp, counters } = &mut **queue_pairs.get_mut(&qpn.value())?;
+        let Endpoint {
+            queue_pairs,
+            memory,
+            shared,
+            events,
+            identification,
+            timers,
+            ready,
+            local_rails,
+            hop_seekers,
+            waiting_bytes,
+            ..
+        } = self;
+        let Slot { queue_pair: qp, counters, multipath } = &mut **queue_pairs.get_mut(&qpn.value())?;
         let waiting_elsewhere = *waiting_bytes - qp.waiting_bytes();
         let surroundings =
-            &mut Surroundings { now, memory, shared, counters, events, identification, waiting_elsewhere };
+            &mut Surroundings { now, memory, shared, counters, events, identification, multipath, waiting_elsewhere };
         let result = work(qp, surroundings);
         *waiting_bytes = waiting_elsewhere + qp.waiting_bytes();
         *identification = imposed.map_or(*identification, |(identification, _)| identification);
-        if !qp.is_ready && qp.may_transmit() {
+        if qp.wants_multipath() != multipath.is_some() {
+            *multipath = qp.multipath(local_rails, imposed.is_some(), now);
+        }
+        if let Some(multipath) = multipath
+            && multipath.has_query()
+            && !hop_seekers.contains(&qpn)
+        {
+            hop_seekers.push_back(qpn);
+        }
+        if !qp.is_ready && qp.may_transmit(multipath.as_deref()) {
             qp.is_ready = true;
             ready.push_back(qpn);
         }
-        if let Some(deadline) = qp.deadline()
+        if let Some(deadline) = qp.deadline(multipath.as_deref())
             && qp.armed.is_none_or(|armed| deadline < armed)
         {
             qp.armed = Some(deadline);

@@ -1,6 +1,7 @@
 use std::str::FromStr;
 
 use crate::congestion::{Pacer, Rate};
+use crate::path::{PathPolicy, PathSet};
 use crate::wire::{Bth, PathMtu, Sack};
 
 /// How losses are dealt with between queue pairs of reliable connections.
@@ -48,11 +49,24 @@ pub struct RecoverySettings {
     pub endpoint_reorder_bytes: usize,
     /// The longest IP packet that the link takes, in bytes.
     pub link_mtu: usize,
+    /// Paths to such a peer, 1 to [`MAX_PATHS`](Self::MAX_PATHS), each with a UDP source port of its own and on one of the
+    /// device's rails in turn.
+    pub paths: u16,
+    /// How packets are spread over them.
+    pub path_policy: PathPolicy,
 }
 
 impl RecoverySettings {
     /// The largest window: 6 bandwidth-delay products of 10 Gb/s × 100 ms at path MTU 4096, and a power of two.
     pub const MAX_WINDOW: u32 = 1 << 18;
+
+    /// Paths at the most.
+    pub const MAX_PATHS: u16 = PathSet::MAX;
+
+    /// The same with so many paths, at least one.
+    pub fn with_paths(self, paths: u16, path_policy: PathPolicy) -> RecoverySettings {
+        RecoverySettings { paths: paths.clamp(1, Self::MAX_PATHS), path_policy, ..self }
+    }
 
     /// For a link that takes IP packets of `link_mtu` bytes. With a rate the window is as large as can be.
     pub fn of_link(recovery: Recovery, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
@@ -77,6 +91,8 @@ impl Default for RecoverySettings {
             // Two such queue pairs at once, and little beside what such a machine has.
             endpoint_reorder_bytes: 1 << 30,
             link_mtu: usize::MAX,
+            paths: 1,
+            path_policy: PathPolicy::default(),
         }
     }
 }

@@ -18,7 +18,9 @@ mod early;
 mod endpoint;
 mod extension;
 mod inbound;
+mod multipath;
 mod queue_pair;
+mod rails;
 mod ranges;
 mod receive_queue;
 mod reorder;
@@ -34,6 +36,7 @@ pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
 pub use extension::{Recovery, RecoveryError, RecoverySettings};
+pub use multipath::HopQuery;
 pub use queue_pair::{PostError, QueuePair, QueuePairInit};
 pub use receive_queue::{Srq, SrqError};
 pub use work::{

@@ -1,9 +1,15 @@
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::memory::{MemoryTable, Pd};
-use crate::time::Instant;
-use crate::wire::{Bth, Extension, Flow, Headers, IpHeader, Packet, PathMtu, Psn, QKey, Qpn, WriteError};
+use crate::path::Probe;
+use crate::time::{Duration, Instant};
+use crate::wire::{
+    AcknowledgeTrailer, AddressList, Aeth, Bth, Extension, Flow, Headers, IpHeader, Opcode, Operation, Packet, PathMtu,
+    PathProbe, Psn, QKey, Qpn, Syndrome, WriteError,
+};
 
 use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
@@ -12,6 +18,7 @@ use super::datagram::DatagramResponder;
 use super::endpoint::{Event, Transmit};
 use super::extension::{Extension as Peer, RecoverySettings};
 use super::inbound::Inbound;
+use super::multipath::{Multipath, Way};
 use super::receive_queue::{ReceiveQueue, SharedReceiveQueues, Srq};
 use super::requester::Requester;
 use super::responder::Responder;
@@ -37,6 +44,8 @@ pub struct QueuePair {
     acknowledge_is_next: bool,
     /// It keeps to a rate, and sends nothing but acknowledges until then.
     paced_until: Option<Instant>,
+    /// The peer has probed a path, or named further addresses.
+    was_probed: bool,
     /// Whether it stands in the endpoint's queue of those that may have something to send.
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
@@ -94,8 +103,22 @@ pub(super) struct Surroundings<'a> {
     pub events: &'a mut VecDeque<Event>,
     /// The next IPv4 identification.
     pub identification: &'a mut u16,
+    /// The queue pair's own, if it or its peer uses several paths.
+    pub multipath: &'a mut Option<Box<Multipath>>,
     /// Bytes of requests that came early and wait at other queue pairs of the endpoint.
     pub waiting_elsewhere: usize,
+}
+
+impl Surroundings<'_> {
+    /// The path of the next packet that carries data.
+    pub fn choose_path(&mut self) -> u8 {
+        self.multipath.as_mut().map_or(0, |multipath| multipath.set.choose(self.now))
+    }
+
+    /// The path of answers that the peer waits for.
+    pub fn quickest_path(&self) -> u8 {
+        self.multipath.as_ref().map_or(0, |multipath| multipath.set.quickest())
+    }
 }
 
 /// A role cannot go on: the queue pair goes to the error state.
@@ -211,6 +234,7 @@ impl QueuePair {
             responder,
             acknowledge_is_next: false,
             paced_until: None,
+            was_probed: false,
             is_ready: false,
             armed: None,
         }
@@ -337,6 +361,23 @@ impl QueuePair {
         self.attributes = QpAttributes::default();
         self.identity.path = None;
         self.identity.extension = Peer::new(self.recovery);
+        self.was_probed = false;
+    }
+
+    /// Whether it uses several paths, or its peer does.
+    pub(super) fn wants_multipath(&self) -> bool {
+        self.is_extended() && self.identity.path.is_some() && (self.recovery.paths > 1 || self.was_probed)
+    }
+
+    /// What it needs for that, on a device whose further interfaces have the addresses of `local_rails`.
+    pub(super) fn multipath(
+        &self,
+        local_rails: &[Vec<IpAddr>],
+        port_is_imposed: bool,
+        now: Instant,
+    ) -> Option<Box<Multipath>> {
+        let path = self.identity.path.as_ref().filter(|_| self.wants_multipath())?;
+        Some(Box::new(Multipath::new(&self.recovery, path, local_rails, port_is_imposed, now)))
     }
 
     /// Bytes of memory that it takes for packets that are in flight, or came early.
@@ -432,7 +473,13 @@ impl QueuePair {
     }
 
     /// Takes a packet whose ICRC, keys and addresses are right.
-    pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, cx: &mut Surroundings<'_>) {
+    pub(super) fn handle_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        ip: &IpHeader<'_>,
+        way: Way,
+        cx: &mut Surroundings<'_>,
+    ) {
         let opcode = packet.bth().opcode();
         let mut is_extended = false;
         if self.identity.service == Service::Rc {
@@ -440,14 +487,27 @@ impl QueuePair {
             is_extended = packet.bth().extended() && self.identity.extension.is_on();
         }
         if opcode.is_response() {
+            let is_acknowledge = opcode.operation() == Operation::Acknowledge;
+            let trailer = if is_extended && is_acknowledge { packet.acknowledge_trailer() } else { None };
+            if is_extended && trailer.is_none() {
+                cx.counters.bad_trailer += 1;
+                return;
+            }
+            let is_about_paths =
+                matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
+            let mut sack = None;
+            match trailer {
+                Some(AcknowledgeTrailer::Sack(found)) => sack = Some(found),
+                Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(&probe, way, cx),
+                Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(&list, cx),
+                None => {}
+            }
             if !self.state.sends() {
                 cx.counters.wrong_state += 1;
                 return;
             }
-            let sack = if is_extended { packet.sack() } else { None };
-            if is_extended && sack.is_none() {
-                cx.counters.bad_trailer += 1;
-                return;
+            if !is_about_paths && let Some(multipath) = cx.multipath {
+                multipath.set.touch(cx.now);
             }
             if self.requester.handle_response(packet, sack.as_ref(), &self.identity, cx).is_err() {
                 self.fail(cx);
@@ -483,7 +543,34 @@ impl QueuePair {
         }
     }
 
+    /// Takes a probe of a path, which is to be answered, or the answer to one of ours.
+    fn take_probe(&mut self, probe: &PathProbe, way: Way, cx: &mut Surroundings<'_>) {
+        self.was_probed = true;
+        // From now on there are paths; the peer will probe again.
+        let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) else { return };
+        if !probe.is_answer {
+            cx.counters.answer_overflow += u64::from(!multipath.probed(probe, way, cx.now));
+            return;
+        }
+        let delay = Duration::from_micros(probe.delay_us.into());
+        match multipath.set.answered(probe.path, probe.token, delay, cx.now) {
+            Some(answered) => self.requester.path_answered(probe.path, answered),
+            None => cx.counters.stray_probe += 1,
+        }
+    }
+
+    /// Takes the peer's list of further addresses.
+    fn take_addresses(&mut self, list: &AddressList, cx: &mut Surroundings<'_>) {
+        self.was_probed = true;
+        let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) else { return };
+        let Some(path) = &self.identity.path else { return };
+        cx.counters.refused_addresses += u64::from(!multipath.take_addresses(list, path, cx.now));
+    }
+
     pub(super) fn handle_timeout(&mut self, cx: &mut Surroundings<'_>) {
+        if let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) {
+            multipath.handle_timeout(cx.now);
+        }
         self.paced_until = self.paced_until.filter(|until| *until > cx.now);
         if self.state.sends() && self.requester.handle_timeout(&self.identity, cx).is_err() {
             self.fail(cx);
@@ -491,13 +578,17 @@ impl QueuePair {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self, multipath: Option<&Multipath>) -> Option<Instant> {
         let requester = self.requester.deadline().filter(|_| self.state.sends());
-        [requester, self.paced_until].into_iter().flatten().min()
+        let paths = multipath.filter(|_| self.state.receives()).and_then(Multipath::deadline);
+        [requester, self.paced_until, paths].into_iter().flatten().min()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
-    pub(super) fn may_transmit(&self) -> bool {
+    pub(super) fn may_transmit(&self, multipath: Option<&Multipath>) -> bool {
+        if self.state.receives() && multipath.is_some_and(Multipath::may_transmit) {
+            return true;
+        }
         if self.paced_until.is_some() {
             // All but acknowledges waits.
             return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_selective());
@@ -521,6 +612,16 @@ impl QueuePair {
         if !self.identity.extension.is_on() {
             return self.poll_unpaced(out, cx);
         }
+        if let Some(transmit) = self.poll_paths(out, cx) {
+            if let Some(pacer) = &mut self.identity.extension.pacer {
+                pacer.sent(cx.now, transmit.len);
+            }
+            return Some(transmit);
+        }
+        if let (Some(pacer), Some(multipath)) = (&mut self.identity.extension.pacer, &cx.multipath) {
+            // Paths that carry nothing take their share of the rate along.
+            pacer.set_share(multipath.set.good().into(), multipath.set.count().into());
+        }
         self.paced_until = self.identity.extension.pacer.as_ref().and_then(|pacer| pacer.wait(cx.now));
         if self.paced_until.is_some() {
             return match &mut self.responder {
@@ -535,6 +636,38 @@ impl QueuePair {
             pacer.sent(cx.now, transmit.len);
         }
         Some(transmit)
+    }
+
+    /// Writes what is owed to know how the paths fare: answers to probes, our further addresses, probes. Each is a plain
+    /// acknowledge, too.
+    fn poll_paths(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+        let (identity, AnyResponder::Reliable(responder)) = (&self.identity, &self.responder) else { return None };
+        let base = identity.path.as_ref().filter(|_| self.state.receives())?;
+        loop {
+            let multipath = cx.multipath.as_mut()?;
+            let mut trailer = arrayvec::ArrayVec::<u8, { AddressList::MAX_BYTES }>::new();
+            let path = if let Some((answer, way)) = multipath.poll_answer(cx.now) {
+                trailer.extend(answer.to_bytes());
+                multipath.back(base, way)
+            } else if let Some(list) = multipath.poll_addresses() {
+                trailer = list.to_bytes();
+                multipath.path(base, multipath.set.quickest())
+            } else {
+                let probe = multipath.set.poll_probe(cx.now, || cx.memory.keys().next_u32())?;
+                let Probe { path, token } = probe;
+                trailer.extend(PathProbe { path, is_answer: false, delay_us: 0, token }.to_bytes());
+                multipath.path(base, path)
+            };
+            // A rail may have lost its next hop meanwhile.
+            let Some(path) = path else { continue };
+            let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, responder.expected().minus(1))
+                .with_offer(true)
+                .with_extended(true);
+            let extension = Extension::Aeth(Aeth::new(Syndrome::ACK, responder.msn()));
+            let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
+            let Ok(written) = write(&path, out, Headers { bth, extension }, 0, cx, nothing, &trailer);
+            return written;
+        }
     }
 
     fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
@@ -575,22 +708,12 @@ impl QueuePair {
 }
 
 impl Identity {
-    /// Writes one packet to the connected peer. `Ok(None)` when it cannot be written, which is counted.
-    pub fn write<E>(
+    /// Writes one packet to the connected peer over `path`, with a trailer unless that is empty, which the BTH must announce.
+    /// `Ok(None)` when it cannot be written, which is counted.
+    #[allow(clippy::too_many_arguments, reason = "all that a packet is made of")]
+    pub fn write_over<E>(
         &self,
-        out: &mut [u8],
-        bth: Bth,
-        extension: Extension,
-        payload_bytes: usize,
-        cx: &mut Surroundings<'_>,
-        fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
-    ) -> Result<Option<Transmit>, E> {
-        self.write_extended(out, Headers { bth, extension }, payload_bytes, cx, fill, &[])
-    }
-
-    /// As [`write`](Self::write), with a trailer, which the BTH must announce.
-    pub fn write_extended<E>(
-        &self,
+        path: u8,
         out: &mut [u8],
         headers: Headers,
         payload_bytes: usize,
@@ -598,9 +721,16 @@ impl Identity {
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
         trailer: &[u8],
     ) -> Result<Option<Transmit>, E> {
-        match &self.path {
-            Some(path) => write(path, out, headers, payload_bytes, cx, fill, trailer),
-            None => Ok(None),
+        let Some(base) = &self.path else { return Ok(None) };
+        match cx.multipath {
+            None => write(base, out, headers, payload_bytes, cx, fill, trailer),
+            Some(multipath) => {
+                multipath.set.touch(cx.now);
+                match multipath.path(base, path) {
+                    Some(path) => write(&path, out, headers, payload_bytes, cx, fill, trailer),
+                    None => Ok(None),
+                }
+            }
         }
     }
 

@@ -40,8 +40,12 @@ pub(super) struct Reorder {
     latest: Option<(Psn, u8, Instant)>,
     /// Packets that arrived with «congestion experienced».
     marked: u16,
+    /// The one that arrived last did; one that did stays the last until it was reported.
+    is_latest_marked: bool,
     /// An acknowledge is owed.
     pub is_owed: bool,
+    /// A copy of one is owed, which takes another path.
+    is_copy_owed: bool,
     /// Packets since the last acknowledge.
     unreported: u32,
 }
@@ -99,6 +103,8 @@ impl Default for Reorder {
             latest: None,
             marked: 0,
             is_owed: false,
+            is_copy_owed: false,
+            is_latest_marked: false,
             unreported: 0,
         }
     }
@@ -107,12 +113,29 @@ impl Default for Reorder {
 impl Reorder {
     /// A request packet arrived.
     pub fn note(&mut self, psn: Psn, attempt: u8, is_marked: bool, asks: bool, now: Instant) {
-        self.latest = Some((psn, attempt, now));
+        if is_marked || !self.is_latest_marked {
+            (self.latest, self.is_latest_marked) = (Some((psn, attempt, now)), is_marked);
+        }
         self.marked = self.marked.wrapping_add(u16::from(is_marked));
         self.unreported += 1;
         if asks || self.unreported >= ACKNOWLEDGE_EVERY {
             self.is_owed = true;
         }
+    }
+
+    /// An acknowledge of any kind is owed.
+    pub fn owes(&self) -> bool {
+        self.is_owed || self.is_copy_owed
+    }
+
+    /// All that is owed is a copy of what was sent.
+    pub fn owes_only_a_copy(&self) -> bool {
+        self.is_copy_owed && !self.is_owed
+    }
+
+    /// A copy of an acknowledge is owed.
+    pub fn owe_copy(&mut self) {
+        self.is_copy_owed = true;
     }
 
     /// Keeps a request that is `ahead` PSNs after the expected one, of which at most `window` are kept, in `limit` bytes;
@@ -291,11 +314,19 @@ impl Reorder {
 
     /// The acknowledge that is owed, of `max_blocks` at the most; `expected` is the PSN of that position.
     pub fn sack(&mut self, expected: Psn, max_blocks: usize, now: Instant) -> Sack {
-        self.is_owed = false;
-        self.unreported = 0;
+        let is_copy = self.owes_only_a_copy();
         let (trigger, attempt, at) = self.latest.unwrap_or((expected.minus(1), 0, now));
-        let delay_us = u16::try_from(now.saturating_since(at).as_micros()).unwrap_or(u16::MAX);
-        let mut sack = Sack { trigger, attempt, delay_us, marked: self.marked, blocks: ArrayVec::new() };
+        // A copy takes a way of its own: no round trip is to be measured by it.
+        let delay = Some(now.saturating_since(at).as_micros()).filter(|_| !is_copy);
+        let delay_us = delay.and_then(|delay| u16::try_from(delay).ok()).unwrap_or(u16::MAX);
+        let is_trigger_marked = self.is_latest_marked && !is_copy;
+        let (marked, blocks) = (self.marked, ArrayVec::new());
+        let mut sack = Sack { trigger, attempt, delay_us, marked, is_trigger_marked, blocks };
+        if is_copy {
+            self.is_copy_owed = false;
+        } else {
+            (self.is_owed, self.is_latest_marked, self.unreported) = (false, false, 0);
+        }
         if self.end <= self.expected {
             self.changed.clear();
             self.in_changed.clear();
@@ -303,7 +334,8 @@ impl Reorder {
         }
         let (first, last) = (self.expected / 64, (self.end - 1) / 64);
         let mut reported: ArrayVec<u64, { Sack::MAX_BLOCKS }> = ArrayVec::new();
-        while reported.len() < CHANGED_BLOCKS.min(max_blocks) {
+        // The next one over the usual path says what changed, too: it is there before this copy.
+        while !is_copy && reported.len() < CHANGED_BLOCKS.min(max_blocks) {
             let Some(word) = self.changed.pop_front() else { break };
             self.in_changed.remove(&word);
             if word >= first {

@@ -116,6 +116,7 @@ pub(super) struct RequestPacket {
     /// It offers the extension.
     pub offers: bool,
     pub trailer: Option<RequestTrailer>,
+    pub path: u8,
 }
 
 /// Where the requester stands: the next packet to send is number `packet` of the request at `index`.
@@ -377,9 +378,11 @@ impl Requester {
             if window_closed || reads_exhausted || fenced || self.would_span_too_much() {
                 break;
             }
+            let mut path = 0;
             let written = match self.service {
                 Service::Rc | Service::Uc => {
                     let index = self.cursor.packet;
+                    path = if self.selective.is_some() { cx.choose_path() } else { 0 };
                     self.has_offered = self.service == Service::Rc && identity.extension.offer(self.timeouts);
                     let packet = RequestPacket {
                         index,
@@ -388,6 +391,7 @@ impl Requester {
                         is_again: false,
                         offers: self.has_offered,
                         trailer: self.trailer(wqe, index, 0),
+                        path,
                     };
                     write_request(wqe, packet, out, identity, cx)
                 }
@@ -395,7 +399,7 @@ impl Requester {
             };
             return match written {
                 Ok(Some(transmit)) => {
-                    self.advance(cx.now);
+                    self.advance(path, cx.now);
                     if self.service != Service::Rc {
                         self.progress(self.sent, cx.now);
                         self.retire(identity, cx)?;
@@ -453,12 +457,13 @@ impl Requester {
         true
     }
 
-    /// Moves the cursor past the packet just sent.
-    fn advance(&mut self, now: Instant) {
+    /// Moves the cursor past the packet just sent over `path`.
+    fn advance(&mut self, path: u8, now: Instant) {
         let wqe = &self.queue[self.cursor.index];
         self.cursor.packet = match wqe.request.operation {
             SendOperation::Read(_) if self.answers.is_some() => {
-                let asked = self.missing_run(self.cursor.index, self.cursor.packet).map_or(0, |(start, count)| start + count);
+                let asked =
+                    self.missing_run(self.cursor.index, self.cursor.packet).map_or(0, |(start, count)| start + count);
                 self.missing_run(self.cursor.index, asked).map_or(wqe.packets, |(start, _)| start)
             }
             SendOperation::Read(_) => wqe.packets,
@@ -471,7 +476,7 @@ impl Requester {
             self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
         }
         if self.sent.is_before(next_psn) {
-            self.sent_selectively(self.sent, next_psn.since(self.sent) as u32, answers, now);
+            self.sent_selectively(self.sent, next_psn.since(self.sent) as u32, answers, path, now);
             self.sent = next_psn;
         }
         if self.retransmit_at.is_none() && self.selective.is_none() {
@@ -576,12 +581,7 @@ impl Requester {
     }
 
     /// Goes back to that PSN, if patience allows.
-    pub(super) fn retry_from(
-        &mut self,
-        psn: Psn,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<(), Fatal> {
+    pub(super) fn retry_from(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
         let Some(left) = self.retries_left.checked_sub(1) else {
             cx.counters.retry_exceeded_err += 1;
             return self.fail_oldest(Status::RetryExceeded, identity, cx);
@@ -657,7 +657,7 @@ pub(super) fn write_request(
     identity: &Identity,
     cx: &mut Surroundings<'_>,
 ) -> Result<Option<Transmit>, AccessError> {
-    let RequestPacket { index, psn, answers, is_again, offers, trailer } = packet;
+    let RequestPacket { index, psn, answers, is_again, offers, trailer, path } = packet;
     let mtu = identity.path_mtu.bytes() as u32;
     let position = Position::of(index, wqe.packets);
     let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
@@ -711,7 +711,7 @@ pub(super) fn write_request(
         .with_extended(trailer.is_some());
     let trailer = trailer.map(|trailer| trailer.to_bytes()).unwrap_or_default();
     let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, identity.pd, offset, out);
-    identity.write_extended(out, Headers { bth, extension }, payload_bytes as usize, cx, gather, &trailer)
+    identity.write_over(path, out, Headers { bth, extension }, payload_bytes as usize, cx, gather, &trailer)
 }
 
 /// Writes a datagram.

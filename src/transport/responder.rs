@@ -97,13 +97,18 @@ impl Responder {
         self.expected
     }
 
+    /// The messages completed so far.
+    pub fn msn(&self) -> Msn {
+        self.msn
+    }
+
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty() || !self.again.is_empty() || self.owes_selective()
     }
 
     /// Whether a selective acknowledge is owed.
     pub fn owes_selective(&self) -> bool {
-        self.reorder.as_ref().is_some_and(|reorder| reorder.is_owed)
+        self.reorder.as_ref().is_some_and(|reorder| reorder.owes())
     }
 
     /// Bytes of memory that requests which came early take.
@@ -157,6 +162,10 @@ impl Responder {
         let ahead = psn.since(self.expected);
         if ahead < 0 {
             cx.counters.duplicate_request += 1;
+            if let (Some(reorder), Some(_)) = (&mut self.reorder, &cx.multipath) {
+                // It was not heard that it had arrived: perhaps on another path it is.
+                reorder.owe_copy();
+            }
             self.handle_duplicate(packet, identity, cx);
             return Ok(());
         }
@@ -307,7 +316,11 @@ impl Responder {
         let position = opcode.position();
         let placed_bytes = placed.map(|placed| u32::from(placed.len));
         self.inbound.check_sequence(opcode.operation(), position)?;
-        check_length(packet, placed.map_or(packet.payload().len(), |placed| placed.len.into()), identity.path_mtu.bytes())?;
+        check_length(
+            packet,
+            placed.map_or(packet.payload().len(), |placed| placed.len.into()),
+            identity.path_mtu.bytes(),
+        )?;
         self.check_told(packet, placed, identity, cx)?;
         match opcode.operation() {
             Operation::ReadRequest => return self.serve_read(packet, identity, cx),
@@ -341,9 +354,7 @@ impl Responder {
         let (index, kind) = match (opcode.operation(), self.inbound.current(identity.path_mtu)) {
             (_, Some(current)) => (current.packets, current.kind),
             (Operation::Send, None) => (0, Kind::Send { number }),
-            (Operation::Write, None) => {
-                (0, Kind::Write { reth: packet.reth().copied().unwrap_or_default(), number })
-            }
+            (Operation::Write, None) => (0, Kind::Write { reth: packet.reth().copied().unwrap_or_default(), number }),
             (Operation::ReadRequest, None) => (0, Kind::Read),
             (_, None) => (0, Kind::Atomic),
         };
@@ -463,13 +474,7 @@ impl Responder {
 
     /// Queues READ responses again. If they are just being sent, they start over, unless it is some in the middle (`is_part`)
     /// that lack; but a peer that repeats selectively gets just these, and at once.
-    fn answer_again(
-        &mut self,
-        mut answer: ReadAnswer,
-        is_part: bool,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) {
+    fn answer_again(&mut self, mut answer: ReadAnswer, is_part: bool, identity: &Identity, cx: &mut Surroundings<'_>) {
         if self.is_selective {
             // What will be sent for the first time is not sent twice.
             let first = self.answers.iter().find_map(|queued| match queued {
@@ -549,13 +554,21 @@ impl Responder {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Option<Transmit> {
-        let sack = self.reorder.as_mut()?.sack(self.expected, identity.extension.max_blocks(), cx.now);
+        let reorder = self.reorder.as_mut()?;
+        let mut path = cx.quickest_path();
+        if reorder.owes_only_a_copy() {
+            path = cx.multipath.as_mut().and_then(|multipath| multipath.set.another()).unwrap_or(path);
+        } else if cx.multipath.as_mut().is_some_and(|multipath| multipath.wants_copy()) {
+            reorder.owe_copy();
+        }
+        let sack = reorder.sack(self.expected, identity.extension.max_blocks(), cx.now);
         let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))
             .with_offer(true)
             .with_extended(true);
         let extension = Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn));
         let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-        let Ok(written) = identity.write_extended(out, Headers { bth, extension }, 0, cx, nothing, &sack.to_bytes());
+        let headers = Headers { bth, extension };
+        let Ok(written) = identity.write_over(path, out, headers, 0, cx, nothing, &sack.to_bytes());
         written
     }
 
@@ -586,7 +599,7 @@ impl Responder {
         };
         self.answers.pop_front();
         let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.is_selective);
-        identity.write(out, bth, extension, 0, cx, |_, _| Ok(()))
+        identity.write_over(cx.quickest_path(), out, Headers { bth, extension }, 0, cx, |_, _| Ok(()), &[])
     }
 
     /// Writes the next READ response.
@@ -615,10 +628,12 @@ impl Responder {
         };
         let ReadAnswer { msn, key, psn, address, .. } = *read;
         let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.is_selective);
-        let written = identity.write(out, bth, extension, len as usize, cx, |memory, out| {
+        let path = cx.choose_path();
+        let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;
             memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).and_then(|span| span.read(out))
-        });
+        };
+        let written = identity.write_over(path, out, Headers { bth, extension }, len as usize, cx, fill, &[]);
         match written {
             Ok(written) => {
                 read.psn = psn.plus(1);

@@ -1,4 +1,5 @@
-use crate::recovery::{Scoreboard, Wants};
+use crate::path::Answered;
+use crate::recovery::{Report, Scoreboard, Wants};
 use crate::time::{Duration, Instant};
 use crate::wire::{NakCode, Operation, Packet, Psn, RequestTrailer, Sack, Syndrome};
 
@@ -115,6 +116,37 @@ impl Requester {
         selective.give_up_at = timeout.filter(|_| in_flight).map(|timeout| now + timeout.max(least) * retries);
     }
 
+    /// The board learns what the paths mean for it, if there are several.
+    fn learn_paths(&mut self, cx: &Surroundings<'_>) {
+        let Some(multipath) = &*cx.multipath else { return };
+        self.board().ignore_idle_acknowledges();
+        if multipath.set.count() > 1 {
+            self.board().spread_over_paths(multipath.set.spread());
+        }
+    }
+
+    /// Whoever chooses paths learns what became of packets on them.
+    fn tell_paths(&mut self, cx: &mut Surroundings<'_>) {
+        let now = cx.now;
+        let (Some(multipath), Some(selective)) = (cx.multipath.as_mut(), &mut self.selective) else { return };
+        for report in selective.board.reports() {
+            match report {
+                Report::Arrived { path, took, is_marked } => multipath.set.arrived(path, took, is_marked, now),
+                Report::Lost(path) => multipath.set.lost(path, now),
+                Report::Dark(path) => {
+                    multipath.set.fail(path, now);
+                }
+            }
+        }
+    }
+
+    /// The peer answered a probe of a path.
+    pub fn path_answered(&mut self, path: u8, answered: Answered) {
+        if let Some(selective) = &mut self.selective {
+            selective.board.path_answered(path, answered.round_trip, answered.is_back);
+        }
+    }
+
     /// Takes what answers say of requests: all before `psn` were carried out.
     fn carried_out_before(&mut self, psn: Psn, now: Instant) {
         if let Some(position) = self.position(psn) {
@@ -124,9 +156,11 @@ impl Requester {
 
     /// After all that a packet said.
     fn settle(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        self.learn_paths(cx);
         let board = self.board();
         let before = board.first();
         let first = board.settle(cx.now);
+        self.tell_paths(cx);
         if first > before {
             self.progress(self.unacknowledged.plus((first - before) as u32), cx.now);
             self.rearm(cx.now);
@@ -173,8 +207,12 @@ impl Requester {
 
     fn take_sack(&mut self, sack: &Sack, cx: &mut Surroundings<'_>) {
         let now = cx.now;
+        self.learn_paths(cx);
+        // The longest delay stands for any longer one, too.
+        let delay = Some(sack.delay_us).filter(|delay| *delay < u16::MAX);
+        let delay = delay.map(|delay| Duration::from_micros(delay.into()));
         if let Some(position) = self.position(sack.trigger)
-            && self.board().measured(position, sack.attempt, Duration::from_micros(sack.delay_us.into()), now)
+            && self.board().measured(position, sack.attempt, delay, sack.is_trigger_marked, now)
         {
             cx.counters.spurious_retransmission += 1;
         }
@@ -295,6 +333,7 @@ impl Requester {
         let (psn, wqe) = (self.psn(position), &self.queue[index]);
         let index_in_message = psn.since(wqe.first_psn) as u32;
         let count = count.min(wqe.packets - index_in_message);
+        let path = cx.choose_path();
         let packet = RequestPacket {
             index: index_in_message,
             psn,
@@ -302,13 +341,14 @@ impl Requester {
             is_again: true,
             offers: true,
             trailer: self.trailer(wqe, index_in_message, self.attempts(position)),
+            path,
         };
         match write_request(wqe, packet, out, identity, cx) {
             Ok(written) => {
                 cx.counters.retransmitted += 1;
                 let now = cx.now;
                 match wants {
-                    Wants::Request(_) => self.board().sent(position, 1, false, 0, now),
+                    Wants::Request(_) => self.board().sent(position, 1, false, path, now),
                     Wants::Answers(..) => self.board().asked(position, count, now),
                 }
                 Ok(written)
@@ -333,10 +373,10 @@ impl Requester {
         Some(RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number })
     }
 
-    /// A packet went out for the first time.
-    pub fn sent_selectively(&mut self, psn: Psn, count: u32, answers: bool, now: Instant) {
+    /// A packet went out over `path` for the first time.
+    pub fn sent_selectively(&mut self, psn: Psn, count: u32, answers: bool, path: u8, now: Instant) {
         let Some(position) = self.position(psn) else { return };
-        self.board().sent(position, count, answers, 0, now);
+        self.board().sent(position, count, answers, path, now);
         if self.selective.as_ref().is_some_and(|selective| selective.give_up_at.is_none()) {
             self.rearm(now);
         }
@@ -345,6 +385,10 @@ impl Requester {
     /// Time has passed.
     pub fn handle_timeout_selectively(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
         let now = cx.now;
+        if self.selective.is_none() {
+            return Ok(());
+        }
+        self.learn_paths(cx);
         let Some(selective) = &mut self.selective else { return Ok(()) };
         if selective.give_up_at.is_some_and(|at| at <= now) {
             cx.counters.retry_exceeded_err += 1;
@@ -353,6 +397,7 @@ impl Requester {
         if selective.board.handle_timeout(now) {
             cx.counters.completer_retry += 1;
         }
+        self.tell_paths(cx);
         Ok(())
     }
 }

@@ -11,8 +11,9 @@ use crate::link::device::{Device, DeviceError, Gid};
 use crate::link::fault::FaultSpec;
 use crate::link::udp::{self, UdpLink};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
-use crate::link::{Capture, HopError, Link, Loopback, Tapped};
+use crate::link::{Capture, HopError, Link, Loopback, Rail, Rails, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind, populate};
+use crate::path::PathPolicy;
 use crate::transport::{
     self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, RecoverySettings, Service, SrqError,
 };
@@ -40,6 +41,10 @@ pub struct Context {
 pub struct OpenOptions {
     /// The interface's name; `None` for the first usable one.
     pub device: Option<String>,
+    /// Further interfaces that the device is to have, up to seven beside the first: the names of its other rails. Queue
+    /// pairs spread over all of them towards peers that understand the extension. The device is called after the first,
+    /// has its GIDs, and the smallest MTU of all.
+    pub rails: Vec<String>,
     /// How frames leave and arrive.
     pub link: LinkKind,
     /// How the AF_XDP link is opened, if it is.
@@ -54,6 +59,11 @@ pub struct OpenOptions {
     pub recovery: Option<Recovery>,
     /// What queue pairs keep to, towards peers that understand the extension.
     pub rate: Option<Rate>,
+    /// Paths of a queue pair to such a peer, 1 to 256: each has a UDP source port of its own and is on one of the interfaces in
+    /// turn. `None` for one on each interface; over UDP sockets, whose source port is the kernel's, there are no more.
+    pub paths: Option<u16>,
+    /// How packets are spread over them.
+    pub path_policy: PathPolicy,
 }
 
 /// How frames leave and arrive.
@@ -80,6 +90,23 @@ pub enum OpenError {
     /// Its link over UDP sockets was not opened.
     #[error(transparent)]
     Udp(#[from] udp::OpenError),
+    /// The first interface of several was not named.
+    #[error("{rails} further interfaces and no first one: name it, too")]
+    NoFirst {
+        /// How many others are named.
+        rails: usize,
+    },
+    /// More paths than interfaces are asked for over UDP sockets.
+    #[error(
+        "{paths} paths over UDP sockets, which have one for each interface, since the source port is always 4791: leave --paths \
+         out, give {interfaces}, or open the device over AF_XDP"
+    )]
+    UdpPaths {
+        /// How many are asked for.
+        paths: u16,
+        /// How many there can be.
+        interfaces: usize,
+    },
     /// Its MTU is too small for the smallest path MTU and its headers.
     #[error(
         "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
@@ -104,6 +131,31 @@ pub enum OpenError {
 }
 
 impl OpenOptions {
+    /// The link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets.
+    fn open_link(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
+        let over_xdp = match self.link {
+            LinkKind::Auto => devices.iter().all(Device::may_open_xdp),
+            LinkKind::Xdp => true,
+            LinkKind::Udp => false,
+        };
+        if let Some(paths) = self.paths.filter(|paths| !over_xdp && usize::from(*paths) > devices.len()) {
+            return Err(OpenError::UdpPaths { paths, interfaces: devices.len() });
+        }
+        match (devices, over_xdp) {
+            ([device], true) => {
+                let link = XdpLink::open(&device.name, &self.xdp)?;
+                self.tap(Loopback::new(link, device.mac, addresses(device)))
+            }
+            ([device], false) => self.tap(UdpLink::open(&device.name)?),
+            (devices, true) => {
+                let open = |device: &Device| XdpLink::open(&device.name, &self.xdp);
+                let own = devices.iter().flat_map(addresses).collect();
+                self.tap(Loopback::new(rails(devices, open)?, devices[0].mac, own))
+            }
+            (devices, false) => self.tap(rails(devices, |device| UdpLink::open(&device.name))?),
+        }
+    }
+
     /// Puts the capture and the faults that were asked for around a link.
     fn tap(&self, link: impl Link + 'static) -> Result<Box<dyn Link>, OpenError> {
         let capture = self
@@ -115,6 +167,17 @@ impl OpenOptions {
             (capture, faults) => Box::new(Tapped::new(link, capture, *faults)),
         })
     }
+}
+
+/// A device's addresses, in the order of its GID table.
+fn addresses(device: &Device) -> Vec<IpAddr> {
+    device.gids.iter().map(Gid::ip).collect()
+}
+
+/// One link of several, of which `open` makes each.
+fn rails<L: Link + 'static, E>(devices: &[Device], open: impl Fn(&Device) -> Result<L, E>) -> Result<Rails, E> {
+    let rail = |device| Ok(Rail { link: Box::new(open(device)?), addresses: addresses(device) });
+    devices.iter().map(rail).collect::<Result<_, E>>().map(Rails::new)
 }
 
 /// How to reach a peer, as programs say it (IBTA 11.2.2.1).
@@ -169,21 +232,19 @@ impl Context {
     /// # Errors
     /// [`OpenError`] says in one line what is missing, where, and what to do.
     pub fn open(options: &OpenOptions) -> Result<Context, OpenError> {
-        let device = Device::find(options.device.as_deref())?;
-        let over_xdp = match options.link {
-            LinkKind::Auto => device.may_open_xdp(),
-            LinkKind::Xdp => true,
-            LinkKind::Udp => false,
-        };
-        let link = if over_xdp {
-            let own = device.gids.iter().map(Gid::ip).collect();
-            options.tap(Loopback::new(XdpLink::open(&device.name, &options.xdp)?, device.mac, own))?
-        } else {
-            options.tap(UdpLink::open(&device.name)?)?
-        };
-        let mut context = Context::with_link(device, link)?;
+        if options.device.is_none() && !options.rails.is_empty() {
+            return Err(OpenError::NoFirst { rails: options.rails.len() });
+        }
+        let names: Vec<String> = options.device.iter().chain(&options.rails).cloned().collect();
+        let mut devices = Device::find_all(&names)?;
+        let link = options.open_link(&devices)?;
+        let rails = devices.iter().skip(1).map(addresses).collect();
+        let paths = options.paths.unwrap_or(devices.len() as u16);
+        let mut context = Context::with_link(devices.swap_remove(0), link)?;
+        context.engine.without_sending(|core, _| core.endpoint.set_local_rails(rails));
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
         context.set_recovery(options.recovery.unwrap_or(Recovery::Auto), options.rate);
+        context.set_paths(paths, options.path_policy);
         Ok(context)
     }
 
@@ -202,8 +263,18 @@ impl Context {
     /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
     pub fn set_recovery(&self, recovery: Recovery, rate: Option<Rate>) {
         self.engine.without_sending(|core, _| {
-            let link_mtu = core.link.max_packet_bytes();
-            core.endpoint.set_recovery(RecoverySettings::of_link(recovery, rate, link_mtu));
+            let (link_mtu, before) = (core.link.max_packet_bytes(), core.endpoint.recovery());
+            let settings = RecoverySettings::of_link(recovery, rate, link_mtu);
+            core.endpoint.set_recovery(settings.with_paths(before.paths, before.path_policy));
+        });
+    }
+
+    /// Sets how many paths queue pairs that are created from now on have to a peer that understands the extension, 1 to 256, and
+    /// how they use them.
+    pub fn set_paths(&self, paths: u16, policy: PathPolicy) {
+        self.engine.without_sending(|core, _| {
+            let settings = core.endpoint.recovery().with_paths(paths, policy);
+            core.endpoint.set_recovery(settings);
         });
     }
 

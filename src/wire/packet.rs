@@ -4,8 +4,8 @@ use crate::frame::FrameBytes;
 
 use super::opcode::ext;
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode, RequestTrailer,
-    Reth, Sack,
+    AcknowledgeTrailer, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode,
+    RequestTrailer, Reth, Sack,
 };
 
 /// A received packet from BTH to payload: a view, checked for length only.
@@ -87,9 +87,17 @@ impl<'a> Packet<'a> {
         fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
     }
 
-    /// The selective acknowledge that follows an AETH. `None` when it can be none.
+    /// What follows the AETH of an acknowledge. `None` when it can be no trailer.
+    pub fn acknowledge_trailer(&self) -> Option<AcknowledgeTrailer> {
+        AcknowledgeTrailer::of(self.body)
+    }
+
+    /// The selective acknowledge that follows an AETH. `None` when there is none.
     pub fn sack(&self) -> Option<Sack> {
-        Sack::of(self.body)
+        match self.acknowledge_trailer()? {
+            AcknowledgeTrailer::Sack(sack) => Some(sack),
+            _ => None,
+        }
     }
 
     /// The packet's bytes as [`parse`](Packet::parse) reads them, without its trailer, and with zeros for the ICRC.

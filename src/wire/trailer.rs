@@ -29,6 +29,8 @@ pub struct Sack {
     pub delay_us: u16,
     /// Request packets that arrived with «congestion experienced», modulo 2^16.
     pub marked: u16,
+    /// The trigger is one of them.
+    pub is_trigger_marked: bool,
     /// PSNs, and which of the 64 from there on have arrived, from the least significant bit on.
     pub blocks: ArrayVec<(Psn, u64), { Sack::MAX_BLOCKS }>,
 }
@@ -36,6 +38,9 @@ pub struct Sack {
 /// The kinds, in the upper half of the last byte.
 const REQUEST: u8 = 1;
 const SELECTIVE: u8 = 2;
+
+/// A bit of a selective acknowledge's flags.
+const TRIGGER_MARKED: u8 = 1;
 
 const RETH_BYTES: usize = size_of::<Reth>();
 
@@ -85,6 +90,9 @@ impl Sack {
     /// Blocks at the most: an acknowledge of half a kilobyte.
     pub const MAX_BLOCKS: usize = 40;
 
+    /// The kind, at the end.
+    pub(super) const LAST_BYTE: u8 = SELECTIVE << 4;
+
     /// Bytes of the longest.
     pub const MAX_BYTES: usize = 8 + 12 * Self::MAX_BLOCKS + 4;
 
@@ -101,19 +109,12 @@ impl Sack {
             out.extend(bits.to_be_bytes());
         }
         out.extend((self.blocks.len() as u16).to_be_bytes());
-        out.extend([0, SELECTIVE << 4]);
+        out.extend([if self.is_trigger_marked { TRIGGER_MARKED } else { 0 }, Self::LAST_BYTE]);
         out
     }
 
-    /// The trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it can be none.
-    pub(super) fn of(body: FrameBytes<'_>) -> Option<Sack> {
-        let mut buffer = [0; Self::MAX_BYTES];
-        let buffer = buffer.get_mut(..body.len())?;
-        body.copy_to_slice(buffer);
-        Sack::parse(buffer).filter(|_| buffer.last() == Some(&(SELECTIVE << 4)))
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Sack> {
+    /// All of `bytes`, whose last one is [`LAST_BYTE`](Self::LAST_BYTE). `None` when it cannot be.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Sack> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
         let (blocks, tail) = rest.split_last_chunk::<4>()?;
         let count = usize::from(u16::from_be_bytes([tail[0], tail[1]]));
@@ -134,6 +135,7 @@ impl Sack {
             attempt,
             delay_us: u16::from_be_bytes([d, e]),
             marked: u16::from_be_bytes([f, g]),
+            is_trigger_marked: tail[2] & TRIGGER_MARKED != 0,
             blocks,
         })
     }
@@ -162,25 +164,32 @@ mod tests {
     #[test]
     fn acknowledges_say_what_arrived() {
         let blocks = ArrayVec::from_iter([(Psn::new(0xfffffe), 0x8000_0000_0000_0001), (Psn::new(64), 2)]);
-        let sack = Sack { trigger: Psn::new(0x010203), attempt: 4, delay_us: 0x0506, marked: 0x0708, blocks };
+        let sack = Sack {
+            trigger: Psn::new(0x010203),
+            attempt: 4,
+            delay_us: 0x0506,
+            marked: 0x0708,
+            is_trigger_marked: true,
+            blocks,
+        };
         let bytes = sack.to_bytes();
         assert_eq!(bytes[..20], [1, 2, 3, 4, 5, 6, 7, 8, 0xff, 0xff, 0xfe, 0, 0x80, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(bytes[32..], [0, 2, 0, 0x20]);
-        assert_eq!(Sack::of(FrameBytes::from(&bytes[..])), Some(sack));
+        assert_eq!(bytes[32..], [0, 2, 1, 0x20]);
+        assert_eq!(Sack::parse(&bytes), Some(sack));
     }
 
     #[test]
     fn what_cannot_be_a_trailer_is_none() {
         let request = RequestTrailer::default().to_bytes();
         let blocks = ArrayVec::from_iter([(Psn::new(1), 1)]);
-        let sack = Sack { trigger: Psn::new(0), attempt: 0, delay_us: 0, marked: 0, blocks }.to_bytes();
+        let sack = Sack { trigger: Psn::new(0), attempt: 0, delay_us: 0, marked: 0, is_trigger_marked: false, blocks }
+            .to_bytes();
         for len in 0..request.len() {
             assert_eq!(RequestTrailer::at_end(FrameBytes::from(&request[request.len() - len..])), None);
         }
         for len in 0..sack.len() {
-            assert_eq!(Sack::of(FrameBytes::from(&sack[sack.len() - len..])), None);
+            assert_eq!(Sack::parse(&sack[sack.len() - len..]), None);
         }
-        assert_eq!(Sack::of(FrameBytes::from(&request[..])), None);
         assert_eq!(RequestTrailer::at_end(FrameBytes::from(&sack[..])), None);
         for last in 0..=255 {
             let body = [[0; 39].as_slice(), &[last]].concat();

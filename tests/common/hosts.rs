@@ -35,16 +35,26 @@ impl Pair {
             // Link-local addresses are good at once, not after a second or two.
             run("ip", &format!("netns exec {host} sysctl -qw net.ipv6.conf.default.accept_dad=0"));
         }
-        let [a, b] = &pair.hosts;
-        let q = format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}");
-        run("ip", &format!("link add name veth0 netns {a} {q} type veth peer name veth0 netns {b} {q}"));
-        for (number, host) in pair.hosts.iter().enumerate() {
-            let number = number + 1;
-            run("ip", &format!("-n {host} addr add 10.7.0.{number}/24 dev veth0"));
-            run("ip", &format!("-n {host} addr add fd07::{number}/64 dev veth0 nodad"));
-            run("ip", &format!("-n {host} link set veth0 up"));
-        }
+        pair.cable(0, &format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}"));
         pair
+    }
+
+    /// Joins the hosts by another pair of interfaces, `veth1` each: 10.8.0.1/24, fd08::1/64 and 10.8.0.2/24, fd08::2/64.
+    #[allow(dead_code)]
+    pub fn second_cable(&self, mtu: usize) {
+        self.cable(1, &format!("mtu {mtu}"));
+    }
+
+    fn cable(&self, cable: u32, how: &str) {
+        let [a, b] = &self.hosts;
+        let name = format!("veth{cable}");
+        run("ip", &format!("link add name {name} netns {a} {how} type veth peer name {name} netns {b} {how}"));
+        for (number, host) in self.hosts.iter().enumerate() {
+            let (net, number) = (7 + cable, number + 1);
+            run("ip", &format!("-n {host} addr add 10.{net}.0.{number}/24 dev {name}"));
+            run("ip", &format!("-n {host} addr add fd0{net}::{number}/64 dev {name} nodad"));
+            run("ip", &format!("-n {host} link set {name} up"));
+        }
     }
 
     /// Runs `ip` in a host.

@@ -10,7 +10,7 @@
 
 local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
 
-local KINDS = { [1] = "request", [2] = "selective acknowledge" }
+local KINDS = { [1] = "request", [2] = "selective acknowledge", [3] = "probe of a path", [4] = "further addresses" }
 
 local field = {
     icrc = ProtoField.string("uroce.icrc", "ICRC verdict", base.ASCII,
@@ -40,12 +40,24 @@ local field = {
         nil, nil, "How long ago the trigger arrived, in microseconds; 65535 for longer"),
     sack_marked = ProtoField.uint16("uroce.sack.marked", "Marked", base.DEC,
         nil, nil, "Request packets that arrived with «congestion experienced», modulo 2^16"),
+    sack_trigger_marked = ProtoField.bool("uroce.sack.trigger_marked", "Trigger was marked", 8,
+        { "it arrived with «congestion experienced»", "no" }, 0x01),
     sack_blocks = ProtoField.uint16("uroce.sack.blocks", "Blocks", base.DEC, nil, nil, "How many"),
     block = ProtoField.bytes("uroce.sack.block", "Block"),
     block_base = ProtoField.uint24("uroce.sack.block.base", "Base", base.DEC, nil, nil, "A PSN"),
     block_bits = ProtoField.uint64("uroce.sack.block.bits", "Bits", base.HEX,
         nil, nil, "Bit i, from the least significant on: PSN base + i was received"),
     block_received = ProtoField.string("uroce.sack.block.received", "Received", base.ASCII, "The PSNs that the bits stand for"),
+    probe_path = ProtoField.uint8("uroce.probe.path", "Path", base.DEC, nil, nil, "Its number at the side that probes"),
+    probe_answer = ProtoField.bool("uroce.probe.answer", "Answer", 8, { "an answer", "a probe" }, 0x01),
+    probe_delay = ProtoField.uint16("uroce.probe.delay", "Delay", base.DEC,
+        nil, nil, "How long the answer was owed, in microseconds; 65535 for longer"),
+    probe_token = ProtoField.uint32("uroce.probe.token", "Token", base.HEX,
+        nil, nil, "What tells the answers to a probe from all others"),
+    address = ProtoField.ipv6("uroce.addresses.address", "Address", "IPv4 as ::ffff:a.b.c.d"),
+    addresses_known = ProtoField.bool("uroce.addresses.known", "Known", 8,
+        { "the sender knows the receiver's list", "no" }, 0x01),
+    addresses_count = ProtoField.uint8("uroce.addresses.count", "Addresses", base.DEC, nil, nil, "How many"),
 }
 uroce.fields = field
 
@@ -78,6 +90,9 @@ local EXTENDED_HEADER_BYTES = {
 }
 
 local ACKNOWLEDGE = 0x11
+
+-- Addresses of a trailer of kind 4 at the most.
+local ADDRESSES_MAX = 7
 
 -- SENDs, WRITEs, READ and atomic requests.
 local function is_request(opcode)
@@ -254,6 +269,25 @@ local function show_acknowledge(tvb, tree, at, blocks)
         at = at + 12
     end
     tree:add(field.sack_blocks, tvb(at, 2))
+    tree:add(field.sack_trigger_marked, tvb(at + 2, 1))
+    tree:add(field.kind, tvb(at + 3, 1))
+end
+
+local function show_probe(tvb, tree, at)
+    tree:add(field.probe_path, tvb(at, 1))
+    tree:add(field.probe_answer, tvb(at + 1, 1))
+    tree:add(field.probe_delay, tvb(at + 2, 2)):append_text(" µs")
+    tree:add(field.probe_token, tvb(at + 4, 4))
+    tree:add(field.kind, tvb(at + 11, 1))
+end
+
+local function show_addresses(tvb, tree, at, count)
+    for _ = 1, count do
+        tree:add(field.address, tvb(at, 16))
+        at = at + 16
+    end
+    tree:add(field.addresses_known, tvb(at, 1))
+    tree:add(field.addresses_count, tvb(at + 2, 1))
     tree:add(field.kind, tvb(at + 3, 1))
 end
 
@@ -278,11 +312,20 @@ local function show_trailer(tvb, tree, opcode, room, stop)
         blocks = tvb(stop - 4, 2):uint()
         bytes = 12 + 12 * blocks
         is_in_place = opcode == ACKNOWLEDGE
+    elseif kind == 3 and words == 0 then
+        bytes = 12
+        is_in_place = opcode == ACKNOWLEDGE
+    elseif kind == 4 and words == 0 then
+        if room < 4 then return malformed(string.format("4 bytes at least, %d are there", room)) end
+        blocks = tvb(stop - 2, 1):uint()
+        if blocks > ADDRESSES_MAX then return malformed(string.format("%d addresses", blocks)) end
+        bytes = 4 + 16 * blocks
+        is_in_place = opcode == ACKNOWLEDGE
     else
         return malformed(string.format("there is no 0x%02x", last))
     end
     -- An acknowledge has no payload, so its trailer is all that there is.
-    if bytes > room or (opcode == ACKNOWLEDGE and kind == 2 and bytes < room) then
+    if bytes > room or (opcode == ACKNOWLEDGE and kind >= 2 and bytes < room) then
         return malformed(string.format("it says %d bytes, %d are there", bytes, room))
     end
     local at = stop - bytes
@@ -291,8 +334,12 @@ local function show_trailer(tvb, tree, opcode, room, stop)
     if not is_in_place then trailer:add_proto_expert_info(wrong.place) end
     if kind == 1 then
         show_request(tvb, trailer, at, words)
-    else
+    elseif kind == 2 then
         show_acknowledge(tvb, trailer, at, blocks)
+    elseif kind == 3 then
+        show_probe(tvb, trailer, at)
+    else
+        show_addresses(tvb, trailer, at, blocks)
     end
 end
 

@@ -17,6 +17,9 @@ pub(super) enum Weather {
     Harsh,
 }
 
+/// What a harsh blackhole lasts at the most, beside twenty times the delay.
+const HARSH_HOLE: Duration = Duration::from_micros(500);
+
 /// A network and what goes wrong in it.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
@@ -26,6 +29,8 @@ pub(super) struct Setting {
     pub paths: usize,
     pub edge: LinkProfile,
     pub core: LinkProfile,
+    /// The links between the switches, each way, where they are not all as `core` says.
+    pub unlike: Vec<[LinkProfile; 2]>,
     pub weather: Weather,
 }
 
@@ -53,7 +58,38 @@ impl Setting {
         } else {
             LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..core.clone() }
         };
-        Setting { nodes, v6: random.chance(0.3), paths, edge, core, weather }
+        Setting { nodes, v6: random.chance(0.3), paths, edge, core, unlike: Vec::new(), weather }
+    }
+
+    /// The same with links between the switches that differ in delay, and each of which may go dark, one way or both.
+    pub fn with_unlike_links(mut self, random: &mut Random) -> Setting {
+        self.paths = random.choose(&[2, 3, 4, 8, 16]);
+        self.edge = LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..self.core.clone() };
+        let spread = random.choose(&[1, 1, 4, 20]);
+        let gloomy = self.weather > Weather::Fair && random.chance(0.7);
+        // Three in a row must not outlast the patience of who has one path only: eight times four round trips.
+        let longest = if self.weather == Weather::Harsh { HARSH_HOLE } else { Duration::from_micros(100) };
+        let link = |random: &mut Random| {
+            // In fair weather nothing overtakes.
+            let part = if self.weather == Weather::Fair { 20 } else { 20 / spread + random.below(21 - 20 / spread) };
+            let delay = self.core.delay * part as u32 / 20;
+            let holes = if gloomy { random.choose(&[0, 0, 1, 1, 3]) } else { 0 };
+            let ways = random.choose(&[[true, true], [true, true], [true, false], [false, true]]);
+            let dark: Vec<_> = (0..holes).map(|_| blackhole(self.core.delay, longest, random)).collect();
+            ways.map(|is_dark| {
+                let mut faults = self.core.faults.clone();
+                faults.blackholes.extend(dark.iter().filter(|_| is_dark));
+                LinkProfile { delay, faults, ..self.core.clone() }
+            })
+        };
+        let mut unlike: Vec<_> = (0..self.paths).map(|_| link(random)).collect();
+        if self.weather == Weather::Mild {
+            // One is always there: nobody may lose patience.
+            let spared = random.below(unlike.len() as u64) as usize;
+            unlike[spared].iter_mut().for_each(|profile| profile.faults.blackholes.clear());
+        }
+        self.unlike = unlike;
+        self
     }
 
     /// A round trip at the most, with the windows of so many connections in one queue.
@@ -86,8 +122,9 @@ impl Setting {
             network.add_link(LinkEnd::Node(*node), LinkEnd::Switch(near), self.edge.clone());
             let down = network.add_link(LinkEnd::Switch(near), LinkEnd::Node(*node), self.edge.clone());
             network.add_route(near, *node, down);
-            for _ in 0..self.paths {
-                let across = network.add_link(LinkEnd::Switch(far), LinkEnd::Switch(near), self.core.clone());
+            for path in 0..self.paths {
+                let profile = self.unlike.get(path).map_or(&self.core, |profiles| &profiles[index % 2]);
+                let across = network.add_link(LinkEnd::Switch(far), LinkEnd::Switch(near), profile.clone());
                 network.add_route(far, *node, across);
             }
         }
@@ -112,6 +149,12 @@ impl Setting {
     }
 }
 
+/// A time in which a link loses all, `longest` beside twenty times its delay at the most.
+fn blackhole(delay: Duration, longest: Duration, random: &mut Random) -> Blackhole {
+    let from = Instant::ZERO + random.up_to(delay * 50 + Duration::from_micros(500));
+    Blackhole { from, until: from + random.up_to(delay * 20 + longest) }
+}
+
 fn faults(weather: Weather, delay: Duration, random: &mut Random) -> Faults {
     let some = |random: &mut Random, limit: f64| {
         if random.chance(0.4) { 0.0 } else { limit * random.below(1000) as f64 / 1000.0 }
@@ -134,12 +177,8 @@ fn faults(weather: Weather, delay: Duration, random: &mut Random) -> Faults {
                 leave: 0.02 + 0.2 * random.below(100) as f64 / 100.0,
                 loss: 0.3 + 0.7 * random.below(100) as f64 / 100.0,
             });
-            let blackholes = (0..random.choose(&[0, 0, 0, 1, 2]))
-                .map(|_| {
-                    let from = Instant::ZERO + random.up_to(delay * 50 + Duration::from_micros(500));
-                    Blackhole { from, until: from + random.up_to(delay * 20 + Duration::from_micros(500)) }
-                })
-                .collect();
+            let blackholes =
+                (0..random.choose(&[0, 0, 0, 1, 2])).map(|_| blackhole(delay, HARSH_HOLE, random)).collect();
             Faults {
                 loss: some(random, 0.15),
                 bursts,

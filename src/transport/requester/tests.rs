@@ -42,9 +42,16 @@ impl World {
 
     fn with<T>(&mut self, work: impl FnOnce(&Identity, &mut Surroundings<'_>) -> T) -> T {
         let World { identity, memory, shared, counters, events, identification } = self;
-        let waiting_elsewhere = 0;
-        let mut cx =
-            Surroundings { now: Instant::ZERO, memory, shared, counters, events, identification, waiting_elsewhere };
+        let mut cx = Surroundings {
+            now: Instant::ZERO,
+            memory,
+            shared,
+            counters,
+            events,
+            identification,
+            multipath: &mut None,
+            waiting_elsewhere: 0,
+        };
         work(identity, &mut cx)
     }
 

@@ -26,7 +26,8 @@ const BATCH: usize = 64;
 /// Packets that the sender may be ahead: what half of the receive chunks hold, two a packet.
 const WINDOW: u64 = 1024;
 
-/// Chunks to receive into and packets to send from: the defaults of the stack's own link.
+/// Chunks to receive into: those of two windows. The stack's own link has more, for peers that keep to no window. Packets to
+/// send from: as that link has.
 const RECEIVE_CHUNKS: usize = 4096;
 const TRANSMIT_PACKETS: usize = 512;
 

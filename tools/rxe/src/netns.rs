@@ -150,6 +150,20 @@ impl VethPair {
         ipv4: Ipv4Addr::new(10, 78, 0, 2),
         ipv6: Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2),
     };
+    /// The end of a second cable in namespace `a`.
+    pub const SECOND_A: End = End {
+        interface: "uroce2",
+        mac: "02:78:00:00:01:01",
+        ipv4: Ipv4Addr::new(10, 78, 1, 1),
+        ipv6: Ipv6Addr::new(0xfd78, 0, 0, 1, 0, 0, 0, 1),
+    };
+    /// The end of a second cable in namespace `b`.
+    pub const SECOND_B: End = End {
+        interface: "uroce3",
+        mac: "02:78:00:00:01:02",
+        ipv4: Ipv4Addr::new(10, 78, 1, 2),
+        ipv6: Ipv6Addr::new(0xfd78, 0, 0, 1, 0, 0, 0, 2),
+    };
 
     /// Makes the namespaces and the cable. `mtu` is the interfaces' MTU in bytes (1500 carries path MTU 1024, 4500 carries
     /// 4096).
@@ -162,6 +176,16 @@ impl VethPair {
         configure(&pair.a, &Self::A, mtu)?;
         configure(&pair.b, &Self::B, mtu)?;
         Ok(pair)
+    }
+
+    /// Joins the two by another cable: [`VethPair::SECOND_A`] and [`VethPair::SECOND_B`].
+    ///
+    /// # Errors
+    /// As [`Netns::create`].
+    pub fn second_cable(&self, mtu: u16) -> Result<()> {
+        cable(&self.a, Self::SECOND_A.interface, &self.b, Self::SECOND_B.interface)?;
+        configure(&self.a, &Self::SECOND_A, mtu)?;
+        configure(&self.b, &Self::SECOND_B, mtu)
     }
 }
 

@@ -4,15 +4,17 @@ use clap::{Args, ValueEnum};
 use uroce::congestion::Rate;
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{AttachMode, XdpOptions};
+use uroce::path::PathPolicy;
 use uroce::transport::Recovery;
 use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 
 /// The flags of every subcommand that opens a device.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
-    /// The device: an interface's name; default: the first usable one
-    #[arg(short = 'd', long = "dev", env = "UROCE_DEV")]
-    pub device: Option<String>,
+    /// The device: an interface's name; default: the first usable one. Several with commas are one device, whose queue pairs
+    /// spread over all of them
+    #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
+    pub devices: Vec<String>,
 
     /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
     #[arg(long, value_enum, env = "UROCE_LINK")]
@@ -37,6 +39,15 @@ pub struct DeviceArguments {
     /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
     #[arg(long, value_name = "BITS", env = "UROCE_RATE")]
     pub rate: Option<Rate>,
+
+    /// Paths to a peer that knows several, 1 to 256: each has a UDP source port of its own, and is on one of the device's
+    /// interfaces in turn; default: one for each interface
+    #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub paths: Option<u16>,
+
+    /// How packets are spread over paths: single, round-robin, weighted, recycle; default: round-robin
+    #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY")]
+    pub path_policy: Option<PathPolicy>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,16 +79,19 @@ impl DeviceArguments {
             XdpMode::Skb => AttachMode::Skb,
         });
         let context = Context::open(&OpenOptions {
-            device: self.device.clone(),
+            device: self.devices.first().cloned(),
+            rails: self.devices.iter().skip(1).cloned().collect(),
             link,
             xdp: XdpOptions { mode, ..XdpOptions::default() },
             capture: self.capture.clone(),
             faults: self.fault,
             recovery: self.recovery,
             rate: self.rate,
+            paths: self.paths,
+            path_policy: self.path_policy.unwrap_or_default(),
             ..OpenOptions::default()
         })?;
-        if link == LinkKind::Auto && context.link_mode() == "udp" {
+        if link == LinkKind::Auto && context.link_mode().starts_with("udp") {
             let name = &context.device().name;
             eprintln!("uroce: no AF_XDP on {name} (`uroce devices` says why): over UDP sockets");
         }

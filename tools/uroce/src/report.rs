@@ -102,6 +102,9 @@ struct BthReport {
     reserved_4: u8,
     ack_request: bool,
     reserved_8: u8,
+    /// Two of these bits, by docs/EXTENSIONS.md.
+    offers: bool,
+    extended: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -252,6 +255,8 @@ impl BthReport {
             reserved_4: bth.reserved_4(),
             ack_request: bth.ack_request(),
             reserved_8: bth.reserved_8(),
+            offers: bth.offers(),
+            extended: bth.extended(),
         }
     }
 }
@@ -390,6 +395,8 @@ impl fmt::Display for BthReport {
             (self.mig_req, " MigReq"),
             (self.fecn, " FECN"),
             (self.becn, " BECN"),
+            (self.offers, " offer"),
+            (self.extended, " extended"),
         ];
         flags.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, name)| f.write_str(name))?;
         if self.tver != 0 {
@@ -398,8 +405,10 @@ impl fmt::Display for BthReport {
         if self.p_key != PKey::DEFAULT.0 {
             write!(f, " P_Key={:#06x}", self.p_key)?;
         }
-        if (self.reserved_4, self.reserved_8) != (0, 0) {
-            write!(f, " reserved={:#04x},{:#04x}", self.reserved_4, self.reserved_8)?;
+        let named = u8::from(self.offers) << 6 | u8::from(self.extended) << 5;
+        let reserved_8 = self.reserved_8 & !named;
+        if (self.reserved_4, reserved_8) != (0, 0) {
+            write!(f, " reserved={:#04x},{reserved_8:#04x}", self.reserved_4)?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use uroce::congestion::Rate;
 use uroce::link::device::Device;
 use uroce::link::fault::FaultSpec;
+use uroce::path::PathPolicy;
 use uroce::transport::Recovery;
 use uroce::wire::PathMtu;
 
@@ -29,9 +30,10 @@ use crate::elf::{self, Kind};
 /// Exits as the program did: 128 and the signal's number when one killed it, 125 when uroce could not run it.
 #[derive(Args)]
 pub struct Arguments {
-    /// The only device that the program sees: an interface's name; default: all usable ones
-    #[arg(short = 'd', long = "dev", env = "UROCE_DEV")]
-    device: Option<String>,
+    /// The only device that the program sees: an interface's name; default: all usable ones. Several with commas are one
+    /// device, called after the first, whose queue pairs spread over all of them
+    #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
+    devices: Vec<String>,
 
     /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
     #[arg(long, value_enum, env = "UROCE_LINK")]
@@ -60,6 +62,15 @@ pub struct Arguments {
     /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
     #[arg(long, value_name = "BITS", env = "UROCE_RATE", value_parser = checked::<Rate>)]
     rate: Option<String>,
+
+    /// Paths to a peer that knows several, 1 to 256: each has a UDP source port of its own, and is on one of the device's
+    /// interfaces in turn; default: one for each interface
+    #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    paths: Option<u16>,
+
+    /// How packets are spread over paths: single, round-robin, weighted, recycle; default: round-robin
+    #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY", value_parser = checked::<PathPolicy>)]
+    path_policy: Option<String>,
 
     /// Give devices LIDs too, for programs that know no GIDs (qperf): the last 16 bits of the first IPv4 address
     #[arg(long)]
@@ -106,8 +117,8 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (name, rest) = arguments.command.split_first().ok_or("no program is given")?;
     let program = find_program(name)?;
     let loader = check_program(&program)?;
-    if let Some(device) = &arguments.device {
-        Device::find(Some(device))?;
+    if !arguments.devices.is_empty() {
+        Device::find_all(&arguments.devices)?;
     }
     let folder = Folder::create(&library()?)?;
     let mut command = Command::new(&program);
@@ -246,7 +257,7 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
     // The program may change its folder before it opens the device.
     let capture = arguments.capture.as_deref().map(std::path::absolute).transpose()?;
     let options = [
-        ("UROCE_DEV", arguments.device.clone().map(OsString::from)),
+        ("UROCE_DEV", (!arguments.devices.is_empty()).then(|| OsString::from(arguments.devices.join(",")))),
         ("UROCE_LINK", link.map(OsString::from)),
         ("UROCE_XDP_MODE", mode.map(OsString::from)),
         ("UROCE_CAPTURE", capture.map(PathBuf::into_os_string)),
@@ -254,6 +265,8 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
         ("UROCE_MTU", arguments.mtu.clone().map(OsString::from)),
         ("UROCE_RECOVERY", arguments.recovery.clone().map(OsString::from)),
         ("UROCE_RATE", arguments.rate.clone().map(OsString::from)),
+        ("UROCE_PATHS", arguments.paths.map(|paths| OsString::from(paths.to_string()))),
+        ("UROCE_PATH_POLICY", arguments.path_policy.clone().map(OsString::from)),
         ("UROCE_LIDS", arguments.lids.then(|| OsString::from("1"))),
         ("UROCE_TRACE", arguments.trace.then(|| OsString::from("1"))),
     ];

@@ -15,7 +15,11 @@ use uroce::sim::chaos::{self, Kind, Outcome};
 
 use crate::Failure;
 
+mod cells;
 mod loss_rtt;
+mod path_failure;
+mod paths;
+mod picture;
 
 /// Run the stack over networks in virtual time: the same seed gives the same run.
 #[derive(clap::Args)]
@@ -28,6 +32,8 @@ pub(crate) struct Arguments {
 enum Table {
     Chaos(ChaosArguments),
     LossRtt(loss_rtt::Arguments),
+    Paths(paths::Arguments),
+    PathFailure(path_failure::Arguments),
 }
 
 /// Random programs over random networks with every fault, everything checked; exit status 1 on any violation.
@@ -67,6 +73,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.table {
         Table::Chaos(arguments) => run_chaos(arguments),
         Table::LossRtt(arguments) => loss_rtt::run(arguments),
+        Table::Paths(arguments) => paths::run(arguments),
+        Table::PathFailure(arguments) => path_failure::run(arguments),
     }
 }
 

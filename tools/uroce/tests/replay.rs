@@ -5,8 +5,11 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::captures::scratch;
+use common::captures::{frame, outers, scratch};
 use serde_json::Value;
+use uroce::pcap::{Direction, Record, Writer};
+use uroce::time::Instant;
+use uroce::wire::{Aeth, Bth, Extension, Flow, Msn, Opcode, Psn, Qpn, Syndrome};
 
 fn capture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/rxe-6.1").join(name)
@@ -53,6 +56,50 @@ fn an_explained_difference_is_no_failure_and_another_one_is() {
     assert_eq!((status, &report["different"][0]["rule"]), (1, &Value::from("missing-answer")));
     let (status, text, _) = replay(&file, &[]);
     assert!(status == 1 && text.contains("DIFFERENT") && text.contains("frame 262: missing-answer"), "{text}");
+}
+
+/// What a kernel rxe peer does with us, the offers that it takes no notice of included.
+#[test]
+fn our_own_captures_are_replayed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/uroce-rxe-6.1");
+    for name in ["uroce-pingpong", "uroce-pingpong-server", "uroce-write-bw", "uroce-read-bw", "uroce-atomic-bw"] {
+        let (status, report) = object(&folder.join(name).with_extension("pcapng"), &[]);
+        assert_eq!((status, &report["compared"]), (0, &report["equal"]), "{name}: {report}");
+        assert!(report["compared"].as_u64().unwrap() >= 10, "{name}: {report}");
+    }
+}
+
+/// From the first extended packet on; and a request before it that is answered only then.
+#[test]
+fn what_repeats_selectively_is_left_out() {
+    let (ethernet, flow) = outers()[0];
+    let back = (ethernet, Flow { addresses: flow.addresses.reversed(), ..flow });
+    let request = |psn: u32| Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), Psn::new(psn)).with_ack_request(true);
+    let answer = |psn: u32| Bth::new(Opcode::RC_ACKNOWLEDGE, Qpn::new(0x22), Psn::new(psn));
+    let aeth = |msn: u32| Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(msn)));
+    let to = |bth, payload| frame(&(ethernet, flow), bth, Extension::None, payload);
+    let from = |bth, msn, payload| frame(&back, bth, aeth(msn), payload);
+    let write = |name: &str, frames: &[Vec<u8>]| {
+        let file = scratch(name);
+        let mut writer = Writer::create(&file).unwrap();
+        for (number, bytes) in frames.iter().enumerate() {
+            let time = Instant::from_ns(1_700_000_000_000_000_000 + number as u64 * 1_000_000);
+            writer.write(Record { time, direction: Direction::Sent, parts: &[bytes], comment: None }).unwrap();
+        }
+        file
+    };
+    let plain = [to(request(1), 64), from(answer(1), 1, 0), to(request(2), 64)];
+    let extended = [from(answer(2).with_extended(true), 2, 12), to(request(3).with_extended(true), 72)];
+    let (status, report) = object(&write("selective.pcap", &[&plain[..], &extended].concat()), &[]);
+    assert_eq!((status, &report["compared"], &report["equal"]), (0, &Value::from(3), &Value::from(3)), "{report}");
+    let assumed = report["assumed"].to_string();
+    assert!(
+        assumed.contains("3 RoCE frames were left out, since from there on both sides repeat selectively"),
+        "{assumed}"
+    );
+
+    let (status, _, error) = replay(&write("selective-only.pcap", &extended), &[]);
+    assert!(status == 1 && error.contains("2 of connections that repeat selectively"), "{error}");
 }
 
 #[test]

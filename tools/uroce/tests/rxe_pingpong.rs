@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::captures::scratch;
+use common::offer::only_offers;
 use common::programs::{LIMIT, STARVED, UROCE, uroce, wait_for_listener};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 
@@ -22,7 +23,7 @@ fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&s
     // The machine is slow: 4.096 µs × 2^18 = 1.07 s before anything counts as lost.
     // Other tests use the same ports, each in a laboratory of its own.
     let test = std::thread::current().name().unwrap_or("main").to_owned();
-    let capture = scratch(&format!("{test}-{port}.pcap"));
+    let capture = scratch(&format!("{test}-{port}.pcapng"));
     let file = capture.to_str().unwrap();
     let flags = ["pingpong", "--link", link, "--transport", transport, "--timeout", "18", "-c", "--capture", file];
     let ours = [&flags[..], &common[..]].concat();
@@ -40,6 +41,7 @@ fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&s
     }
     let client = client.succeeded();
     assert!(served.status == 0 && good(&served.text), "{}\n{client:#?}", served.text);
+    was_only_offered(&capture, transport);
 
     // We serve.
     let server = uroce(lab.peer(), &ours);
@@ -51,8 +53,16 @@ fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&s
     }
     assert!(client.status == 0 && good(&client.text), "{client:?}");
     server.end().succeeded();
+    was_only_offered(&capture, transport);
     std::fs::remove_file(&capture).unwrap();
     eprintln!("{program} {} as server and as client over {link}", arguments.join(" "));
+}
+
+/// rxe notices nothing of the extension, since it is sent nothing of it but offers, and soon not these.
+fn was_only_offered(capture: &Path, transport: &str) {
+    let tally = only_offers(capture, transport != "srq");
+    assert_eq!(tally.offers > 0, matches!(transport, "rc" | "srq"), "{tally:?}");
+    assert!(tally.sent > 0 && tally.received > 0, "{tally:?}");
 }
 
 /// A game stood still, which happens on a machine that is given too little of a busy processor: rxe's 68 ms timeout cannot be

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::captures::{frame, outers, scratch};
+use common::programs::{Ended, uroce, wait_for_listener};
+use rxe_rig::VethPair;
 use uroce::frame::FrameBytes;
 use uroce::pcap::{Direction, Reader, Record, Writer};
 use uroce::time::Instant;
@@ -342,6 +344,121 @@ fn every_field_of_the_extension_is_shown_and_nothing_is_malformed_without() {
     }
 }
 
+/// The trailers that tell of paths, and the flag of a selective acknowledge.
+#[test]
+fn probes_and_addresses_are_shown_and_nothing_is_malformed_without() {
+    const SHOWN: [&str; 9] = [
+        "uroce.kind",
+        "uroce.sack.trigger_marked",
+        "uroce.probe.path",
+        "uroce.probe.answer",
+        "uroce.probe.delay",
+        "uroce.probe.token",
+        "uroce.addresses.address",
+        "uroce.addresses.known",
+        "uroce.addresses.count",
+    ];
+    let packets: [(&str, [&str; 9]); 6] = [
+        ("000021 02 ffff 0102 0000 01 20", ["2", "1", "", "", "", "", "", "", ""]),
+        ("000021 02 ffff 0102 0000 00 20", ["2", "0", "", "", "", "", "", "", ""]),
+        ("07 00 0000 deadbeef 000000 30", ["3", "", "7", "0", "0", "0xdeadbeef", "", "", ""]),
+        ("ff 01 1234 00000001 000000 30", ["3", "", "255", "1", "4660", "0x00000001", "", "", ""]),
+        ("00 00 00 40", ["4", "", "", "", "", "", "", "0", "0"]),
+        (
+            "00000000000000000000ffff0a000001 fd000000000000000000000000000001 01 00 02 40",
+            ["4", "", "", "", "", "", "::ffff:10.0.0.1,fd00::1", "1", "2"],
+        ),
+    ];
+    let file = scratch("paths.pcap");
+    let frames =
+        |(trailer, _): &(&str, _)| frames_around(&format!("11 00 ffff 00 000012 60 000020 1f 000009 {trailer}"));
+    let all: Vec<_> = packets.iter().flat_map(frames).collect();
+    write(&file, all.clone());
+    let wrong =
+        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
+    let shown = tshark(&file, true, &[&SHOWN[..], &wrong].concat());
+    assert_eq!(shown.len(), all.len());
+    for (fields, (trailer, expected)) in shown.values().zip(packets.iter().flat_map(|packet| [packet; 4])) {
+        assert_eq!(fields[..9], *expected, "{trailer}");
+        assert!(fields[9..].iter().all(String::is_empty), "{trailer}: {:?}", &fields[9..]);
+    }
+    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
+    assert_eq!(stock.len(), all.len());
+    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
+}
+
+/// The first frames of a transfer over 16 paths that lose: all is understood, with the script and without.
+#[test]
+fn a_sprayed_and_lossy_capture_is_understood() {
+    let file = scratch("sprayed.pcap");
+    let run = Command::new(env!("CARGO_BIN_EXE_uroce"))
+        .args(["sim", "paths", "--only", "op=send,loss=0.001", "--capture-frames", "40000", "--capture"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let fields = ["uroce.kind", "uroce.icrc", "udp.srcport", "uroce.attempt"];
+    let wrong =
+        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
+    let shown = tshark(&file, true, &[&fields[..], &wrong].concat());
+    assert_eq!(shown.len(), 40_000);
+    for (frame, fields) in &shown {
+        assert_eq!(fields[1], "ok", "frame {frame}");
+        assert!(fields[4..].iter().all(String::is_empty), "frame {frame}: {:?}", &fields[4..]);
+    }
+    let of_kind = |kind: &str| shown.values().filter(|fields| fields[0] == kind).count();
+    assert!(
+        of_kind("1") > 10_000 && of_kind("2") > 500 && of_kind("3") > 100,
+        "{} {} {}",
+        of_kind("1"),
+        of_kind("2"),
+        of_kind("3")
+    );
+    let ports: std::collections::BTreeSet<_> = shown.values().map(|fields| fields[2].clone()).collect();
+    assert_eq!(ports.len(), 16);
+    assert!(shown.values().any(|fields| fields[3] == "1"), "nothing was sent again");
+    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
+    assert_eq!(stock.len(), 40_000);
+    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()));
+}
+
+/// Real frames over two interfaces and eight paths that lose, from the capture that a program took: the script and `uroce decode`
+/// are of one mind, all is understood, with the script and without; rails were told, and paths were probed.
+#[test]
+fn a_sprayed_and_lossy_transfer_of_real_frames_is_understood() {
+    let pair = VethPair::create(4500).unwrap();
+    pair.second_cable(4500).unwrap();
+    let file = scratch("sprayed-real.pcap");
+    let words = ["perf", "write-bw", "-n", "400", "-u", "17", "--rate", "300M", "--paths", "8"];
+    let fault = ["--fault", "loss=0.02,seed=5"];
+    let server = uroce(&pair.a, &[&words[..], &fault, &["-d", "uroce0,uroce2"]].concat());
+    wait_for_listener(&pair.a, 18515);
+    let (host, capture) = (VethPair::A.ipv4.to_string(), file.to_str().unwrap());
+    let more = ["-d", "uroce1,uroce3", "--capture", capture, host.as_str()];
+    let client = uroce(&pair.b, &[&words[..], &more].concat());
+    let _ = [client.end(), server.end()].map(Ended::succeeded);
+
+    let verdicts = verdicts(&file);
+    assert_eq!(verdicts.keys().collect::<Vec<_>>(), ["ok"], "{verdicts:?}");
+    let fields = ["uroce.kind", "uroce.attempt", "ip.src", "udp.srcport"];
+    let wrong =
+        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
+    let shown = tshark(&file, true, &[&fields[..], &wrong].concat());
+    for (frame, fields) in &shown {
+        assert!(fields[4..].iter().all(String::is_empty), "frame {frame}: {:?}", &fields[4..]);
+    }
+    for kind in ["1", "2", "3", "4"] {
+        assert!(shown.values().any(|fields| fields[0] == kind), "no trailer of kind {kind}");
+    }
+    assert!(shown.values().any(|fields| fields[1] == "1"), "nothing was sent again");
+    let ways: std::collections::BTreeSet<_> =
+        shown.values().filter(|fields| fields[0] == "1").map(|fields| (&fields[2], &fields[3])).collect();
+    assert_eq!(ways.len(), 8, "{ways:?}");
+    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
+    assert_eq!(stock.len(), shown.len());
+    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()));
+}
+
 /// Packets with trailers that cannot be, and ones in a place that the document does not name.
 #[test]
 fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told() {
@@ -350,7 +467,7 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
     let zeros = |bytes: usize| "00".repeat(bytes);
     let mut packets = Vec::new();
     // No such kind, and no such length of kind 1.
-    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20].contains(last)) {
+    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20, 0x30, 0x40].contains(last)) {
         packets.push((send(&format!("{} {last:02x}", zeros(63))), true));
     }
     for (ib, is_malformed) in [
@@ -363,6 +480,14 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
         (acknowledge(&format!("{} 0001 00 20", zeros(16))), true),
         (acknowledge(&format!("{} 0001 00 20", zeros(24))), true),
         (acknowledge(&format!("{} ffff 00 20", zeros(200))), true),
+        (acknowledge(&format!("{} 30", zeros(11))), false),
+        (acknowledge(&format!("{} 30", zeros(7))), true),
+        (acknowledge(&format!("{} 30", zeros(15))), true),
+        (acknowledge("0000 00 40"), false),
+        (acknowledge(&format!("{} 0000 07 40", zeros(112))), false),
+        (acknowledge(&format!("{} 0000 08 40", zeros(128))), true),
+        (acknowledge(&format!("{} 0000 02 40", zeros(16))), true),
+        (acknowledge(&format!("{} 0000 00 40", zeros(16))), true),
         // Its headers leave no room: the RETH of a WRITE, the pad.
         (format!("06 00 ffff 00 000011 60 000001 {} 12", zeros(15)), true),
         (format!("01 30 ffff 00 000011 60 000001 {} 12", zeros(7)), true),
@@ -387,6 +512,8 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
         format!("0e 00 ffff 00 000011 60 000001 {} 12", zeros(7)),
         format!("08 00 ffff 00 000011 60 000001 {} 12", zeros(7)),
         format!("04 00 ffff 00 000011 60 000001 {} 16", zeros(23)),
+        format!("04 00 ffff 00 000011 60 000001 {} 30", zeros(11)),
+        format!("0a 00 ffff 00 000011 60 000001 {} 40", zeros(19)),
     ];
     let file = scratch("strange.pcap");
     write(&file, strange.iter().flat_map(|ib| frames_around(ib)));

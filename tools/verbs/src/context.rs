@@ -104,7 +104,7 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
     };
     let options = OpenOptions { device: Some(name.to_owned()), ..options::from_environment().map_err(failed)? };
     let context = Context::open(&options).map_err(|error| failed(error.to_string()))?;
-    if options.link == LinkKind::Auto && context.link_mode() == "udp" {
+    if options.link == LinkKind::Auto && context.link_mode().starts_with("udp") {
         eprintln!("uroce: no AF_XDP on {name} (`uroce devices` says why): over UDP sockets");
     }
     let routes = Arc::new(Routes::default());

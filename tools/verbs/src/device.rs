@@ -9,6 +9,7 @@ use crate::abi::{IbvContext, IbvDevice};
 use crate::context;
 use crate::error::{Failure, number, pointer, set_errno};
 use crate::lock::SpinLock;
+use crate::options;
 use crate::slab::{Object, Slab};
 
 /// A device that the program was told of. They are never taken back: programs keep the pointers beyond the list.
@@ -42,22 +43,19 @@ pub(crate) fn after_fork() {
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
 
-/// The devices that programs shall see: `UROCE_DEV` alone, or all usable ones, the default first. The loopback only if it is
-/// asked for.
+/// The devices that programs shall see: that of `UROCE_DEV` alone, called after the first of its interfaces, or all usable
+/// ones, the default first. The loopback only if it is asked for.
 pub(crate) fn visible() -> Result<Vec<Device>, Failure> {
-    let wanted = std::env::var("UROCE_DEV").ok().filter(|name| !name.is_empty());
+    let wanted = options::interfaces();
     let failed = |error: uroce::link::device::DeviceError| {
         eprintln!("uroce: {error}");
         Failure::new(libc::ENODEV, error)
     };
-    match wanted {
-        Some(name) => Device::find(Some(&name)).map(|device| vec![device]).map_err(failed),
-        None => Ok(Device::list()
-            .map_err(failed)?
-            .into_iter()
-            .filter(|device| device.is_usable() && !device.loopback)
-            .collect()),
+    if !wanted.is_empty() {
+        return Device::find_all(&wanted).map(|all| all.into_iter().take(1).collect()).map_err(failed);
     }
+    let all = Device::list().map_err(failed)?;
+    Ok(all.into_iter().filter(|device| device.is_usable() && !device.loopback).collect())
 }
 
 fn known(device: &Device) -> Result<NonNull<IbvDevice>, Failure> {

@@ -3,12 +3,20 @@
 use std::sync::OnceLock;
 
 use uroce::link::xdp::{AttachMode, XdpOptions};
+use uroce::path::PathPolicy;
+use uroce::transport::RecoverySettings;
 use uroce::verbs::{LinkKind, OpenOptions};
 
 /// Whether devices shall have LIDs too (`UROCE_LIDS`).
 pub(crate) fn has_lids() -> bool {
     static LIDS: OnceLock<bool> = OnceLock::new();
     *LIDS.get_or_init(|| std::env::var_os("UROCE_LIDS").is_some_and(|value| value != "0" && !value.is_empty()))
+}
+
+/// The interfaces of the only device that programs shall see (`UROCE_DEV`); none: all usable ones are devices.
+pub(crate) fn interfaces() -> Vec<String> {
+    let names = std::env::var("UROCE_DEV").unwrap_or_default();
+    names.split(',').filter(|_| !names.is_empty()).map(str::to_owned).collect()
 }
 
 /// How devices are opened, by the `UROCE_*` variables.
@@ -45,7 +53,24 @@ pub(crate) fn from_environment() -> Result<OpenOptions, String> {
         None => None,
         Some(rate) => Some(rate.parse().map_err(|error| format!("UROCE_RATE: {error}"))?),
     };
+    let paths =
+        match value("UROCE_PATHS") {
+            None => None,
+            Some(text) => {
+                let known = text.parse().ok().filter(|paths| (1..=RecoverySettings::MAX_PATHS).contains(paths));
+                Some(known.ok_or_else(|| {
+                    format!("UROCE_PATHS is {text}; 1 to {} are possible", RecoverySettings::MAX_PATHS)
+                })?)
+            }
+        };
+    let path_policy = match value("UROCE_PATH_POLICY") {
+        None => PathPolicy::default(),
+        Some(name) => name.parse().map_err(|error| format!("UROCE_PATH_POLICY: {error}"))?,
+    };
     Ok(OpenOptions {
+        paths,
+        path_policy,
+        rails: interfaces().into_iter().skip(1).collect(),
         recovery,
         rate,
         link,

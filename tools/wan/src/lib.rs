@@ -4,12 +4,14 @@
 //! - [`Wan::start`] makes two hosts' namespaces and one in their middle, whose veth ends a thread forwards between;
 //! - [`Conditions`] say what a path does to frames, [`Path`] does it, in any time it is given;
 //! - [`Counts`] say what became of every frame, [`Lateness`] how late frames left;
-//! - [`measure`] finds out from the outside what the network is really like.
+//! - [`measure`] finds out from the outside what the network is really like;
+//! - [`compare`] has programs send over it, one after the other.
 //!
 //! Needs Linux, root, iproute2 and ethtool. Nothing is left behind: namespaces go when the [`Wan`] is dropped.
 #![allow(clippy::disallowed_methods, reason = "it forwards real frames in real time: it lives on the wall clock")]
 
 mod clock;
+pub mod compare;
 mod conditions;
 mod forwarder;
 mod frame;

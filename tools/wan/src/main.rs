@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use wan::{Conditions, Direction, Plan, Rail, Report, Side, Wan, measure};
+use wan::{Conditions, Direction, Plan, Rail, Report, Side, Wan, compare, measure};
 
 /// Two namespaces with a wide area network between them: a shell or a command in one of them, or its own measure
 #[derive(Parser)]
@@ -41,6 +41,21 @@ struct Arguments {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds,
           conflicts_with = "command")]
     measure: Option<f64>,
+
+    /// Have programs send over it one after the other, so many seconds each (at least 4): `uroce perf write-bw` and Debian's
+    /// ib_write_bw on uroce, with selective repeat and with go-back-N, and TCP; print what each reached. No shell then. More
+    /// options for uroce are UROCE_* variables, such as UROCE_PATHS
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "6", conflicts_with_all = ["command", "measure"],
+          value_parser = clap::value_parser!(u64).range(4..=3600))]
+    compare: Option<u64>,
+
+    /// How often --compare plays each game; the median counts
+    #[arg(long, default_value_t = 1, requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+
+    /// What --compare has uroce's queue pairs keep to, in bits a second of frames; default: 98 % of what the network carries
+    #[arg(long, value_name = "BITS", requires = "compare")]
+    rate: Option<u64>,
 
     /// One JSON object a line instead of tables
     #[arg(long)]
@@ -88,6 +103,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         println!("{}", if arguments.json { report.to_json_lines() } else { report.to_text() });
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(seconds) = arguments.compare {
+        let report = play(&mut wan, arguments, seconds)?;
+        println!("{}", if arguments.json { report.to_json_lines() } else { report.to_text() });
+        return Ok(ExitCode::SUCCESS);
+    }
     describe(&wan);
     let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".into());
     let (program, rest) = arguments.command.split_first().map_or((shell.as_str(), &[][..]), |(p, rest)| (p, rest));
@@ -102,6 +122,25 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         eprintln!("{}", report.to_text());
     }
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Has programs send over the network.
+fn play(wan: &mut Wan, arguments: &Arguments, seconds: u64) -> Result<Report, Failure> {
+    let own = std::env::current_exe().map_err(|e| format!("cannot tell where this program is: {e}"))?;
+    let uroce = own.with_file_name("uroce");
+    let options = compare::Options { uroce, seconds, rounds: usize::from(arguments.rounds), rate_bps: arguments.rate };
+    let tell = |line: &compare::Compared| {
+        let last = line.goodput_bps.last().copied().flatten();
+        let text = match (last, &line.failure) {
+            (None, Some(why)) => why.clone(),
+            (last, _) => format!("{:.1} Mb/s", last.unwrap_or(0.0) / 1e6),
+        };
+        eprintln!("{}, {}: {text}", line.program, line.recovery);
+    };
+    let compared = compare::compare(wan, &options, tell)?;
+    let capacity_bps = compare::capacity_bps(wan);
+    // Had forwarding failed meanwhile, this says so.
+    Ok(Report::of_compared(compared, capacity_bps, wan.stop()?))
 }
 
 /// Says where everything is.

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::conditions::Conditions;
+use crate::conditions::{Conditions, Loss};
 use crate::forwarder::{Usage, WanCounts};
 use crate::frame::Flow;
 use crate::messages::{self, BATCH, set};
 use crate::network::{Direction, Wan};
+use crate::path::{Fate, Path};
 pub use crate::tcp::{TcpFigures, congestion_controls, measure_tcp};
 
 /// The port that probes go to: discard (RFC 863).
@@ -26,6 +27,9 @@ const HEADER_BYTES: usize = 14 + 20 + 8;
 
 /// Its number and the time it was sent at.
 const PROBE_BYTES: usize = 16;
+
+/// The ECN bits of probes: their ends know about it (ECT(0), RFC 3168).
+const ECN_CAPABLE: u8 = 2;
 
 /// Payload of probes for delay and loss.
 const SMALL_BYTES: usize = 64;
@@ -88,6 +92,10 @@ pub struct RateFigures {
     pub bps: f64,
     /// Frames sent and arrived.
     pub frames: [usize; 2],
+    /// How many of those that arrived were marked «congestion experienced». They all said that their ends know about ECN.
+    pub marked: usize,
+    /// The share of them that should be; `None` without a threshold for marks.
+    pub marked_wanted: Option<f64>,
     /// What the forwarding thread used meanwhile.
     pub usage: Usage,
 }
@@ -146,16 +154,40 @@ fn measure_path(wan: &Wan, rail: usize, direction: Direction, path: usize, secon
     let number = if every.is_zero() { usize::MAX } else { (seconds / every.as_secs_f64()).ceil() as usize };
     let probes = course.run_for(payload, every, number, Duration::from_secs_f64(seconds))?;
     let wanted_bps = conditions.rate_bps.map(|rate| rate as f64 * (1.0 - conditions.loss.share()));
-    let rate = RateFigures { wanted_bps, ..rate_figures(&probes, payload) };
+    let marked_wanted = conditions.ecn_bytes.map(|_| marked_share(&conditions, payload, every, probes.sent));
+    let rate = RateFigures { wanted_bps, marked_wanted, ..rate_figures(&probes, payload) };
     Ok(PathFigures { rail, direction, path, conditions, delay, loss, rate })
 }
 
-/// Probes that were sent, and those that arrived: number, time sent and time arrived in nanoseconds.
+/// The share of full frames that a path marks, of those that it lets pass, when so many come so often.
+fn marked_share(conditions: &Conditions, payload: usize, every: Duration, number: usize) -> f64 {
+    let mut path = Path::new(Conditions { loss: Loss::Nothing, ..*conditions }, 0, 0);
+    let mut frame = vec![0; HEADER_BYTES + payload];
+    let mut passed = 0_u32;
+    for nth in 0..number as u64 {
+        // IPv4 whose ends know about ECN.
+        (frame[12], frame[14], frame[15]) = (0x08, 0x45, ECN_CAPABLE);
+        let fate = path.arrive(nth * every.as_nanos() as u64, &mut frame);
+        passed += u32::from(matches!(fate, Fate::Leaves { .. }));
+    }
+    path.counts().marked as f64 / f64::from(passed.max(1))
+}
+
+/// Probes that were sent, and those that arrived.
 struct Probes {
     sent: usize,
     /// What the forwarding thread used while they were sent.
     usage: Usage,
-    arrived: Vec<(u64, u64, u64)>,
+    arrived: Vec<Arrived>,
+}
+
+/// A probe that arrived; times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    number: u64,
+    sent_ns: u64,
+    arrived_ns: u64,
+    is_marked: bool,
 }
 
 /// Sockets at both ends of a path.
@@ -178,8 +210,10 @@ impl Course<'_> {
         let to = wan.namespace(destination).run(|| UdpSocket::bind(target))?;
         set(to.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 32_i32 << 20)?;
         set(to.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1_i32)?;
+        set(to.as_fd(), libc::IPPROTO_IP, libc::IP_RECVTOS, 1_i32)?;
         let from = wan.namespace(source).run(|| UdpSocket::bind(origin(port)))?;
         from.connect(target)?;
+        set(from.as_fd(), libc::IPPROTO_IP, libc::IP_TOS, i32::from(ECN_CAPABLE))?;
         let conditions = wan.conditions(rail, direction, path);
         let queue = conditions.rate_bps.map_or(0.0, |rate| 8.0 * conditions.queue_bytes() as f64 / rate as f64);
         let longest = conditions.delay + conditions.jitter + Duration::from_secs_f64(queue) + PATIENCE;
@@ -240,7 +274,7 @@ impl Course<'_> {
         Ok(sent)
     }
 
-    fn receive(&self, payload: usize, is_over: &AtomicBool) -> io::Result<Vec<(u64, u64, u64)>> {
+    fn receive(&self, payload: usize, is_over: &AtomicBool) -> io::Result<Vec<Arrived>> {
         let mut buffers = vec![vec![0; payload]; BATCH];
         let mut arrived = Vec::new();
         let mut found = Vec::with_capacity(BATCH);
@@ -256,7 +290,12 @@ impl Course<'_> {
             for (index, message) in found.drain(..).filter(|(_, message)| message.bytes == payload) {
                 let number =
                     |at: usize| buffers[index][at..].first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-                arrived.push((number(0), number(8), message.stamp_ns.unwrap_or_else(clock::now_ns)));
+                arrived.push(Arrived {
+                    number: number(0),
+                    sent_ns: number(8),
+                    arrived_ns: message.stamp_ns.unwrap_or_else(clock::now_ns),
+                    is_marked: message.traffic_class.is_some_and(|class| class & 3 == 3),
+                });
             }
         }
     }
@@ -270,7 +309,8 @@ fn wait_for(socket: &UdpSocket) {
 }
 
 fn delay_figures(probes: &Probes, wanted: Duration) -> Option<DelayFigures> {
-    let mut took: Vec<u64> = probes.arrived.iter().map(|(_, sent, arrived)| arrived.saturating_sub(*sent)).collect();
+    let mut took: Vec<u64> =
+        probes.arrived.iter().map(|probe| probe.arrived_ns.saturating_sub(probe.sent_ns)).collect();
     took.sort_unstable();
     let at = |share: f64| {
         let index = ((took.len() as f64 * share) as usize).min(took.len().saturating_sub(1));
@@ -282,8 +322,8 @@ fn delay_figures(probes: &Probes, wanted: Duration) -> Option<DelayFigures> {
 
 fn loss_figures(probes: &Probes) -> LossFigures {
     let mut has_arrived = vec![false; probes.sent];
-    for (number, ..) in &probes.arrived {
-        if let Some(arrived) = usize::try_from(*number).ok().and_then(|number| has_arrived.get_mut(number)) {
+    for probe in &probes.arrived {
+        if let Some(arrived) = usize::try_from(probe.number).ok().and_then(|number| has_arrived.get_mut(number)) {
             *arrived = true;
         }
     }
@@ -294,10 +334,17 @@ fn loss_figures(probes: &Probes) -> LossFigures {
 }
 
 fn rate_figures(probes: &Probes, payload: usize) -> RateFigures {
-    let stamps = probes.arrived.iter().map(|(.., arrived)| *arrived);
+    let stamps = probes.arrived.iter().map(|probe| probe.arrived_ns);
     let (first, last) = stamps.fold((u64::MAX, 0), |(first, last), ns| (first.min(ns), last.max(ns)));
     let bits = 8 * (HEADER_BYTES + payload) * probes.arrived.len().saturating_sub(1);
     let seconds = last.saturating_sub(first) as f64 / 1e9;
     let bps = if seconds > 0.0 { bits as f64 / seconds } else { 0.0 };
-    RateFigures { wanted_bps: None, bps, frames: [probes.sent, probes.arrived.len()], usage: probes.usage }
+    RateFigures {
+        wanted_bps: None,
+        bps,
+        frames: [probes.sent, probes.arrived.len()],
+        marked: probes.arrived.iter().filter(|probe| probe.is_marked).count(),
+        marked_wanted: None,
+        usage: probes.usage,
+    }
 }

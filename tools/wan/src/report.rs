@@ -3,6 +3,7 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
+use crate::compare::Compared;
 use crate::forwarder::WanCounts;
 use crate::measure::{Figures, PathFigures, TcpFigures};
 
@@ -11,13 +12,22 @@ use crate::measure::{Figures, PathFigures, TcpFigures};
 pub struct Report {
     paths: Vec<PathFigures>,
     tcp: Vec<TcpFigures>,
+    compared: Vec<Compared>,
+    /// What was to be reached by those, in bits a second of frames, if that is limited.
+    capacity_bps: Option<u64>,
     counts: Option<WanCounts>,
 }
 
 impl Report {
     /// What was measured.
     pub fn of_figures(figures: Figures) -> Report {
-        Report { paths: figures.paths, tcp: figures.tcp, counts: Some(figures.counts) }
+        Report { paths: figures.paths, tcp: figures.tcp, counts: Some(figures.counts), ..Report::default() }
+    }
+
+    /// What programs reached, and what was counted in the middle meanwhile. `capacity_bps` is what the network carries, if
+    /// that is limited.
+    pub fn of_compared(compared: Vec<Compared>, capacity_bps: Option<u64>, counts: WanCounts) -> Report {
+        Report { compared, capacity_bps, counts: Some(counts), ..Report::default() }
     }
 
     /// Only what was counted in the middle.
@@ -25,7 +35,8 @@ impl Report {
         Report { counts: Some(counts), ..Report::default() }
     }
 
-    /// One object a line: `path`, by path and direction; `tcp`, by rail and congestion control; `frames`, of all paths together.
+    /// One object a line: `path`, by path and direction; `tcp`, by rail and congestion control; `compared`, by program and
+    /// recovery; `frames`, of all paths together.
     pub fn to_json(&self) -> Vec<Value> {
         let paths = self.paths.iter().map(path_json);
         let tcp = self.tcp.iter().map(|tcp| {
@@ -34,7 +45,8 @@ impl Report {
                 "processor_share": rounded(tcp.usage.share()),
             })
         });
-        paths.chain(tcp).chain(self.counts.as_ref().map(counts_json)).collect()
+        let compared = self.compared.iter().map(|line| compared_json(line, self.capacity_bps));
+        paths.chain(tcp).chain(compared).chain(self.counts.as_ref().map(counts_json)).collect()
     }
 
     /// [`to_json`](Report::to_json) as text.
@@ -58,6 +70,7 @@ impl Report {
                 "loss",
                 "burst",
                 "rate",
+                "marked",
                 "processor",
             ]);
             for path in &self.paths {
@@ -73,6 +86,13 @@ impl Report {
                 bits(tcp.goodput_bps),
                 100.0 * tcp.usage.share(),
             ));
+        }
+        if !self.compared.is_empty() {
+            let mut table = new_table(&["program", "losses", "goodput", "of the rate", "rounds"]);
+            for line in &self.compared {
+                table.add_row(compared_row(line, self.capacity_bps));
+            }
+            parts.push(table.to_string());
         }
         parts.extend(self.counts.as_ref().map(counts_text));
         parts.join("\n")
@@ -109,6 +129,12 @@ fn mean_burst(path: &PathFigures) -> Option<f64> {
     (path.loss.bursts > 0).then(|| path.loss.lost as f64 / path.loss.bursts as f64)
 }
 
+/// The share of full frames that were marked, and that should be; where any should be.
+fn marked(path: &PathFigures) -> Option<(f64, f64)> {
+    let [_, arrived] = path.rate.frames;
+    path.rate.marked_wanted.map(|wanted| (path.rate.marked as f64 / arrived.max(1) as f64, wanted))
+}
+
 fn path_row(path: &PathFigures) -> Vec<String> {
     let time = |time: Duration| format!("{:.1} µs", micros(time));
     let none = || "none arrived".to_owned();
@@ -126,6 +152,7 @@ fn path_row(path: &PathFigures) -> Vec<String> {
         format!("{:.4}\nof {}", loss_share(path), path.loss.frames),
         mean_burst(path).map_or_else(String::new, |mean| format!("{mean:.2}")),
         bits(path.rate.bps),
+        marked(path).map_or_else(String::new, |(share, wanted)| format!("{share:.3}\nof {wanted:.3}")),
         format!("{:.0} %", 100.0 * path.rate.usage.share()),
     ]
 }
@@ -151,8 +178,34 @@ fn path_json(path: &PathFigures) -> Value {
         "rate_wanted_bps": path.rate.wanted_bps.map(f64::round),
         "rate_bps": path.rate.bps.round(),
         "rate_frames": path.rate.frames,
+        "marked_wanted": marked(path).map(|(_, wanted)| rounded(wanted)),
+        "marked": marked(path).map(|(share, _)| rounded(share)),
         "processor_share": rounded(path.rate.usage.share()),
     })
+}
+
+fn compared_json(line: &Compared, capacity_bps: Option<u64>) -> Value {
+    json!({
+        "name": "compared",
+        "program": line.program,
+        "recovery": line.recovery,
+        "goodput_bps": line.median_bps().round(),
+        "rounds_bps": line.goodput_bps.iter().map(|bps| bps.map(f64::round)).collect::<Vec<_>>(),
+        "capacity_bps": capacity_bps,
+        "failure": line.failure,
+    })
+}
+
+fn compared_row(line: &Compared, capacity_bps: Option<u64>) -> Vec<String> {
+    let round = |bps: &Option<f64>| bps.map_or_else(|| "failed".to_owned(), bits);
+    let share = |capacity: u64| format!("{:.1} %", 100.0 * line.median_bps() / capacity as f64);
+    vec![
+        line.program.clone(),
+        line.recovery.clone(),
+        bits(line.median_bps()),
+        capacity_bps.map_or_else(String::new, share),
+        line.goodput_bps.iter().map(round).collect::<Vec<_>>().join(", "),
+    ]
 }
 
 fn counts_json(counts: &WanCounts) -> Value {

@@ -24,8 +24,9 @@ usage: cargo xtask COMMAND
   pyverbs [--json] [FILE…]
                         rdma-core's tests in Python on this stack and on the kernel's rxe, counts side by side
   lab                   two namespaces and a cable to try things in
-  wan [--path delay=20ms,loss=0.01,rate=500M]… [--measure] [COMMAND…]
-                        the same with a wide area network between them (wan --help for more)
+  wan [--path delay=20ms,loss=0.01,rate=500M]… [--measure | --compare] [COMMAND…]
+                        the same with a wide area network between them (wan --help for more); --compare: what
+                        RDMA WRITEs with and without selective repeat, and TCP, reach over it
   rxe build             build the kernel rxe machine's image
   rxe up [--n N] [--mtu M] [--memory MIB] [--share DIR] [--no-rxe]
                         boot N machines (1 or 2) on a bridge; they stay until `rxe down`
@@ -61,9 +62,13 @@ fn main() -> ExitCode {
         Some((&"setup", rest)) => setup::run(rest),
         Some((&"demo", rest)) => demo::run(rest),
         Some((&"test", rest)) => test::run(rest),
-        Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", rest),
+        Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", &[], rest),
         Some((&"lab", rest)) => lab::run(rest),
-        Some((&"wan", rest)) => program::run("uroce-wan", "network namespaces and packet sockets", rest),
+        Some((&"wan", rest)) => {
+            let compares = rest.iter().any(|word| word.starts_with("--compare"));
+            let beside: &[&str] = if compares { &["uroce-cli", "uroce-verbs"] } else { &[] };
+            program::run("uroce-wan", "network namespaces and packet sockets", beside, rest)
+        }
         Some((&"mutants", rest)) => mutants::run(rest),
         Some((&"pyverbs", rest)) => pyverbs::run(rest),
         Some((&"rxe", rest)) => rxe::run(rest),

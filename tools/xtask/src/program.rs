@@ -2,14 +2,21 @@
 use crate::{Failure, Outcome, setup};
 use std::process::Command;
 
-/// Builds and runs the program of `package`, which needs root for what `needs` says.
-pub(crate) fn run(package: &str, needs: &str, arguments: &[&str]) -> Outcome {
+/// Builds and runs the program of `package`, which needs root for what `needs` says; the packages `beside` are built, too.
+pub(crate) fn run(package: &str, needs: &str, beside: &[&str], arguments: &[&str]) -> Outcome {
     // SAFETY: no arguments, no effect.
     if unsafe { libc::geteuid() } != 0 && !arguments.iter().any(|word| matches!(*word, "--help" | "-h")) {
         return Err(Failure::Failed(format!("{package} needs root, for {needs}: run it with sudo")));
     }
     setup::packages()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    if !beside.is_empty() {
+        let packages = beside.iter().flat_map(|package| ["--package", *package]);
+        let status = Command::new(&cargo).args(["build", "--release"]).args(packages).status();
+        if !status.map_err(|e| Failure::Failed(format!("starting cargo: {e}")))?.success() {
+            return Err(Failure::Failed(format!("{} did not build", beside.join(", "))));
+        }
+    }
     let mut command = Command::new(cargo);
     command.args(["run", "--release", "--package", package, "--"]).args(arguments);
     let status = command.status().map_err(|e| Failure::Failed(format!("starting cargo: {e}")))?;

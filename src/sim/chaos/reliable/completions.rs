@@ -260,9 +260,8 @@ impl Oracle {
         for offset in differences {
             let arena = &connection.sides[r].arena;
             let actual = arena.actual(offset);
-            let partly = consumer.is_some_and(|wr| {
-                may_have_received(connection, r, wr, receive, offset) == Some(actual)
-            });
+            let partly =
+                consumer.is_some_and(|wr| may_have_received(connection, r, wr, receive, offset) == Some(actual));
             if !partly {
                 let expected = arena.expected(offset, 1)[0];
                 let text =

@@ -87,7 +87,18 @@ impl Connection {
         name: u64,
     ) -> Connection {
         let (windows, selective, relaxed) = ([None; 2], [false; 2], [false; 2]);
-        Connection { sides, flows, layout, mtu, rnr_retry, receives_ready, windows, selective, relaxed, next_name: name }
+        Connection {
+            sides,
+            flows,
+            layout,
+            mtu,
+            rnr_retry,
+            receives_ready,
+            windows,
+            selective,
+            relaxed,
+            next_name: name,
+        }
     }
 
     /// Whether WRITEs to a side's target may be there before earlier ones.
@@ -415,9 +426,8 @@ fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> 
     let (outgoing, incoming) = (&connection.flows[side], &connection.flows[1 - side]);
     let mtu = connection.mtu;
     let in_flight = || incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed);
-    let by_write = in_flight().any(|wr| {
-        wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && psn < incoming.arrived)
-    });
+    let by_write = in_flight()
+        .any(|wr| wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && psn < incoming.arrived));
     // Before earlier ones: only where they write elsewhere, or have arrived; and the last packet of a message at last.
     let by_early_write = || {
         let may_be_placed = |wr: &Wr, psn: u64| {

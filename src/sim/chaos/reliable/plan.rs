@@ -1,5 +1,6 @@
 use crate::congestion::Rate;
 use crate::memory::Access;
+use crate::path::PathPolicy;
 use crate::sim::chaos::setting::{Setting, Weather};
 use crate::sim::random::Random;
 use crate::time::Duration;
@@ -77,6 +78,12 @@ impl Scenario {
     pub fn new(seed: u64) -> Scenario {
         let random = &mut Random::new(seed, 0);
         let setting = Setting::new(random);
+        let recovery = recovery(&setting, &mut Random::new(seed, 5));
+        // Where somebody uses several paths, they differ.
+        let setting = match recovery.iter().any(|recovery| recovery.paths > 1) {
+            true => setting.with_unlike_links(&mut Random::new(seed, 6)),
+            false => setting,
+        };
         let connections = random.choose(&[1, 1, 1, 2, 2, 3, 4, 8]);
         let round_trip = setting.round_trip(connections);
         let polls_at_once = random.chance(0.75);
@@ -85,7 +92,6 @@ impl Scenario {
         let relaxed = &mut Random::new(seed, 6);
         plans.iter_mut().for_each(|plan| plan.relaxed = [(); 2].map(|()| relaxed.chance(0.5)));
         let poll_every = setting.core.delay + Duration::from_micros(random.between(1, 200));
-        let recovery = recovery(&setting, &mut Random::new(seed, 5));
         Scenario { setting, polls_at_once, poll_every, plans, recovery }
     }
 }
@@ -93,6 +99,9 @@ impl Scenario {
 /// In half of the scenarios all speak plain IBTA, in most others all understand each other, and in some one does not.
 fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
     let kind = random.below(10);
+    // Paths and policies are drawn apart, so that all else stays what a seed had before there were any.
+    let mut apart = random.clone();
+    let several = kind >= 5 && apart.chance(0.5);
     let one = |node: usize, random: &mut Random| RecoverySettings {
         recovery: if kind < 5 || (kind == 5 && node == 0) { Recovery::GoBackN } else { Recovery::Auto },
         // In other weather than harsh, patience must not end for a queue of ours.
@@ -107,7 +116,18 @@ fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
         endpoint_reorder_bytes: random.choose(&[5000, 1 << 30, 1 << 30]),
         ..RecoverySettings::default()
     };
-    (0..setting.nodes).map(|node| one(node, random)).collect()
+    let mut with_paths = |recovery: RecoverySettings| {
+        let paths = apart.choose(&[1, 2, 3, 4, 8, 16]);
+        let policy = apart.choose(&[
+            PathPolicy::RoundRobin,
+            PathPolicy::RoundRobin,
+            PathPolicy::Single,
+            PathPolicy::Weighted,
+            PathPolicy::Recycle,
+        ]);
+        if several { recovery.with_paths(paths, policy) } else { recovery }
+    };
+    (0..setting.nodes).map(|node| with_paths(one(node, random))).collect()
 }
 
 fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duration, random: &mut Random) -> Plan {

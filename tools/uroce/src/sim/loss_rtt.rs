@@ -1,15 +1,15 @@
 //! `uroce sim loss-rtt`: goodput by loss and round trip.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uroce::sim::loss_rtt::{Cell, CellResult};
 use uroce::sim::{Operation, TransferError};
 use uroce::transport::Recovery;
 
+use super::picture::{self, Square};
 use crate::Failure;
 
 /// Goodput of a queue pair over a 10 Gb/s link by loss and round trip, selective repeat beside go-back-N; exit status 1 when a
@@ -29,6 +29,12 @@ pub(super) struct Arguments {
     /// Print one JSON object a cell.
     #[arg(long)]
     json: bool,
+    /// Draw the cells into this file, too.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Run nothing: draw what an earlier run printed with --json.
+    #[arg(long, value_name = "FILE", requires = "svg", conflicts_with_all = ["only", "json"])]
+    from: Option<PathBuf>,
 }
 
 const KEYS: [&str; 5] = ["op", "recovery", "loss", "loss_model", "rtt_ms"];
@@ -66,43 +72,19 @@ fn cells(only: &[String]) -> Result<Vec<Cell>, Failure> {
             }
         }
     }
-    for condition in only {
-        let (key, wanted) = condition
-            .split_once('=')
-            .filter(|(key, _)| KEYS.contains(key))
-            .ok_or_else(|| format!("--only {condition}: write KEY=VALUE with one of the keys {}", KEYS.join(", ")))?;
-        let number = wanted.parse::<f64>();
-        let fits = |cell: &Cell| match (&number, value(cell, key).parse::<f64>()) {
-            (Ok(wanted), Ok(value)) => *wanted == value,
-            _ => value(cell, key) == wanted,
-        };
-        if !cells.iter().any(fits) {
-            return Err(format!("--only {condition}: no cell of the table has that").into());
-        }
-        cells.retain(fits);
-    }
+    super::cells::keep(&mut cells, only, &KEYS, value)?;
     Ok(cells)
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let (Some(from), Some(svg)) = (&arguments.from, &arguments.svg) {
+        draw(svg, &read(from)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let cells = cells(&arguments.only)?;
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<Result<CellResult, TransferError>>>> = Mutex::new(vec![None; cells.len()]);
-    std::thread::scope(|scope| {
-        for _ in 0..arguments.threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(index) else { break };
-                    let result = cell.run(arguments.seed);
-                    eprintln!("{}/{}: {}", index + 1, cells.len(), describe(cell, &result));
-                    results.lock().expect("no thread panics")[index] = Some(result);
-                }
-            });
-        }
-    });
-    let mut failed = false;
-    for (cell, result) in cells.iter().zip(results.into_inner().expect("no thread panics").into_iter().flatten()) {
+    let results = super::cells::run(&cells, arguments.threads, |cell| cell.run(arguments.seed), describe);
+    let (mut failed, mut lines) = (false, Vec::new());
+    for (cell, result) in cells.iter().zip(results) {
         failed |= match &result {
             Ok(_) => false,
             // What becomes of go-back-N is what the table is about.
@@ -110,7 +92,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         if !arguments.json {
             println!("{}", describe(cell, &result));
-            continue;
         }
         let mut object = json!({
             "op": cell.operation.name(),
@@ -136,9 +117,29 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
             object.extend(fields.clone());
         }
-        println!("{object}");
+        if arguments.json {
+            println!("{object}");
+        }
+        lines.push(object);
+    }
+    if let Some(svg) = &arguments.svg {
+        draw(svg, &lines)?;
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The lines that an earlier run printed.
+fn read(file: &Path) -> Result<Vec<Value>, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let line = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| format!("{}, line {}: {error}", file.display(), number + 1).into())
+    };
+    text.lines().enumerate().map(line).collect()
+}
+
+fn draw(file: &Path, lines: &[Value]) -> Result<(), Failure> {
+    let squares = lines.iter().map(Square::of).collect::<Result<Vec<_>, _>>()?;
+    picture::draw(file, &squares).map_err(|error| format!("{}: {error}", file.display()).into())
 }
 
 fn describe(cell: &Cell, result: &Result<CellResult, TransferError>) -> String {

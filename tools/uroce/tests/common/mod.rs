@@ -4,6 +4,7 @@
 
 pub mod captures;
 pub mod compiled;
+pub mod offer;
 pub mod perftest;
 pub mod programs;
 pub mod tally;

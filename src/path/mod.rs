@@ -1,0 +1,14 @@
+//! Paths to a peer: which there are, how they fare, and which of them the next packet takes.
+//!
+//! Nothing here knows addresses or ports: a path is a number, and what it stands for is the transport's business.
+
+mod policy;
+mod recycle;
+mod round_robin;
+mod set;
+mod single;
+mod state;
+mod weighted;
+
+pub use policy::{Feedback, PathPolicy, PathPolicyError, Policy};
+pub use set::{Answered, PathSet, Probe};

@@ -1,0 +1,119 @@
+use std::fmt;
+use std::str::FromStr;
+
+use crate::time::Duration;
+
+use super::recycle::Recycle;
+use super::round_robin::RoundRobin;
+use super::single::Single;
+use super::weighted::Weighted;
+
+/// Which path the next packet takes.
+///
+/// A policy is asked for each packet and told what became of each; both must cost next to nothing, and allocate nothing.
+pub trait Policy: fmt::Debug + Send {
+    /// The path of the next packet. `is_usable` says which of the `count` paths may be taken; at least one may.
+    fn choose(&mut self, count: usize, is_usable: &dyn Fn(u8) -> bool) -> u8;
+
+    /// What became of a packet. Returns whether its path is better left alone for a round trip.
+    fn take(&mut self, path: u8, feedback: Feedback) -> bool;
+
+    /// The path carries nothing any more: what is remembered of it does not count.
+    fn forget(&mut self, path: u8);
+}
+
+/// What became of a packet on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feedback {
+    /// It arrived; how long it took to know that, and the least that took on any path lately.
+    Arrived(Duration, Duration),
+    /// It arrived with «congestion experienced».
+    Marked,
+    /// It was lost.
+    Lost,
+}
+
+/// The policies that there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathPolicy {
+    /// The first path that works; the others stand by.
+    Single,
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// One after the other, but short and clean paths more often than long, marked and lossy ones.
+    Weighted,
+    /// What came back unmarked is used again; else one after the other.
+    Recycle,
+}
+
+/// A text is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no path policy: single, round-robin, weighted and recycle are known")]
+pub struct PathPolicyError(String);
+
+impl PathPolicy {
+    /// All of them.
+    pub const ALL: [PathPolicy; 4] =
+        [PathPolicy::Single, PathPolicy::RoundRobin, PathPolicy::Weighted, PathPolicy::Recycle];
+
+    /// As options call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            PathPolicy::Single => "single",
+            PathPolicy::RoundRobin => "round-robin",
+            PathPolicy::Weighted => "weighted",
+            PathPolicy::Recycle => "recycle",
+        }
+    }
+
+    /// A policy that has seen nothing yet, for `count` paths.
+    pub(super) fn start(self, count: usize) -> Box<dyn Policy> {
+        match self {
+            PathPolicy::Single => Box::new(Single),
+            PathPolicy::RoundRobin => Box::new(RoundRobin::default()),
+            PathPolicy::Weighted => Box::new(Weighted::new(count)),
+            PathPolicy::Recycle => Box::new(Recycle::new(count)),
+        }
+    }
+}
+
+impl FromStr for PathPolicy {
+    type Err = PathPolicyError;
+
+    fn from_str(text: &str) -> Result<PathPolicy, PathPolicyError> {
+        PathPolicy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| PathPolicyError(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_known_by_name() {
+        for policy in PathPolicy::ALL {
+            assert_eq!(policy.name().parse(), Ok(policy));
+        }
+        assert_eq!("fastest".parse::<PathPolicy>(), Err(PathPolicyError("fastest".to_owned())));
+    }
+
+    #[test]
+    fn every_policy_keeps_to_the_paths_that_may_be_taken() {
+        for policy in PathPolicy::ALL {
+            for count in [1, 2, 3, 16, 256] {
+                let mut running = policy.start(count);
+                for usable in 0..count {
+                    let is_usable = |path: u8| usize::from(path) == usable;
+                    for _ in 0..3 {
+                        assert_eq!(usize::from(running.choose(count, &is_usable)), usable, "{policy:?} of {count}");
+                    }
+                    running.take(usable as u8, Feedback::Lost);
+                    running.take(usable as u8, Feedback::Marked);
+                    assert_eq!(usize::from(running.choose(count, &is_usable)), usable, "{policy:?} of {count}");
+                    running.forget(usable as u8);
+                }
+            }
+        }
+    }
+}

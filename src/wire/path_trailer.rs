@@ -1,0 +1,184 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use arrayvec::ArrayVec;
+
+use crate::frame::FrameBytes;
+
+use super::Sack;
+
+/// A probe of a path, or its answer: after the AETH of an acknowledge (docs/EXTENSIONS.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathProbe {
+    /// The path's number, at the side that probes.
+    pub path: u8,
+    /// It answers a probe with the same token.
+    pub is_answer: bool,
+    /// Of an answer: microseconds that it was owed; 65535 for that and more.
+    pub delay_us: u16,
+    /// What tells the answers to a probe from all others.
+    pub token: u32,
+}
+
+/// The further addresses of a side: after the AETH of an acknowledge (docs/EXTENSIONS.md).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressList {
+    /// The first address of each further interface.
+    pub addresses: ArrayVec<IpAddr, { AddressList::MAX }>,
+    /// Who sends it knows the receiver's.
+    pub is_known: bool,
+}
+
+/// What may follow the AETH of an acknowledge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AcknowledgeTrailer {
+    /// What arrived out of order.
+    Sack(Sack),
+    /// A probe of a path, or its answer.
+    Probe(PathProbe),
+    /// The sender's further addresses.
+    Addresses(AddressList),
+}
+
+/// The kinds, in the upper half of the last byte.
+const PROBE: u8 = 3;
+const ADDRESSES: u8 = 4;
+
+/// Bits of a probe's flags.
+const IS_ANSWER: u8 = 1;
+
+/// Bits of an address list's flags.
+const IS_KNOWN: u8 = 1;
+
+const ADDRESS_BYTES: usize = 16;
+
+impl PathProbe {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 12;
+
+    /// The trailer as it goes over the wire.
+    pub fn to_bytes(&self) -> [u8; PathProbe::BYTES] {
+        let [a, b] = self.delay_us.to_be_bytes();
+        let [c, d, e, f] = self.token.to_be_bytes();
+        [self.path, if self.is_answer { IS_ANSWER } else { 0 }, a, b, c, d, e, f, 0, 0, 0, PROBE << 4]
+    }
+
+    fn parse(bytes: &[u8]) -> Option<PathProbe> {
+        let &[path, flags, a, b, c, d, e, f, _, _, _, _] = bytes else { return None };
+        let (delay_us, token) = (u16::from_be_bytes([a, b]), u32::from_be_bytes([c, d, e, f]));
+        Some(PathProbe { path, is_answer: flags & IS_ANSWER != 0, delay_us, token })
+    }
+}
+
+impl AddressList {
+    /// Addresses at the most: as many rails as there are planes in large networks (eight), with the queue pair's own.
+    pub const MAX: usize = 7;
+
+    /// Bytes of the longest.
+    pub const MAX_BYTES: usize = ADDRESS_BYTES * Self::MAX + 4;
+
+    /// The trailer as it goes over the wire: IPv4 addresses as IPv6 maps them (RFC 4291, 2.5.5.2).
+    pub fn to_bytes(&self) -> ArrayVec<u8, { AddressList::MAX_BYTES }> {
+        let mut out = ArrayVec::new();
+        for address in &self.addresses {
+            let mapped = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped(),
+                IpAddr::V6(address) => *address,
+            };
+            out.extend(mapped.octets());
+        }
+        out.extend([if self.is_known { IS_KNOWN } else { 0 }, 0, self.addresses.len() as u8, ADDRESSES << 4]);
+        out
+    }
+
+    fn parse(bytes: &[u8]) -> Option<AddressList> {
+        let (list, &[flags, _, count, _]) = bytes.split_last_chunk::<4>()?;
+        let (addresses, rest) = list.as_chunks::<ADDRESS_BYTES>();
+        if !rest.is_empty() || addresses.len() != usize::from(count) || addresses.len() > Self::MAX {
+            return None;
+        }
+        let unmapped = |octets: &[u8; ADDRESS_BYTES]| {
+            let address = Ipv6Addr::from(*octets);
+            address.to_ipv4_mapped().map_or(IpAddr::V6(address), |address: Ipv4Addr| IpAddr::V4(address))
+        };
+        Some(AddressList { addresses: addresses.iter().map(unmapped).collect(), is_known: flags & IS_KNOWN != 0 })
+    }
+}
+
+impl AcknowledgeTrailer {
+    /// The trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it can be none.
+    pub(super) fn of(body: FrameBytes<'_>) -> Option<AcknowledgeTrailer> {
+        let mut buffer = [0; Sack::MAX_BYTES];
+        let bytes = buffer.get_mut(..body.len())?;
+        body.copy_to_slice(bytes);
+        match *bytes.last()? {
+            Sack::LAST_BYTE => Sack::parse(bytes).map(AcknowledgeTrailer::Sack),
+            last if last == PROBE << 4 => PathProbe::parse(bytes).map(AcknowledgeTrailer::Probe),
+            last if last == ADDRESSES << 4 => AddressList::parse(bytes).map(AcknowledgeTrailer::Addresses),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Psn;
+
+    fn of(bytes: &[u8]) -> Option<AcknowledgeTrailer> {
+        AcknowledgeTrailer::of(FrameBytes::from(bytes))
+    }
+
+    #[test]
+    fn probes_read_back() {
+        let probe = PathProbe { path: 7, is_answer: true, delay_us: 0x0102, token: 0x0304_0506 };
+        let bytes = probe.to_bytes();
+        assert_eq!(bytes, [7, 1, 1, 2, 3, 4, 5, 6, 0, 0, 0, 0x30]);
+        assert_eq!(of(&bytes), Some(AcknowledgeTrailer::Probe(probe)));
+        let other = PathProbe { is_answer: false, ..probe };
+        assert_eq!(of(&other.to_bytes()), Some(AcknowledgeTrailer::Probe(other)));
+    }
+
+    #[test]
+    fn addresses_read_back() {
+        let texts = ["10.0.0.1", "fd00::1", "10.0.0.2", "fe80::1", "10.0.0.3", "10.0.0.4", "10.0.0.5"];
+        for count in 0..=texts.len() {
+            let addresses = texts[..count].iter().map(|text| text.parse().unwrap()).collect();
+            let list = AddressList { addresses, is_known: count % 2 == 0 };
+            assert_eq!(of(&list.to_bytes()), Some(AcknowledgeTrailer::Addresses(list.clone())));
+        }
+        let addresses = ArrayVec::from_iter(["10.0.0.1".parse().unwrap()]);
+        let bytes = AddressList { addresses, is_known: true }.to_bytes();
+        assert_eq!(bytes[..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1, 1, 0, 1, 0x40]);
+    }
+
+    #[test]
+    fn what_cannot_be_a_trailer_is_none() {
+        let probe = PathProbe { path: 0, is_answer: false, delay_us: 0, token: 0 }.to_bytes();
+        let list = AddressList { addresses: ArrayVec::from_iter(["::1".parse().unwrap()]), is_known: false }.to_bytes();
+        for whole in [&probe[..], &list] {
+            for from in 1..=whole.len() {
+                // What is left of the list at its end may be one without addresses, but for its count.
+                assert_eq!(of(&whole[from..]), None, "{from} of {whole:?}");
+            }
+            assert_eq!(of(&[&[0], whole].concat()), None);
+        }
+        // More addresses than there may be.
+        let mut many = vec![0; 16 * 8];
+        many.extend([0, 0, 8, 0x40]);
+        assert_eq!(of(&many), None);
+        assert_eq!(of(&[0; 600]), None);
+        for last in 0..=255 {
+            let body = [[0; 11].as_slice(), &[last]].concat();
+            assert_eq!(of(&body).is_some(), [0x20, 0x30].contains(&last), "{last:#x}");
+        }
+        let sack = Sack {
+            trigger: Psn::new(1),
+            attempt: 0,
+            delay_us: 0,
+            marked: 0,
+            is_trigger_marked: false,
+            blocks: ArrayVec::new(),
+        };
+        assert_eq!(of(&sack.to_bytes()), Some(AcknowledgeTrailer::Sack(sack)));
+    }
+}

@@ -1,0 +1,122 @@
+//! `uroce sim path-failure`: one of several paths loses everything for a while.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use uroce::path::PathPolicy;
+use uroce::sim::TransferError;
+use uroce::sim::path_failure::{Direction, FailureCell, FailureResult};
+
+use crate::Failure;
+
+use super::cells;
+
+/// What becomes of a queue pair's transfer over 8 paths of 10 Gb/s together when one of them goes dark for 40 round trips; exit
+/// status 1 when a request fails or memory is not what it must be.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Decides what chance decides.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Only these cells: op=write|read|send, direction=both|forward|return; several with commas. What is not named comes with all
+    /// its values.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// How many paths there are.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=256))]
+    paths: u16,
+    /// How packets are spread over them: single, round-robin, weighted, recycle.
+    #[arg(long, default_value = "round-robin")]
+    path_policy: PathPolicy,
+    /// The round trip of each path, in milliseconds.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rtt_ms: u64,
+    /// Threads; each cell is one thread's and the same on any.
+    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    threads: u64,
+    /// Print one JSON object a cell.
+    #[arg(long)]
+    json: bool,
+}
+
+fn direction(cell: &FailureCell) -> &'static str {
+    match cell.direction {
+        Direction::Both => "both",
+        Direction::Forward => "forward",
+        Direction::Return => "return",
+    }
+}
+
+fn value(cell: &FailureCell, key: &str) -> String {
+    match key {
+        "op" => cell.operation.name().to_owned(),
+        _ => direction(cell).to_owned(),
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cells = FailureCell::all();
+    cells::keep(&mut cells, &arguments.only, &["op", "direction"], value)?;
+    for cell in &mut cells {
+        (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy);
+        cell.round_trip = std::time::Duration::from_millis(arguments.rtt_ms);
+    }
+    let results = cells::run(&cells, arguments.threads, |cell| cell.run(arguments.seed), describe);
+    let failed =
+        results.iter().any(|result| result.as_ref().is_ok_and(|result| result.qp_errors > 0) || result.is_err());
+    for (cell, result) in cells.iter().zip(results) {
+        if !arguments.json {
+            println!("{}", describe(cell, &result));
+            continue;
+        }
+        let mut object = json!({
+            "paths": cell.paths,
+            "policy": cell.policy.name(),
+            "op": cell.operation.name(),
+            "direction": direction(cell),
+            "rtt_ms": cell.round_trip.as_millis() as u64,
+            "seed": arguments.seed,
+        });
+        let fields = match result {
+            Ok(result) => json!({
+                "recovery_rtt": result.recovery_rtt,
+                "return_rtt": result.return_rtt,
+                "blind_rtt": result.blind_rtt,
+                "capacity_fraction": result.capacity_fraction,
+                "worst_fraction": result.worst_fraction,
+                "restored_fraction": result.restored_fraction,
+                "lost_frames": result.lost_frames,
+                "spurious_fraction": result.spurious_fraction,
+                "qp_errors": result.qp_errors,
+            }),
+            Err(TransferError::GaveUp) => json!({ "qp_errors": 1 }),
+            Err(TransferError::Wrong(text)) => json!({ "violation": text }),
+        };
+        if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
+            object.extend(fields.clone());
+        }
+        println!("{object}");
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn describe(cell: &FailureCell, result: &Result<FailureResult, TransferError>) -> String {
+    let FailureCell { operation, paths, policy, .. } = cell;
+    let what = format!("{:5} {paths:3} paths {:11} dark {:7}", operation.name(), policy.name(), direction(cell));
+    match result {
+        Ok(result) => format!(
+            "{what}  recovered after {:.2} round trips  back after {:.2} (and {:.2} until a probe came through)  {:6.2} % of what \
+             is left, {:6.2} % at worst, {:6.2} % when all is back  {} frames lost  spurious {:.4} %  {} errors",
+            result.recovery_rtt,
+            result.return_rtt,
+            result.blind_rtt,
+            result.capacity_fraction * 100.0,
+            result.worst_fraction * 100.0,
+            result.restored_fraction * 100.0,
+            result.lost_frames,
+            result.spurious_fraction * 100.0,
+            result.qp_errors,
+        ),
+        Err(error) => format!("{what}  {error}"),
+    }
+}

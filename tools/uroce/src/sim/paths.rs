@@ -1,0 +1,120 @@
+//! `uroce sim paths`: goodput over many paths side by side.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+use uroce::path::PathPolicy;
+use uroce::pcap::{Format, Writer};
+use uroce::sim::TransferError;
+use uroce::sim::paths::{PathsCell, PathsResult};
+
+use crate::Failure;
+
+use super::cells;
+
+/// Goodput of a queue pair over 16 paths of 10 Gb/s together whose one-way delays are spread from 1 to 40 ms; exit status 1 when
+/// a request fails or memory is not what it must be.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Decides which frames are lost.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Only these cells: op=write|read|send, loss=0.001; several with commas. What is not named comes with all its values.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// How many paths there are.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    paths: u16,
+    /// How packets are spread over them: single, round-robin, weighted, recycle.
+    #[arg(long, default_value = "round-robin")]
+    path_policy: PathPolicy,
+    /// Threads; each cell is one thread's and the same on any.
+    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    threads: u64,
+    /// Print one JSON object a cell.
+    #[arg(long)]
+    json: bool,
+    /// Write frames of the first cell to this file (pcapng by suffix, else pcap).
+    #[arg(long)]
+    capture: Option<PathBuf>,
+    /// How many frames to write at the most.
+    #[arg(long, default_value_t = 20_000)]
+    capture_frames: u64,
+}
+
+fn value(cell: &PathsCell, key: &str) -> String {
+    match key {
+        "op" => cell.operation.name().to_owned(),
+        _ => cell.loss.to_string(),
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cells = PathsCell::all();
+    cells::keep(&mut cells, &arguments.only, &["op", "loss"], value)?;
+    cells.iter_mut().for_each(|cell| (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy));
+    let first = cells.first().copied();
+    let seed = arguments.seed;
+    if let Some(path) = &arguments.capture {
+        // Before anything runs: a file that cannot be made is said at once.
+        drop(std::fs::File::create(path)?);
+    }
+    let run = |cell: &PathsCell| {
+        let file = arguments.capture.as_ref().filter(|_| Some(*cell) == first);
+        let capture = file.and_then(|path| {
+            let file: Box<dyn Write> = Box::new(std::io::BufWriter::new(std::fs::File::create(path).ok()?));
+            Writer::new(file, Format::of(path)).ok()
+        });
+        cell.run(seed, capture, arguments.capture_frames)
+    };
+    let results = cells::run(&cells, arguments.threads, run, describe);
+    let failed = results.iter().any(Result::is_err);
+    for (cell, result) in cells.iter().zip(results) {
+        if !arguments.json {
+            println!("{}", describe(cell, &result));
+            continue;
+        }
+        let mut object = json!({
+            "paths": cell.paths,
+            "policy": cell.policy.name(),
+            "op": cell.operation.name(),
+            "loss": cell.loss,
+            "seed": seed,
+        });
+        let fields = match result {
+            Ok(result) => json!({
+                "capacity_fraction": result.goodput_bps / result.ideal_bps,
+                "goodput_bps": result.goodput_bps,
+                "completed_bps": result.completed_bps,
+                "ideal_bps": result.ideal_bps,
+                "spurious_fraction": result.spurious_fraction,
+                "memory_bytes": result.memory_bytes,
+                "frames": result.frames,
+            }),
+            Err(error) => json!({ "violation": error.to_string() }),
+        };
+        if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
+            object.extend(fields.clone());
+        }
+        println!("{object}");
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn describe(cell: &PathsCell, result: &Result<PathsResult, TransferError>) -> String {
+    let PathsCell { operation, paths, policy, loss } = cell;
+    let what = format!("{:5} {paths:3} paths {:11} {:3} % lost", operation.name(), policy.name(), loss * 100.0);
+    match result {
+        Ok(result) => format!(
+            "{what}  {:6.3} Gb/s  {:6.2} % of capacity  completed {:6.3}  spurious {:.4} %  memory {:.1} MB",
+            result.goodput_bps / 1e9,
+            result.goodput_bps / result.ideal_bps * 100.0,
+            result.completed_bps / 1e9,
+            result.spurious_fraction * 100.0,
+            result.memory_bytes as f64 / 1e6,
+        ),
+        Err(error) => format!("{what}  {error}"),
+    }
+}
