@@ -8,22 +8,22 @@ use super::endpoint::Transmit;
 use super::queue_pair::{Fatal, Identity, Surroundings};
 use super::requester::{RequestPacket, Requester, write_request};
 
-/// READ responses and atomic acknowledges of a peer that knows the IBTA only: those that came before earlier ones, and the
-/// missing ones, which are asked for by themselves (IBTA 9.7.5.1.1: a READ request again, for a part).
+/// READ responses and atomic acknowledges of a peer that knows the IBTA only: those that came before earlier ones, and what was
+/// asked for again, by itself (IBTA 9.7.5.1.1: a READ request for a part).
 ///
-/// Such a peer answers in order, so what a later answer has overtaken is lost.
+/// Such a peer answers in order, so what a later answer has overtaken is lost. Of each READ only the first answers that lack
+/// are asked for, and the next when they are here: asked for a part of a READ, rxe forgets all before that (docs/INTEROP.md).
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     /// Those that came before earlier ones of the same request.
     early: FxHashSet<u32>,
     /// Nothing from there on was answered or acknowledged.
     frontier: Option<Psn>,
-    /// What lacks before that was asked for.
-    watched: Option<Psn>,
-    /// What is to be asked for: the first, and how many.
-    asks: VecDeque<(Psn, u32)>,
-    /// What was, in that order; and the first PSN not sent then. An answer to that, or to a later ask, comes after these.
+    /// What was asked for, in that order: the first, how many, and the first PSN not sent then. An answer to that, or to a later
+    /// ask, comes after these.
     asked: VecDeque<(Psn, u32, Psn)>,
+    /// Something before the frontier may lack that was not asked for.
+    may_ask: bool,
 }
 
 /// Answers that are kept before earlier ones, at the most: a READ of 256 MiB at path MTU 4096. More are asked for again.
@@ -31,14 +31,16 @@ const EARLY_MAX: usize = 1 << 16;
 
 impl Answers {
     pub fn has_asks(&self) -> bool {
-        !self.asks.is_empty()
+        self.may_ask
     }
 
     /// Everything is sent again, and answered again.
     pub fn start_over(&mut self) {
-        self.asks.clear();
         self.asked.clear();
-        self.watched = None;
+    }
+
+    fn was_asked(&self, psn: Psn) -> bool {
+        self.asked.iter().any(|(first, count, _)| psn.is_within(*first, *count))
     }
 }
 
@@ -73,7 +75,14 @@ impl Requester {
         } else if answers.early.len() < EARLY_MAX {
             answers.early.insert(psn.value());
         }
-        self.repeat_asks(psn, true);
+        // What was asked for before this was answered, or its answers are lost.
+        if let Some(ask) = answers.asked.iter().rposition(|(first, count, _)| psn.is_within(*first, *count)) {
+            answers.asked.drain(..ask);
+            if let Some((first, count, _)) = answers.asked.front_mut() {
+                *count -= psn.plus(1).since(*first) as u32;
+                *first = psn.plus(1);
+            }
+        }
         self.settle_answers(psn.plus(1), identity, cx)
     }
 
@@ -84,9 +93,8 @@ impl Requester {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
-        let latest = |known: Option<Psn>| known.filter(|known| psn.is_before(*known)).unwrap_or(psn);
-        let frontier = latest(self.answers.as_ref().and_then(|answers| answers.frontier));
-        let watched = self.answers.as_ref().and_then(|answers| answers.watched);
+        let known = self.answers.as_ref().and_then(|answers| answers.frontier);
+        let frontier = known.filter(|known| psn.is_before(*known)).unwrap_or(psn);
         // Up to the first answer that lacks; answers may be here from beyond the frontier.
         let mut to = frontier;
         for wqe in self.queue.iter().take_while(|wqe| wqe.first_psn.is_before(frontier)) {
@@ -99,13 +107,12 @@ impl Requester {
             }
         }
         let lacks = to.is_before(frontier);
-        if lacks {
-            self.repeat_asks(psn.minus(1), false);
-            self.ask_between(watched.unwrap_or(self.unacknowledged), psn);
-        }
         if lacks || self.answers.is_some() {
             let answers = self.answers.get_or_insert_default();
-            (answers.frontier, answers.watched) = (Some(frontier), Some(latest(watched)));
+            (answers.frontier, answers.may_ask) = (Some(frontier), lacks);
+            // Whatever was asked for before the request was sent that the peer has come to.
+            let passed = answers.asked.iter().take_while(|(_, _, sent)| sent.is_before(psn)).count();
+            answers.asked.drain(..if lacks { passed } else { answers.asked.len() });
         }
         self.progress(to, cx.now);
         self.retire(identity, cx)
@@ -116,50 +123,18 @@ impl Requester {
         self.answers.as_ref().is_some_and(|answers| answers.frontier == Some(psn))
     }
 
-    /// Asks for all answers that lack from `from` on and before `psn`.
-    fn ask_between(&mut self, from: Psn, psn: Psn) {
-        let mut at = if from.is_before(self.unacknowledged) { self.unacknowledged } else { from };
-        let mut asks = Vec::new();
-        while at.is_before(psn) {
-            let Some(index) = self.find(at) else { break };
-            let wqe = &self.queue[index];
-            let from = at.since(wqe.first_psn) as u32;
-            match self.missing_run(index, from) {
-                Some((start, count)) if wqe.first_psn.plus(start).is_before(psn) => {
-                    let first = wqe.first_psn.plus(start);
-                    let count = count.min(psn.since(first) as u32);
-                    asks.push((first, count));
-                    at = first.plus(count);
-                }
-                _ => at = wqe.first_psn.plus(wqe.packets),
-            }
-        }
-        self.answers.get_or_insert_default().asks.extend(asks);
-    }
-
-    /// What was asked for and lacks is asked for once more when the answer at `psn` comes after it.
-    fn repeat_asks(&mut self, psn: Psn, is_answer: bool) {
-        let Some(answers) = &self.answers else { return };
-        let in_ask = |&(first, count, _): &(Psn, u32, Psn)| is_answer && psn.is_within(first, count);
-        let later = answers.asked.iter().rposition(in_ask);
-        let after_all = answers.asked.iter().take_while(|(_, _, sent)| !psn.is_before(*sent)).count();
-        for _ in 0..later.unwrap_or(0).max(after_all) {
-            let Some((first, count, _)) = self.answers.as_mut().and_then(|answers| answers.asked.pop_front()) else {
-                break;
-            };
-            let mut at = first;
-            while at.is_before(first.plus(count)) {
-                let Some(index) = self.find(at) else { break };
-                let first_psn = self.queue[index].first_psn;
-                let Some((start, run)) = self.missing_run(index, at.since(first_psn) as u32) else { break };
-                let from = first_psn.plus(start);
-                let rest = first.plus(count).since(from);
-                if rest > 0 {
-                    self.answers.get_or_insert_default().asks.push_back((from, run.min(rest as u32)));
-                }
-                at = from.plus(run);
-            }
-        }
+    /// The first answers that lack of a READ or atomic before the frontier and were not asked for: its index, the number of the
+    /// first, and how many.
+    fn next_ask(&self) -> Option<(usize, u32, u32)> {
+        let answers = self.answers.as_ref()?;
+        let frontier = answers.frontier?;
+        let carried_out = self.queue.iter().enumerate().take_while(|(_, wqe)| wqe.first_psn.is_before(frontier));
+        carried_out.filter(|(_, wqe)| wqe.awaits_answer() && wqe.failed.is_none()).find_map(|(index, wqe)| {
+            let first = wqe.first_psn.plus(wqe.received);
+            let before_frontier = u32::try_from(frontier.since(first)).ok().filter(|count| *count > 0)?;
+            let (start, count) = self.missing_run(index, wqe.received)?;
+            (!answers.was_asked(first)).then_some((index, start, count.min(before_frontier)))
+        })
     }
 
     fn is_missing(&self, index: usize, psn: Psn) -> bool {
@@ -190,28 +165,28 @@ impl Requester {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        while let Some((first, count)) = self.answers.as_mut().and_then(|answers| answers.asks.pop_front()) {
-            // Some may have come meanwhile.
-            let index = self.find(first).filter(|index| self.queue[*index].failed.is_none());
-            let run = index.and_then(|index| {
-                self.missing_run(index, first.since(self.queue[index].first_psn) as u32).map(|run| (index, run))
-            });
-            let Some((index, (start, run))) = run else { continue };
-            let wqe = &self.queue[index];
-            let psn = wqe.first_psn.plus(start);
-            let Ok(count @ 1..) = u32::try_from(first.plus(count).since(psn)) else { continue };
-            let answers = run.min(count);
-            let offers = identity.extension.offer(0);
-            let packet = RequestPacket { index: start, psn, answers, is_again: true, offers, trailer: None, path: 0 };
-            let written = write_request(wqe, packet, out, identity, cx);
-            let Ok(Some(transmit)) = written else { return Ok(None) };
-            cx.counters.retransmitted += 1;
-            let sent = self.sent;
-            self.answers.get_or_insert_default().asked.push_back((psn, answers, sent));
-            self.restart_timer(cx.now);
-            return Ok(Some(transmit));
+        if !self.answers.as_ref().is_some_and(|answers| answers.may_ask) {
+            return Ok(None);
         }
-        Ok(None)
+        let Some((index, start, answers)) = self.next_ask() else {
+            self.answers.iter_mut().for_each(|answers| answers.may_ask = false);
+            return Ok(None);
+        };
+        let wqe = &self.queue[index];
+        let psn = wqe.first_psn.plus(start);
+        let offers = identity.extension.offer(0);
+        let packet = RequestPacket { index: start, psn, answers, is_again: true, offers, trailer: None, path: 0 };
+        let Ok(Some(transmit)) = write_request(wqe, packet, out, identity, cx) else { return Ok(None) };
+        cx.counters.retransmitted += 1;
+        self.asked(psn, answers);
+        self.restart_timer(cx.now);
+        Ok(Some(transmit))
+    }
+
+    /// Answers that lack were asked for.
+    pub(super) fn asked(&mut self, psn: Psn, count: u32) {
+        let sent = self.sent;
+        self.answers.get_or_insert_default().asked.push_back((psn, count, sent));
     }
 
     /// Answers that came before earlier ones are told to whoever tells it to the board, and forgotten here.

@@ -399,6 +399,9 @@ impl Requester {
             };
             return match written {
                 Ok(Some(transmit)) => {
+                    if is_read_or_atomic && self.answers.is_some() && psn.is_before(self.sent) {
+                        self.asked(psn, answers);
+                    }
                     self.advance(path, cx.now);
                     if self.service != Service::Rc {
                         self.progress(self.sent, cx.now);
@@ -461,11 +464,6 @@ impl Requester {
     fn advance(&mut self, path: u8, now: Instant) {
         let wqe = &self.queue[self.cursor.index];
         self.cursor.packet = match wqe.request.operation {
-            SendOperation::Read(_) if self.answers.is_some() => {
-                let asked =
-                    self.missing_run(self.cursor.index, self.cursor.packet).map_or(0, |(start, count)| start + count);
-                self.missing_run(self.cursor.index, asked).map_or(wqe.packets, |(start, _)| start)
-            }
             SendOperation::Read(_) => wqe.packets,
             _ => self.cursor.packet + 1,
         };
