@@ -46,6 +46,8 @@ pub(super) struct Reorder {
     pub is_owed: bool,
     /// A copy of one is owed, which takes another path.
     is_copy_owed: bool,
+    /// The path that acknowledges take.
+    path: u8,
     /// Packets since the last acknowledge.
     unreported: u32,
 }
@@ -84,7 +86,7 @@ const WINDOW: u64 = RecoverySettings::MAX_WINDOW as u64;
 const ACKNOWLEDGE_EVERY: u32 = 16;
 
 /// Blocks of an acknowledge that are for changed words at the most; the others take turns.
-const CHANGED_BLOCKS: usize = 16;
+const CHANGED_BLOCKS: usize = 32;
 
 impl Default for Reorder {
     fn default() -> Reorder {
@@ -105,6 +107,7 @@ impl Default for Reorder {
             is_owed: false,
             is_copy_owed: false,
             is_latest_marked: false,
+            path: 0,
             unreported: 0,
         }
     }
@@ -136,6 +139,20 @@ impl Reorder {
     /// A copy of an acknowledge is owed.
     pub fn owe_copy(&mut self) {
         self.is_copy_owed = true;
+    }
+
+    /// Acknowledges take this path from now on. If it is another one, what is on its way over the old one is overtaken, and said
+    /// once more, the oldest first.
+    pub fn take_path(&mut self, path: u8) {
+        if std::mem::replace(&mut self.path, path) == path || self.end <= self.expected {
+            return;
+        }
+        self.changed.clear();
+        self.in_changed.clear();
+        for word in self.expected / 64..=(self.end - 1) / 64 {
+            self.changed.push_back(word);
+            self.in_changed.insert(word);
+        }
     }
 
     /// Keeps a request that is `ahead` PSNs after the expected one, of which at most `window` are kept, in `limit` bytes;
