@@ -612,7 +612,8 @@ impl Oracle {
             {
                 wr.answers += 1;
             } else {
-                done = 0;
+                // It tells of those before it only.
+                done = psn;
             }
         }
         let unanswered = flow.wrs.iter().find(|wr| wr.kind.is_answered() && wr.answers < wr.packets);
