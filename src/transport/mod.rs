@@ -5,8 +5,9 @@
 //!
 //! A queue pair has three roles, a file each, as rxe has them: the requester turns send requests into
 //! packets, the completer takes the answers, the responder serves the peer's requests. Towards a peer that understands
-//! docs/EXTENSIONS.md the requester repeats selectively, and the responder keeps what comes early (`reorder`). UC and UD share the requester; what
-//! UC and RC share of receiving messages is `inbound`.
+//! docs/EXTENSIONS.md the requester repeats selectively. The responder keeps what comes early (`reorder`) and places at once
+//! what may be (`early`); of plain peers the requester keeps answers that come early (`answers`). UC and UD share the requester;
+//! what UC and RC share of receiving messages is `inbound`.
 
 mod answers;
 mod attributes;

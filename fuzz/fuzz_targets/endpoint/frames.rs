@@ -45,7 +45,7 @@ pub fn mutate(frame: &[u8], input: &mut Input<'_>) -> Vec<u8> {
     ib.truncate(ib.len() - ICRC_BYTES);
     let psn = u32::from_be_bytes([0, ib[9], ib[10], ib[11]]);
     let body = ib.len() - Bth::BYTES;
-    match input.below(10) {
+    match input.below(11) {
         0 => ib[0] = input.byte(),
         1 => ib[1] = input.byte(),
         2 => ib[2 + input.below(2)] ^= 1 << input.below(8),
@@ -54,6 +54,12 @@ pub fn mutate(frame: &[u8], input: &mut Input<'_>) -> Vec<u8> {
         5 => ib[9..12].copy_from_slice(&psn.wrapping_add(input.u32() as i8 as u32).to_be_bytes()[1..]),
         // A byte of the extended headers, or of the payload.
         6 | 7 if body > 0 => ib[Bth::BYTES + input.below(body.min(32))] ^= 1 << input.below(8),
+        // A byte of the trailer, if there is one.
+        10 if body > 0 => {
+            let from_end = 1 + input.below(body.min(28));
+            let at = ib.len() - from_end;
+            ib[at] ^= 1 << input.below(8);
+        }
         8 => {
             let len = (Bth::BYTES + input.below(256) * 4).min(ib.len() + 256);
             ib.resize(len, 0x5a);
@@ -63,10 +69,10 @@ pub fn mutate(frame: &[u8], input: &mut Input<'_>) -> Vec<u8> {
     seal(&flow, &ib)
 }
 
-/// A packet out of nothing: any opcode, with extended headers from `extension` and a payload of `payload_bytes`.
-pub fn craft(flow: &Flow, bth: Bth, extension: &[u8], payload_bytes: usize) -> Vec<u8> {
+/// A packet out of nothing: any opcode, with extended headers from `extension`, a payload of `payload_bytes`, and a trailer.
+pub fn craft(flow: &Flow, bth: Bth, extension: &[u8], payload_bytes: usize, trailer: &[u8]) -> Vec<u8> {
     let pad = payload_bytes.wrapping_neg() & 3;
     let bth = bth.with_pad(pad);
-    let ib = [zerocopy::IntoBytes::as_bytes(&bth), extension, &vec![0xab; payload_bytes + pad]].concat();
+    let ib = [zerocopy::IntoBytes::as_bytes(&bth), extension, &vec![0xab; payload_bytes + pad], trailer].concat();
     seal(flow, &ib)
 }

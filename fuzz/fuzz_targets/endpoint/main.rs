@@ -41,6 +41,7 @@ impl World {
     fn new(input: &mut Input<'_>) -> World {
         let is_v6 = input.chance(64);
         let mut world = World { nodes: [Node::new(0), Node::new(1)], now: Instant::ZERO, wire: VecDeque::new(), is_v6 };
+        world.nodes.iter_mut().for_each(|node| node.choose_recovery(input));
         world.nodes.iter_mut().for_each(|node| node.create_shared(8));
         for _ in 0..1 + input.below(3) {
             let (service, shared) = service(input);
@@ -217,7 +218,23 @@ impl World {
             bytes => extension.extend(input.bytes(bytes)),
         }
         let flow = self.path(from, to).flow;
-        self.deliver(to, &frames::craft(&flow, bth, &extension, payload_bytes), input);
+        let mut trailer = Vec::new();
+        if input.chance(100) {
+            bth = bth.with_offer(true).with_extended(true);
+            if payload_bytes > 0 && !opcode.is_response() && input.chance(128) {
+                trailer.extend(node.arena.place(input).to_be_bytes());
+                trailer.extend(node.arena.key(input).0.to_be_bytes());
+                trailer.extend((payload_bytes as u32 + 256 * u32::from(input.byte() % 5)).to_be_bytes());
+            }
+            // A place in a message, and a receive request, mostly near.
+            let near = |input: &mut Input<'_>| if input.chance(240) { [0, 0, input.byte() % 6] } else { [input.byte(); 3] };
+            trailer.extend(near(input));
+            trailer.push(input.byte());
+            trailer.extend(near(input));
+            let words = trailer.len() as u8 / 4 + 1;
+            trailer.push(if input.is_wild() { input.byte() } else { 0x10 | words });
+        }
+        self.deliver(to, &frames::craft(&flow, bth, &extension, payload_bytes, &trailer), input);
     }
 
     /// Goes on by a while, or to the next timeout.

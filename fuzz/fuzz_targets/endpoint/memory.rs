@@ -57,7 +57,8 @@ impl Arena {
         }
         let frozen = [(); SLOTS].map(|()| Some(vec![0; SLOT_BYTES]));
         let mut arena = Arena { memory, regions: Vec::new(), windows: Vec::new(), frozen, guards };
-        for (slot, access) in [(0, ALL), (1, ALL), (2, Access::LOCAL_WRITE), (3, Access::REMOTE_READ)] {
+        let relaxed = ALL | Access::RELAXED_ORDERING;
+        for (slot, access) in [(0, ALL), (1, relaxed), (2, Access::LOCAL_WRITE), (3, Access::REMOTE_READ)] {
             arena.register(endpoint, pd, slot, 0, SLOT_BYTES, access);
         }
         for kind in [WindowKind::One, WindowKind::Two, WindowKind::Two] {

@@ -5,7 +5,7 @@ use uroce::memory::Pd;
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, CompletionKind, Data, Destination, Endpoint, Event, MAX_INLINE_BYTES, Path, QpAttributes,
-    QueuePairInit, ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State,
+    QueuePairInit, ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State,
 };
 use uroce::wire::{self, Addresses, Flow, Key, Operation, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
@@ -21,7 +21,10 @@ const SHARED_MAX: usize = 3;
 /// outstanding and two, then those that are new and a NAK; READ responses are of a slot each. RC requests: the window.
 /// Others: a full queue of full entries.
 const SENT_MAX: [usize; 4] = [OWED_MAX, OWED_MAX * SLOT_BYTES.div_ceil(256), 128, 16 * (16 * SLOT_BYTES).div_ceil(256)];
-const OWED_MAX: usize = 5 * RD_ATOMIC_MAX + 3;
+const OWED_MAX: usize = 5 * RD_ATOMIC_MAX + 4;
+
+/// The same where it may speak the extension: READs that a peer asks for again, and requests sent again, beside the others.
+const EXTENDED_SENT_MAX: [usize; 4] = [OWED_MAX, (1 << 14) * SLOT_BYTES.div_ceil(256), 3 * 128, SENT_MAX[3]];
 
 const Q_KEY: QKey = QKey(0x1111_1111);
 
@@ -38,6 +41,9 @@ pub struct Node {
     pub events: u64,
     /// Frames sent by kind of packet: answers without data, READ responses, requests of RC, others.
     pub sent: [u64; 4],
+    /// It may speak the extension; so many bytes may wait then.
+    is_extended: bool,
+    waiting_bytes_max: usize,
     buffer: Vec<u8>,
 }
 
@@ -67,7 +73,23 @@ impl Node {
         let mut endpoint = Endpoint::new([number as u8 + 1; 32]);
         let pds = [endpoint.allocate_pd(), endpoint.allocate_pd()];
         let arena = Arena::new(&mut endpoint, pds[0]);
-        Node { number, endpoint, pds, arena, queues: Queues::new(), events: 0, sent: [0; 4], buffer: vec![0; 8192] }
+        let (queues, buffer) = (Queues::new(), vec![0; 8192]);
+        let (sent, is_extended, waiting_bytes_max) = ([0; 4], false, 0);
+        Node { number, endpoint, pds, arena, queues, events: 0, sent, is_extended, waiting_bytes_max, buffer }
+    }
+
+    /// How queue pairs that are created from now on deal with losses.
+    pub fn choose_recovery(&mut self, input: &mut Input<'_>) {
+        let recovery = [Recovery::GoBackN, Recovery::Auto, Recovery::Auto, Recovery::Selective][input.below(4)];
+        self.is_extended = recovery != Recovery::GoBackN;
+        self.waiting_bytes_max = [4000, 1 << 30][input.below(2)];
+        self.endpoint.set_recovery(RecoverySettings {
+            recovery,
+            window: [8, 128][input.below(2)],
+            reorder_bytes: [0, 3000, 1 << 29][input.below(3)],
+            endpoint_reorder_bytes: self.waiting_bytes_max,
+            ..RecoverySettings::default()
+        });
     }
 
     pub fn state(&self, qpn: Qpn) -> State {
@@ -363,7 +385,8 @@ impl Node {
             };
             sent[kind] += 1;
             self.sent[kind] += 1;
-            let most = SENT_MAX[kind] * self.queues.queue_pairs.len();
+            let sent_max = if self.is_extended { EXTENDED_SENT_MAX } else { SENT_MAX };
+            let most = sent_max[kind] * self.queues.queue_pairs.len();
             assert!(
                 sent[kind] <= most,
                 "{sent:?} answers, READ responses, RC requests, others at once, and more to come"
@@ -392,6 +415,11 @@ impl Node {
     pub fn check(&mut self) {
         self.check_events();
         self.arena.check();
+        let waiting = self.endpoint.waiting_bytes();
+        assert!(waiting <= self.waiting_bytes_max, "{waiting} bytes wait, of {}", self.waiting_bytes_max);
+        let queue_pairs = self.queues.queue_pairs.iter().map(|qp| self.endpoint.queue_pair(qp.qpn));
+        let sum: usize = queue_pairs.map(|qp| qp.expect("it is in the model").waiting_bytes()).sum();
+        assert_eq!(waiting, sum, "bytes wait for no queue pair");
     }
 
     pub fn check_events(&mut self) {

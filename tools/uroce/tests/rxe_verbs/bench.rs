@@ -9,6 +9,7 @@ use uroce::link::device::Device;
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::verbs::{Access, CompletionQueue, Context, Key, MemoryRegion, ProtectionDomain, Remote, SgeList};
+use uroce::transport::Recovery;
 
 /// How long anything may take. Emulated machines are slow, and retransmission waits half a second.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -172,6 +173,8 @@ impl Bench {
             Context::with_link(device, Box::new(Tapped::new(link, None, faults))).unwrap_or_else(|e| panic!("{e}"))
         };
         let context = self.lab.peer().run(open);
+        // As programs have it.
+        context.set_recovery(Recovery::Auto, None);
         let pd = context.allocate_pd();
         let region = pd.allocate_region(REGION, ALL).unwrap();
         self.ours = Some(Ours { region, pd, context });

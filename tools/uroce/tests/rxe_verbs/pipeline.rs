@@ -139,7 +139,8 @@ impl Plan {
 /// Operations from each end, all posted before the first is looked at.
 pub fn both_ways(bench: &mut Bench, setup: &Setup, seed: u64, shape: Shape) {
     let count = shape.count;
-    let names = ["completer_retry", "rcvd_seq_err", "duplicate_request", "out_of_seq_request"];
+    let names =
+        ["completer_retry", "rcvd_seq_err", "duplicate_request", "out_of_seq_request", "reordered", "retransmitted"];
     let counters = |bench: &Bench| names.map(|name| bench.counter(name));
     let before = counters(bench);
     let mut c = bench.converse(setup);
