@@ -88,6 +88,11 @@ const ACKNOWLEDGE_EVERY: u32 = 16;
 /// Blocks of an acknowledge that are for changed words at the most; the others take turns.
 const CHANGED_BLOCKS: usize = 32;
 
+/// What a request that waits counts for, beside its entry: no less than once it is placed.
+fn charge(waiting: &[u8]) -> usize {
+    waiting.len().max(PLACED_BYTES - 1)
+}
+
 impl Default for Reorder {
     fn default() -> Reorder {
         Reorder {
@@ -187,10 +192,10 @@ impl Reorder {
             counters.placed_early += 1 + u64::from(last.is_some_and(|last| self.place_waiting(last, arrival)));
         } else {
             let bytes = arrival.packet.without_trailer();
-            if self.waiting_bytes() + bytes.len() + 1 > limit {
+            if self.waiting_bytes() + charge(&bytes) + 1 > limit {
                 return Early::Overflow;
             }
-            self.waiting_bytes += bytes.len();
+            self.waiting_bytes += charge(&bytes);
             self.waiting.insert(position, bytes);
             self.tries.extend(spot.filter(|spot| self.messages.may_be_placed(*spot)).map(|_| position));
         }
@@ -220,7 +225,7 @@ impl Reorder {
         let was_placed = self.messages.place(spot, expected, &arrival, is_done);
         if was_placed {
             self.placed.insert(spot.position(), Placed::of_waiting(&arrival, spot));
-            self.waiting_bytes -= bytes.len();
+            self.waiting_bytes -= charge(bytes);
             self.waiting.remove(&spot.position());
         }
         was_placed
@@ -255,7 +260,7 @@ impl Reorder {
             return Some(Waiting::Placed(placed));
         }
         let waiting = self.waiting.remove(&self.expected)?;
-        self.waiting_bytes -= waiting.len();
+        self.waiting_bytes -= charge(&waiting);
         Some(Waiting::Bytes(waiting))
     }
 
@@ -268,7 +273,7 @@ impl Reorder {
     pub fn put_back(&mut self, waiting: Waiting) {
         match waiting {
             Waiting::Bytes(waiting) => {
-                self.waiting_bytes += waiting.len();
+                self.waiting_bytes += charge(&waiting);
                 self.waiting.insert(self.expected, waiting);
             }
             Waiting::Placed(placed) => {
@@ -288,7 +293,7 @@ impl Reorder {
         // Something with a PSN that a READ takes is nothing that can be carried out.
         for position in self.expected..to.min(self.end) {
             if let Some(waiting) = self.waiting.remove(&position) {
-                self.waiting_bytes -= waiting.len();
+                self.waiting_bytes -= charge(&waiting);
             }
             self.placed.remove(&position);
         }

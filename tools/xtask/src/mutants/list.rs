@@ -451,7 +451,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "early-request-leaked",
         file: REORDER,
         old: "        let waiting = self.waiting.remove(&self.expected)?;
-        self.waiting_bytes -= waiting.len();
+        self.waiting_bytes -= charge(&waiting);
 ",
         new: "        let waiting = self.waiting.remove(&self.expected)?;
 ",
