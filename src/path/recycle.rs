@@ -95,17 +95,23 @@ mod tests {
     #[test]
     fn a_path_that_failed_is_not_remembered() {
         let mut policy = Recycle::new(4);
-        [1, 2, 1, 3].map(|path| policy.take(path, GOOD));
+        for path in [1, 2, 1, 3] {
+            policy.take(path, GOOD);
+        }
         policy.forget(1);
         assert_eq!([0; 3].map(|_| policy.choose(4, &|_| true)), [2, 3, 0]);
-        [1, 2].map(|path| policy.take(path, GOOD));
+        for path in [1, 2] {
+            policy.take(path, GOOD);
+        }
         assert_eq!(policy.choose(4, &|path| path != 1), 2);
     }
 
     #[test]
     fn memory_is_bounded_and_every_path_still_has_its_turn() {
         let mut policy = Recycle::new(2);
-        (0..100).for_each(|_| drop(policy.take(0, GOOD)));
+        for _ in 0..100 {
+            policy.take(0, GOOD);
+        }
         assert_eq!(policy.count, 2 * REMEMBERED);
         let mut others = 0;
         for _ in 0..64 * (TURN_EVERY + 1) {

@@ -43,6 +43,8 @@ pub struct Scoreboard {
     is_multipath: bool,
     /// Acknowledges come that are answers to nothing in flight.
     is_probed: bool,
+    /// What is said of arrivals took another way than usual.
+    is_detour: bool,
     /// By how much answers may overtake each other because they take several paths.
     spread: Duration,
     /// What became of packets on which path, while there are several, until somebody asks.
@@ -165,6 +167,7 @@ impl Scoreboard {
             latest: None,
             is_multipath: false,
             is_probed: false,
+            is_detour: false,
             spread: Duration::ZERO,
             reports: Vec::new(),
             first_patience,
@@ -290,6 +293,12 @@ impl Scoreboard {
         }
     }
 
+    /// What is said of arrivals from now on came at once, or another way than usual (`is_detour`): then what is not said says
+    /// nothing of what was sent before.
+    pub fn listen(&mut self, is_detour: bool) {
+        self.is_detour = is_detour;
+    }
+
     /// The peer says that the request at `position` arrived; it may not have been carried out yet.
     pub fn arrived(&mut self, position: u64, now: Instant) {
         let Some(entry) = self.entry_mut(position) else { return };
@@ -315,6 +324,13 @@ impl Scoreboard {
     /// The transmission that `entry` tells of has arrived, which took so long to be known.
     fn note_arrival(&mut self, entry: &Entry, took: Duration) {
         let is_multipath = self.is_multipath;
+        if is_multipath {
+            let is_marked = entry.flags & MARKED != 0;
+            self.reports.push(Report::Arrived { path: entry.path, took, is_marked });
+        }
+        if self.is_detour {
+            return;
+        }
         let path = &mut self.paths[usize::from(entry.path)];
         if path.latest.is_none_or(|(latest, _)| is_before(latest, entry.order)) {
             path.latest = Some((entry.order, took));
@@ -326,12 +342,8 @@ impl Scoreboard {
                 path.silent = 0;
             }
         }
-        if is_multipath {
-            if self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
-                self.latest = Some(entry.order);
-            }
-            let is_marked = entry.flags & MARKED != 0;
-            self.reports.push(Report::Arrived { path: entry.path, took, is_marked });
+        if is_multipath && self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
+            self.latest = Some(entry.order);
         }
     }
 

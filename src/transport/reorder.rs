@@ -46,6 +46,8 @@ pub(super) struct Reorder {
     pub is_owed: bool,
     /// A copy of one is owed, which takes another path.
     is_copy_owed: bool,
+    /// The path that acknowledges take.
+    path: u8,
     /// Packets since the last acknowledge.
     unreported: u32,
 }
@@ -84,7 +86,12 @@ const WINDOW: u64 = RecoverySettings::MAX_WINDOW as u64;
 const ACKNOWLEDGE_EVERY: u32 = 16;
 
 /// Blocks of an acknowledge that are for changed words at the most; the others take turns.
-const CHANGED_BLOCKS: usize = 16;
+const CHANGED_BLOCKS: usize = 32;
+
+/// What a request that waits counts for, beside its entry: no less than once it is placed.
+fn charge(waiting: &[u8]) -> usize {
+    waiting.len().max(PLACED_BYTES - 1)
+}
 
 impl Default for Reorder {
     fn default() -> Reorder {
@@ -105,6 +112,7 @@ impl Default for Reorder {
             is_owed: false,
             is_copy_owed: false,
             is_latest_marked: false,
+            path: 0,
             unreported: 0,
         }
     }
@@ -136,6 +144,20 @@ impl Reorder {
     /// A copy of an acknowledge is owed.
     pub fn owe_copy(&mut self) {
         self.is_copy_owed = true;
+    }
+
+    /// Acknowledges take this path from now on. If it is another one, what is on its way over the old one is overtaken, and said
+    /// once more, the oldest first.
+    pub fn take_path(&mut self, path: u8) {
+        if std::mem::replace(&mut self.path, path) == path || self.end <= self.expected {
+            return;
+        }
+        self.changed.clear();
+        self.in_changed.clear();
+        for word in self.expected / 64..=(self.end - 1) / 64 {
+            self.changed.push_back(word);
+            self.in_changed.insert(word);
+        }
     }
 
     /// Keeps a request that is `ahead` PSNs after the expected one, of which at most `window` are kept, in `limit` bytes;
@@ -170,10 +192,10 @@ impl Reorder {
             counters.placed_early += 1 + u64::from(last.is_some_and(|last| self.place_waiting(last, arrival)));
         } else {
             let bytes = arrival.packet.without_trailer();
-            if self.waiting_bytes() + bytes.len() + 1 > limit {
+            if self.waiting_bytes() + charge(&bytes) + 1 > limit {
                 return Early::Overflow;
             }
-            self.waiting_bytes += bytes.len();
+            self.waiting_bytes += charge(&bytes);
             self.waiting.insert(position, bytes);
             self.tries.extend(spot.filter(|spot| self.messages.may_be_placed(*spot)).map(|_| position));
         }
@@ -203,7 +225,7 @@ impl Reorder {
         let was_placed = self.messages.place(spot, expected, &arrival, is_done);
         if was_placed {
             self.placed.insert(spot.position(), Placed::of_waiting(&arrival, spot));
-            self.waiting_bytes -= bytes.len();
+            self.waiting_bytes -= charge(bytes);
             self.waiting.remove(&spot.position());
         }
         was_placed
@@ -238,7 +260,7 @@ impl Reorder {
             return Some(Waiting::Placed(placed));
         }
         let waiting = self.waiting.remove(&self.expected)?;
-        self.waiting_bytes -= waiting.len();
+        self.waiting_bytes -= charge(&waiting);
         Some(Waiting::Bytes(waiting))
     }
 
@@ -251,7 +273,7 @@ impl Reorder {
     pub fn put_back(&mut self, waiting: Waiting) {
         match waiting {
             Waiting::Bytes(waiting) => {
-                self.waiting_bytes += waiting.len();
+                self.waiting_bytes += charge(&waiting);
                 self.waiting.insert(self.expected, waiting);
             }
             Waiting::Placed(placed) => {
@@ -271,7 +293,7 @@ impl Reorder {
         // Something with a PSN that a READ takes is nothing that can be carried out.
         for position in self.expected..to.min(self.end) {
             if let Some(waiting) = self.waiting.remove(&position) {
-                self.waiting_bytes -= waiting.len();
+                self.waiting_bytes -= charge(&waiting);
             }
             self.placed.remove(&position);
         }

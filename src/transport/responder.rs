@@ -558,8 +558,11 @@ impl Responder {
         let mut path = cx.quickest_path();
         if reorder.owes_only_a_copy() {
             path = cx.multipath.as_mut().and_then(|multipath| multipath.set.another()).unwrap_or(path);
-        } else if cx.multipath.as_mut().is_some_and(|multipath| multipath.wants_copy()) {
-            reorder.owe_copy();
+        } else {
+            reorder.take_path(path);
+            if cx.multipath.as_mut().is_some_and(|multipath| multipath.wants_copy()) {
+                reorder.owe_copy();
+            }
         }
         let sack = reorder.sack(self.expected, identity.extension.max_blocks(), cx.now);
         let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))

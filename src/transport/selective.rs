@@ -184,10 +184,17 @@ impl Requester {
                 if psn.is_before(self.sent)
                     && psn.since(self.unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32) =>
             {
+                // Probes, too, take any path.
+                let is_detour = match sack {
+                    Some(sack) => sack.delay_us == u16::MAX,
+                    None => packet.bth().extended(),
+                };
+                self.board().listen(is_detour && cx.multipath.is_some());
                 if let Some(sack) = sack {
                     self.take_sack(sack, cx);
                 }
                 self.carried_out_before(psn.plus(1), cx.now);
+                self.board().listen(false);
                 self.settle(identity, cx)
             }
             _ if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) => {

@@ -30,6 +30,7 @@ pub struct AddressList {
 
 /// What may follow the AETH of an acknowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "nobody keeps any, and receiving allocates nothing")]
 pub enum AcknowledgeTrailer {
     /// What arrived out of order.
     Sack(Sack),

@@ -1,9 +1,10 @@
 //! What docs/EXTENSIONS.md adds to a packet, as text and as JSON.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::Serialize;
-use uroce::wire::{Opcode, Packet};
+use uroce::wire::{AcknowledgeTrailer, Opcode, Packet, PathProbe};
 
 /// The trailer of a packet; `payload_bytes` counts it too, as stock dissectors do.
 #[derive(Debug, Serialize)]
@@ -22,6 +23,17 @@ pub(crate) enum TrailerReport {
         /// PSNs that arrived, as ranges: first and last.
         received: Vec<(u32, u32)>,
     },
+    Probe {
+        path: u8,
+        is_answer: bool,
+        delay_us: u16,
+        token: u32,
+    },
+    Addresses {
+        addresses: Vec<IpAddr>,
+        /// The sender knows the receiver's.
+        is_known: bool,
+    },
 }
 
 impl TrailerReport {
@@ -35,7 +47,15 @@ impl TrailerReport {
             let (index, attempt, receive_number) = (trailer.index, trailer.attempt, trailer.receive_number);
             return Some(TrailerReport::Request { index, attempt, receive_number });
         }
-        let sack = packet.sack()?;
+        let sack = match packet.acknowledge_trailer()? {
+            AcknowledgeTrailer::Sack(sack) => sack,
+            AcknowledgeTrailer::Probe(PathProbe { path, is_answer, delay_us, token }) => {
+                return Some(TrailerReport::Probe { path, is_answer, delay_us, token });
+            }
+            AcknowledgeTrailer::Addresses(list) => {
+                return Some(TrailerReport::Addresses { addresses: list.addresses.to_vec(), is_known: list.is_known });
+            }
+        };
         let mut psns: Vec<_> = sack
             .blocks
             .iter()
@@ -69,6 +89,14 @@ impl fmt::Display for TrailerReport {
                     separator = ",";
                 }
                 Ok(())
+            }
+            TrailerReport::Probe { path, is_answer, delay_us, token } => {
+                let what = if *is_answer { "answer" } else { "probe" };
+                write!(f, " PATH {what} path={path} delay={delay_us}us token={token:#010x}")
+            }
+            TrailerReport::Addresses { addresses, is_known } => {
+                write!(f, " ADDRESSES known={is_known}")?;
+                addresses.iter().try_for_each(|address| write!(f, " {address}"))
             }
         }
     }

@@ -8,8 +8,8 @@ use uroce::link::Tapped;
 use uroce::link::device::Device;
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{XdpLink, XdpOptions};
-use uroce::verbs::{Access, CompletionQueue, Context, Key, MemoryRegion, ProtectionDomain, Remote, SgeList};
 use uroce::transport::Recovery;
+use uroce::verbs::{Access, CompletionQueue, Context, Key, MemoryRegion, ProtectionDomain, Remote, SgeList};
 
 /// How long anything may take. Emulated machines are slow, and retransmission waits half a second.
 pub const LIMIT: Duration = Duration::from_secs(60);

@@ -13,8 +13,6 @@ const QUEUE_PAIR: &str = "src/transport/queue_pair.rs";
 const EARLY: &str = "src/transport/early.rs";
 const REORDER: &str = "src/transport/reorder.rs";
 const SELECTIVE: &str = "src/transport/selective.rs";
-const MULTIPATH: &str = "src/transport/multipath.rs";
-const PATH_SET: &str = "src/path/set.rs";
 const SCOREBOARD: &str = "src/recovery/scoreboard.rs";
 const EXTENSION: &str = "src/transport/extension.rs";
 const TABLE: &str = "src/memory/table.rs";
@@ -453,7 +451,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "early-request-leaked",
         file: REORDER,
         old: "        let waiting = self.waiting.remove(&self.expected)?;
-        self.waiting_bytes -= waiting.len();
+        self.waiting_bytes -= charge(&waiting);
 ",
         new: "        let waiting = self.waiting.remove(&self.expected)?;
 ",
@@ -567,28 +565,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         new: "self.identity.path.is_some() &&",
     },
     Mutant {
-        name: "dark-path-found-by-nobody",
-        file: PATH_SET,
-        old: "        if !self.is_good(path) || self.good == 1 {",
-        new: "        if true {",
-    },
-    Mutant {
         name: "probes-count-as-signs-of-life",
         file: SCOREBOARD,
         old: "std::mem::take(&mut self.is_news) || !self.is_probed ||",
         new: "true ||",
-    },
-    Mutant {
-        name: "probing-never-ends",
-        file: PATH_SET,
-        old: "        if now >= self.in_use_until {\n",
-        new: "        if false {\n",
-    },
-    Mutant {
-        name: "answer-to-a-probe-goes-elsewhere",
-        file: MULTIPATH,
-        old: "            self.answers.push_back(OwedAnswer { way, path: probe.path, token: probe.token, since: now });",
-        new: "            self.answers.push_back(OwedAnswer { way, path: probe.path, token: probe.token ^ 1, since: now });",
     },
     Mutant {
         name: "path-lost-with-its-packets",
