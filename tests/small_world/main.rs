@@ -13,14 +13,19 @@ mod side;
 use exploration::{Exploration, Extent, Faults};
 use side::Request::{FetchAdd, Read, Send, Write, WriteImmediate};
 use side::{Plan, Request};
+use uroce::transport::Recovery;
 use uroce::wire::Psn;
 
 const FAULTS: Faults = Faults { drops: 2, duplicates: 1, timeouts: 2 };
 
+/// For worlds in which many things may be in flight.
+const FEW: Faults = Faults { drops: 1, duplicates: 1, timeouts: 1 };
+
 /// PSNs wrap within the first messages.
 fn plan(a: &[Request], b: &[Request]) -> Plan {
     let first_psns = [Psn::new(0).minus(2), Psn::new(0).minus(1)];
-    Plan { requests: [a.to_vec(), b.to_vec()], late_receives: false, lazy: false, first_psns }
+    let recovery = [Recovery::GoBackN; 2];
+    Plan { requests: [a.to_vec(), b.to_vec()], late_receives: false, lazy: false, first_psns, recovery }
 }
 
 #[allow(clippy::disallowed_methods, reason = "it tells how long it took")]
@@ -77,5 +82,32 @@ fn receive_requests_that_come_late() {
 #[test]
 fn packets_that_are_taken_late() {
     let plan = Plan { lazy: true, ..plan(&[Send(1), FetchAdd, Write(1)], &[]) };
-    explore("packets taken late", &plan, Faults { drops: 1, duplicates: 1, timeouts: 1 }, 1_000_000);
+    explore("packets taken late", &plan, FEW, 1_000_000);
+}
+
+/// What comes early waits for a peer that goes back.
+#[test]
+fn early_requests_of_a_peer_that_goes_back() {
+    let recovery = [Recovery::GoBackN, Recovery::Auto];
+    let sends = Plan { recovery, ..plan(&[Send(2), Write(1), Send(1)], &[]) };
+    explore("early SENDs and WRITEs of a plain peer", &sends, FAULTS, 500_000);
+    let atomics = Plan { recovery, ..plan(&[FetchAdd, Send(1), Read(1)], &[]) };
+    explore("early atomics and READs of a plain peer", &atomics, FAULTS, 500_000);
+}
+
+#[test]
+fn early_requests_that_find_no_receive_request() {
+    let recovery = [Recovery::GoBackN, Recovery::Auto];
+    let plan = Plan { late_receives: true, recovery, ..plan(&[Send(1), FetchAdd, WriteImmediate(1)], &[]) };
+    explore("early requests without receive requests", &plan, FAULTS, 500_000);
+}
+
+/// What is missing is asked for by itself.
+#[test]
+fn answers_of_a_peer_that_goes_back() {
+    let recovery = [Recovery::Auto, Recovery::GoBackN];
+    let reads = Plan { recovery, ..plan(&[Read(3), FetchAdd], &[]) };
+    explore("answers in any order", &reads, FEW, 500_000);
+    let mixed = Plan { recovery, ..plan(&[Read(2), Send(1), Read(1)], &[]) };
+    explore("answers and a SEND", &mixed, FEW, 500_000);
 }

@@ -9,7 +9,7 @@ use uroce::memory::{Access, HostMemory};
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, State, Status,
+    ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
 
@@ -100,6 +100,8 @@ pub struct Plan {
     pub lazy: bool,
     /// Where the PSNs of the sides begin.
     pub first_psns: [Psn; 2],
+    /// How each side deals with losses.
+    pub recovery: [Recovery; 2],
 }
 
 /// The fixed part of a side: its memory, used again for every run.
@@ -117,12 +119,13 @@ impl Place {
 
     /// What the peer must know.
     pub fn introduce(&self) -> (Remote, Qpn) {
-        let (_, _, key, qpn) = self.endpoint();
+        let (_, _, key, qpn) = self.endpoint(Recovery::GoBackN);
         (Remote { address: self.memory.address(), key }, qpn)
     }
 
-    fn endpoint(&self) -> (Endpoint, Arc<CompletionQueue>, Key, Qpn) {
+    fn endpoint(&self, recovery: Recovery) -> (Endpoint, Arc<CompletionQueue>, Key, Qpn) {
         let mut endpoint = Endpoint::new([self.side as u8 + 1; 32]);
+        endpoint.set_recovery(RecoverySettings { recovery, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let key = endpoint.memory().register(pd, self.memory.clone(), access);
@@ -186,7 +189,7 @@ impl<'a> Side<'a> {
         bytes[WORD..].copy_from_slice(&WORD_AT_FIRST.to_ne_bytes());
         place.memory.write(0, &bytes);
 
-        let (mut endpoint, cq, key, qpn) = place.endpoint();
+        let (mut endpoint, cq, key, qpn) = place.endpoint(plan.recovery[s]);
         let (remote, peer) = place.peer.expect("the sides know each other");
         let address = |side: usize| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, side as u16 + 1);
         // IPv6 has no identification: a packet sent again is the same, byte for byte.

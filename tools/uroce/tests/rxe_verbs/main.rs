@@ -90,9 +90,9 @@ fn contents_over_networks_that_lose_double_overtake_and_corrupt() {
     // Requests that were kept although earlier ones lacked, and READs asked for the part that lacked.
     let (mut kept, mut asked) = (0, 0);
     for (text, rounds) in [
-        ("loss=0.01", 60),
-        ("loss=0.05", 60),
-        ("dup=0.05,reorder=0.05", 20),
+        ("loss=0.01", 8),
+        ("loss=0.05", 6),
+        ("dup=0.05,reorder=0.05", 6),
         ("reorder=0.2,reorder_by=10", 3),
         ("loss=0.01,dup=0.02,reorder=0.02,corrupt=0.02,delay=300us,delay_share=0.05", 4),
     ] {
@@ -101,8 +101,8 @@ fn contents_over_networks_that_lose_double_overtake_and_corrupt() {
             bench.open_with(Some(FaultSpec { seed: SEED + round, ..faults }));
             let setup = Setup { gid: (round % 3) as usize, ..Setup::new(PathMtu::Mtu1024) };
             pipeline::both_ways(&mut bench, &setup, SEED + round, Shape::SHORT);
-            if round % 2 == 0 {
-                pipeline::both_ways(&mut bench, &setup, SEED + 1000 + round, Shape::LONG);
+            if round == 0 {
+                pipeline::both_ways(&mut bench, &setup, SEED, Shape::LONG);
             }
             for (name, wanted) in [
                 ("lost", faults.loss),

@@ -10,6 +10,7 @@ const UNRELIABLE: &str = "src/transport/unreliable.rs";
 const DATAGRAM: &str = "src/transport/datagram.rs";
 const RECEIVE_QUEUE: &str = "src/transport/receive_queue.rs";
 const QUEUE_PAIR: &str = "src/transport/queue_pair.rs";
+const ANSWERS: &str = "src/transport/answers.rs";
 const EARLY: &str = "src/transport/early.rs";
 const REORDER: &str = "src/transport/reorder.rs";
 const SELECTIVE: &str = "src/transport/selective.rs";
@@ -527,6 +528,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: WORK,
         old: "Op::SendWithInvalidate(_) | Op::WriteWithImmediate(..))",
         new: "Op::SendWithInvalidate(_))",
+    },
+    Mutant {
+        name: "early-answer-of-a-plain-peer-placed-as-the-next",
+        file: ANSWERS,
+        old: "let at = psn.since(first_psn) as u32;",
+        new: "let at = self.queue[index].received;",
+    },
+    Mutant {
+        name: "early-answer-of-a-plain-peer-counted-twice",
+        file: ANSWERS,
+        old: "            answers.early.insert(psn.value());\n",
+        new: "            answers.early.insert(psn.value());\n            wqe.received += 1;\n",
+    },
+    Mutant {
+        name: "missing-answer-taken-for-one-that-came",
+        file: ANSWERS,
+        old: "            if wqe.awaits_answer() {\n                break;",
+        new: "            if wqe.awaits_answer() && wqe.received == 0 {\n                break;",
+    },
+    Mutant {
+        name: "early-request-of-a-plain-peer-acknowledged",
+        file: RESPONDER,
+        old: "if !self.nak_outstanding && self.may_answer(cx) {\n                self.nak_outstanding = true;",
+        new: "if self.reorder.is_some() {\n                self.answer(packet.bth().psn(), Syndrome::ACK);
+            }
+            if !self.nak_outstanding && self.may_answer(cx) {\n                self.nak_outstanding = true;",
     },
     Mutant {
         name: "early-answer-placed-as-the-next",
