@@ -1,40 +1,18 @@
 //! After start-up the links allocate nothing: a counting allocator watches the thread that sends and receives.
 
+#[path = "common/allocations.rs"]
+mod allocations;
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::net::IpAddr;
 
+use allocations::allocations;
 use common::hosts::{Pair, PairOptions};
 use uroce::frame::Frame;
 use uroce::link::Link;
 use uroce::link::udp::UdpLink;
 use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::time::{Duration, Instant};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: all calls are the system allocator's; the count is a thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's duty is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's duty is passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn packets_over_af_xdp_allocate_nothing() {
@@ -85,9 +63,9 @@ fn packets_allocate_nothing<L: Link + 'static>(open: fn() -> L) {
     run(1000);
     // News of the network may come in between (a router, duplicate address detection) and are read with allocations.
     let least = (0..5).map(|_| {
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations();
         run(10_000);
-        ALLOCATIONS.with(Cell::get) - before
+        allocations() - before
     });
     assert_eq!(least.min(), Some(0));
 }

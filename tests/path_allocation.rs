@@ -1,34 +1,12 @@
 //! After start-up, choosing paths and keeping track of what is in flight on each allocates nothing: a counting allocator watches.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/allocations.rs"]
+mod allocations;
 
+use allocations::allocations;
 use uroce::path::{PathPolicy, PathSet};
 use uroce::recovery::{Report, Scoreboard};
 use uroce::time::{Duration, Instant};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: all calls are the system allocator's; the count is a thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's duty is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's duty is passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const PATHS: u16 = 16;
 
@@ -46,7 +24,7 @@ fn packets_over_many_paths_allocate_nothing() {
         let (mut tokens, mut before, mut lost) = (0, 0, 0_u32);
         for step in 0..400_000_u64 {
             if step == 380_000 {
-                before = ALLOCATIONS.with(Cell::get);
+                before = allocations();
             }
             let now = Instant::from_ns(step * 1000);
             set.touch(now);
@@ -90,8 +68,8 @@ fn packets_over_many_paths_allocate_nothing() {
                 }
             }
         }
-        let allocations = ALLOCATIONS.with(Cell::get) - before;
-        assert_eq!(allocations, 0, "{policy:?}: allocations for 20,000 packets");
+        let made = allocations() - before;
+        assert_eq!(made, 0, "{policy:?}: allocations for 20,000 packets");
         assert!(lost > 200 && set.good() == PATHS, "{policy:?}: {lost} lost, {} paths good", set.good());
     }
 }

@@ -143,11 +143,6 @@ impl PathSet {
         self.extremes.map_or(Duration::ZERO, |(least, greatest)| greatest - least)
     }
 
-    /// The smoothed round trip of a path, by its probes.
-    pub fn round_trip(&self, path: u8) -> Option<Duration> {
-        self.state(path).and_then(|state| state.round_trip.smoothed())
-    }
-
     /// A packet that went over the path arrived, `took` before now: its policy learns of it.
     pub fn arrived(&mut self, path: u8, took: Duration, marked: bool, now: Instant) {
         let least = self.extremes.map_or(took, |(least, _)| least);

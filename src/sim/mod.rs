@@ -22,6 +22,7 @@ mod switch;
 mod transfer;
 
 pub use frame_pool::Condition;
+pub use goodput::Goodput;
 pub use link::{Blackhole, Bursts, Faults, LinkProfile, Lost};
 pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Tally};
 pub use node::Node;

@@ -6,9 +6,8 @@ use crate::time::{Duration, Instant};
 use crate::wire::{AcknowledgeTrailer, Opcode, Packet};
 
 use super::frame_pool::Condition;
-use super::goodput::{DataMeter, is_data};
+use super::goodput::{DataMeter, PAYLOAD, RATE, ideal_bps, is_data};
 use super::link::{Blackhole, Faults};
-use super::loss_rtt::{FRAME, PAYLOAD, RATE};
 use super::network::{NodeId, Observer, bth_offset};
 use super::paths::plan;
 use super::planes::{self, Plane, plane_of};
@@ -179,15 +178,15 @@ impl FailureCell {
         // Goodput in each part of a round trip.
         let bin = self.round_trip / BINS;
         let mut bins = Vec::new();
-        let mut before = watch.meter.delivered(&transfer, self.operation, &mut network).useful;
+        let mut before = watch.meter.delivered(&transfer, &mut network).useful;
         for index in 1..=BINS * (DARK_ROUND_TRIPS + AFTER_ROUND_TRIPS) {
             transfer.run(&mut network, failed_at + bin * index, &mut watch)?;
-            let useful = watch.meter.delivered(&transfer, self.operation, &mut network).useful;
+            let useful = watch.meter.delivered(&transfer, &mut network).useful;
             bins.push((useful - before) as f64 * PAYLOAD as f64 * 8.0 / bin.as_secs_f64());
             before = useful;
         }
-        let delivered = watch.meter.delivered(&transfer, self.operation, &mut network);
-        let all = RATE as f64 * 8.0 * PAYLOAD as f64 / FRAME as f64;
+        let delivered = watch.meter.delivered(&transfer, &mut network);
+        let all = ideal_bps(0.0);
         let remaining = all * f64::from(self.paths - 1) / f64::from(self.paths);
         let round_trips = |from: Instant, to: Instant| (to - from).as_secs_f64() / self.round_trip.as_secs_f64();
         let dark_bins = (BINS * DARK_ROUND_TRIPS) as usize;
@@ -207,7 +206,7 @@ impl FailureCell {
             worst_fraction: settled.iter().copied().fold(f64::INFINITY, f64::min) / remaining,
             restored_fraction: mean(&bins[dark_bins + (2 * BINS + blind_rtt.min(10.0) as u32 * BINS) as usize..]) / all,
             lost_frames: watch.lost,
-            spurious_fraction: delivered.twice as f64 / delivered.useful.max(1) as f64,
+            spurious_fraction: delivered.spurious_fraction(),
             qp_errors: transfer.errors(&mut network),
         };
         transfer.finish(&mut network, &mut watch)?;

@@ -4,6 +4,7 @@ use crate::transport::Endpoint;
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network, NodeId};
 use super::random::Random;
+use super::switch::source_port;
 
 /// One of several networks side by side between two nodes.
 #[derive(Clone, Debug)]
@@ -55,7 +56,5 @@ pub(super) fn build(seed: u64, bytes_per_second: u64, planes: &[Plane]) -> (Netw
 
 /// The plane that a frame takes.
 pub(super) fn plane_of(frame: &[u8], planes: usize) -> usize {
-    let port = super::network::bth_offset(frame) - 8;
-    let port = u16::from_be_bytes([frame[port], frame[port + 1]]);
-    usize::from(port.wrapping_sub(FIRST_PORT)) % planes
+    usize::from(source_port(frame).wrapping_sub(FIRST_PORT)) % planes
 }

@@ -9,7 +9,7 @@ use super::network::{NodeId, Observer};
 
 /// An observer whose frames are captured, too: a bounded number of them, where they arrive or are lost.
 pub(super) struct Recorder<O> {
-    pub inner: O,
+    inner: O,
     capture: Option<Capture>,
     frames_left: u64,
 }
@@ -27,6 +27,12 @@ impl<O> Recorder<O> {
             eprintln!("the capture cannot be written, and ends here: {error}");
             self.capture = None;
         }
+    }
+}
+
+impl<O: AsRef<T>, T> AsRef<T> for Recorder<O> {
+    fn as_ref(&self) -> &T {
+        self.inner.as_ref()
     }
 }
 

@@ -45,7 +45,8 @@ impl Switch {
     }
 }
 
-fn source_port(frame: &[u8]) -> u16 {
+/// The UDP source port.
+pub(super) fn source_port(frame: &[u8]) -> u16 {
     let at = bth_offset(frame) - 8;
     frame.get(at..at + 2).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]))
 }

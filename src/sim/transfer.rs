@@ -120,6 +120,11 @@ impl Transfer {
         transfer
     }
 
+    /// What it does over and over.
+    pub fn operation(&self) -> Operation {
+        self.plan.operation
+    }
+
     fn is_read(&self) -> bool {
         self.plan.operation == Operation::Read
     }

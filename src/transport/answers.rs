@@ -30,10 +30,6 @@ pub(super) struct Answers {
 const EARLY_MAX: usize = 1 << 16;
 
 impl Answers {
-    pub fn has_asks(&self) -> bool {
-        self.may_ask
-    }
-
     /// Everything is sent again, and answered again.
     pub fn start_over(&mut self) {
         self.asked.clear();
@@ -137,6 +133,11 @@ impl Requester {
         })
     }
 
+    /// Whether [`poll_ask`](Self::poll_ask) may have something.
+    pub(super) fn may_ask(&self) -> bool {
+        self.answers.as_ref().is_some_and(|answers| answers.may_ask)
+    }
+
     fn is_missing(&self, index: usize, psn: Psn) -> bool {
         let wqe = &self.queue[index];
         let is_early = || self.answers.as_ref().is_some_and(|answers| answers.early.contains(&psn.value()));
@@ -165,7 +166,7 @@ impl Requester {
         identity: &Identity,
         cx: &mut Surroundings<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        if !self.answers.as_ref().is_some_and(|answers| answers.may_ask) {
+        if !self.may_ask() {
             return Ok(None);
         }
         let Some((index, start, answers)) = self.next_ask() else {

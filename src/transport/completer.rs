@@ -60,12 +60,7 @@ impl Requester {
                     return Ok(());
                 }
                 if !self.has_patience_for_receiver() {
-                    cx.counters.retry_rnr_exceeded_err += 1;
-                    // Answers to earlier requests may still come.
-                    if let Some(index) = self.find(psn) {
-                        self.queue[index].failed = Some(Status::RnrRetryExceeded);
-                    }
-                    return self.retire(identity, cx);
+                    return self.fail_not_ready(psn, identity, cx);
                 }
                 self.wait_for_receiver(timer.delay(), cx);
                 Ok(())
@@ -107,6 +102,20 @@ impl Requester {
             Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, identity, cx),
             _ => Ok(()),
         }
+    }
+
+    /// There was no receive request for the one of `psn`, too often. Answers to earlier requests may still come.
+    pub(super) fn fail_not_ready(
+        &mut self,
+        psn: Psn,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        cx.counters.retry_rnr_exceeded_err += 1;
+        if let Some(index) = self.find(psn) {
+            self.queue[index].failed = Some(Status::RnrRetryExceeded);
+        }
+        self.retire(identity, cx)
     }
 
     /// Whether the peer may expect `psn` now: nothing after it was answered. Answers to what is before may be missing only if

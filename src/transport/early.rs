@@ -38,21 +38,12 @@ const ASKS: u8 = 1;
 const SOLICITED: u8 = 2;
 
 impl Placed {
-    pub fn new(arrival: &Arrival<'_>) -> Placed {
-        Placed::of(arrival.packet, arrival.trailer.map_or(0, |trailer| trailer.index))
-    }
-
-    /// Of a packet that waited, without its trailer.
-    pub fn of_waiting(arrival: &Arrival<'_>, spot: Spot) -> Placed {
-        Placed::of(arrival.packet, spot.index)
-    }
-
-    fn of(packet: &Packet<'_>, index: u32) -> Placed {
+    pub fn new(packet: &Packet<'_>, spot: Spot) -> Placed {
         let bth = packet.bth();
         let flags = if bth.ack_request() { ASKS } else { 0 } | if bth.solicited() { SOLICITED } else { 0 };
         let word = packet.imm_dt().map(|imm| imm.data()).or(packet.ieth().map(|ieth| ieth.key().0));
         let len = packet.payload().len() as u16;
-        Placed { opcode: bth.opcode(), flags, len, word: word.unwrap_or_default(), index }
+        Placed { opcode: bth.opcode(), flags, len, word: word.unwrap_or_default(), index: spot.index }
     }
 
     /// Its headers; those of a WRITE with the message's `reth`, if it starts one.

@@ -59,6 +59,18 @@ struct Slot {
     counters: Counters,
     /// Of those that use several paths, or whose peers do.
     multipath: Option<Box<Multipath>>,
+    /// Whether it stands in the endpoint's queue of those that may have next hops to ask for.
+    seeks_hops: bool,
+}
+
+impl Slot {
+    /// Stands in the queue of `seekers` if it has a next hop to ask for.
+    fn seek_hops(&mut self, qpn: Qpn, seekers: &mut VecDeque<Qpn>) {
+        if !self.seeks_hops && self.multipath.as_ref().is_some_and(|multipath| multipath.has_query()) {
+            self.seeks_hops = true;
+            seekers.push_back(qpn);
+        }
+    }
 }
 
 /// Timer entries beyond four a queue pair from which on those left behind are swept out: few enough to matter nowhere,
@@ -194,9 +206,12 @@ impl Endpoint {
     /// [`ask_hops_again`](Self::ask_hops_again).
     pub fn poll_hop_query(&mut self) -> Option<HopQuery> {
         while let Some(&qpn) = self.hop_seekers.front() {
-            let multipath = self.queue_pairs.get_mut(&qpn.value()).and_then(|slot| slot.multipath.as_mut());
-            if let Some(RailQuery { rail, source, destination }) = multipath.and_then(|paths| paths.poll_query()) {
-                return Some(HopQuery { qpn, rail, source, destination });
+            if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
+                let query = slot.multipath.as_mut().and_then(|multipath| multipath.poll_query());
+                if let Some(RailQuery { rail, source, destination }) = query {
+                    return Some(HopQuery { qpn, rail, source, destination });
+                }
+                slot.seeks_hops = false;
             }
             self.hop_seekers.pop_front();
         }
@@ -217,12 +232,8 @@ impl Endpoint {
     /// ones are used.
     pub fn ask_hops_again(&mut self) {
         for (qpn, slot) in &mut self.queue_pairs {
-            if let Some(multipath) = &mut slot.multipath {
-                multipath.ask_hops_again();
-                if multipath.has_query() {
-                    self.hop_seekers.push_back(Qpn::new(*qpn));
-                }
-            }
+            slot.multipath.iter_mut().for_each(|multipath| multipath.ask_hops_again());
+            slot.seek_hops(Qpn::new(*qpn), &mut self.hop_seekers);
         }
     }
 
@@ -305,7 +316,7 @@ impl Endpoint {
             self.shared.attach(srq)?;
         }
         let queue_pair = QueuePair::new(qpn, init, self.recovery);
-        let slot = Slot { queue_pair, counters: Counters::default(), multipath: None };
+        let slot = Slot { queue_pair, counters: Counters::default(), multipath: None, seeks_hops: false };
         self.queue_pairs.insert(qpn.value(), Box::new(slot));
         Ok(qpn)
     }
@@ -587,7 +598,8 @@ impl Endpoint {
             waiting_bytes,
             ..
         } = self;
-        let Slot { queue_pair: qp, counters, multipath } = &mut **queue_pairs.get_mut(&qpn.value())?;
+        let slot = &mut **queue_pairs.get_mut(&qpn.value())?;
+        let Slot { queue_pair: qp, counters, multipath, .. } = slot;
         let waiting_elsewhere = *waiting_bytes - qp.waiting_bytes();
         let surroundings =
             &mut Surroundings { now, memory, shared, counters, events, identification, multipath, waiting_elsewhere };
@@ -597,12 +609,8 @@ impl Endpoint {
         if qp.wants_multipath() != multipath.is_some() {
             *multipath = qp.multipath(local_rails, imposed.is_some(), now);
         }
-        if let Some(multipath) = multipath
-            && multipath.has_query()
-            && !hop_seekers.contains(&qpn)
-        {
-            hop_seekers.push_back(qpn);
-        }
+        slot.seek_hops(qpn, hop_seekers);
+        let Slot { queue_pair: qp, multipath, .. } = slot;
         if !qp.is_ready && qp.may_transmit(multipath.as_deref()) {
             qp.is_ready = true;
             ready.push_back(qpn);

@@ -7,8 +7,8 @@ use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
 use crate::wire::{
-    AcknowledgeTrailer, AddressList, Aeth, Bth, Extension, Flow, Headers, IpHeader, Opcode, Operation, Packet, PathMtu,
-    PathProbe, Psn, QKey, Qpn, Syndrome, WriteError,
+    AcknowledgeTrailer, AddressList, Flow, Headers, IpHeader, Operation, Packet, PathMtu, PathProbe, Psn, QKey, Qpn,
+    WriteError,
 };
 
 use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
@@ -660,12 +660,9 @@ impl QueuePair {
             };
             // A rail may have lost its next hop meanwhile.
             let Some(path) = path else { continue };
-            let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, responder.expected().minus(1))
-                .with_offer(true)
-                .with_extended(true);
-            let extension = Extension::Aeth(Aeth::new(Syndrome::ACK, responder.msn()));
+            let headers = responder.extended_acknowledge(identity);
             let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-            let Ok(written) = write(&path, out, Headers { bth, extension }, 0, cx, nothing, &trailer);
+            let Ok(written) = write(&path, out, headers, 0, cx, nothing, &trailer);
             return written;
         }
     }

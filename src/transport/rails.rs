@@ -102,8 +102,7 @@ impl Rails {
         }
         if !self.peer_said {
             (self.peer, self.peer_said) = (addresses, true);
-            let rails = self.count() - 1;
-            self.hops[..rails].iter_mut().for_each(|hop| hop.is_wanted = true);
+            self.ask_again();
         }
         self.peer_knows |= list.is_known;
         if self.peer_knows {
@@ -159,7 +158,7 @@ impl Rails {
         is_ours
     }
 
-    /// Has the link asked about all rails again: its routes have changed.
+    /// Has the link asked about all rails: they are new, or its routes have changed.
     pub fn ask_again(&mut self) {
         let rails = self.count() - 1;
         self.hops[..rails].iter_mut().for_each(|hop| hop.is_wanted = true);

@@ -93,6 +93,22 @@ fn charge(waiting: &[u8]) -> usize {
     waiting.len().max(PLACED_BYTES - 1)
 }
 
+/// Places the bytes of a request that belongs to `spot`, if they may be placed before its turn, and keeps the rest of it.
+fn place(
+    messages: &mut Messages,
+    placed: &mut FxHashMap<u64, Placed>,
+    spot: Spot,
+    expected: u64,
+    arrival: &Arrival<'_>,
+) -> bool {
+    let is_done = |position| position < expected || placed.contains_key(&position);
+    let was_placed = messages.place(spot, expected, arrival, is_done);
+    if was_placed {
+        placed.insert(spot.position(), Placed::new(arrival.packet, spot));
+    }
+    was_placed
+}
+
 impl Default for Reorder {
     fn default() -> Reorder {
         Reorder {
@@ -183,11 +199,8 @@ impl Reorder {
         let learned = self.messages.learn(position, self.expected, arrival);
         counters.bad_trailer += u64::from(learned.is_err());
         let spot = learned.unwrap_or(None);
-        let (expected, placed) = (self.expected, &self.placed);
-        let is_done = |position| position < expected || placed.contains_key(&position);
-        let was_placed = spot.is_some_and(|spot| self.messages.place(spot, expected, arrival, is_done));
-        if was_placed {
-            self.placed.insert(position, Placed::new(arrival));
+        let expected = self.expected;
+        if spot.is_some_and(|spot| place(&mut self.messages, &mut self.placed, spot, expected, arrival)) {
             let last = self.messages.last_of(position);
             counters.placed_early += 1 + u64::from(last.is_some_and(|last| self.place_waiting(last, arrival)));
         } else {
@@ -220,11 +233,8 @@ impl Reorder {
         let Some(bytes) = self.waiting.get(&spot.position()) else { return false };
         let Ok(packet) = Packet::parse(FrameBytes::from(&bytes[..])) else { return false };
         let arrival = Arrival { packet: &packet, trailer: None, ..*arrival };
-        let (expected, placed) = (self.expected, &self.placed);
-        let is_done = |position| position < expected || placed.contains_key(&position);
-        let was_placed = self.messages.place(spot, expected, &arrival, is_done);
+        let was_placed = place(&mut self.messages, &mut self.placed, spot, self.expected, &arrival);
         if was_placed {
-            self.placed.insert(spot.position(), Placed::of_waiting(&arrival, spot));
             self.waiting_bytes -= charge(bytes);
             self.waiting.remove(&spot.position());
         }

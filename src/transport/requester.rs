@@ -319,8 +319,7 @@ impl Requester {
 
     pub fn may_transmit(&self) -> bool {
         let again = self.selective.as_ref().is_some_and(|selective| selective.may_transmit());
-        let asks = self.answers.as_ref().is_some_and(|answers| answers.has_asks());
-        self.rnr_until.is_none() && (again || asks || self.cursor.index < self.queue.len())
+        self.rnr_until.is_none() && (again || self.may_ask() || self.cursor.index < self.queue.len())
     }
 
     /// Writes the next packet, if there is one and it may go. When `draining`, no new message is begun.

@@ -97,11 +97,6 @@ impl Responder {
         self.expected
     }
 
-    /// The messages completed so far.
-    pub fn msn(&self) -> Msn {
-        self.msn
-    }
-
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty() || !self.again.is_empty() || self.owes_selective()
     }
@@ -547,6 +542,14 @@ impl Responder {
         self.owe(Answer::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
+    /// The headers of an acknowledge of all that was carried out, with a trailer behind them.
+    pub fn extended_acknowledge(&self, identity: &Identity) -> Headers {
+        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))
+            .with_offer(true)
+            .with_extended(true);
+        Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
+    }
+
     /// Writes the selective acknowledge that is owed.
     pub fn poll_selective(
         &mut self,
@@ -565,12 +568,8 @@ impl Responder {
             }
         }
         let sack = reorder.sack(self.expected, identity.extension.max_blocks(), cx.now);
-        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))
-            .with_offer(true)
-            .with_extended(true);
-        let extension = Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn));
+        let headers = self.extended_acknowledge(identity);
         let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-        let headers = Headers { bth, extension };
         let Ok(written) = identity.write_over(path, out, headers, 0, cx, nothing, &sack.to_bytes());
         written
     }

@@ -258,12 +258,7 @@ impl Requester {
                     return Ok(());
                 }
                 if !self.has_patience_for_receiver() {
-                    cx.counters.retry_rnr_exceeded_err += 1;
-                    // Answers to earlier requests may still come.
-                    if let Some(index) = self.find(psn) {
-                        self.queue[index].failed = Some(Status::RnrRetryExceeded);
-                    }
-                    return self.retire(identity, cx);
+                    return self.fail_not_ready(psn, identity, cx);
                 }
                 self.wait_for_receiver(timer.delay(), cx);
                 // The peer is there.

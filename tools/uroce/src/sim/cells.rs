@@ -3,7 +3,56 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use serde_json::{Value, json};
+use uroce::sim::Goodput;
+
 use crate::Failure;
+
+/// What each of these tables is told.
+#[derive(clap::Args)]
+pub(super) struct Options {
+    /// Decides what chance decides: which frames are lost, say.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads; each cell is one thread's and the same on any.
+    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    pub threads: u64,
+    /// Print one JSON object a cell.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An object with the fields of both: which cell it is, and what it came to.
+pub(super) fn object(mut cell: Value, result: Value) -> Value {
+    if let (Value::Object(cell), Value::Object(result)) = (&mut cell, result) {
+        cell.extend(result);
+    }
+    cell
+}
+
+/// What a cell came to, as fields.
+pub(super) fn goodput_fields(result: &Goodput) -> Value {
+    json!({
+        "goodput_bps": result.goodput_bps,
+        "completed_bps": result.completed_bps,
+        "ideal_bps": result.ideal_bps,
+        "spurious_fraction": result.spurious_fraction,
+        "memory_bytes": result.memory_bytes,
+        "frames": result.frames,
+    })
+}
+
+/// The same in words; `whole` is what the ideal is called.
+pub(super) fn goodput_text(result: &Goodput, whole: &str) -> String {
+    format!(
+        "{:6.3} Gb/s  {:6.2} % of {whole}  completed {:6.3}  spurious {:.4} %  memory {:.1} MB",
+        result.goodput_bps / 1e9,
+        result.goodput_bps / result.ideal_bps * 100.0,
+        result.completed_bps / 1e9,
+        result.spurious_fraction * 100.0,
+        result.memory_bytes as f64 / 1e6,
+    )
+}
 
 /// Keeps the cells that have what `--only` says. `value` gives a cell's value of a key.
 ///

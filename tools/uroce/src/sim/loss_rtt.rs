@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uroce::sim::loss_rtt::{Cell, CellResult};
-use uroce::sim::{Operation, TransferError};
+use uroce::sim::loss_rtt::Cell;
+use uroce::sim::{Goodput, Operation, TransferError};
 use uroce::transport::Recovery;
 
+use super::cells::{self, Options};
 use super::picture::{self, Square};
 use crate::Failure;
 
@@ -16,19 +17,12 @@ use crate::Failure;
 /// request fails (but for go-back-N that gives up) or memory is not what it must be.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Decides which frames are lost.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    options: Options,
     /// Only these cells: op=write|read|send, recovery=selective|go-back-n, loss=0.01, loss_model=uniform|burst, rtt_ms=10;
     /// several with commas. What is not named comes with all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Threads; each cell is one thread's and the same on any.
-    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
-    threads: u64,
-    /// Print one JSON object a cell.
-    #[arg(long)]
-    json: bool,
     /// Draw the cells into this file, too.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -58,7 +52,7 @@ fn value(cell: &Cell, key: &str) -> String {
     }
 }
 
-fn cells(only: &[String]) -> Result<Vec<Cell>, Failure> {
+fn table(only: &[String]) -> Result<Vec<Cell>, Failure> {
     let mut cells = Vec::new();
     for recovery in [Recovery::Auto, Recovery::GoBackN] {
         for bursts in [false, true] {
@@ -72,7 +66,7 @@ fn cells(only: &[String]) -> Result<Vec<Cell>, Failure> {
             }
         }
     }
-    super::cells::keep(&mut cells, only, &KEYS, value)?;
+    cells::keep(&mut cells, only, &KEYS, value)?;
     Ok(cells)
 }
 
@@ -81,8 +75,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         draw(svg, &read(from)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let cells = cells(&arguments.only)?;
-    let results = super::cells::run(&cells, arguments.threads, |cell| cell.run(arguments.seed), describe);
+    let cells = table(&arguments.only)?;
+    let results = cells::run(&cells, arguments.options.threads, |cell| cell.run(arguments.options.seed), describe);
     let (mut failed, mut lines) = (false, Vec::new());
     for (cell, result) in cells.iter().zip(results) {
         failed |= match &result {
@@ -90,34 +84,27 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             // What becomes of go-back-N is what the table is about.
             Err(error) => cell.recovery != Recovery::GoBackN || *error != TransferError::GaveUp,
         };
-        if !arguments.json {
+        if !arguments.options.json {
             println!("{}", describe(cell, &result));
         }
-        let mut object = json!({
+        let which = json!({
             "op": cell.operation.name(),
             "recovery": recovery(cell),
             "loss": cell.loss,
             "loss_model": loss_model(cell),
             "rtt_ms": cell.round_trip.as_millis() as u64,
-            "seed": arguments.seed,
+            "seed": arguments.options.seed,
         });
         let fields = match result {
-            Ok(result) => json!({
-                "goodput_bps": result.goodput_bps,
-                "completed_bps": result.completed_bps,
-                "ideal_bps": result.ideal_bps,
-                "fraction": result.goodput_bps / result.ideal_bps,
-                "spurious_fraction": result.spurious_fraction,
-                "memory_bytes": result.memory_bytes,
-                "frames": result.frames,
-            }),
+            Ok(result) => cells::object(
+                json!({ "fraction": result.goodput_bps / result.ideal_bps }),
+                cells::goodput_fields(&result),
+            ),
             Err(TransferError::GaveUp) => json!({ "goodput_bps": 0, "gave_up": true }),
             Err(TransferError::Wrong(text)) => json!({ "violation": text }),
         };
-        if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
-            object.extend(fields.clone());
-        }
-        if arguments.json {
+        let object = cells::object(which, fields);
+        if arguments.options.json {
             println!("{object}");
         }
         lines.push(object);
@@ -142,7 +129,7 @@ fn draw(file: &Path, lines: &[Value]) -> Result<(), Failure> {
     picture::draw(file, &squares).map_err(|error| format!("{}: {error}", file.display()).into())
 }
 
-fn describe(cell: &Cell, result: &Result<CellResult, TransferError>) -> String {
+fn describe(cell: &Cell, result: &Result<Goodput, TransferError>) -> String {
     let Cell { operation, loss, round_trip, .. } = cell;
     let what = format!(
         "{:5} {:9} {:5} % {:7} {:3} ms",
@@ -153,14 +140,7 @@ fn describe(cell: &Cell, result: &Result<CellResult, TransferError>) -> String {
         round_trip.as_millis()
     );
     match result {
-        Ok(result) => format!(
-            "{what}  {:6.3} Gb/s  {:6.2} % of ideal  completed {:6.3}  spurious {:.4} %  memory {:.1} MB",
-            result.goodput_bps / 1e9,
-            result.goodput_bps / result.ideal_bps * 100.0,
-            result.completed_bps / 1e9,
-            result.spurious_fraction * 100.0,
-            result.memory_bytes as f64 / 1e6,
-        ),
+        Ok(result) => format!("{what}  {}", cells::goodput_text(result, "ideal")),
         Err(error) => format!("{what}  {error}"),
     }
 }

@@ -9,15 +9,14 @@ use uroce::sim::path_failure::{Direction, FailureCell, FailureResult};
 
 use crate::Failure;
 
-use super::cells;
+use super::cells::{self, Options};
 
 /// What becomes of a queue pair's transfer over 8 paths of 10 Gb/s together when one of them goes dark for 40 round trips; exit
 /// status 1 when a request fails or memory is not what it must be.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Decides what chance decides.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    options: Options,
     /// Only these cells: op=write|read|send, direction=both|forward|return; several with commas. What is not named comes with all
     /// its values.
     #[arg(long, value_delimiter = ',')]
@@ -31,12 +30,6 @@ pub(super) struct Arguments {
     /// The round trip of each path, in milliseconds.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rtt_ms: u64,
-    /// Threads; each cell is one thread's and the same on any.
-    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
-    threads: u64,
-    /// Print one JSON object a cell.
-    #[arg(long)]
-    json: bool,
 }
 
 fn direction(cell: &FailureCell) -> &'static str {
@@ -61,21 +54,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy);
         cell.round_trip = std::time::Duration::from_millis(arguments.rtt_ms);
     }
-    let results = cells::run(&cells, arguments.threads, |cell| cell.run(arguments.seed), describe);
+    let results = cells::run(&cells, arguments.options.threads, |cell| cell.run(arguments.options.seed), describe);
     let failed =
         results.iter().any(|result| result.as_ref().is_ok_and(|result| result.qp_errors > 0) || result.is_err());
     for (cell, result) in cells.iter().zip(results) {
-        if !arguments.json {
+        if !arguments.options.json {
             println!("{}", describe(cell, &result));
             continue;
         }
-        let mut object = json!({
+        let which = json!({
             "paths": cell.paths,
             "policy": cell.policy.name(),
             "op": cell.operation.name(),
             "direction": direction(cell),
             "rtt_ms": cell.round_trip.as_millis() as u64,
-            "seed": arguments.seed,
+            "seed": arguments.options.seed,
         });
         let fields = match result {
             Ok(result) => json!({
@@ -92,10 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Err(TransferError::GaveUp) => json!({ "qp_errors": 1 }),
             Err(TransferError::Wrong(text)) => json!({ "violation": text }),
         };
-        if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
-            object.extend(fields.clone());
-        }
-        println!("{object}");
+        println!("{}", cells::object(which, fields));
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -7,20 +7,19 @@ use std::process::ExitCode;
 use serde_json::json;
 use uroce::path::PathPolicy;
 use uroce::pcap::{Format, Writer};
-use uroce::sim::TransferError;
-use uroce::sim::paths::{PathsCell, PathsResult};
+use uroce::sim::paths::PathsCell;
+use uroce::sim::{Goodput, TransferError};
 
 use crate::Failure;
 
-use super::cells;
+use super::cells::{self, Options};
 
 /// Goodput of a queue pair over 16 paths of 10 Gb/s together whose one-way delays are spread from 1 to 40 ms; exit status 1 when
 /// a request fails or memory is not what it must be.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Decides which frames are lost.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    options: Options,
     /// Only these cells: op=write|read|send, loss=0.001; several with commas. What is not named comes with all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -30,12 +29,6 @@ pub(super) struct Arguments {
     /// How packets are spread over them: single, round-robin, weighted, recycle.
     #[arg(long, default_value = "round-robin")]
     path_policy: PathPolicy,
-    /// Threads; each cell is one thread's and the same on any.
-    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
-    threads: u64,
-    /// Print one JSON object a cell.
-    #[arg(long)]
-    json: bool,
     /// Write frames of the first cell to this file (pcapng by suffix, else pcap).
     #[arg(long)]
     capture: Option<PathBuf>,
@@ -56,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     cells::keep(&mut cells, &arguments.only, &["op", "loss"], value)?;
     cells.iter_mut().for_each(|cell| (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy));
     let first = cells.first().copied();
-    let seed = arguments.seed;
+    let seed = arguments.options.seed;
     if let Some(path) = &arguments.capture {
         // Before anything runs: a file that cannot be made is said at once.
         drop(std::fs::File::create(path)?);
@@ -69,14 +62,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         });
         cell.run(seed, capture, arguments.capture_frames)
     };
-    let results = cells::run(&cells, arguments.threads, run, describe);
+    let results = cells::run(&cells, arguments.options.threads, run, describe);
     let failed = results.iter().any(Result::is_err);
     for (cell, result) in cells.iter().zip(results) {
-        if !arguments.json {
+        if !arguments.options.json {
             println!("{}", describe(cell, &result));
             continue;
         }
-        let mut object = json!({
+        let which = json!({
             "paths": cell.paths,
             "policy": cell.policy.name(),
             "op": cell.operation.name(),
@@ -84,37 +77,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "seed": seed,
         });
         let fields = match result {
-            Ok(result) => json!({
-                "capacity_fraction": result.goodput_bps / result.ideal_bps,
-                "goodput_bps": result.goodput_bps,
-                "completed_bps": result.completed_bps,
-                "ideal_bps": result.ideal_bps,
-                "spurious_fraction": result.spurious_fraction,
-                "memory_bytes": result.memory_bytes,
-                "frames": result.frames,
-            }),
+            Ok(result) => cells::object(
+                json!({ "capacity_fraction": result.goodput_bps / result.ideal_bps }),
+                cells::goodput_fields(&result),
+            ),
             Err(error) => json!({ "violation": error.to_string() }),
         };
-        if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
-            object.extend(fields.clone());
-        }
-        println!("{object}");
+        println!("{}", cells::object(which, fields));
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn describe(cell: &PathsCell, result: &Result<PathsResult, TransferError>) -> String {
+fn describe(cell: &PathsCell, result: &Result<Goodput, TransferError>) -> String {
     let PathsCell { operation, paths, policy, loss } = cell;
     let what = format!("{:5} {paths:3} paths {:11} {:3} % lost", operation.name(), policy.name(), loss * 100.0);
     match result {
-        Ok(result) => format!(
-            "{what}  {:6.3} Gb/s  {:6.2} % of capacity  completed {:6.3}  spurious {:.4} %  memory {:.1} MB",
-            result.goodput_bps / 1e9,
-            result.goodput_bps / result.ideal_bps * 100.0,
-            result.completed_bps / 1e9,
-            result.spurious_fraction * 100.0,
-            result.memory_bytes as f64 / 1e6,
-        ),
+        Ok(result) => format!("{what}  {}", cells::goodput_text(result, "capacity")),
         Err(error) => format!("{what}  {error}"),
     }
 }
