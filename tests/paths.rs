@@ -212,6 +212,35 @@ fn who_knows_no_other_paths_answers_a_peer_that_does() {
 }
 
 #[test]
+fn who_was_given_no_number_uses_as_many_paths_as_the_peer() {
+    let settings = RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() };
+    let mut us = Crafted::with(ALL, settings);
+    let answer_all = |us: &mut Crafted| {
+        for sent in us.pass(Duration::from_millis(1)) {
+            if let Some(probe) = sent.probe().filter(|probe| !probe.is_answer) {
+                us.answer(sent.flow.source_port, probe);
+            }
+        }
+    };
+    us.write_once(0);
+    us.sent();
+    for path in [3, 3, 1, 2] {
+        let probe = PathProbe { path, is_answer: false, delay_us: 0, token: 5 };
+        us.take_trailer((PEER, US), 0xc000 + u16::from(path), &probe.to_bytes());
+    }
+    assert_eq!(us.paths(), (4, 1));
+    answer_all(&mut us);
+    assert_eq!(us.paths(), (4, 4));
+    (1..5).for_each(|wr_id| us.write_once(wr_id));
+    let ports: BTreeSet<u16> = us.sent().iter().map(|sent| sent.flow.source_port).collect();
+    assert_eq!(ports.len(), 4);
+    // A path that nobody answers on carries nothing, whatever number it has.
+    let probe = PathProbe { path: 255, is_answer: false, delay_us: 0, token: 5 };
+    us.take_trailer((PEER, US), 0xc0ff, &probe.to_bytes());
+    assert_eq!(us.paths(), (256, 4));
+}
+
+#[test]
 fn strangers_probes_are_not_answered_and_counted() {
     let mut us = Crafted::proved(2);
     let trailer = PathProbe { path: 0, is_answer: false, delay_us: 0, token: 1 }.to_bytes();

@@ -12,8 +12,11 @@ pub struct Pacer {
     share: (u64, u64),
 }
 
-/// What may be sent at once after a pause: as long as timers are late, at the most.
-const BURST: Duration = Duration::from_micros(50);
+/// What may be sent at once after a pause: bytes, as much as Linux's pacing sends in one piece (net/ipv4/tcp_output.c,
+/// `tcp_tso_autosize`), within the times by which a host's timers are late.
+const BURST_BYTES: u64 = 64 << 10;
+const BURST_MIN: Duration = Duration::from_micros(50);
+const BURST_MAX: Duration = Duration::from_millis(1);
 
 /// Ethernet's header: rates count it.
 const ETHERNET_BYTES: u64 = 14;
@@ -36,11 +39,16 @@ impl Pacer {
 
     /// An IP packet of `bytes` goes.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
+        let burst = self.takes(BURST_BYTES).clamp(BURST_MIN, BURST_MAX);
+        let earliest = Instant::from_ns(now.as_ns().saturating_sub(burst.as_nanos() as u64));
+        self.paid_at = self.paid_at.max(earliest) + self.takes(bytes as u64 + ETHERNET_BYTES);
+    }
+
+    /// How long bytes take at the part of the rate that may be used.
+    fn takes(&self, bytes: u64) -> Duration {
         let (part, whole) = self.share;
-        let bytes = (bytes as u64 + ETHERNET_BYTES) * whole;
-        let ns = bytes.saturating_mul(1_000_000_000).div_ceil(self.rate.bytes().saturating_mul(part));
-        let earliest = Instant::from_ns(now.as_ns().saturating_sub(BURST.as_nanos() as u64));
-        self.paid_at = self.paid_at.max(earliest) + Duration::from_nanos(ns);
+        let scaled = bytes.saturating_mul(whole).saturating_mul(1_000_000_000);
+        Duration::from_nanos(scaled.div_ceil(self.rate.bytes().saturating_mul(part)))
     }
 }
 
@@ -64,7 +72,7 @@ mod tests {
             }
         }
         // A millisecond's worth, and a burst.
-        assert!((1_049_000..=1_052_000).contains(&bytes), "{bytes}");
+        assert!((1_065_000..=1_068_000).contains(&bytes), "{bytes}");
     }
 
     #[test]
@@ -73,6 +81,22 @@ mod tests {
         pacer.set_share(7, 8);
         let now = Instant::from_ns(1_000_000_000);
         (0..70).for_each(|_| pacer.sent(now, 986));
-        assert_eq!(pacer.wait(now), Some(Instant::from_ns(1_000_000_000 - 50_000 + 80_010)));
+        assert_eq!(pacer.wait(now), Some(Instant::from_ns(1_000_000_000 - 74_899 + 80_010)));
+    }
+
+    #[test]
+    fn late_timers_are_caught_up_for_but_not_long_pauses() {
+        for (rate, burst_us) in [("100G", 50), ("10G", 52), ("500M", 1000), ("10M", 1000)] {
+            let rate: Rate = rate.parse().unwrap();
+            let mut pacer = Pacer::new(rate);
+            let now = Instant::from_ns(1_000_000_000);
+            let mut bytes = 0;
+            while pacer.wait(now).is_none() {
+                pacer.sent(now, 986);
+                bytes += 1000;
+            }
+            let burst = rate.bytes() * burst_us / 1_000_000;
+            assert!((burst..=burst + 2000).contains(&bytes), "{bytes} at {rate}");
+        }
     }
 }

@@ -17,7 +17,8 @@ use super::state::{Condition, State};
 /// acknowledged to tell (READ responses, acknowledges), and dark ones less and less often, down to ten times a second.
 #[derive(Debug)]
 pub struct PathSet {
-    states: Box<[State]>,
+    states: Vec<State>,
+    kind: PathPolicy,
     policy: Box<dyn Policy>,
     good: u16,
     /// Probing goes on until then.
@@ -70,6 +71,7 @@ impl PathSet {
         let condition = |path| if path == 0 { Condition::Good } else { Condition::Dark };
         PathSet {
             states: (0..count).map(|path| State::new(condition(path))).collect(),
+            kind: policy,
             policy: policy.start(count),
             good: 1,
             in_use_until: Instant::ZERO,
@@ -79,6 +81,15 @@ impl PathSet {
             quickest: 0,
             next_copy: 0,
             extremes: None,
+        }
+    }
+
+    /// There are `count` from now on, if there were fewer: the new ones are closed.
+    pub fn grow(&mut self, count: u16) {
+        let count = usize::from(count.min(Self::MAX));
+        if count > self.states.len() {
+            self.states.resize_with(count, || State::new(Condition::Closed));
+            self.policy = self.kind.start(count);
         }
     }
 

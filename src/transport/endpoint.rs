@@ -202,6 +202,11 @@ impl Endpoint {
         self.local_rails = rails;
     }
 
+    /// The addresses of each further interface.
+    pub fn local_rails(&self) -> &[Vec<IpAddr>] {
+        &self.local_rails
+    }
+
     /// A next hop that the link shall say: pass it to [`hop_found`](Self::hop_found). Each is asked for once, and again after
     /// [`ask_hops_again`](Self::ask_hops_again).
     pub fn poll_hop_query(&mut self) -> Option<HopQuery> {

@@ -49,9 +49,11 @@ pub struct RecoverySettings {
     pub endpoint_reorder_bytes: usize,
     /// The longest IP packet that the link takes, in bytes.
     pub link_mtu: usize,
-    /// Paths to such a peer, 1 to [`MAX_PATHS`](Self::MAX_PATHS), each with a UDP source port of its own and on one of the
-    /// device's rails in turn.
+    /// Paths to such a peer to begin with, 1 to [`MAX_PATHS`](Self::MAX_PATHS), each with a UDP source port of its own and on
+    /// one of the device's rails in turn.
     pub paths: u16,
+    /// As many as the peer uses, up to so many.
+    pub paths_as_peer: u16,
     /// How packets are spread over them.
     pub path_policy: PathPolicy,
 }
@@ -63,9 +65,21 @@ impl RecoverySettings {
     /// Paths at the most.
     pub const MAX_PATHS: u16 = PathSet::MAX;
 
-    /// The same with so many paths, at least one.
+    /// The same with so many paths, 1 to [`MAX_PATHS`](Self::MAX_PATHS), whatever the peer uses.
     pub fn with_paths(self, paths: u16, path_policy: PathPolicy) -> RecoverySettings {
-        RecoverySettings { paths: paths.clamp(1, Self::MAX_PATHS), path_policy, ..self }
+        let paths = paths.clamp(1, Self::MAX_PATHS);
+        RecoverySettings { paths, paths_as_peer: paths, path_policy, ..self }
+    }
+
+    /// The same with at least so many paths, and as many as the peer uses.
+    pub fn with_paths_as_peer(self, paths: u16, path_policy: PathPolicy) -> RecoverySettings {
+        RecoverySettings { paths_as_peer: Self::MAX_PATHS, ..self.with_paths(paths, path_policy) }
+    }
+
+    /// The same with the paths of `other`.
+    pub fn with_paths_of(self, other: &RecoverySettings) -> RecoverySettings {
+        let RecoverySettings { paths, paths_as_peer, path_policy, .. } = *other;
+        RecoverySettings { paths, paths_as_peer, path_policy, ..self }
     }
 
     /// For a link that takes IP packets of `link_mtu` bytes. With a rate the window is as large as can be.
@@ -92,6 +106,7 @@ impl Default for RecoverySettings {
             endpoint_reorder_bytes: 1 << 30,
             link_mtu: usize::MAX,
             paths: 1,
+            paths_as_peer: RecoverySettings::MAX_PATHS,
             path_policy: PathPolicy::default(),
         }
     }

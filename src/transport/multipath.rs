@@ -17,6 +17,8 @@ use super::rails::{RailQuery, Rails};
 #[derive(Debug)]
 pub(super) struct Multipath {
     pub set: PathSet,
+    /// As many as the peer uses, up to so many.
+    as_peer: u16,
     rails: Rails,
     /// Answers to the peer's probes that are owed.
     answers: VecDeque<OwedAnswer>,
@@ -74,8 +76,11 @@ impl Multipath {
         now: Instant,
     ) -> Multipath {
         let set = PathSet::new(settings.paths, settings.path_policy);
+        // Without ports to choose from there are no more paths than rails.
+        let as_peer = if port_is_imposed { local_rails.len() as u16 + 1 } else { settings.paths_as_peer };
         let rails = Rails::new(path.flow.addresses, local_rails, now);
-        let mut multipath = Multipath { set, rails, answers: VecDeque::new(), port_is_imposed, acknowledges: 0 };
+        let mut multipath =
+            Multipath { set, as_peer, rails, answers: VecDeque::new(), port_is_imposed, acknowledges: 0 };
         multipath.lay_paths(now);
         multipath.set.touch(now);
         multipath
@@ -133,6 +138,12 @@ impl Multipath {
 
     /// The peer probes a path. False when too many answers are owed already.
     pub fn probed(&mut self, probe: &PathProbe, way: Way, now: Instant) -> bool {
+        let count = u16::from(probe.path) + 1;
+        if self.set.count() < count && count <= self.as_peer {
+            self.set.grow(count);
+            self.lay_paths(now);
+            self.set.touch(now);
+        }
         let room = self.answers.len() < ANSWERS_MAX;
         if room {
             self.answers.push_back(OwedAnswer { way, path: probe.path, token: probe.token, since: now });

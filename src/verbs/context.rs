@@ -60,7 +60,8 @@ pub struct OpenOptions {
     /// What queue pairs keep to, towards peers that understand the extension.
     pub rate: Option<Rate>,
     /// Paths of a queue pair to such a peer, 1 to 256: each has a UDP source port of its own and is on one of the interfaces in
-    /// turn. `None` for one on each interface; over UDP sockets, whose source port is the kernel's, there are no more.
+    /// turn. `None` for one on each interface, and as many as the peer uses; over UDP sockets, whose source port is the
+    /// kernel's, there are no more than one on each.
     pub paths: Option<u16>,
     /// How packets are spread over them.
     pub path_policy: PathPolicy,
@@ -239,12 +240,11 @@ impl Context {
         let mut devices = Device::find_all(&names)?;
         let link = options.open_link(&devices)?;
         let rails = devices.iter().skip(1).map(addresses).collect();
-        let paths = options.paths.unwrap_or(devices.len() as u16);
         let mut context = Context::with_link(devices.swap_remove(0), link)?;
         context.engine.without_sending(|core, _| core.endpoint.set_local_rails(rails));
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
         context.set_recovery(options.recovery.unwrap_or(Recovery::Auto), options.rate);
-        context.set_paths(paths, options.path_policy);
+        context.set_paths(options.paths, options.path_policy);
         Ok(context)
     }
 
@@ -265,16 +265,19 @@ impl Context {
         self.engine.without_sending(|core, _| {
             let (link_mtu, before) = (core.link.max_packet_bytes(), core.endpoint.recovery());
             let settings = RecoverySettings::of_link(recovery, rate, link_mtu);
-            core.endpoint.set_recovery(settings.with_paths(before.paths, before.path_policy));
+            core.endpoint.set_recovery(settings.with_paths_of(&before));
         });
     }
 
-    /// Sets how many paths queue pairs that are created from now on have to a peer that understands the extension, 1 to 256, and
-    /// how they use them.
-    pub fn set_paths(&self, paths: u16, policy: PathPolicy) {
+    /// Sets how many paths queue pairs that are created from now on have to a peer that understands the extension, and how they
+    /// use them, as [`OpenOptions::paths`] has it.
+    pub fn set_paths(&self, paths: Option<u16>, policy: PathPolicy) {
         self.engine.without_sending(|core, _| {
-            let settings = core.endpoint.recovery().with_paths(paths, policy);
-            core.endpoint.set_recovery(settings);
+            let (settings, interfaces) = (core.endpoint.recovery(), core.endpoint.local_rails().len() as u16 + 1);
+            core.endpoint.set_recovery(match paths {
+                Some(paths) => settings.with_paths(paths, policy),
+                None => settings.with_paths_as_peer(interfaces, policy),
+            });
         });
     }
 

@@ -41,7 +41,7 @@ pub struct DeviceArguments {
     pub rate: Option<Rate>,
 
     /// Paths to a peer that knows several, 1 to 256: each has a UDP source port of its own, and is on one of the device's
-    /// interfaces in turn; default: one for each interface
+    /// interfaces in turn; default: one for each interface, and as many as the peer uses
     #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub paths: Option<u16>,
 

@@ -89,7 +89,7 @@ impl Scenario {
         let polls_at_once = random.chance(0.75);
         let mut plans: Vec<_> =
             (0..connections).map(|_| plan(setting.nodes, setting.weather, polls_at_once, round_trip, random)).collect();
-        let relaxed = &mut Random::new(seed, 6);
+        let relaxed = &mut Random::new(seed, 8);
         plans.iter_mut().for_each(|plan| plan.relaxed = [(); 2].map(|()| relaxed.chance(0.5)));
         let poll_every = setting.core.delay + Duration::from_micros(random.between(1, 200));
         Scenario { setting, polls_at_once, poll_every, plans, recovery }
@@ -125,7 +125,11 @@ fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
             PathPolicy::Weighted,
             PathPolicy::Recycle,
         ]);
-        if several { recovery.with_paths(paths, policy) } else { recovery }
+        match (several, apart.chance(0.5)) {
+            (false, _) => recovery,
+            (true, false) => recovery.with_paths(paths, policy),
+            (true, true) => recovery.with_paths_as_peer(paths, policy),
+        }
     };
     (0..setting.nodes).map(|node| with_paths(one(node, random))).collect()
 }
