@@ -1,8 +1,9 @@
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::IpAddr;
 
-use crate::frame::FrameBytes;
-use crate::time::Instant;
+use crate::frame::{FrameBytes, Hop};
+use crate::time::{Duration, Instant};
 use crate::transport::Endpoint;
 use crate::wire::{Bth, ICRC_BYTES, icrc};
 
@@ -88,6 +89,10 @@ pub struct Network {
     nodes: Vec<Node>,
     links: Vec<(Link, LinkEnd)>,
     switches: Vec<Switch>,
+    /// Whose addresses are whose, where an endpoint asks.
+    addresses: BTreeMap<IpAddr, NodeId>,
+    /// How often routes are still to change, and how long each state of them lasts.
+    route_changes: (u32, Duration),
     frames: FramePool,
     tally: Tally,
     seed: u64,
@@ -108,6 +113,7 @@ enum Event {
     Arrival { link: u32, frame: u32 },
     Timer { node: u32 },
     Pull { node: u32 },
+    Routes { node: u32 },
     Wake(u64),
 }
 
@@ -130,6 +136,8 @@ impl Network {
             nodes: Vec::new(),
             links: Vec::new(),
             switches: Vec::new(),
+            addresses: BTreeMap::new(),
+            route_changes: (0, Duration::ZERO),
             frames: FramePool::default(),
             tally: Tally::default(),
             seed,
@@ -142,6 +150,17 @@ impl Network {
     pub fn add_node(&mut self, endpoint: Endpoint) -> NodeId {
         self.nodes.push(Node::new(endpoint));
         NodeId(self.nodes.len() - 1)
+    }
+
+    /// Says that a further address is a node's: endpoints that [ask](Endpoint::poll_hop_query) for the next hop hear it.
+    pub fn add_address(&mut self, node: NodeId, address: IpAddr) {
+        self.addresses.insert(address, node);
+    }
+
+    /// Has routes change so often: whoever asks for the next hops hears half of the time that there is none, and is told to ask
+    /// again after `pause`.
+    pub fn change_routes(&mut self, times: u32, pause: Duration) {
+        self.route_changes = (times, pause);
     }
 
     /// Adds a switch.
@@ -258,6 +277,11 @@ impl Network {
                 self.pull(NodeId(node as usize), observer);
                 Step::Moved
             }
+            Event::Routes { node } => {
+                self.nodes[node as usize].endpoint.ask_hops_again();
+                self.pull(NodeId(node as usize), observer);
+                Step::Moved
+            }
             Event::Wake(token) => Step::Woken(token),
         })
     }
@@ -267,8 +291,30 @@ impl Network {
         self.events.push(Reverse(Scheduled { at: at.max(self.now), sequence: self.scheduled, event }));
     }
 
+    /// Tells an endpoint the next hops that it wants.
+    fn answer_hops(&mut self, id: NodeId) {
+        let endpoint = &mut self.nodes[id.0].endpoint;
+        let mut next = endpoint.poll_hop_query();
+        if next.is_none() {
+            return;
+        }
+        let (changes, pause) = &mut self.route_changes;
+        let will_change = *changes > 0;
+        *changes -= u32::from(will_change);
+        while let Some(query) = next {
+            let to = self.addresses.get(&query.destination).filter(|_| !will_change || self.random.chance(0.5));
+            endpoint.hop_found(self.now, query, to.map(|node| Hop(node.0 as u32)));
+            next = endpoint.poll_hop_query();
+        }
+        if will_change {
+            let at = self.now + *pause;
+            self.schedule(at, Event::Routes { node: id.0 as u32 });
+        }
+    }
+
     /// Takes from an endpoint what its interface has room for, and arms its timer.
     fn pull(&mut self, id: NodeId, observer: &mut impl Observer) {
+        self.answer_hops(id);
         if let Some(uplink) = self.nodes[id.0].uplink {
             loop {
                 let room_at = self.links[uplink.0].0.when_at_most(INTERFACE_BYTES);

@@ -1,3 +1,5 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use crate::frame::Hop;
 use crate::sim::link::{Blackhole, Bursts, Faults, LinkProfile};
 use crate::sim::network::{LinkEnd, Network};
@@ -31,6 +33,10 @@ pub(super) struct Setting {
     pub core: LinkProfile,
     /// The links between the switches, each way, where they are not all as `core` says.
     pub unlike: Vec<[LinkProfile; 2]>,
+    /// Further interfaces of each node.
+    pub rails: Vec<u8>,
+    /// How often the ways from further interfaces change, each time for all of a node.
+    pub route_changes: u32,
     pub weather: Weather,
 }
 
@@ -58,10 +64,11 @@ impl Setting {
         } else {
             LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..core.clone() }
         };
-        Setting { nodes, v6: random.chance(0.3), paths, edge, core, unlike: Vec::new(), weather }
+        Setting { nodes, v6: random.chance(0.3), paths, edge, core, unlike: Vec::new(), rails: vec![0; nodes], route_changes: 0, weather }
     }
 
-    /// The same with links between the switches that differ in delay, and each of which may go dark, one way or both.
+    /// The same with links between the switches that differ in delay, and each of which may go dark, one way or both; and with
+    /// nodes of several interfaces, from which there may be no way at times.
     pub fn with_unlike_links(mut self, random: &mut Random) -> Setting {
         self.paths = random.choose(&[2, 3, 4, 8, 16]);
         self.edge = LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..self.core.clone() };
@@ -89,6 +96,8 @@ impl Setting {
             unlike[spared].iter_mut().for_each(|profile| profile.faults.blackholes.clear());
         }
         self.unlike = unlike;
+        self.rails.iter_mut().for_each(|rails| *rails = random.choose(&[0, 0, 1, 1, 2, 3]));
+        self.route_changes = random.choose(&[0, 1, 4, 16]);
         self
     }
 
@@ -106,9 +115,15 @@ impl Setting {
         let nodes: Vec<_> = (0..self.nodes)
             .map(|node| {
                 let mut random = Random::new(seed, 10 + node as u64);
-                network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
+                let mut endpoint = Endpoint::new([0; 32].map(|_: u8| random.u32() as u8));
+                let further: Vec<_> = (1..=self.rails[node]).map(|rail| self.address(rail, node)).collect();
+                endpoint.set_local_rails(further.iter().map(|address| vec![*address]).collect());
+                let id = network.add_node(endpoint);
+                further.into_iter().for_each(|address| network.add_address(id, address));
+                id
             })
             .collect();
+        network.change_routes(self.route_changes, self.core.delay * 20 + Duration::from_micros(100));
         if self.paths == 0 {
             let (a, b) = (LinkEnd::Node(nodes[0]), LinkEnd::Node(nodes[1]));
             network.add_link(a, b, self.edge.clone());
@@ -131,14 +146,18 @@ impl Setting {
         network
     }
 
+    /// The address of a node's interface.
+    fn address(&self, rail: u8, node: usize) -> IpAddr {
+        match self.v6 {
+            true => Ipv6Addr::new(0xfd00, rail.into(), 0, 0, 0, 0, 0, 1 + node as u16).into(),
+            false => Ipv4Addr::new(10, rail, 0, 1 + node as u8).into(),
+        }
+    }
+
     /// How one node reaches another.
     pub fn path(&self, here: usize, there: usize, source_port: u16) -> Path {
-        let address = |node: usize| match self.v6 {
-            true => std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + node as u16).into(),
-            false => std::net::Ipv4Addr::new(10, 0, 0, 1 + node as u8).into(),
-        };
         let flow = Flow {
-            addresses: Addresses::new(address(here), address(there)).expect("of one family"),
+            addresses: Addresses::new(self.address(0, here), self.address(0, there)).expect("of one family"),
             source_port,
             // ECT(0): switches may mark it.
             traffic_class: 2,
