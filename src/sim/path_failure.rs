@@ -40,7 +40,7 @@ pub struct FailureCell {
 }
 
 /// What a cell came to. Times are in round trips.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FailureResult {
     /// From the failure until at least 95 % of what the other paths can carry arrives, for good, and no more data is sent over the
     /// one that failed, where that would be lost.
@@ -61,17 +61,24 @@ pub struct FailureResult {
     pub spurious_fraction: f64,
     /// Queue pairs that went to the error state.
     pub qp_errors: u64,
+    /// Goodput as a share of what all paths can carry, by quarter of a round trip, from [`BEFORE_ROUND_TRIPS`] before the failure
+    /// on.
+    pub timeline: Vec<f64>,
 }
 
-const DARK_ROUND_TRIPS: u32 = 40;
+/// How long the path is dark.
+pub const DARK_ROUND_TRIPS: u32 = 40;
 const WARM_UP_ROUND_TRIPS: u32 = 20;
 const AFTER_ROUND_TRIPS: u32 = 20;
+
+/// What is looked at before the failure.
+pub const BEFORE_ROUND_TRIPS: u32 = 4;
 
 /// The least share of capacity that counts as recovered.
 const RECOVERED: f64 = 0.95;
 
 /// Parts of a round trip in which goodput is looked at.
-const BINS: u32 = 4;
+pub const BINS: u32 = 4;
 
 /// What is seen of the path that fails.
 #[derive(Debug)]
@@ -141,7 +148,8 @@ impl FailureCell {
     /// # Errors
     /// What is not as it must be: a completion out of order, memory that is not what was sent.
     pub fn run(&self, seed: u64) -> Result<FailureResult, TransferError> {
-        let failed_at = Instant::ZERO + self.round_trip * WARM_UP_ROUND_TRIPS;
+        let from = Instant::ZERO + self.round_trip * (WARM_UP_ROUND_TRIPS - BEFORE_ROUND_TRIPS);
+        let failed_at = from + self.round_trip * BEFORE_ROUND_TRIPS;
         let back_at = failed_at + self.round_trip * DARK_ROUND_TRIPS;
         // Not the first, and neither the last.
         let failing = usize::from(self.paths) / 2;
@@ -171,7 +179,7 @@ impl FailureCell {
             first_answer: None,
             first_data: None,
         };
-        transfer.run(&mut network, failed_at, &mut watch)?;
+        transfer.run(&mut network, from, &mut watch)?;
         if transfer.good_paths(&mut network) != [self.paths; 2] {
             return Err(TransferError::Wrong("not all paths are in use when one shall fail".into()));
         }
@@ -179,8 +187,8 @@ impl FailureCell {
         let bin = self.round_trip / BINS;
         let mut bins = Vec::new();
         let mut before = watch.meter.delivered(&transfer, &mut network).useful;
-        for index in 1..=BINS * (DARK_ROUND_TRIPS + AFTER_ROUND_TRIPS) {
-            transfer.run(&mut network, failed_at + bin * index, &mut watch)?;
+        for index in 1..=BINS * (BEFORE_ROUND_TRIPS + DARK_ROUND_TRIPS + AFTER_ROUND_TRIPS) {
+            transfer.run(&mut network, from + bin * index, &mut watch)?;
             let useful = watch.meter.delivered(&transfer, &mut network).useful;
             bins.push((useful - before) as f64 * PAYLOAD as f64 * 8.0 / bin.as_secs_f64());
             before = useful;
@@ -189,6 +197,8 @@ impl FailureCell {
         let all = ideal_bps(0.0);
         let remaining = all * f64::from(self.paths - 1) / f64::from(self.paths);
         let round_trips = |from: Instant, to: Instant| (to - from).as_secs_f64() / self.round_trip.as_secs_f64();
+        let timeline = bins.iter().map(|bps| bps / all).collect();
+        let bins = &bins[(BINS * BEFORE_ROUND_TRIPS) as usize..];
         let dark_bins = (BINS * DARK_ROUND_TRIPS) as usize;
         let poor = bins[..dark_bins].iter().rposition(|bps| *bps < RECOVERED * remaining).map_or(0, |bin| bin + 1);
         let silent = watch.last_lost.map_or(0.0, |at| round_trips(watch.failed_at, at));
@@ -208,6 +218,7 @@ impl FailureCell {
             lost_frames: watch.lost,
             spurious_fraction: delivered.spurious_fraction(),
             qp_errors: transfer.errors(&mut network),
+            timeline,
         };
         transfer.finish(&mut network, &mut watch)?;
         Ok(result)

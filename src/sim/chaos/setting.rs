@@ -64,7 +64,17 @@ impl Setting {
         } else {
             LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..core.clone() }
         };
-        Setting { nodes, v6: random.chance(0.3), paths, edge, core, unlike: Vec::new(), rails: vec![0; nodes], route_changes: 0, weather }
+        Setting {
+            nodes,
+            v6: random.chance(0.3),
+            paths,
+            edge,
+            core,
+            unlike: Vec::new(),
+            rails: vec![0; nodes],
+            route_changes: 0,
+            weather,
+        }
     }
 
     /// The same with links between the switches that differ in delay, and each of which may go dark, one way or both; and with

@@ -20,6 +20,7 @@ mod loss_rtt;
 mod path_failure;
 mod paths;
 mod picture;
+mod timeline;
 
 /// Run the stack over networks in virtual time: the same seed gives the same run.
 #[derive(clap::Args)]

@@ -1,5 +1,6 @@
 //! `uroce sim path-failure`: one of several paths loses everything for a while.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -10,6 +11,7 @@ use uroce::sim::path_failure::{Direction, FailureCell, FailureResult};
 use crate::Failure;
 
 use super::cells::{self, Options};
+use super::timeline::{self, Line};
 
 /// What becomes of a queue pair's transfer over 8 paths of 10 Gb/s together when one of them goes dark for 40 round trips; exit
 /// status 1 when a request fails or memory is not what it must be.
@@ -30,6 +32,9 @@ pub(super) struct Arguments {
     /// The round trip of each path, in milliseconds.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rtt_ms: u64,
+    /// Draw goodput over time into this file, too.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 fn direction(cell: &FailureCell) -> &'static str {
@@ -57,6 +62,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let results = cells::run(&cells, arguments.options.threads, |cell| cell.run(arguments.options.seed), describe);
     let failed =
         results.iter().any(|result| result.as_ref().is_ok_and(|result| result.qp_errors > 0) || result.is_err());
+    if let Some(svg) = &arguments.svg {
+        let fine = cells.iter().zip(&results).filter_map(|(cell, result)| Some((cell, result.as_ref().ok()?)));
+        let lines = fine.map(|(cell, result)| Line {
+            operation: cell.operation,
+            direction: cell.direction,
+            shares: &result.timeline,
+        });
+        timeline::draw(svg, arguments.paths, &lines.collect::<Vec<_>>())
+            .map_err(|error| format!("{}: {error}", svg.display()))?;
+    }
     for (cell, result) in cells.iter().zip(results) {
         if !arguments.options.json {
             println!("{}", describe(cell, &result));
@@ -81,6 +96,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 "lost_frames": result.lost_frames,
                 "spurious_fraction": result.spurious_fraction,
                 "qp_errors": result.qp_errors,
+                "timeline": result.timeline,
             }),
             Err(TransferError::GaveUp) => json!({ "qp_errors": 1 }),
             Err(TransferError::Wrong(text)) => json!({ "violation": text }),
