@@ -90,6 +90,8 @@ const PACKET: u8 = 16;
 const UNTIMED: u8 = 32;
 /// It arrived with «congestion experienced».
 const MARKED: u8 = 64;
+/// That it arrived is known by a detour only.
+const DETOUR: u8 = 128;
 
 #[derive(Debug, Default)]
 struct PathState {
@@ -265,7 +267,7 @@ impl Scoreboard {
         } else {
             let entry = self.slot(position);
             let attempt = entry.attempt.saturating_add(1);
-            *entry = Entry { at_us, order, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED | MARKED) };
+            *entry = Entry { at_us, order, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED | MARKED | DETOUR) };
         }
         let attempt = self.slot(position).attempt;
         self.path(path).sent.push_back((position, attempt));
@@ -301,13 +303,18 @@ impl Scoreboard {
 
     /// The peer says that the request at `position` arrived; it may not have been carried out yet.
     pub fn arrived(&mut self, position: u64, now: Instant) {
+        let is_detour = self.is_detour;
         let Some(entry) = self.entry_mut(position) else { return };
-        if entry.flags & ARRIVED != 0 {
+        let is_first = entry.flags & ARRIVED == 0;
+        // What a detour told says something of what was sent before when it is heard the usual way, too.
+        let is_confirmed = entry.flags & DETOUR != 0 && !is_detour;
+        if !is_first && !is_confirmed {
             return;
         }
         entry.flags |= ARRIVED;
+        entry.flags = if is_detour { entry.flags | DETOUR } else { entry.flags & !DETOUR };
         let entry = *entry;
-        self.is_news = true;
+        self.is_news |= is_first;
         if entry.flags & (PACKET | UNTIMED) != PACKET {
             return;
         }
@@ -318,13 +325,13 @@ impl Scoreboard {
         if entry.attempt > 0 && (self.is_multipath || least.is_some_and(|least| took < least)) {
             return;
         }
-        self.note_arrival(&entry, took);
+        self.note_arrival(&entry, took, is_first);
     }
 
-    /// The transmission that `entry` tells of has arrived, which took so long to be known.
-    fn note_arrival(&mut self, entry: &Entry, took: Duration) {
+    /// The transmission that `entry` tells of has arrived, which took so long to be known. `is_first`: it was not known before.
+    fn note_arrival(&mut self, entry: &Entry, took: Duration, is_first: bool) {
         let is_multipath = self.is_multipath;
-        if is_multipath {
+        if is_multipath && is_first {
             let is_marked = entry.flags & MARKED != 0;
             self.reports.push(Report::Arrived { path: entry.path, took, is_marked });
         }
@@ -424,7 +431,7 @@ impl Scoreboard {
                 self.paths[usize::from(entry.path)].round_trip.sample(took.saturating_sub(delay));
             } else if attempt > 0 && entry.flags & ARRIVED == 0 {
                 // Only here it is said which transmission arrived.
-                self.note_arrival(&entry, took);
+                self.note_arrival(&entry, took, true);
             }
         }
         let in_vain = entry.attempt > attempt && entry.flags & ARRIVED == 0;
@@ -644,3 +651,6 @@ fn micros(at: Instant) -> u32 {
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
+
+#[cfg(test)]
+mod tests;

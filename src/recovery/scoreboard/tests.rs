@@ -1,0 +1,159 @@
+use super::*;
+
+fn at(us: u64) -> Instant {
+    Instant::from_ns(1_000_000_000 + us * 1000)
+}
+
+fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+/// Whose first `requests` requests were sent, one a microsecond from 0 on, over the path that `path` says.
+fn board(requests: u64, path: impl Fn(u64) -> u8) -> Scoreboard {
+    let mut board = Scoreboard::new(0, us(100_000));
+    (0..requests).for_each(|position| board.sent(position, 1, false, path(position), at(position)));
+    board
+}
+
+/// All that is to be sent again, which it is at that time, over `path`.
+fn resend(board: &mut Scoreboard, path: u8, now: Instant) -> Vec<u64> {
+    let mut again = Vec::new();
+    while let Some(Wants::Request(position)) = board.wants() {
+        board.sent(position, 1, false, path, now);
+        again.push(position);
+    }
+    again
+}
+
+#[test]
+fn a_gap_says_nothing_before_a_round_trip_and_an_eighth_have_passed() {
+    let mut board = board(10, |_| 0);
+    assert!(!board.measured(9, 0, Some(us(0)), false, at(809)));
+    for position in [0, 1, 3, 4, 5, 6, 7, 8, 9] {
+        board.arrived(position, at(809));
+    }
+    board.carried_out_before(2, at(809));
+    assert_eq!(board.settle(at(809)), 2);
+    assert_eq!(board.wants(), None);
+    // The later ones took 800 µs, and may be late by an eighth of that; packet 2 left at 2.
+    let due = board.deadline().unwrap();
+    assert_eq!(due, at(2 + 800 + 100));
+    assert!(!board.handle_timeout(due));
+    assert_eq!(resend(&mut board, 0, due), [2]);
+    assert_eq!(board.attempts(2), 2);
+    board.carried_out_before(10, at(1800));
+    assert_eq!((board.settle(at(1800)), board.deadline()), (10, None));
+}
+
+#[test]
+fn nothing_is_lost_because_of_what_left_on_another_path_until_its_own_round_trip_and_a_quarter_have_passed() {
+    let mut board = board(10, |position| (position % 2) as u8);
+    board.spread_over_paths(us(1000));
+    board.path_answered(0, us(400), false);
+    board.path_answered(1, us(1400), false);
+    // All of path 0 arrives.
+    (0..10).step_by(2).for_each(|position| board.arrived(position, at(400 + position)));
+    board.carried_out_before(1, at(409));
+    board.settle(at(409));
+    let reports: Vec<Report> = board.reports().collect();
+    assert!(reports.iter().all(|report| matches!(report, Report::Arrived { path: 0, .. })) && reports.len() == 5);
+    assert_eq!(board.deadline(), Some(at(1 + 1400 + 2 * 175)));
+    board.handle_timeout(at(1 + 1400 + 2 * 175 - 1));
+    assert_eq!(board.wants(), None);
+    // Packet 9 was sent after all that arrived.
+    board.handle_timeout(at(1800));
+    assert_eq!(resend(&mut board, 0, at(1800)), [1, 3, 5, 7]);
+    let reports: Vec<Report> = board.reports().collect();
+    assert_eq!(reports.iter().filter(|report| **report == Report::Lost(1)).count(), 4);
+    assert_eq!(reports.iter().filter(|report| **report == Report::Dark(1)).count(), 1, "after three in a row");
+}
+
+#[test]
+fn what_a_detour_told_counts_for_its_path_when_it_is_heard_the_usual_way() {
+    for is_heard in [false, true] {
+        let mut board = board(4, |_| 0);
+        board.spread_over_paths(us(0));
+        board.path_answered(0, us(800), false);
+        // A copy of an acknowledge, which overtook those that tell of packet 0.
+        board.listen(true);
+        (1..4).for_each(|position| board.arrived(position, at(500)));
+        board.listen(false);
+        board.settle(at(500));
+        assert_eq!(board.reports().count(), 3);
+        if is_heard {
+            (1..4).for_each(|position| board.arrived(position, at(903)));
+        }
+        board.settle(at(903));
+        assert_eq!(board.reports().count(), 0, "they arrived once");
+        board.handle_timeout(at(1100));
+        assert_eq!(resend(&mut board, 0, at(1100)), if is_heard { vec![0] } else { Vec::new() });
+    }
+}
+
+#[test]
+fn what_was_sent_again_in_vain_makes_it_more_patient() {
+    let late = |in_vain: u64| {
+        let mut board = board(20, |_| 0);
+        board.measured(0, 0, Some(us(0)), false, at(800));
+        for position in 0..in_vain {
+            board.lose(position);
+            resend(&mut board, 0, at(810));
+            assert!(board.measured(position, 0, Some(us(0)), false, at(820)));
+            board.arrived(position, at(820));
+        }
+        board.arrived(19, at(819));
+        board.carried_out_before(in_vain, at(820));
+        board.settle(at(820));
+        board.deadline().unwrap() - at(in_vain)
+    };
+    assert_eq!([0, 1, 2, 7, 12].map(|in_vain| late(in_vain)), [900, 1000, 1100, 1600, 1600].map(us));
+}
+
+#[test]
+fn answers_are_missing_when_a_later_one_has_come_and_are_asked_for_again_together() {
+    let mut board = Scoreboard::new(0, us(100_000));
+    board.sent(0, 8, true, 0, at(0));
+    board.measured(0, 0, Some(us(0)), false, at(800));
+    board.arrived(0, at(800));
+    for position in [0, 1, 5, 7] {
+        assert!(board.awaits_answer(position));
+        board.answered(position, at(800));
+    }
+    assert_eq!((board.settle(at(800)), board.wants()), (2, None));
+    board.handle_timeout(at(900));
+    assert_eq!(board.wants(), Some(Wants::Answers(2, 3)));
+    board.asked(2, 3, at(900));
+    assert_eq!(board.wants(), Some(Wants::Answers(6, 1)));
+    board.asked(6, 1, at(900));
+    assert_eq!(board.wants(), None);
+    for position in [2, 3, 4, 6] {
+        board.answered(position, at(1700));
+    }
+    assert_eq!(board.settle(at(1700)), 8);
+}
+
+#[test]
+fn silence_has_the_oldest_sent_again_less_and_less_often() {
+    let mut board = board(100, |_| 0);
+    let mut now = board.deadline().unwrap();
+    assert_eq!(now, at(100_000));
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        assert!(board.handle_timeout(now));
+        assert_eq!(resend(&mut board, 0, now), [0]);
+        let next = board.deadline().unwrap();
+        pauses.push((next - now).as_millis());
+        now = next;
+    }
+    assert_eq!(pauses, [200, 400, 800, 1600, 3200, 3200, 3200, 3200]);
+}
+
+#[test]
+fn what_is_taken_over_measures_nothing() {
+    let mut board = Scoreboard::new(0, us(100_000));
+    (0..3).for_each(|_| board.taken_over(1, false, at(5)));
+    board.measured(2, 0, Some(us(0)), false, at(10));
+    board.arrived(2, at(10));
+    board.settle(at(10));
+    assert_eq!((board.wants(), board.patience()), (None, us(100_000)));
+}
