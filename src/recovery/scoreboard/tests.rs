@@ -106,7 +106,7 @@ fn what_was_sent_again_in_vain_makes_it_more_patient() {
         board.settle(at(820));
         board.deadline().unwrap() - at(in_vain)
     };
-    assert_eq!([0, 1, 2, 7, 12].map(|in_vain| late(in_vain)), [900, 1000, 1100, 1600, 1600].map(us));
+    assert_eq!([0, 1, 2, 7, 12].map(late), [900, 1000, 1100, 1600, 1600].map(us));
 }
 
 #[test]
