@@ -13,7 +13,7 @@ use common::programs::{Ended, LIMIT, Running, run, uroce, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 use serde_json::Value;
 use uroce::pcap::Reader;
-use uroce::wire::RoceFrame;
+use uroce::wire::{AcknowledgeTrailer, Opcode, Packet, RoceFrame};
 
 const PORT: u16 = 18515;
 
@@ -108,20 +108,20 @@ fn programs_do_not_notice_that_an_interface_goes_down_and_comes_back() {
     }
 }
 
-/// With `--paths` there are several source ports on each interface; the peer's answers come the same ways.
+/// With `--paths` there are several source ports on each interface; the peer, which is given no number, probes as many.
 #[test]
 fn paths_have_source_ports_of_their_own() {
     let pair = two_cables();
     let file = scratch("rails-paths.pcap");
     let capture = file.to_str().unwrap();
-    let words = ["perf", "write-bw", "--json", "-n", "200", "-u", "17", "--rate", "500M", "--paths", "6"];
+    let words = ["perf", "write-bw", "--json", "-n", "200", "-u", "17", "--rate", "500M"];
     let server = uroce(&pair.a, &[&words[..], &["-d", "uroce0,uroce2", "--path-policy", "recycle"]].concat());
     wait_for_listener(&pair.a, PORT);
     let host = VethPair::A.ipv4.to_string();
-    let more = ["-d", "uroce1,uroce3", "--capture", capture, "--path-policy", "round-robin", &host];
+    let more = ["-d", "uroce1,uroce3", "--paths", "6", "--capture", capture, "--path-policy", "round-robin", &host];
     let client = uroce(&pair.b, &[&words[..], &more].concat());
     let [_, _] = [client.end(), server.end()].map(Ended::succeeded);
-    let mut ways = BTreeSet::new();
+    let (mut ways, mut probed) = (BTreeSet::new(), BTreeSet::new());
     for frame in Reader::open(&file).unwrap() {
         let frame = frame.unwrap();
         let roce = RoceFrame::parse(frame.bytes[..].into()).unwrap();
@@ -129,10 +129,21 @@ fn paths_have_source_ports_of_their_own() {
         let source = roce.ip.addresses().source();
         if [VethPair::B.ipv4.into(), VethPair::SECOND_B.ipv4.into()].contains(&source) {
             ways.insert((source, roce.flow().source_port));
+        } else if let Some(AcknowledgeTrailer::Probe(probe)) = trailer(&roce)
+            && !probe.is_answer
+        {
+            probed.insert(probe.path);
         }
     }
     let interfaces: BTreeSet<_> = ways.iter().map(|(source, _)| *source).collect();
     assert_eq!((ways.len(), interfaces.len()), (6, 2), "{ways:?}");
+    assert_eq!(probed.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+}
+
+fn trailer(roce: &RoceFrame<'_>) -> Option<AcknowledgeTrailer> {
+    let packet = Packet::parse(roce.ib).unwrap();
+    let is_extended = packet.bth().opcode() == Opcode::RC_ACKNOWLEDGE && packet.bth().extended();
+    packet.acknowledge_trailer().filter(|_| is_extended)
 }
 
 #[test]
