@@ -5,8 +5,9 @@ use rustc_hash::FxHashSet;
 use crate::wire::{Packet, Psn, Syndrome};
 
 use super::endpoint::Transmit;
-use super::queue_pair::{Fatal, Identity, Surroundings};
+use super::identity::Identity;
 use super::requester::{RequestPacket, Requester, write_request};
+use super::surroundings::{Fatal, Surroundings};
 
 /// READ responses and atomic acknowledges of a peer that knows the IBTA only: those that came before earlier ones, and what was
 /// asked for again, by itself (IBTA 9.7.5.1.1: a READ request for a part).

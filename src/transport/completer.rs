@@ -2,8 +2,9 @@ use crate::frame::FrameBytes;
 use crate::wire::{NakCode, Operation, Packet, Position, Psn, Sack, Syndrome};
 
 use super::completion::Status;
-use super::queue_pair::{Fatal, Identity, Surroundings};
+use super::identity::Identity;
 use super::requester::Requester;
+use super::surroundings::{Fatal, Surroundings};
 use super::work::{Data, SendOperation, scatter};
 
 /// The completer: what the peer's answers mean for the requests in flight.

@@ -5,8 +5,9 @@ use super::Status;
 use super::attributes::QpAttributes;
 use super::completion::Completion;
 use super::endpoint::Event;
+use super::identity::Identity;
 use super::inbound::{Inbound, complete_receive};
-use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
+use super::surroundings::{Fatal, Surroundings};
 use super::work::{scatter, total};
 
 /// Bytes before a datagram's payload in the receive buffer: the global routing header (IBTA 11.4.1.2), or what stands
@@ -65,7 +66,7 @@ impl DatagramResponder {
             .and_then(|()| scatter(cx.memory, pd, &request.sges, GRH_BYTES, payload));
         if placed.is_err() {
             complete_receive(&request, Status::LocalProtection, identity, cx);
-            push_event(cx, Event::AccessError(identity.qpn));
+            cx.push_event(Event::AccessError(identity.qpn));
             return Err(Fatal);
         }
         let completion = Completion {

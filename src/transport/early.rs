@@ -4,10 +4,10 @@ use std::ops::Range;
 use crate::memory::{Access, MemoryTable, Pd, Span};
 use crate::wire::{Bth, Extension, Headers, Ieth, ImmDt, Key, Opcode, Operation, Packet, Psn, RequestTrailer, Reth};
 
+use super::identity::Identity;
 use super::inbound::{Current, Inbound, check_length};
-use super::queue_pair::{Identity, MAX_MESSAGE_BYTES};
 use super::ranges::Ranges;
-use super::work::{spans, total};
+use super::work::{MAX_MESSAGE_BYTES, spans, total};
 
 /// A request that came early, and what it is held against.
 #[derive(Clone, Copy)]

@@ -12,11 +12,12 @@ use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
 use super::counters::Counters;
 use super::extension::RecoverySettings;
 use super::multipath::{HopQuery, Multipath, Way};
-use super::queue_pair::{PostError, QueuePair, QueuePairInit, Surroundings};
+use super::queue_pair::{QueuePair, QueuePairInit};
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
+use super::surroundings::Surroundings;
 use super::timers::Timers;
-use super::work::{ReceiveRequest, SendRequest};
+use super::work::{PostError, ReceiveRequest, SendRequest};
 
 /// An RDMA device without clock, thread and socket: queue pairs, memory, timers and counters.
 ///

@@ -4,9 +4,10 @@ use crate::wire::{Key, NakCode, Operation, Packet, PathMtu, Position, Psn, Reth}
 use super::completion::{Completion, CompletionKind, Status};
 use super::early::Kind;
 use super::endpoint::Event;
-use super::queue_pair::{Identity, MAX_MESSAGE_BYTES, Surroundings, push_event};
+use super::identity::Identity;
 use super::receive_queue::ReceiveQueue;
-use super::work::{ReceiveRequest, scatter, total};
+use super::surroundings::Surroundings;
+use super::work::{MAX_MESSAGE_BYTES, ReceiveRequest, scatter, total};
 
 /// SENDs and WRITEs coming in on a connected queue pair, packet by packet: what RC and UC have in common.
 #[derive(Debug, Default)]
@@ -80,7 +81,7 @@ impl Inbound {
         let (request, below) = self.queue.take(cx.shared);
         self.taken += u64::from(request.is_some());
         if let Some(srq) = below {
-            push_event(cx, Event::SrqLimit(srq));
+            cx.push_event(Event::SrqLimit(srq));
         }
         request
     }

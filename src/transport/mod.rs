@@ -18,6 +18,7 @@ mod datagram;
 mod early;
 mod endpoint;
 mod extension;
+mod identity;
 mod inbound;
 mod multipath;
 mod queue_pair;
@@ -28,6 +29,7 @@ mod reorder;
 mod requester;
 mod responder;
 mod selective;
+mod surroundings;
 mod timers;
 mod unreliable;
 mod work;
@@ -38,8 +40,9 @@ pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
 pub use extension::{Recovery, RecoveryError, RecoverySettings};
 pub use multipath::HopQuery;
-pub use queue_pair::{PostError, QueuePair, QueuePairInit};
+pub use queue_pair::{QueuePair, QueuePairInit};
 pub use receive_queue::{Srq, SrqError};
 pub use work::{
-    Data, Destination, MAX_INLINE_BYTES, MAX_SGE, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList,
+    Data, Destination, MAX_INLINE_BYTES, MAX_SGE, PostError, ReceiveRequest, Remote, SendOperation, SendRequest, Sge,
+    SgeList,
 };

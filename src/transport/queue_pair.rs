@@ -1,4 +1,3 @@
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,23 +6,23 @@ use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
 use crate::wire::{
-    AcknowledgeTrailer, AddressList, Flow, Headers, IpHeader, Operation, Packet, PathMtu, PathProbe, Psn, QKey, Qpn,
-    WriteError,
+    AcknowledgeTrailer, AddressList, Flow, IpHeader, Operation, Packet, PathMtu, PathProbe, Psn, QKey, Qpn,
 };
 
-use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
-use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
-use super::counters::Counters;
+use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
+use super::completion::CompletionQueue;
 use super::datagram::DatagramResponder;
 use super::endpoint::{Event, Transmit};
 use super::extension::{Extension as Peer, RecoverySettings};
+use super::identity::{Identity, write};
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
-use super::receive_queue::{ReceiveQueue, SharedReceiveQueues, Srq};
+use super::receive_queue::{ReceiveQueue, Srq};
 use super::requester::Requester;
 use super::responder::Responder;
+use super::surroundings::{Fatal, Surroundings};
 use super::unreliable::UnreliableResponder;
-use super::work::{MAX_SGE, ReceiveRequest, SendRequest};
+use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 
 /// A queue pair: its state, and its roles.
 #[derive(Debug)]
@@ -60,21 +59,6 @@ enum AnyResponder {
     Datagram(DatagramResponder),
 }
 
-/// What both roles need to know of the connection.
-#[derive(Clone, Debug)]
-pub(super) struct Identity {
-    pub qpn: Qpn,
-    pub service: Service,
-    pub pd: Pd,
-    pub remote: Qpn,
-    pub path_mtu: PathMtu,
-    pub path: Option<Path>,
-    /// What is known of the peer, beside the IBTA.
-    pub extension: Peer,
-    pub send_cq: Arc<CompletionQueue>,
-    pub receive_cq: Arc<CompletionQueue>,
-}
-
 /// What a queue pair is made of.
 #[derive(Clone, Debug)]
 pub struct QueuePairInit {
@@ -93,83 +77,6 @@ pub struct QueuePairInit {
     /// What the link can carry: the limit of datagrams, and of what connected queue pairs are told.
     pub path_mtu: PathMtu,
 }
-
-/// What a queue pair works on that is not its own.
-pub(super) struct Surroundings<'a> {
-    pub now: Instant,
-    pub memory: &'a mut MemoryTable,
-    pub shared: &'a mut SharedReceiveQueues,
-    pub counters: &'a mut Counters,
-    pub events: &'a mut VecDeque<Event>,
-    /// The next IPv4 identification.
-    pub identification: &'a mut u16,
-    /// The queue pair's own, if it or its peer uses several paths.
-    pub multipath: &'a mut Option<Box<Multipath>>,
-    /// Bytes of requests that came early and wait at other queue pairs of the endpoint.
-    pub waiting_elsewhere: usize,
-}
-
-impl Surroundings<'_> {
-    /// The path of the next packet that carries data.
-    pub fn choose_path(&mut self) -> u8 {
-        self.multipath.as_mut().map_or(0, |multipath| multipath.set.choose(self.now))
-    }
-
-    /// The path of answers that the peer waits for.
-    pub fn quickest_path(&self) -> u8 {
-        self.multipath.as_ref().map_or(0, |multipath| multipath.set.quickest())
-    }
-}
-
-/// A role cannot go on: the queue pair goes to the error state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fatal;
-
-/// Why a work request was not posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostError {
-    /// The queue is full: poll the completion queue.
-    #[error("the queue is full with {0} requests")]
-    Full(usize),
-    /// The queue pair's state does not take such requests.
-    #[error("a queue pair in {0} takes no such request")]
-    State(State),
-    /// A message longer than 2^31 bytes (IBTA 9.7.7), or a datagram longer than the path MTU.
-    #[error("a message of {len} bytes is longer than {limit}")]
-    TooLong {
-        /// Bytes asked for.
-        len: u64,
-        /// Bytes possible.
-        limit: u64,
-    },
-    /// An atomic's local buffer must be eight bytes.
-    #[error("an atomic's local buffer has {0} bytes, not 8")]
-    AtomicLength(u64),
-    /// READs and atomics are answered into memory, not into the request.
-    #[error("a READ or atomic cannot be inline")]
-    Inline,
-    /// READs or atomics on a queue pair that may have none outstanding.
-    #[error("max_rd_atomic is 0: no READs or atomics")]
-    NoReads,
-    /// The service knows no such operation (IBTA 10.8.2, Table 73).
-    #[error("{0} queue pairs know no such operation")]
-    Operation(Service),
-    /// A datagram without a destination.
-    #[error("a datagram needs an address handle")]
-    NoDestination,
-    /// The queue pair has no receive queue of its own.
-    #[error("the queue pair takes its receive requests from a shared receive queue: post them there")]
-    HasSrq,
-    /// No such queue pair.
-    #[error("there is no queue pair {0}")]
-    NoSuchQueuePair(Qpn),
-    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
-    Forked,
-}
-
-/// The longest message (IBTA 9.7.7).
-pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
 
 impl AnyResponder {
     fn new(service: Service) -> AnyResponder {
@@ -412,14 +319,14 @@ impl QueuePair {
             responder.drop_early();
         }
         if let Some(srq) = self.srq() {
-            push_event(cx, Event::LastWqeReached(self.identity.qpn, srq));
+            cx.push_event(Event::LastWqeReached(self.identity.qpn, srq));
         }
     }
 
     fn fail(&mut self, cx: &mut Surroundings<'_>) {
         if self.state != State::Error {
             self.flush(cx);
-            push_event(cx, Event::QueuePairFatal(self.identity.qpn));
+            cx.push_event(Event::QueuePairFatal(self.identity.qpn));
         }
     }
 
@@ -437,7 +344,7 @@ impl QueuePair {
     fn check_drained(&mut self, cx: &mut Surroundings<'_>) {
         if self.state == State::SendQueueDrained && self.notify_drained && self.requester.is_drained() {
             self.notify_drained = false;
-            push_event(cx, Event::SendQueueDrained(self.identity.qpn));
+            cx.push_event(Event::SendQueueDrained(self.identity.qpn));
         }
     }
 
@@ -701,89 +608,5 @@ impl QueuePair {
                 None
             }
         }
-    }
-}
-
-impl Identity {
-    /// Writes one packet to the connected peer over `path`, with a trailer unless that is empty, which the BTH must announce.
-    /// `Ok(None)` when it cannot be written, which is counted.
-    #[allow(clippy::too_many_arguments, reason = "all that a packet is made of")]
-    pub fn write_over<E>(
-        &self,
-        path: u8,
-        out: &mut [u8],
-        headers: Headers,
-        payload_bytes: usize,
-        cx: &mut Surroundings<'_>,
-        fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
-        trailer: &[u8],
-    ) -> Result<Option<Transmit>, E> {
-        let Some(base) = &self.path else { return Ok(None) };
-        match cx.multipath {
-            None => write(base, out, headers, payload_bytes, cx, fill, trailer),
-            Some(multipath) => {
-                multipath.set.touch(cx.now);
-                match multipath.path(base, path) {
-                    Some(path) => write(&path, out, headers, payload_bytes, cx, fill, trailer),
-                    None => Ok(None),
-                }
-            }
-        }
-    }
-
-    /// Reports a send request.
-    pub fn complete_send(
-        &self,
-        wr_id: u64,
-        kind: CompletionKind,
-        status: Status,
-        byte_len: u32,
-        cx: &mut Surroundings<'_>,
-    ) {
-        if !self.send_cq.push(Completion::send(wr_id, self.qpn, kind, status, byte_len), false) {
-            push_event(cx, Event::CompletionQueueOverflow(self.qpn));
-        }
-    }
-
-    /// Reports a receive request.
-    pub fn complete_receive(&self, completion: Completion, solicited: bool, cx: &mut Surroundings<'_>) {
-        if !self.receive_cq.push(completion, solicited) {
-            push_event(cx, Event::CompletionQueueOverflow(self.qpn));
-        }
-    }
-}
-
-/// Writes one packet along `path`. `Ok(None)` when it cannot be written, which is counted.
-pub(super) fn write<E>(
-    path: &Path,
-    out: &mut [u8],
-    headers: Headers,
-    payload_bytes: usize,
-    cx: &mut Surroundings<'_>,
-    fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
-    trailer: &[u8],
-) -> Result<Option<Transmit>, E> {
-    let memory = &*cx.memory;
-    let fill = |out: &mut [u8]| fill(memory, out);
-    match headers.write_extended(out, &path.flow, *cx.identification, payload_bytes, fill, trailer) {
-        Ok(len) => {
-            *cx.identification = cx.identification.wrapping_add(1);
-            cx.counters.sent_pkts += 1;
-            Ok(Some(Transmit { len, hop: path.hop }))
-        }
-        Err(WriteError::Payload(error)) => Err(error),
-        Err(WriteError::TooLong { .. }) => {
-            cx.counters.too_long += 1;
-            Ok(None)
-        }
-    }
-}
-
-/// Events that nobody takes are bounded; the oldest are the most telling.
-const MAX_EVENTS: usize = 1024;
-
-pub(super) fn push_event(cx: &mut Surroundings<'_>, event: Event) {
-    if cx.events.len() < MAX_EVENTS {
-        cx.events.push_back(event);
     }
 }

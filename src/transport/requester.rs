@@ -10,9 +10,10 @@ use super::answers::Answers;
 use super::attributes::{QpAttributes, Service};
 use super::completion::{CompletionKind, Status};
 use super::endpoint::Transmit;
-use super::queue_pair::{Fatal, Identity, MAX_MESSAGE_BYTES, PostError, Surroundings, write};
+use super::identity::{Identity, write};
 use super::selective::Selective;
-use super::work::{Data, SendOperation, SendRequest};
+use super::surroundings::{Fatal, Surroundings};
+use super::work::{Data, MAX_MESSAGE_BYTES, PostError, SendOperation, SendRequest};
 
 /// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
 /// receive rings in front of such peers.

@@ -11,10 +11,11 @@ use crate::wire::{
 use super::attributes::QpAttributes;
 use super::early::{Arrival, Kind, Lie, Placed};
 use super::endpoint::{Event, Transmit};
+use super::identity::Identity;
 use super::inbound::{Inbound, Refusal, check_length, check_message_length};
-use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
 use super::reorder::{Early, Reorder, Waiting};
 use super::requester::WINDOW_PACKETS;
+use super::surroundings::{Fatal, Surroundings};
 
 /// READs that a peer may ask for again at once: holes of a window that lost 5 %.
 const AGAIN_MAX: usize = 1 << 14;
@@ -292,7 +293,7 @@ impl Responder {
                     NakCode::RemoteAccessError => Event::AccessError(identity.qpn),
                     _ => Event::RequestError(identity.qpn),
                 };
-                push_event(cx, event);
+                cx.push_event(event);
                 Err(Fatal)
             }
         }
@@ -658,7 +659,7 @@ impl Responder {
                 } else {
                     self.answers[0] = nak;
                 }
-                push_event(cx, Event::AccessError(identity.qpn));
+                cx.push_event(Event::AccessError(identity.qpn));
                 Err(Fatal)
             }
         }

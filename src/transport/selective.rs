@@ -7,8 +7,9 @@ use super::completer::status_of;
 use super::completion::Status;
 use super::endpoint::Transmit;
 use super::extension::RecoverySettings;
-use super::queue_pair::{Fatal, Identity, Surroundings};
+use super::identity::Identity;
 use super::requester::{Cursor, RequestPacket, Requester, Wqe, write_request};
+use super::surroundings::{Fatal, Surroundings};
 
 /// What the requester keeps while it repeats selectively.
 ///

@@ -2,8 +2,9 @@ use crate::wire::{NakCode, Packet, Psn};
 
 use super::attributes::QpAttributes;
 use super::endpoint::Event;
+use super::identity::Identity;
 use super::inbound::{Inbound, Refusal, check_length};
-use super::queue_pair::{Fatal, Identity, Surroundings, push_event};
+use super::surroundings::{Fatal, Surroundings};
 
 /// The responder of an unreliable connection (IBTA 9.8.2): nothing is answered; a message that lacks a packet, or breaks
 /// a rule, is dropped as a whole, and the next one starts anew.
@@ -53,7 +54,7 @@ impl UnreliableResponder {
             Ok(()) => Ok(()),
             Err(Refusal::Nak(NakCode::RemoteOperationalError, status)) => {
                 self.inbound.fail_message(status, identity, cx);
-                push_event(cx, Event::AccessError(identity.qpn));
+                cx.push_event(Event::AccessError(identity.qpn));
                 Err(Fatal)
             }
             Err(Refusal::NotReady | Refusal::Nak(..)) => {

@@ -4,13 +4,16 @@ use crate::frame::FrameBytes;
 use crate::memory::{AccessError, MemoryTable, Pd, Span, WindowBinding};
 use crate::wire::{Key, Opcode, Position, QKey, Qpn};
 
-use super::attributes::Path;
+use super::attributes::{Path, Service, State};
 
 /// Scatter and gather entries a work request may have. Hardware offers 30 or so, rxe 32; perftest and UCX use few.
 pub const MAX_SGE: usize = 16;
 
 /// Bytes a send request may carry itself. The room that the entries would take.
 pub const MAX_INLINE_BYTES: usize = 256;
+
+/// The longest message (IBTA 9.7.7).
+pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
 
 /// The entries of a work request.
 pub type SgeList = ArrayVec<Sge, MAX_SGE>;
@@ -266,6 +269,49 @@ fn pieces(sges: &SgeList, offset: u32, len: usize) -> impl Iterator<Item = (&Sge
         left -= piece;
         (piece > 0).then_some((sge, start, piece as usize))
     })
+}
+
+/// Why a work request was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The queue is full: poll the completion queue.
+    #[error("the queue is full with {0} requests")]
+    Full(usize),
+    /// The queue pair's state does not take such requests.
+    #[error("a queue pair in {0} takes no such request")]
+    State(State),
+    /// A message longer than 2^31 bytes (IBTA 9.7.7), or a datagram longer than the path MTU.
+    #[error("a message of {len} bytes is longer than {limit}")]
+    TooLong {
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes possible.
+        limit: u64,
+    },
+    /// An atomic's local buffer must be eight bytes.
+    #[error("an atomic's local buffer has {0} bytes, not 8")]
+    AtomicLength(u64),
+    /// READs and atomics are answered into memory, not into the request.
+    #[error("a READ or atomic cannot be inline")]
+    Inline,
+    /// READs or atomics on a queue pair that may have none outstanding.
+    #[error("max_rd_atomic is 0: no READs or atomics")]
+    NoReads,
+    /// The service knows no such operation (IBTA 10.8.2, Table 73).
+    #[error("{0} queue pairs know no such operation")]
+    Operation(Service),
+    /// A datagram without a destination.
+    #[error("a datagram needs an address handle")]
+    NoDestination,
+    /// The queue pair has no receive queue of its own.
+    #[error("the queue pair takes its receive requests from a shared receive queue: post them there")]
+    HasSrq,
+    /// No such queue pair.
+    #[error("there is no queue pair {0}")]
+    NoSuchQueuePair(Qpn),
+    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    Forked,
 }
 
 #[cfg(test)]

@@ -1,0 +1,100 @@
+use std::sync::Arc;
+
+use crate::memory::{MemoryTable, Pd};
+use crate::wire::{Headers, PathMtu, Qpn, WriteError};
+
+use super::attributes::{Path, Service};
+use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
+use super::endpoint::{Event, Transmit};
+use super::extension::Extension;
+use super::surroundings::Surroundings;
+
+/// What both roles need to know of the connection.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub qpn: Qpn,
+    pub service: Service,
+    pub pd: Pd,
+    pub remote: Qpn,
+    pub path_mtu: PathMtu,
+    pub path: Option<Path>,
+    /// What is known of the peer, beside the IBTA.
+    pub extension: Extension,
+    pub send_cq: Arc<CompletionQueue>,
+    pub receive_cq: Arc<CompletionQueue>,
+}
+
+impl Identity {
+    /// Writes one packet to the connected peer over `path`, with a trailer unless that is empty, which the BTH must announce.
+    /// `Ok(None)` when it cannot be written, which is counted.
+    #[allow(clippy::too_many_arguments, reason = "all that a packet is made of")]
+    pub fn write_over<E>(
+        &self,
+        path: u8,
+        out: &mut [u8],
+        headers: Headers,
+        payload_bytes: usize,
+        cx: &mut Surroundings<'_>,
+        fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
+        trailer: &[u8],
+    ) -> Result<Option<Transmit>, E> {
+        let Some(base) = &self.path else { return Ok(None) };
+        match cx.multipath {
+            None => write(base, out, headers, payload_bytes, cx, fill, trailer),
+            Some(multipath) => {
+                multipath.set.touch(cx.now);
+                match multipath.path(base, path) {
+                    Some(path) => write(&path, out, headers, payload_bytes, cx, fill, trailer),
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Reports a send request.
+    pub fn complete_send(
+        &self,
+        wr_id: u64,
+        kind: CompletionKind,
+        status: Status,
+        byte_len: u32,
+        cx: &mut Surroundings<'_>,
+    ) {
+        if !self.send_cq.push(Completion::send(wr_id, self.qpn, kind, status, byte_len), false) {
+            cx.push_event(Event::CompletionQueueOverflow(self.qpn));
+        }
+    }
+
+    /// Reports a receive request.
+    pub fn complete_receive(&self, completion: Completion, solicited: bool, cx: &mut Surroundings<'_>) {
+        if !self.receive_cq.push(completion, solicited) {
+            cx.push_event(Event::CompletionQueueOverflow(self.qpn));
+        }
+    }
+}
+
+/// Writes one packet along `path`. `Ok(None)` when it cannot be written, which is counted.
+pub(super) fn write<E>(
+    path: &Path,
+    out: &mut [u8],
+    headers: Headers,
+    payload_bytes: usize,
+    cx: &mut Surroundings<'_>,
+    fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
+    trailer: &[u8],
+) -> Result<Option<Transmit>, E> {
+    let memory = &*cx.memory;
+    let fill = |out: &mut [u8]| fill(memory, out);
+    match headers.write_extended(out, &path.flow, *cx.identification, payload_bytes, fill, trailer) {
+        Ok(len) => {
+            *cx.identification = cx.identification.wrapping_add(1);
+            cx.counters.sent_pkts += 1;
+            Ok(Some(Transmit { len, hop: path.hop }))
+        }
+        Err(WriteError::Payload(error)) => Err(error),
+        Err(WriteError::TooLong { .. }) => {
+            cx.counters.too_long += 1;
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,50 @@
+use std::collections::VecDeque;
+
+use crate::memory::MemoryTable;
+use crate::time::Instant;
+
+use super::counters::Counters;
+use super::endpoint::Event;
+use super::multipath::Multipath;
+use super::receive_queue::SharedReceiveQueues;
+
+/// What a queue pair works on that is not its own.
+pub(super) struct Surroundings<'a> {
+    pub now: Instant,
+    pub memory: &'a mut MemoryTable,
+    pub shared: &'a mut SharedReceiveQueues,
+    pub counters: &'a mut Counters,
+    pub events: &'a mut VecDeque<Event>,
+    /// The next IPv4 identification.
+    pub identification: &'a mut u16,
+    /// The queue pair's own, if it or its peer uses several paths.
+    pub multipath: &'a mut Option<Box<Multipath>>,
+    /// Bytes of requests that came early and wait at other queue pairs of the endpoint.
+    pub waiting_elsewhere: usize,
+}
+
+/// Events that nobody takes are bounded; the oldest are the most telling.
+const MAX_EVENTS: usize = 1024;
+
+impl Surroundings<'_> {
+    /// The path of the next packet that carries data.
+    pub fn choose_path(&mut self) -> u8 {
+        self.multipath.as_mut().map_or(0, |multipath| multipath.set.choose(self.now))
+    }
+
+    /// The path of answers that the peer waits for.
+    pub fn quickest_path(&self) -> u8 {
+        self.multipath.as_ref().map_or(0, |multipath| multipath.set.quickest())
+    }
+
+    /// Tells the owner of the endpoint.
+    pub fn push_event(&mut self, event: Event) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push_back(event);
+        }
+    }
+}
+
+/// A role cannot go on: the queue pair goes to the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fatal;
