@@ -416,7 +416,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "srq-without-last-event",
         file: QUEUE_PAIR,
-        old: "            push_event(cx, Event::LastWqeReached(self.identity.qpn, srq));\n",
+        old: "            cx.push_event(Event::LastWqeReached(self.identity.qpn, srq));\n",
         new: "            let _ = srq;\n",
     },
     Mutant {
