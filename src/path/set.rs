@@ -158,7 +158,7 @@ impl PathSet {
     pub fn arrived(&mut self, path: u8, took: Duration, marked: bool, now: Instant) {
         let least = self.extremes.map_or(took, |(least, _)| least);
         let Some(state) = self.states.get_mut(usize::from(path)) else { return };
-        state.alive(Instant::from_ns(now.as_ns().saturating_sub(took.as_nanos() as u64)));
+        state.alive(Instant::from_ns(now.as_ns().saturating_sub(took.as_nanos() as u64)), now);
         let feedback = if marked { Feedback::Marked } else { Feedback::Arrived(took, least.min(took)) };
         self.tell(path, feedback, now);
     }
@@ -253,15 +253,15 @@ impl PathSet {
             self.states.iter_mut().for_each(State::forget_probes);
             return;
         }
+        let least = self.least_interval();
         for path in 0..self.states.len() {
             let [latest, second] = self.answered;
             let elsewhere = if usize::from(latest.0) == path { second.1 } else { latest.1 };
             let state = &self.states[path];
-            if state.condition == Condition::Good && state.is_silent(elsewhere, now) {
+            if state.condition == Condition::Good && state.is_silent(elsewhere, least, now) {
                 self.fail(path as u8, now);
             }
         }
-        let least = self.least_interval();
         let open = self.states.iter_mut().filter(|state| state.condition != Condition::Closed);
         let mut next = self.in_use_until;
         self.due = 0;

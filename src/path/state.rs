@@ -19,8 +19,9 @@ pub(super) struct State {
     pub is_due: bool,
     /// While dark: from the latest probe to the next.
     pause: Duration,
-    /// The latest time at which something was sent over it that is known to have arrived.
+    /// The latest time at which something was sent over it that is known to have arrived, and when that was heard.
     alive_at: Instant,
+    heard_at: Instant,
 }
 
 /// Whether a path carries packets.
@@ -48,6 +49,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Probes in a row that stay unanswered before a path is dark: one may be lost by chance.
 const UNANSWERED_MAX: usize = 3;
 
+/// How long nothing is heard of a path that is dark, in intervals between probes: every one of them is answered by a good one, if
+/// later and later.
+const QUIET_INTERVALS: u32 = 2;
+
 /// What a host takes to answer, beside an eighth of the round trip.
 const ANSWERED_LATE: Duration = Duration::from_millis(1);
 
@@ -62,6 +67,7 @@ impl State {
             is_due: false,
             pause: PAUSE_MIN,
             alive_at: Instant::ZERO,
+            heard_at: Instant::ZERO,
         }
     }
 
@@ -111,13 +117,13 @@ impl State {
         // Those before it were lost, or are late: they say nothing more.
         self.probes.drain(..=index);
         self.round_trip.sample((now - sent).saturating_sub(delay));
-        self.alive_at = self.alive_at.max(sent);
+        self.alive(sent, now);
         Some(sent)
     }
 
-    /// Something sent at `sent` arrived.
-    pub fn alive(&mut self, sent: Instant) {
-        self.alive_at = self.alive_at.max(sent);
+    /// Something sent at `sent` arrived, which is heard now.
+    pub fn alive(&mut self, sent: Instant, now: Instant) {
+        (self.alive_at, self.heard_at) = (self.alive_at.max(sent), now);
     }
 
     /// Forgets the probes on their way: nobody waited for their answers.
@@ -127,8 +133,12 @@ impl State {
     }
 
     /// Whether too many probes in a row are unanswered, although one that was sent later over another path, at
-    /// `elsewhere`, was answered.
-    pub fn is_silent(&self, elsewhere: Instant, now: Instant) -> bool {
+    /// `elsewhere`, was answered. Not while anything is heard of what went over it: then a queue on its way grows. `least` is the
+    /// shortest time between two probes.
+    pub fn is_silent(&self, elsewhere: Instant, least: Duration, now: Instant) -> bool {
+        if now - self.heard_at < self.interval(least) * QUIET_INTERVALS {
+            return false;
+        }
         let Some(round_trip) = self.round_trip.smoothed() else { return false };
         let due = round_trip + (round_trip / PROBES_A_ROUND_TRIP).max(ANSWERED_LATE);
         let overdue = |&&(_, sent): &&(u32, Instant)| sent > self.alive_at && sent + due <= now && sent < elsewhere;

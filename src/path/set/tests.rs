@@ -102,6 +102,18 @@ fn a_path_whose_probes_stay_unanswered_is_dark_within_two_round_trips_and_back_w
 }
 
 #[test]
+fn a_path_whose_queue_grows_is_not_dark() {
+    let mut world = World::new(PathPolicy::RoundRobin, &[ms(8); 2]);
+    world.run(at(400_000), true);
+    assert_eq!(world.set.good(), 2);
+    for step in 0..60 {
+        world.round_trips[1] += Duration::from_micros(800);
+        world.run(world.now + ms(1), true);
+        assert_eq!(world.set.good(), 2, "after {step} ms");
+    }
+}
+
+#[test]
 fn when_nothing_is_answered_no_path_is_to_blame() {
     let mut world = World::new(PathPolicy::RoundRobin, &[ms(10); 4]);
     world.run(at(200_000), true);
