@@ -62,9 +62,7 @@ impl Crafted {
             assert!(roce.icrc_ok());
             let packet = Packet::parse(roce.ib).unwrap();
             let opcode = packet.bth().opcode();
-            let is_extended = packet.bth().extended() && opcode == Opcode::RC_ACKNOWLEDGE;
-            let trailer = packet.acknowledge_trailer().filter(|_| is_extended);
-            Sent { flow: roce.flow(), opcode, trailer }
+            Sent { flow: roce.flow(), opcode, trailer: packet.acknowledge_trailer() }
         };
         self.frames().into_iter().map(one).collect()
     }

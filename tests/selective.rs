@@ -29,8 +29,7 @@ fn seen(frame: &[u8]) -> Seen {
     let bth = packet.bth();
     let is_acknowledge = bth.opcode() == Opcode::RC_ACKNOWLEDGE;
     let attempt = packet.split_trailer().filter(|_| bth.extended() && !is_acknowledge).map(|(_, t)| t.attempt);
-    let sack = packet.sack().filter(|_| bth.extended() && is_acknowledge);
-    Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack }
+    Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack: packet.sack() }
 }
 
 fn speaking(recovery: Recovery) -> Crafted {

@@ -10,6 +10,8 @@ pub struct Pacer {
     paid_at: Instant,
     /// The part of the rate that may be used: so many of so many.
     share: (u64, u64),
+    /// What may be caught up for after a pause, at that part of the rate.
+    burst: Duration,
 }
 
 /// What may be sent at once after a pause: bytes, as much as Linux's pacing sends in one piece (net/ipv4/tcp_output.c,
@@ -24,12 +26,18 @@ const ETHERNET_BYTES: u64 = 14;
 impl Pacer {
     /// Keeps to `rate`.
     pub fn new(rate: Rate) -> Pacer {
-        Pacer { rate, paid_at: Instant::ZERO, share: (1, 1) }
+        let mut pacer = Pacer { rate, paid_at: Instant::ZERO, share: (0, 0), burst: Duration::ZERO };
+        pacer.set_share(1, 1);
+        pacer
     }
 
     /// From now on it keeps to `part` of `whole` of the rate; both are at least 1.
     pub fn set_share(&mut self, part: u64, whole: u64) {
-        self.share = (part.max(1), whole.max(1));
+        let share = (part.max(1), whole.max(1));
+        if share != self.share {
+            self.share = share;
+            self.burst = self.takes(BURST_BYTES).clamp(BURST_MIN, BURST_MAX);
+        }
     }
 
     /// When the next packet may go, if that is later than now.
@@ -39,8 +47,7 @@ impl Pacer {
 
     /// An IP packet of `bytes` goes.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
-        let burst = self.takes(BURST_BYTES).clamp(BURST_MIN, BURST_MAX);
-        let earliest = Instant::from_ns(now.as_ns().saturating_sub(burst.as_nanos() as u64));
+        let earliest = Instant::from_ns(now.as_ns().saturating_sub(self.burst.as_nanos() as u64));
         self.paid_at = self.paid_at.max(earliest) + self.takes(bytes as u64 + ETHERNET_BYTES);
     }
 

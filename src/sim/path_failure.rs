@@ -3,7 +3,7 @@
 use crate::frame::FrameBytes;
 use crate::path::PathPolicy;
 use crate::time::{Duration, Instant};
-use crate::wire::{AcknowledgeTrailer, Opcode, Packet};
+use crate::wire::{AcknowledgeTrailer, Packet};
 
 use super::frame_pool::Condition;
 use super::goodput::{DataMeter, PAYLOAD, RATE, ideal_bps, is_data};
@@ -123,9 +123,7 @@ impl Observer for Watch {
 /// Whether a frame answers a probe.
 fn is_answer(frame: &[u8]) -> bool {
     let Ok(packet) = Packet::parse(FrameBytes::from(&frame[bth_offset(frame)..])) else { return false };
-    packet.bth().opcode() == Opcode::RC_ACKNOWLEDGE
-        && packet.bth().extended()
-        && matches!(packet.acknowledge_trailer(), Some(AcknowledgeTrailer::Probe(probe)) if probe.is_answer)
+    matches!(packet.acknowledge_trailer(), Some(AcknowledgeTrailer::Probe(probe)) if probe.is_answer)
 }
 
 impl FailureCell {

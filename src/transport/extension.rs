@@ -76,19 +76,10 @@ impl RecoverySettings {
         RecoverySettings { paths_as_peer: Self::MAX_PATHS, ..self.with_paths(paths, path_policy) }
     }
 
-    /// The same with the paths of `other`.
-    pub fn with_paths_of(self, other: &RecoverySettings) -> RecoverySettings {
-        let RecoverySettings { paths, paths_as_peer, path_policy, .. } = *other;
-        RecoverySettings { paths, paths_as_peer, path_policy, ..self }
-    }
-
-    /// For a link that takes IP packets of `link_mtu` bytes. With a rate the window is as large as can be.
-    pub fn of_link(recovery: Recovery, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
-        let mut settings = RecoverySettings { recovery, rate, link_mtu, ..RecoverySettings::default() };
-        if rate.is_some() {
-            settings.window = RecoverySettings::MAX_WINDOW;
-        }
-        settings
+    /// The same for a link that takes IP packets of `link_mtu` bytes. With a rate the window is as large as can be.
+    pub fn on_link(self, recovery: Recovery, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
+        let window = if rate.is_some() { Self::MAX_WINDOW } else { RecoverySettings::default().window };
+        RecoverySettings { recovery, window, rate, link_mtu, ..self }
     }
 }
 

@@ -38,16 +38,16 @@ impl Identity {
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
         trailer: &[u8],
     ) -> Result<Option<Transmit>, E> {
-        let Some(base) = &self.path else { return Ok(None) };
-        match cx.multipath {
-            None => write(base, out, headers, payload_bytes, cx, fill, trailer),
+        let path = self.path.and_then(|base| match cx.multipath {
+            None => Some(base),
             Some(multipath) => {
                 multipath.set.touch(cx.now);
-                match multipath.path(base, path) {
-                    Some(path) => write(&path, out, headers, payload_bytes, cx, fill, trailer),
-                    None => Ok(None),
-                }
+                multipath.path(&base, path)
             }
+        });
+        match path {
+            Some(path) => write(&path, out, headers, payload_bytes, cx, fill, trailer),
+            None => Ok(None),
         }
     }
 

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
-use crate::wire::{
-    AcknowledgeTrailer, AddressList, Flow, IpHeader, Operation, Packet, PathMtu, PathProbe, Psn, QKey, Qpn,
-};
+use crate::wire::{AcknowledgeTrailer, AddressList, Flow, IpHeader, Packet, PathMtu, PathProbe, Psn, QKey, Qpn};
 
 use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::CompletionQueue;
 use super::datagram::DatagramResponder;
 use super::endpoint::{Event, Transmit};
-use super::extension::{Extension as Peer, RecoverySettings};
+use super::extension::{Extension, RecoverySettings};
 use super::identity::{Identity, write};
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
@@ -127,7 +125,7 @@ impl QueuePair {
                 remote: Qpn::default(),
                 path_mtu,
                 path: None,
-                extension: Peer::new(recovery),
+                extension: Extension::new(recovery),
                 send_cq,
                 receive_cq,
             },
@@ -267,7 +265,7 @@ impl QueuePair {
         }
         self.attributes = QpAttributes::default();
         self.identity.path = None;
-        self.identity.extension = Peer::new(self.recovery);
+        self.identity.extension = Extension::new(self.recovery);
         self.was_probed = false;
     }
 
@@ -394,8 +392,7 @@ impl QueuePair {
             is_extended = packet.bth().extended() && self.identity.extension.is_on();
         }
         if opcode.is_response() {
-            let is_acknowledge = opcode.operation() == Operation::Acknowledge;
-            let trailer = if is_extended && is_acknowledge { packet.acknowledge_trailer() } else { None };
+            let trailer = if is_extended { packet.acknowledge_trailer() } else { None };
             if is_extended && trailer.is_none() {
                 cx.counters.bad_trailer += 1;
                 return;

@@ -14,9 +14,7 @@ use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{Capture, HopError, Link, Loopback, Rail, Rails, Tapped};
 use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind, populate};
 use crate::path::PathPolicy;
-use crate::transport::{
-    self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, RecoverySettings, Service, SrqError,
-};
+use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
 use super::completion_queue::{forked, poll_readable};
@@ -263,9 +261,8 @@ impl Context {
     /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
     pub fn set_recovery(&self, recovery: Recovery, rate: Option<Rate>) {
         self.engine.without_sending(|core, _| {
-            let (link_mtu, before) = (core.link.max_packet_bytes(), core.endpoint.recovery());
-            let settings = RecoverySettings::of_link(recovery, rate, link_mtu);
-            core.endpoint.set_recovery(settings.with_paths_of(&before));
+            let settings = core.endpoint.recovery().on_link(recovery, rate, core.link.max_packet_bytes());
+            core.endpoint.set_recovery(settings);
         });
     }
 

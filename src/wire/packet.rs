@@ -87,9 +87,11 @@ impl<'a> Packet<'a> {
         fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
     }
 
-    /// What follows the AETH of an acknowledge. `None` when it can be no trailer.
+    /// What follows the AETH of an acknowledge that announces a trailer. `None` for every other packet, and when it can be no
+    /// trailer.
     pub fn acknowledge_trailer(&self) -> Option<AcknowledgeTrailer> {
-        AcknowledgeTrailer::of(self.body)
+        let announces = self.bth.extended() && self.bth.opcode() == Opcode::RC_ACKNOWLEDGE;
+        if announces { AcknowledgeTrailer::of(self.body) } else { None }
     }
 
     /// The selective acknowledge that follows an AETH. `None` when there is none.

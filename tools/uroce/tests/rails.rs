@@ -13,7 +13,7 @@ use common::programs::{Ended, LIMIT, Running, run, uroce, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 use serde_json::Value;
 use uroce::pcap::Reader;
-use uroce::wire::{AcknowledgeTrailer, Opcode, Packet, RoceFrame};
+use uroce::wire::{AcknowledgeTrailer, Packet, RoceFrame};
 
 const PORT: u16 = 18515;
 
@@ -129,7 +129,7 @@ fn paths_have_source_ports_of_their_own() {
         let source = roce.ip.addresses().source();
         if [VethPair::B.ipv4.into(), VethPair::SECOND_B.ipv4.into()].contains(&source) {
             ways.insert((source, roce.flow().source_port));
-        } else if let Some(AcknowledgeTrailer::Probe(probe)) = trailer(&roce)
+        } else if let Some(AcknowledgeTrailer::Probe(probe)) = Packet::parse(roce.ib).unwrap().acknowledge_trailer()
             && !probe.is_answer
         {
             probed.insert(probe.path);
@@ -138,12 +138,6 @@ fn paths_have_source_ports_of_their_own() {
     let interfaces: BTreeSet<_> = ways.iter().map(|(source, _)| *source).collect();
     assert_eq!((ways.len(), interfaces.len()), (6, 2), "{ways:?}");
     assert_eq!(probed.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
-}
-
-fn trailer(roce: &RoceFrame<'_>) -> Option<AcknowledgeTrailer> {
-    let packet = Packet::parse(roce.ib).unwrap();
-    let is_extended = packet.bth().opcode() == Opcode::RC_ACKNOWLEDGE && packet.bth().extended();
-    packet.acknowledge_trailer().filter(|_| is_extended)
 }
 
 #[test]
