@@ -13,9 +13,12 @@ fn main() {
     println!("cargo:rerun-if-env-changed=UROCE_CLANG");
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let object = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("uroce.bpf.o");
-    if !compile(&root, &object) {
+    let is_built = compile(&root, &object);
+    if !is_built {
         fs::copy(root.join(COMMITTED), &object).expect("the committed BPF object is readable");
     }
+    // For the test that compares the two.
+    println!("cargo:rustc-env=UROCE_BPF_IS_BUILT={}", u8::from(is_built));
 }
 
 /// Whether clang built the program. Nothing of the machine goes into the object: the paths in it are relative.

@@ -1,6 +1,6 @@
 //! What a packet costs in the transport alone: two endpoints in memory, no kernel, no link, one thread.
 //!
-//! Steady between runs, unlike anything over a network. One JSON object an operation and path MTU: bytes, packets a second,
+//! Steady between runs, unlike anything over a network. One JSON object an operation, path MTU and recovery: bytes, packets a second,
 //! and nanoseconds a data packet on the requester's and on the responder's side, acknowledges included. For instructions
 //! rather than time: `valgrind --tool=callgrind` on the program that `cargo bench --bench endpoint --no-run` names, with
 //! the number of messages (10, say) as its argument.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use pair::{Faults, Pair, Side};
 use uroce::frame::FrameBytes;
-use uroce::transport::{SendOperation, SendRequest, Status};
+use uroce::transport::{Recovery, SendOperation, SendRequest, Status};
 use uroce::wire::{PathMtu, Psn};
 
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -66,8 +66,14 @@ impl Bench {
     }
 }
 
-fn run(name: &str, mtu: PathMtu, messages: usize, operation: impl Fn(&Pair, usize) -> SendOperation) {
-    let pair = Pair::new(1, mtu, Psn::new(0), Faults::NONE);
+fn run(
+    name: &str,
+    (recovery, mode): (Recovery, &str),
+    mtu: PathMtu,
+    messages: usize,
+    operation: impl Fn(&Pair, usize) -> SendOperation,
+) {
+    let pair = Pair::new(recovery, 1, mtu, Psn::new(0), Faults::NONE);
     let mut frame = ETHERNET.to_vec();
     frame.resize(8192, 0);
     let mut bench = Bench { pair, frames: vec![frame; BATCH], spent: [Duration::ZERO; 2], packets: 0 };
@@ -94,7 +100,7 @@ fn run(name: &str, mtu: PathMtu, messages: usize, operation: impl Fn(&Pair, usiz
     let packets = bench.packets as f64;
     let [requester, responder] = bench.spent.map(|time| time.as_nanos() as f64 / packets);
     println!(
-        "{{\"name\":\"endpoint-{name}-64k-mtu{mtu}\",\"bytes\":{},\"packets\":{packets},\"packets_per_s\":{:.0},\"ns_per_packet\":{:.1},\"requester_ns\":{requester:.1},\"responder_ns\":{responder:.1}}}",
+        "{{\"name\":\"endpoint-{name}-64k-mtu{mtu}-{mode}\",\"bytes\":{},\"packets\":{packets},\"packets_per_s\":{:.0},\"ns_per_packet\":{:.1},\"requester_ns\":{requester:.1},\"responder_ns\":{responder:.1}}}",
         done * MESSAGE_BYTES,
         1e9 / (requester + responder),
         requester + responder,
@@ -104,9 +110,11 @@ fn run(name: &str, mtu: PathMtu, messages: usize, operation: impl Fn(&Pair, usiz
 
 fn main() {
     let messages = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(MESSAGES);
-    for mtu in [PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096] {
-        run("write", mtu, messages, |pair, offset| SendOperation::Write(pair.remote(Side::B, offset)));
-        run("send", mtu, messages, |_, _| SendOperation::Send);
-        run("read", mtu, messages, |pair, offset| SendOperation::Read(pair.remote(Side::B, offset)));
+    for mode in [(Recovery::default(), "selective"), (Recovery::GoBackN, "go-back-n")] {
+        for mtu in [PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096] {
+            run("write", mode, mtu, messages, |pair, offset| SendOperation::Write(pair.remote(Side::B, offset)));
+            run("send", mode, mtu, messages, |_, _| SendOperation::Send);
+            run("read", mode, mtu, messages, |pair, offset| SendOperation::Read(pair.remote(Side::B, offset)));
+        }
     }
 }

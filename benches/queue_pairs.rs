@@ -5,7 +5,8 @@
 //! flight at a time, so that the work is the same everywhere and only the number differs. One JSON object each: the median
 //! of many rounds in nanoseconds a packet, and the fastest. For instructions, which caches do not change:
 //! `valgrind --tool=callgrind --toggle-collect='*::measured'` on the program that
-//! `cargo bench --bench queue_pairs --no-run` names, with the number of queue pairs and `one` or `round-robin`.
+//! `cargo bench --bench queue_pairs --no-run` names, with the number of queue pairs, `one` or `round-robin`, and `selective` or
+//! `go-back-n`.
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 #![allow(missing_docs)]
 
@@ -16,7 +17,7 @@ mod many;
 use std::time::Instant;
 
 use many::Many;
-use uroce::transport::SendOperation;
+use uroce::transport::{Recovery, SendOperation};
 
 const MESSAGE_BYTES: u32 = 64;
 
@@ -35,9 +36,9 @@ fn measured(many: &mut Many, count: usize, next: &mut usize, step: usize) {
     }
 }
 
-fn run(count: usize, mode: &str, rounds: usize) {
+fn run(count: usize, mode: &str, recovery: &str, rounds: usize) {
     let step = usize::from(mode == "round-robin");
-    let mut many = Many::new(count);
+    let mut many = Many::new(count, if recovery == "go-back-n" { Recovery::GoBackN } else { Recovery::default() });
     let mut next = 0;
     // Every queue pair has been used before.
     let operation = SendOperation::Write(many.remote());
@@ -54,7 +55,7 @@ fn run(count: usize, mode: &str, rounds: usize) {
         .collect();
     ns.sort_by(f64::total_cmp);
     println!(
-        "{{\"name\":\"queue-pairs-{count}-{mode}\",\"packets\":{},\"ns_per_packet\":{:.1},\"fastest_ns_per_packet\":{:.1}}}",
+        "{{\"name\":\"queue-pairs-{count}-{mode}-{recovery}\",\"packets\":{},\"ns_per_packet\":{:.1},\"fastest_ns_per_packet\":{:.1}}}",
         many.packets,
         ns[ns.len() / 2],
         ns[0],
@@ -65,11 +66,13 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     match &arguments[..] {
         [] => {
-            for count in [1, 100, 10_000] {
-                ["one", "round-robin"].iter().for_each(|mode| run(count, mode, ROUNDS));
+            for recovery in ["selective", "go-back-n"] {
+                for count in [1, 100, 10_000] {
+                    ["one", "round-robin"].iter().for_each(|mode| run(count, mode, recovery, ROUNDS));
+                }
             }
         }
-        [count, mode] => run(count.parse().expect("a number of queue pairs"), mode, 10),
-        _ => panic!("queue_pairs [COUNT one|round-robin]"),
+        [count, mode, recovery] => run(count.parse().expect("a number of queue pairs"), mode, recovery, 10),
+        _ => panic!("queue_pairs [COUNT one|round-robin selective|go-back-n]"),
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! `docs/ARCHITECTURE.md` has the map and the invariants.
 
+#[doc(hidden)]
+#[macro_use]
+pub mod mutants;
+
 pub mod congestion;
 pub mod engine;
 pub mod frame;
@@ -12,6 +16,7 @@ pub mod pcap;
 pub mod recovery;
 pub mod replay;
 pub mod sim;
+mod sync;
 pub mod time;
 pub mod transport;
 pub mod verbs;

@@ -1,11 +1,20 @@
 //! What the attributes of a queue pair do: those whose effect no other test is about.
 
+#[macro_use]
 mod common;
 
 use common::crafted::{Crafted, FIRST_PSN, RD_ATOMIC, acknowledge};
 use uroce::time::Duration;
-use uroce::transport::{PostError, QpAttributes, Remote, SendOperation, State, Status};
+use uroce::transport::{PostError, QpAttributes, Recovery, Remote, SendOperation, State, Status};
 use uroce::wire::{Aeth, Extension, Key, Msn, NakCode, Opcode, Reth, RnrTimer, Syndrome};
+
+in_both_modes! {
+    no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight
+    more_reads_than_max_dest_rd_atomic_are_an_invalid_request
+    the_timeout_is_4_096_microseconds_shifted_by_its_code_and_zero_is_none
+    an_rnr_nak_carries_the_min_rnr_timer_of_its_sender
+    queues_take_as_many_requests_as_they_were_made_for
+}
 
 const REMOTE: Remote = Remote { address: 0x1000, key: Key(0x77) };
 const ACK: Syndrome = Syndrome::ACK;
@@ -22,10 +31,9 @@ fn set(c: &mut Crafted, attributes: QpAttributes) {
     }
 }
 
-#[test]
-fn no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight() {
+fn no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight(recovery: Recovery) {
     for max in [1, RD_ATOMIC] {
-        let mut c = Crafted::new();
+        let mut c = Crafted::new(recovery);
         set(&mut c, QpAttributes { max_rd_atomic: Some(max), ..Default::default() });
         for wr_id in 0..8 {
             let operation = match wr_id % 2 {
@@ -40,16 +48,15 @@ fn no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight() {
         let next = c.send(c.bth(Opcode::RC_READ_RESPONSE_ONLY, FIRST_PSN), aeth, &[1; 8]);
         assert_eq!(next.len(), 1, "of {max}");
     }
-    let mut c = Crafted::new();
+    let mut c = Crafted::new(recovery);
     set(&mut c, QpAttributes { max_rd_atomic: Some(0), ..Default::default() });
     let data = uroce::transport::Data::sge(c.at(0), 8, c.key);
     let read = uroce::transport::SendRequest::new(1, SendOperation::Read(REMOTE), data);
     assert_eq!(c.endpoint.post_send(c.now, c.qpn, read), Err(PostError::NoReads));
 }
 
-#[test]
-fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
-    let mut c = Crafted::new();
+fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
     let read = Extension::Reth(Reth::new(c.at(0), c.key, 8));
     for i in 0..u32::from(RD_ATOMIC) {
         let frame = c.frame(c.bth(Opcode::RC_READ_REQUEST, FIRST_PSN.plus(i)), read, &[]);
@@ -62,10 +69,9 @@ fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
     assert_eq!(answers.last(), Some(&acknowledge(psn, Syndrome::Nak(NakCode::InvalidRequest))));
 }
 
-#[test]
-fn the_timeout_is_4_096_microseconds_shifted_by_its_code_and_zero_is_none() {
+fn the_timeout_is_4_096_microseconds_shifted_by_its_code_and_zero_is_none(recovery: Recovery) {
     for code in [1, 10, 14, 31] {
-        let mut c = Crafted::new();
+        let mut c = Crafted::new(recovery);
         set(&mut c, QpAttributes { timeout: Some(code), retry_count: Some(2), ..Default::default() });
         c.post_send(1, SendOperation::Write(REMOTE), 0, 8);
         assert_eq!(c.answers().len(), 1);
@@ -82,27 +88,25 @@ fn the_timeout_is_4_096_microseconds_shifted_by_its_code_and_zero_is_none() {
         assert_eq!(c.answers(), []);
         assert_eq!(c.completion().map(|done| done.status), Some(Status::RetryExceeded));
     }
-    let mut c = Crafted::new();
+    let mut c = Crafted::new(recovery);
     set(&mut c, QpAttributes { timeout: Some(0), ..Default::default() });
     c.post_send(1, SendOperation::Write(REMOTE), 0, 8);
     assert_eq!((c.answers().len(), c.endpoint.poll_timeout()), (1, None));
 }
 
-#[test]
-fn an_rnr_nak_carries_the_min_rnr_timer_of_its_sender() {
+fn an_rnr_nak_carries_the_min_rnr_timer_of_its_sender(recovery: Recovery) {
     for code in [0, 1, 12, 31] {
-        let mut c = Crafted::new();
+        let mut c = Crafted::new(recovery);
         set(&mut c, QpAttributes { min_rnr_timer: Some(RnrTimer::new(code)), ..Default::default() });
         let answers = c.send(c.bth(Opcode::RC_SEND_ONLY, FIRST_PSN), Extension::None, &[1; 8]);
         assert_eq!(answers, [acknowledge(FIRST_PSN, Syndrome::RnrNak(RnrTimer::new(code)))]);
     }
 }
 
-#[test]
-fn queues_take_as_many_requests_as_they_were_made_for() {
+fn queues_take_as_many_requests_as_they_were_made_for(recovery: Recovery) {
     /// As `Crafted` makes them.
     const CAPACITY: usize = 64;
-    let mut c = Crafted::new();
+    let mut c = Crafted::new(recovery);
     for wr_id in 0..CAPACITY as u64 {
         c.post_send(wr_id, SendOperation::Write(REMOTE), 0, 8);
         c.post_receive(wr_id, 0, 8);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// The tables in which every row has its test, by their headings.
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 8] = [
     "### Attributes of queue pairs",
     "### Attributes of devices and ports",
     "### Shared receive queues",
@@ -13,6 +13,7 @@ const TABLES: [&str; 7] = [
     "### Operations",
     "### Flags of send requests",
     "### Completion statuses",
+    "### Asynchronous events",
 ];
 
 fn document() -> String {

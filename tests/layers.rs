@@ -5,6 +5,8 @@ use std::path::Path;
 
 /// Each module, and the modules of this crate that its files may name.
 const LAYERS: &[(&str, &[&str])] = &[
+    ("sync", &[]),
+    ("mutants", &[]),
     ("time", &[]),
     ("frame", &[]),
     ("wire", &["frame"]),
@@ -17,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("link", &["time", "frame", "wire", "pcap"]),
     ("replay", &["time", "frame", "wire", "memory", "pcap", "transport"]),
     ("sim", &["time", "frame", "wire", "memory", "pcap", "path", "congestion", "transport", "link"]),
-    ("engine", &["time", "frame", "wire", "memory", "transport", "link"]),
+    ("engine", &["sync", "time", "frame", "wire", "memory", "transport", "link"]),
     ("verbs", &["time", "frame", "wire", "memory", "path", "congestion", "transport", "link", "engine"]),
 ];
 

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use many::{Many, RD_ATOMIC};
-use uroce::transport::SendOperation;
+use uroce::transport::{Recovery, SendOperation};
 
 struct Counting;
 
@@ -34,22 +34,32 @@ static ALLOCATOR: Counting = Counting;
 
 const COUNT: usize = 10_000;
 
-/// What an idle RC queue pair may take beside its work queues.
-const BYTES_MAX: usize = 4096;
+/// Of these, the ones that have a whole window in flight once.
+const BURSTS: usize = 500;
+
+/// What an idle RC queue pair may take beside its work queues: before it was used, after as many READs and atomics at once as may
+/// be outstanding, and after a window full of packets.
+struct Limits {
+    fresh: usize,
+    busy: usize,
+    burst: usize,
+}
+
+const SELECTIVE: Limits = Limits { fresh: 2 << 10, busy: 8 << 10, burst: 24 << 10 };
+const GO_BACK_N: Limits = Limits { fresh: 2 << 10, busy: 4 << 10, burst: 4 << 10 };
 
 fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }
 
 /// Ready to send and never used; then after as many READs and atomics at once as may be outstanding, with a WRITE before
-/// each, so that an acknowledge is owed between any two answers. What grows when requests are posted is the work queue;
-/// the rest counts, of both sides, although each keeps only a part of it.
-#[test]
-fn an_idle_queue_pair_takes_four_kibibytes_at_the_most() {
+/// each, so that an acknowledge is owed between any two answers; then after a whole window of WRITEs. What grows when requests
+/// are posted is the work queue; the rest counts, of both sides, although each keeps only a part of it.
+fn watch(recovery: Recovery, limits: &Limits) {
     let start = bytes();
-    let mut many = Many::new(COUNT);
+    let mut many = Many::new(COUNT, recovery);
     let fresh = (bytes() - start) / (2 * COUNT);
-    assert!((1..=BYTES_MAX).contains(&fresh), "{fresh} bytes a queue pair that was not used yet");
+    assert!((1..=limits.fresh).contains(&fresh), "{fresh} bytes a queue pair that was not used yet");
 
     let remote = many.remote();
     let (mut work_queues, mut rest) = (0, 0);
@@ -67,7 +77,27 @@ fn an_idle_queue_pair_takes_four_kibibytes_at_the_most() {
         work_queues += posted - before;
         rest += bytes() - posted;
     }
-    let (work_queues, used) = (work_queues / COUNT, fresh + rest / COUNT);
-    eprintln!("{fresh} bytes a queue pair, {used} when it was busy before, and {work_queues} of work queue");
-    assert!(used <= BYTES_MAX, "{used} bytes a queue pair that was busy and is idle again");
+    let (work_queues, busy) = (work_queues / COUNT, fresh + rest / COUNT);
+    let before = bytes();
+    for index in 0..BURSTS {
+        // Twice the window: 128 packets, or 512.
+        (0..16).for_each(|_| many.post(index, SendOperation::Write(remote), 1 << 16));
+        many.send_all();
+        many.complete(16);
+    }
+    // No more requests than before: the work queues have not grown.
+    let burst = busy + (bytes() - before) / BURSTS;
+    eprintln!(
+        "{recovery:?}: {fresh} bytes a queue pair, {busy} when it was busy before, {burst} when its window was full, and \
+         {work_queues} of work queue"
+    );
+    assert!(busy <= limits.busy, "{busy} bytes a queue pair that was busy and is idle again");
+    assert!(burst <= limits.burst, "{burst} bytes a queue pair whose window was full and that is idle again");
+}
+
+/// One after the other: they share the count.
+#[test]
+fn an_idle_queue_pair_is_small() {
+    watch(Recovery::default(), &SELECTIVE);
+    watch(Recovery::GoBackN, &GO_BACK_N);
 }

@@ -1,13 +1,25 @@
 //! What the transport answers to requests that come again, packet by packet: the peer is the test.
 
+#[macro_use]
 mod common;
 
 use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, WindowBinding, WindowKind};
 use uroce::time::Duration;
-use uroce::transport::{Data, SendOperation, SendRequest, State, Status};
+use uroce::transport::{Data, Recovery, SendOperation, SendRequest, State, Status};
 use uroce::wire::{Aeth, AtomicEth, Extension, Key, Msn, NakCode, Opcode, Psn, Reth, RnrTimer, Syndrome};
+
+in_both_modes! {
+    a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it
+    a_duplicate_does_not_take_back_an_acknowledge_that_is_owed
+    answers_that_cannot_be_sent_are_bounded
+    answers_owed_again_do_not_count_as_outstanding
+    a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wants_it
+    timers_that_were_overtaken_do_not_pile_up
+    a_local_operation_is_not_carried_out_again_after_going_back
+    a_wait_for_the_receiver_does_not_outlive_its_cause
+}
 
 fn psn(index: u32) -> Psn {
     FIRST_PSN.plus(index)
@@ -15,9 +27,8 @@ fn psn(index: u32) -> Psn {
 
 /// rxe takes an acknowledge of a READ's own PSN for the READ's completion, although no data has come; found against
 /// Linux 6.1 with 5 % loss.
-#[test]
-fn a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it() {
-    let mut c = Crafted::new();
+fn a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
     let (key, address) = (c.key, c.at(0));
     let write = |c: &mut Crafted, index| {
         let bth = c.bth(Opcode::RC_WRITE_ONLY, psn(index)).with_ack_request(true);
@@ -44,9 +55,8 @@ fn a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it() {
 }
 
 /// An acknowledge that is owed for something new is not taken back by a duplicate.
-#[test]
-fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed() {
-    let mut c = Crafted::new();
+fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
     let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
     let atomic = Extension::Atomic(AtomicEth::new(c.at(0), c.key, 1, 0));
     let mut frames = Vec::new();
@@ -68,14 +78,14 @@ fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed() {
 }
 
 /// A peer that asks and never lets us answer is owed no more than it may have outstanding.
-#[test]
-fn answers_that_cannot_be_sent_are_bounded() {
-    let mut c = Crafted::new();
-    // An acknowledge after each NAK, so that neither can be merged: a gap, then what was missing, and again.
+fn answers_that_cannot_be_sent_are_bounded(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
+    // An acknowledge after each NAK, so that neither can be merged: a gap, then what was missing, and again. What came early is
+    // sent once more, for those who did not keep it.
     let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
-    for index in 0..1000 {
-        for (opcode, at) in [(Opcode::RC_WRITE_ONLY, index + 2), (Opcode::RC_WRITE_ONLY, index)] {
-            let frame = c.frame(c.bth(opcode, psn(at)).with_ack_request(true), reth, &[1; 4]);
+    for round in 0..1000 {
+        for at in [2, 0, 1, 2].map(|step| 3 * round + step) {
+            let frame = c.frame(c.bth(Opcode::RC_WRITE_ONLY, psn(at)).with_ack_request(true), reth, &[1; 4]);
             c.endpoint.handle_frame(c.now, FrameBytes::from(&frame[..]));
         }
     }
@@ -83,15 +93,14 @@ fn answers_that_cannot_be_sent_are_bounded() {
     assert!(owed.len() <= 4 * usize::from(RD_ATOMIC) + 2, "{} answers are owed", owed.len());
     assert!(c.counters().answer_overflow > 0);
     // What was not answered is asked for again, and then it is.
-    let bth = c.bth(Opcode::RC_WRITE_ONLY, psn(999)).with_ack_request(true);
-    assert_eq!(c.send(bth, reth, &[1; 4]), [acknowledge(psn(999), Syndrome::ACK)]);
+    let bth = c.bth(Opcode::RC_WRITE_ONLY, psn(2999)).with_ack_request(true);
+    assert_eq!(c.send(bth, reth, &[1; 4]), [acknowledge(psn(2999), Syndrome::ACK)]);
 }
 
 /// The answers to READs arrive late, the peer has asked for them again meanwhile, and goes on with new ones: it has no
 /// more outstanding than it may, although as many answers are still owed again.
-#[test]
-fn answers_owed_again_do_not_count_as_outstanding() {
-    let mut c = Crafted::new();
+fn answers_owed_again_do_not_count_as_outstanding(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
     let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
     let limit = u32::from(RD_ATOMIC);
     let frames: Vec<_> = (0..2 * limit).map(|i| c.frame(c.bth(Opcode::RC_READ_REQUEST, psn(i)), reth, &[])).collect();
@@ -111,10 +120,9 @@ fn answers_owed_again_do_not_count_as_outstanding() {
 
 /// What a peer with MigReq clear (rxe) gets when it asks for a READ again from its middle: the rest, beginning with MIDDLE.
 /// With MigReq set (RNICs) it begins with FIRST, as the IBTA has it. A part of the rest ends with LAST.
-#[test]
-fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wants_it() {
+fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wants_it(recovery: Recovery) {
     use Opcode as O;
-    let mut c = Crafted::new();
+    let mut c = Crafted::new(recovery);
     let (mtu, key, address) = (MTU.bytes() as u32, c.key, c.at(0));
     let read = |c: &mut Crafted, index, len, mig_req| {
         let bth = c.bth(O::RC_READ_REQUEST, psn(index)).with_mig_req(mig_req);
@@ -133,9 +141,8 @@ fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wan
 }
 
 /// A peer without receive requests for a long time: each RNR NAK brings a deadline before the one of the timeout.
-#[test]
-fn timers_that_were_overtaken_do_not_pile_up() {
-    let mut c = Crafted::new();
+fn timers_that_were_overtaken_do_not_pile_up(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
     c.post_send(1, SendOperation::Send, 0, 8);
     let sent = c.answers();
     assert_eq!(sent.len(), 1);
@@ -158,9 +165,8 @@ fn timers_that_were_overtaken_do_not_pile_up() {
 }
 
 /// Found by the simulator: binding a window once more, after a NAK for what was before it, failed.
-#[test]
-fn a_local_operation_is_not_carried_out_again_after_going_back() {
-    let mut c = Crafted::new();
+fn a_local_operation_is_not_carried_out_again_after_going_back(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
     let window = c.endpoint.memory().allocate_window(c.pd, WindowKind::Two);
     let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
     let (region, address) = (c.key, c.at(0));
@@ -182,9 +188,8 @@ fn a_local_operation_is_not_carried_out_again_after_going_back() {
 
 /// Found by the simulator: what the receiver was not ready for arrives after all, as a copy that the network held back, and
 /// is acknowledged; what follows waited for the time of the RNR NAK nevertheless.
-#[test]
-fn a_wait_for_the_receiver_does_not_outlive_its_cause() {
-    let mut c = Crafted::new();
+fn a_wait_for_the_receiver_does_not_outlive_its_cause(recovery: Recovery) {
+    let mut c = Crafted::new(recovery);
     c.post_send(1, SendOperation::Send, 0, 8);
     let sent = c.answers();
     let aeth = |syndrome| Extension::Aeth(Aeth::new(syndrome, Msn::new(0)));

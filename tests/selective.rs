@@ -10,7 +10,7 @@ use common::crafted::{ALL, Crafted, FIRST_PSN};
 use proptest::prelude::*;
 use uroce::frame::FrameBytes;
 use uroce::sim::Operation;
-use uroce::sim::loss_rtt::Cell;
+use uroce::sim::loss_rtt::{Cell, Ends};
 use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome};
 
@@ -314,7 +314,7 @@ fn goodput_holds_over_a_lossy_network() {
         [(Operation::Write, true, 0.01), (Operation::Read, false, 0.05), (Operation::Send, false, 0.05)]
     {
         let round_trip = Duration::from_millis(1);
-        let cell = Cell { operation, recovery: Recovery::Auto, loss, bursts, round_trip };
+        let cell = Cell { operation, ends: Ends::Selective, loss, bursts, round_trip };
         let result = cell.run(7).unwrap();
         let share = result.goodput_bps / result.ideal_bps;
         assert!(share > 0.97, "{cell:?}: {share}");

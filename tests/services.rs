@@ -1,28 +1,38 @@
 //! UC, UD, shared receive queues, the drained and error states of send queues, and many queue pairs at once: what differs
 //! from plain RC.
 
+#[macro_use]
 mod common;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use common::pair::{Faults, Pair, Side, pattern};
+use uroce::frame::FrameBytes;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
     Capabilities, CompletionQueue, Data, Endpoint, Event, PostError, QpAttributes, QueuePair, QueuePairInit,
-    SendOperation, SendRequest, Service, State, Status,
+    ReceiveRequest, Recovery, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
-use uroce::wire::{Key, PathMtu, Psn, QKey};
+use uroce::wire::{Addresses, Key, PathMtu, Psn, QKey, Qpn};
+
+in_both_modes! {
+    a_shared_receive_queue_serves_rc_and_tells_when_it_is_short
+    a_reset_leaves_no_completion_of_what_was_before
+    a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told
+    the_last_receive_request_is_told_of_once_an_error
+}
 
 const MTU: PathMtu = PathMtu::Mtu1024;
 
-fn pair(service: Service, faults: Faults) -> Pair {
-    Pair::of(service, false, 1, MTU, Psn::new(0).minus(5), faults)
+fn pair(service: Service, recovery: Recovery) -> Pair {
+    Pair::of(service, recovery, false, 1, MTU, Psn::new(0).minus(5), Faults::NONE)
 }
 
 #[test]
 fn uc_carries_sends_and_writes_and_completes_without_answers() {
-    let mut pair = pair(Service::Uc, Faults::NONE);
+    let mut pair = pair(Service::Uc, Recovery::default());
     for len in [0, 1, MTU.bytes(), MTU.bytes() + 1, 300 * MTU.bytes()] {
         let data = pattern(len as u64, len);
         pair.fill(Side::A, 0, &data);
@@ -62,7 +72,7 @@ fn uc_carries_sends_and_writes_and_completes_without_answers() {
 fn a_uc_message_arrives_whole_or_not_at_all_and_its_receive_request_is_kept() {
     for seed in 0..20 {
         let faults = Faults { loss: 0.03, reorder: 0.02, duplicate: 0.02, corrupt: 0.02 };
-        let mut pair = Pair::of(Service::Uc, false, seed, MTU, Psn::new(0).minus(50), faults);
+        let mut pair = Pair::of(Service::Uc, Recovery::default(), false, seed, MTU, Psn::new(0).minus(50), faults);
         const MESSAGES: usize = 40;
         let len = 10 * MTU.bytes();
         for i in 0..MESSAGES {
@@ -94,13 +104,13 @@ fn a_uc_message_arrives_whole_or_not_at_all_and_its_receive_request_is_kept() {
 
 #[test]
 fn services_refuse_operations_that_they_do_not_know() {
-    let mut uc = pair(Service::Uc, Faults::NONE);
+    let mut uc = pair(Service::Uc, Recovery::default());
     let remote = uc.remote(Side::B, 0);
     let (now, qpn, data) = (uc.now, uc.qpn(Side::A), uc.data(Side::A, 0, 8));
     let read = SendRequest::new(1, SendOperation::Read(remote), data.clone());
     assert_eq!(uc.node(Side::A).endpoint.post_send(now, qpn, read), Err(PostError::Operation(Service::Uc)));
 
-    let mut ud = pair(Service::Ud, Faults::NONE);
+    let mut ud = pair(Service::Ud, Recovery::default());
     let qpn = ud.qpn(Side::A);
     let mut post = |operation, data, destination| {
         let mut request = SendRequest::new(1, operation, data);
@@ -116,7 +126,7 @@ fn services_refuse_operations_that_they_do_not_know() {
 
 #[test]
 fn datagrams_bring_forty_bytes_of_routing_header_and_name_their_sender() {
-    let mut pair = pair(Service::Ud, Faults::NONE);
+    let mut pair = pair(Service::Ud, Recovery::default());
     for (len, immediate) in [(0, None), (1, Some(9)), (MTU.bytes(), None)] {
         let data = pattern(3, len);
         pair.fill(Side::A, 0, &data);
@@ -138,7 +148,7 @@ fn datagrams_bring_forty_bytes_of_routing_header_and_name_their_sender() {
 
 #[test]
 fn datagrams_with_a_wrong_key_or_no_room_are_dropped_and_counted_and_the_request_stays() {
-    let mut pair = pair(Service::Ud, Faults::NONE);
+    let mut pair = pair(Service::Ud, Recovery::default());
     let send = |pair: &mut Pair, q_key, len| {
         let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, len));
         request.destination = Some(pair.destination(Side::A, q_key));
@@ -160,10 +170,97 @@ fn datagrams_with_a_wrong_key_or_no_room_are_dropped_and_counted_and_the_request
     assert_eq!((received.wr_id, received.byte_len), (1, 49));
 }
 
+/// What arrives need not be for us: a port may be promiscuous, a network may flood, and groups have many members.
 #[test]
-fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short() {
+fn datagrams_to_other_addresses_are_dropped_and_those_to_a_group_are_for_who_is_attached() {
+    let mut pair = pair(Service::Ud, Recovery::default());
+    let [own, other]: [IpAddr; 2] = [[10, 0, 0, 2].into(), [10, 0, 0, 7].into()];
+    let group: IpAddr = [224, 0, 0, 9].into();
+    let mut sent = 0;
+    let (to_one, to_all) = (None, Some(Qpn::MULTICAST));
+    let mut arrives = |pair: &mut Pair, to: IpAddr, qpn: Option<Qpn>| {
+        sent += 1;
+        pair.post_receive(Side::B, sent, 0, 50);
+        let mut destination = pair.destination(Side::A, Pair::Q_KEY);
+        destination.path.flow.addresses = Addresses::new([10, 0, 0, 1].into(), to).unwrap();
+        destination.qpn = qpn.unwrap_or(destination.qpn);
+        let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, 10));
+        request.destination = Some(destination);
+        pair.post(Side::A, request);
+        assert_eq!(pair.completion(Side::A).status, Status::Success);
+        pair.run_for(Duration::from_millis(1));
+        pair.try_completion(Side::B).is_some()
+    };
+    assert!(arrives(&mut pair, other, to_one), "nobody has said which addresses are ours");
+    pair.node(Side::B).endpoint.set_local_addresses([own, "fd00::2".parse().unwrap()]);
+    assert!(arrives(&mut pair, own, to_one));
+    let strange = [other, [255; 4].into(), [10, 0, 0, 255].into(), group];
+    for to in strange {
+        assert!(!arrives(&mut pair, to, to_one), "{to}");
+    }
+    assert_eq!(pair.counters(Side::B).wrong_address, strange.len() as u64);
+    assert!(!arrives(&mut pair, group, to_all), "nobody is attached");
+    let qpn = pair.destination(Side::A, Pair::Q_KEY).qpn;
+    assert_eq!(pair.node(Side::B).endpoint.attach(qpn, group), Ok(true));
+    assert!(arrives(&mut pair, group, to_all) && arrives(&mut pair, own, to_one) && !arrives(&mut pair, other, to_one));
+    assert!(!arrives(&mut pair, group, to_one), "a group's datagrams name no single queue pair");
+    assert!(!arrives(&mut pair, own, to_all) && !arrives(&mut pair, [224, 0, 0, 8].into(), to_all));
+    assert_eq!(pair.node(Side::B).endpoint.detach(qpn, group), Ok(true));
+    assert!(!arrives(&mut pair, group, to_all));
+}
+
+#[test]
+fn a_datagram_that_is_too_long_leaves_its_shared_receive_request_to_others() {
+    let mut pair = Pair::of(Service::Ud, Recovery::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
+    let send = |pair: &mut Pair, len| {
+        let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, len));
+        request.destination = Some(pair.destination(Side::A, Pair::Q_KEY));
+        pair.post(Side::A, request);
+        assert_eq!(pair.completion(Side::A).status, Status::Success);
+        pair.run_for(Duration::from_millis(1));
+    };
+    let srq = pair.node(Side::B).srq.unwrap();
+    pair.node(Side::B).endpoint.arm_srq(srq, 1).unwrap();
+    pair.post_receive(Side::B, 1, 0, 49);
+    send(&mut pair, 10);
+    assert_eq!(pair.counters(Side::B).dropped_message, 1);
+    assert_eq!(pair.event(Side::B), None, "nothing was taken");
+    // The queue pair that dropped it is destroyed; the request is still in the queue.
+    let qpn = pair.qpn(Side::B);
+    pair.node(Side::B).endpoint.destroy_queue_pair(qpn).unwrap();
+    let endpoint = &mut pair.node(Side::B).endpoint;
+    endpoint.resize_srq(srq, 1).unwrap();
+    let another = ReceiveRequest { wr_id: 2, sges: Default::default() };
+    assert_eq!(endpoint.post_srq_receive(srq, another), Err(SrqError::Full(1)), "the other one is there");
+}
+
+#[test]
+fn a_broken_uc_message_gives_its_shared_receive_request_back() {
+    let mut pair = Pair::of(Service::Uc, Recovery::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
+    let srq = pair.node(Side::B).srq.unwrap();
+    pair.post_receive(Side::B, 1, 0, 3 * MTU.bytes() as u32);
+    pair.post(Side::A, SendRequest::new(1, SendOperation::Send, pair.data(Side::A, 0, 3 * MTU.bytes())));
+    let (now, ethernet) = (pair.now, [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00]);
+    for is_lost in [false, true, false] {
+        let mut packet = vec![0; 8192];
+        let len = pair.node(Side::A).endpoint.poll_transmit(now, &mut packet).unwrap().len;
+        let frame = [&ethernet[..], &packet[..len]].concat();
+        if !is_lost {
+            pair.node(Side::B).endpoint.handle_frame(now, FrameBytes::from(&frame[..]));
+        }
+    }
+    assert_eq!(pair.counters(Side::B).out_of_seq_request, 1);
+    let qpn = pair.qpn(Side::B);
+    let endpoint = &mut pair.node(Side::B).endpoint;
+    endpoint.destroy_queue_pair(qpn).unwrap();
+    endpoint.resize_srq(srq, 1).unwrap();
+    let another = ReceiveRequest { wr_id: 2, sges: Default::default() };
+    assert_eq!(endpoint.post_srq_receive(srq, another), Err(SrqError::Full(1)), "the other one is there");
+}
+
+fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short(recovery: Recovery) {
     let faults = Faults { loss: 0.02, ..Faults::NONE };
-    let mut pair = Pair::of(Service::Rc, true, 3, MTU, Psn::new(0), faults);
+    let mut pair = Pair::of(Service::Rc, recovery, true, 3, MTU, Psn::new(0), faults);
     let srq = pair.node(Side::B).srq.unwrap();
     for wr_id in 0..20 {
         pair.post_receive(Side::B, wr_id, wr_id as usize * 3000, 3000);
@@ -186,7 +283,7 @@ fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short() {
 
 #[test]
 fn a_path_mtu_that_the_link_cannot_carry_is_refused() {
-    let mut pair = pair(Service::Uc, Faults::NONE);
+    let mut pair = pair(Service::Uc, Recovery::default());
     let (now, qpn) = (pair.now, pair.qpn(Side::A));
     let endpoint = &mut pair.node(Side::A).endpoint;
     let path = endpoint.queue_pair(qpn).unwrap().info().attributes.path;
@@ -214,9 +311,8 @@ fn to(state: State) -> QpAttributes {
     QpAttributes { state: Some(state), ..Default::default() }
 }
 
-#[test]
-fn a_reset_leaves_no_completion_of_what_was_before() {
-    let mut pair = pair(Service::Rc, Faults::NONE);
+fn a_reset_leaves_no_completion_of_what_was_before(recovery: Recovery) {
+    let mut pair = pair(Service::Rc, recovery);
     (0..3).for_each(|wr_id| pair.post_receive(Side::B, wr_id, 0, 10));
     pair.modify(Side::B, &to(State::Error));
     assert_eq!(pair.completion(Side::B).status, Status::WrFlush);
@@ -224,9 +320,8 @@ fn a_reset_leaves_no_completion_of_what_was_before() {
     assert!(pair.try_completion(Side::B).is_none(), "two more were flushed, and nobody polled them in time");
 }
 
-#[test]
-fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told() {
-    let mut pair = pair(Service::Rc, Faults::NONE);
+fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told(recovery: Recovery) {
+    let mut pair = pair(Service::Rc, recovery);
     let len = 300 * MTU.bytes();
     let data = pattern(8, len);
     pair.fill(Side::A, 0, &data);
@@ -252,7 +347,7 @@ fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told() 
 
 #[test]
 fn an_unreliable_send_queue_in_error_still_receives_and_comes_back() {
-    let mut pair = pair(Service::Uc, Faults::NONE);
+    let mut pair = pair(Service::Uc, Recovery::default());
     let remote = pair.remote(Side::B, 0);
     let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
     pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), bad));
@@ -270,7 +365,7 @@ fn an_unreliable_send_queue_in_error_still_receives_and_comes_back() {
 
 #[test]
 fn a_send_queue_that_left_its_error_begins_nothing_while_it_is_drained() {
-    let mut pair = pair(Service::Uc, Faults::NONE);
+    let mut pair = pair(Service::Uc, Recovery::default());
     let remote = pair.remote(Side::B, 0);
     let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
     pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), bad));
@@ -283,9 +378,8 @@ fn a_send_queue_that_left_its_error_begins_nothing_while_it_is_drained() {
     assert_eq!(pair.completion(Side::A).wr_id, 2);
 }
 
-#[test]
-fn the_last_receive_request_is_told_of_once_an_error() {
-    let mut pair = Pair::of(Service::Rc, true, 3, MTU, Psn::new(0), Faults::NONE);
+fn the_last_receive_request_is_told_of_once_an_error(recovery: Recovery) {
+    let mut pair = Pair::of(Service::Rc, recovery, true, 3, MTU, Psn::new(0), Faults::NONE);
     let (qpn, srq) = (pair.qpn(Side::A), pair.node(Side::A).srq.unwrap());
     for _ in 0..3 {
         pair.modify(Side::A, &to(State::Error));

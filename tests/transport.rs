@@ -1,19 +1,40 @@
 //! Two endpoints over a network in virtual time that loses, duplicates, reorders and corrupts from a seed: every
 //! operation in both directions, memory against a model, every request completed once and in order.
 
+#[macro_use]
 mod common;
 
 use common::pair::{Faults, Pair, Side, pattern};
 use uroce::memory::WindowBinding;
 use uroce::time::Duration;
-use uroce::transport::{CompletionKind, Data, Event, Remote, SendOperation, SendRequest, State, Status};
+use uroce::transport::{CompletionKind, Data, Event, Recovery, Remote, SendOperation, SendRequest, State, Status};
 use uroce::wire::{Key, Opcode, PathMtu, Psn, RnrTimer};
 
 use uroce::memory::Access;
 
+in_both_modes! {
+    every_operation_at_every_mtu_over_a_perfect_network
+    one_request_goes_before_a_plain_acknowledge
+    psns_wrap
+    every_operation_survives_loss_duplication_reordering_and_corruption
+    a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does
+    a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed
+    without_receive_requests_it_ends_in_rnr_retry_exceeded
+    a_late_receive_request_is_waited_for
+    wrong_keys_and_ranges_are_remote_access_errors
+    a_deregistered_region_is_a_remote_access_error
+    operations_that_the_queue_pair_does_not_allow_are_invalid_requests
+    misaligned_atomics_are_invalid_requests
+    a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_length_error
+    local_ranges_that_are_not_registered_are_local_protection_errors_after_all_before_them
+    send_with_invalidate_closes_the_peers_window
+    a_fenced_write_waits_for_the_read_before_it
+    unsignaled_requests_complete_in_silence
+}
+
 /// One of each operation, of several lengths; then everything is compared.
-fn all_operations(seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) {
-    let mut pair = Pair::new(seed, path_mtu, first_psn, faults);
+fn all_operations(recovery: Recovery, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) {
+    let mut pair = Pair::new(recovery, seed, path_mtu, first_psn, faults);
     let mtu = path_mtu.bytes();
     for side in [Side::A, Side::B] {
         let other = side.other();
@@ -87,21 +108,24 @@ fn all_operations(seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) 
         assert_eq!(pair.completion(side).status, Status::Success);
         assert_eq!((pair.u64(side, 0), pair.u64(other, Pair::HALF)), (5, 5), "compare fails, nothing is swapped");
     }
+    for side in [Side::A, Side::B] {
+        let qpn = pair.qpn(side);
+        let is_extended = pair.node(side).endpoint.queue_pair(qpn).unwrap().is_extended();
+        assert_eq!(is_extended, recovery != Recovery::GoBackN, "seed {seed}: the ends know each other");
+    }
     pair.assert_quiet();
 }
 
-#[test]
-fn every_operation_at_every_mtu_over_a_perfect_network() {
+fn every_operation_at_every_mtu_over_a_perfect_network(recovery: Recovery) {
     for mtu in PathMtu::ALL {
-        all_operations(1, mtu, Psn::new(0), Faults::NONE);
+        all_operations(recovery, 1, mtu, Psn::new(0), Faults::NONE);
     }
 }
 
 /// The engine lets a program see what arrived before it sends an acknowledge for it, so that the program's answer can go
 /// first; the acknowledge follows at once.
-#[test]
-fn one_request_goes_before_a_plain_acknowledge() {
-    let mut pair = Pair::new(1, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn one_request_goes_before_a_plain_acknowledge(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 1, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     pair.post_receive(Side::A, 3, Pair::HALF, 64);
     let write = SendOperation::Write(pair.remote(Side::B, Pair::HALF));
     pair.post(Side::A, SendRequest::new(1, write, pair.data(Side::A, 0, 64)));
@@ -123,24 +147,21 @@ fn one_request_goes_before_a_plain_acknowledge() {
     pair.assert_quiet();
 }
 
-#[test]
-fn psns_wrap() {
+fn psns_wrap(recovery: Recovery) {
     for before in [1, 5, 100] {
-        all_operations(2, PathMtu::Mtu256, Psn::new(0).minus(before), Faults::NONE);
+        all_operations(recovery, 2, PathMtu::Mtu256, Psn::new(0).minus(before), Faults::NONE);
     }
 }
 
-#[test]
-fn every_operation_survives_loss_duplication_reordering_and_corruption() {
+fn every_operation_survives_loss_duplication_reordering_and_corruption(recovery: Recovery) {
     for seed in 0..30 {
         let faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.05, corrupt: 0.02 };
-        all_operations(seed, PathMtu::Mtu1024, Psn::new(0).minus(200), faults);
+        all_operations(recovery, seed, PathMtu::Mtu1024, Psn::new(0).minus(200), faults);
     }
 }
 
 /// A long pipeline of mixed operations with everything in flight at once; the model says what memory must hold.
-#[test]
-fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does() {
+fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does(recovery: Recovery) {
     for seed in 0..60 {
         let faults = match seed % 4 {
             0 => Faults { loss: 0.01, ..Faults::NONE },
@@ -148,15 +169,14 @@ fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does(
             2 => Faults { reorder: 0.1, duplicate: 0.1, ..Faults::NONE },
             _ => Faults { loss: 0.02, duplicate: 0.02, reorder: 0.02, corrupt: 0.02 },
         };
-        let mut pair = Pair::new(seed, PathMtu::Mtu256, Psn::new(0).minus(50), faults);
+        let mut pair = Pair::new(recovery, seed, PathMtu::Mtu256, Psn::new(0).minus(50), faults);
         pair.run_pipeline(150);
         pair.assert_quiet();
     }
 }
 
-#[test]
-fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed() {
-    let mut pair = Pair::new(3, PathMtu::Mtu1024, Psn::new(0), Faults { loss: 1.0, ..Faults::NONE });
+fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 3, PathMtu::Mtu1024, Psn::new(0), Faults { loss: 1.0, ..Faults::NONE });
     for wr_id in 0..3 {
         pair.post(Side::A, SendRequest::new(wr_id, SendOperation::Send, pair.data(Side::A, 0, 10)));
     }
@@ -166,9 +186,8 @@ fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed() {
     assert_eq!(pair.counters(Side::A).completer_retry, u64::from(Pair::RETRY_COUNT));
 }
 
-#[test]
-fn without_receive_requests_it_ends_in_rnr_retry_exceeded() {
-    let mut pair = Pair::new(4, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn without_receive_requests_it_ends_in_rnr_retry_exceeded(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 4, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     pair.set_rnr_retry(Side::A, 3);
     pair.post(Side::A, SendRequest::new(9, SendOperation::Send, pair.data(Side::A, 0, 10)));
     let done = pair.completion(Side::A);
@@ -176,9 +195,8 @@ fn without_receive_requests_it_ends_in_rnr_retry_exceeded() {
     assert_eq!(pair.counters(Side::B).send_rnr_err, 4, "the first try and three retries");
 }
 
-#[test]
-fn a_late_receive_request_is_waited_for() {
-    let mut pair = Pair::new(5, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn a_late_receive_request_is_waited_for(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 5, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     pair.post(Side::A, SendRequest::new(9, SendOperation::Send, pair.data(Side::A, 0, 3000)));
     pair.run_for(RnrTimer::new(12).delay() * 5);
     assert!(pair.counters(Side::B).send_rnr_err >= 3);
@@ -189,8 +207,14 @@ fn a_late_receive_request_is_waited_for() {
 }
 
 /// What the peer answers to a request that breaks a rule, and what its own side reports.
-fn refused(request: impl Fn(&Pair) -> SendRequest, prepare: impl Fn(&mut Pair), status: Status, event: Event) {
-    let mut pair = Pair::new(6, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn refused(
+    recovery: Recovery,
+    request: impl Fn(&Pair) -> SendRequest,
+    prepare: impl Fn(&mut Pair),
+    status: Status,
+    event: Event,
+) {
+    let mut pair = Pair::new(recovery, 6, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let before = pattern(1, Pair::BYTES);
     pair.fill(Side::B, 0, &before);
     prepare(&mut pair);
@@ -220,8 +244,7 @@ impl On for Event {
 const ACCESS: Event = Event::AccessError(uroce::wire::Qpn::GSI);
 const REQUEST: Event = Event::RequestError(uroce::wire::Qpn::GSI);
 
-#[test]
-fn wrong_keys_and_ranges_are_remote_access_errors() {
+fn wrong_keys_and_ranges_are_remote_access_errors(recovery: Recovery) {
     let none = |_: &mut Pair| {};
     let write = |pair: &Pair, remote| SendRequest::new(0, SendOperation::Write(remote), pair.data(Side::A, 0, 100));
     let read = |pair: &Pair, remote| SendRequest::new(0, SendOperation::Read(remote), pair.data(Side::A, 0, 100));
@@ -252,36 +275,32 @@ fn wrong_keys_and_ranges_are_remote_access_errors() {
         },
     ] as [fn(Remote) -> Remote; 6]
     {
-        refused(|p| write(p, wrong(p.remote(Side::B, 0))), none, Status::RemoteAccess, ACCESS);
-        refused(|p| read(p, wrong(p.remote(Side::B, 0))), none, Status::RemoteAccess, ACCESS);
+        refused(recovery, |p| write(p, wrong(p.remote(Side::B, 0))), none, Status::RemoteAccess, ACCESS);
+        refused(recovery, |p| read(p, wrong(p.remote(Side::B, 0))), none, Status::RemoteAccess, ACCESS);
     }
 }
 
-#[test]
-fn a_deregistered_region_is_a_remote_access_error() {
+fn a_deregistered_region_is_a_remote_access_error(recovery: Recovery) {
     let request = |p: &Pair| SendRequest::new(0, SendOperation::Write(p.remote(Side::B, 0)), p.data(Side::A, 0, 100));
-    refused(request, |pair| pair.deregister(Side::B), Status::RemoteAccess, ACCESS);
+    refused(recovery, request, |pair| pair.deregister(Side::B), Status::RemoteAccess, ACCESS);
 }
 
-#[test]
-fn operations_that_the_queue_pair_does_not_allow_are_invalid_requests() {
+fn operations_that_the_queue_pair_does_not_allow_are_invalid_requests(recovery: Recovery) {
     let request = |p: &Pair| SendRequest::new(0, SendOperation::Write(p.remote(Side::B, 0)), p.data(Side::A, 0, 100));
     let prepare = |pair: &mut Pair| pair.set_access(Side::B, Access::REMOTE_READ);
-    refused(request, prepare, Status::RemoteInvalidRequest, REQUEST);
+    refused(recovery, request, prepare, Status::RemoteInvalidRequest, REQUEST);
 }
 
-#[test]
-fn misaligned_atomics_are_invalid_requests() {
+fn misaligned_atomics_are_invalid_requests(recovery: Recovery) {
     let request = |p: &Pair| {
         let operation = SendOperation::FetchAdd { remote: p.remote(Side::B, 4), add: 1 };
         SendRequest::new(0, operation, p.data(Side::A, 0, 8))
     };
-    refused(request, |_| {}, Status::RemoteInvalidRequest, REQUEST);
+    refused(recovery, request, |_| {}, Status::RemoteInvalidRequest, REQUEST);
 }
 
-#[test]
-fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_length_error() {
-    let mut pair = Pair::new(7, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_length_error(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 7, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     pair.post_receive(Side::B, 5, 0, 1500);
     pair.post_receive(Side::B, 6, 0, 1500);
     pair.post(Side::A, SendRequest::new(1, SendOperation::Send, pair.data(Side::A, 0, 2000)));
@@ -290,9 +309,8 @@ fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_leng
     assert_eq!(ends, [(5, Status::LocalLength), (6, Status::WrFlush)]);
 }
 
-#[test]
-fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_before_them() {
-    let mut pair = Pair::new(8, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_before_them(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 8, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let remote = pair.remote(Side::B, 0);
     pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), pair.data(Side::A, 0, 5000)));
     let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
@@ -302,9 +320,8 @@ fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_be
     assert_eq!(ends, [(1, Status::Success), (2, Status::LocalProtection), (3, Status::WrFlush)]);
 }
 
-#[test]
-fn send_with_invalidate_closes_the_peers_window() {
-    let mut pair = Pair::new(9, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn send_with_invalidate_closes_the_peers_window(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 9, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let window = pair.allocate_window(Side::B);
     let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
     let Remote { address, key } = pair.remote(Side::B, 100);
@@ -328,9 +345,8 @@ fn send_with_invalidate_closes_the_peers_window() {
     assert_eq!(pair.completion(Side::A).status, Status::RemoteAccess);
 }
 
-#[test]
-fn a_fenced_write_waits_for_the_read_before_it() {
-    let mut pair = Pair::new(10, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn a_fenced_write_waits_for_the_read_before_it(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 10, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let len = 50 * 1024;
     let data = pattern(3, len);
     pair.fill(Side::B, 0, &data);
@@ -345,9 +361,8 @@ fn a_fenced_write_waits_for_the_read_before_it() {
     assert_eq!(pair.bytes(Side::B, Pair::HALF, len), data);
 }
 
-#[test]
-fn unsignaled_requests_complete_in_silence() {
-    let mut pair = Pair::new(11, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+fn unsignaled_requests_complete_in_silence(recovery: Recovery) {
+    let mut pair = Pair::new(recovery, 11, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let remote = pair.remote(Side::B, 0);
     for wr_id in 0..10 {
         let mut request = SendRequest::new(wr_id, SendOperation::Write(remote), pair.data(Side::A, 0, 10));

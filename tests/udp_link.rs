@@ -174,6 +174,29 @@ fn wait_for_link_local(pair: &Pair, host: usize) {
     }
 }
 
+/// While the kernel asks the network whether somebody else has an IPv6 address, sockets cannot be bound to it: the link is opened
+/// without it, and one that is opened later has it.
+#[test]
+fn a_tentative_address_is_left_out_until_it_is_confirmed() {
+    let pair = Pair::new(PairOptions::default());
+    let (ok, text) = pair.exec(0, "sysctl -qw net.ipv6.conf.veth0.accept_dad=1 net.ipv6.conf.veth0.dad_transmits=3");
+    assert!(ok, "{text}");
+    pair.ip(0, "addr add fd07::5/64 dev veth0");
+    let [v4, v6] = [false, true].map(|is_v6| addresses(is_v6)[1]);
+    let tentative: IpAddr = "fd07::5".parse().unwrap();
+    let hops = move || {
+        let mut link = UdpLink::open("veth0").unwrap();
+        let own = IpAddr::from([10, 7, 0, 1]);
+        (link.hop(own, v4).is_ok(), link.hop(tentative, v6))
+    };
+    assert_eq!(pair.within(0, hops), (true, Err(HopError::NoRoute(tentative, v6))), "three seconds of asking");
+    let start = Instant::now();
+    while pair.within(0, hops).1.is_err() {
+        assert!(start.elapsed() < LIMIT, "it is never there");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Queue pairs of one program on one device reach each other: on the loopback and on an interface's own address.
 #[test]
 fn queue_pairs_of_one_program_reach_each_other() {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
 use common::hosts::{Pair, PairOptions};
+use common::privileges::keep_capabilities;
 use uroce::frame::Frame;
 use uroce::link::device::Device;
 use uroce::link::netlink::link_local;
@@ -434,6 +435,151 @@ fn tagged_frames_arrive() {
     }
 }
 
+/// A frame with packet `number` in it.
+fn frame_to(mac: [u8; 6], source: IpAddr, destination: IpAddr, number: u64) -> Vec<u8> {
+    let mut packet = vec![0; length(number, 1500)];
+    write_packet(&mut packet, source, destination, PORT, length(number, 1500), number);
+    let ethertype = if source.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] };
+    [&mac[..], &[2, 0, 0, 0, 0, 7], &ethertype, &packet].concat()
+}
+
+/// The numbers of the frames to these addresses that the link takes, and what comes with them to `mac`.
+fn taken(pair: &Pair, link: &mut XdpLink, destinations: &[IpAddr]) -> Vec<u64> {
+    let mac = link.interface().mac.unwrap();
+    let own = IpAddr::V6(link_local(mac));
+    let source = |to: &IpAddr| if to.is_ipv4() { v4(2) } else { v6(2) };
+    let last = destinations.len() as u64;
+    let all = destinations.iter().chain([&own]).zip(0..);
+    let frames: Vec<Vec<u8>> = all.map(|(to, number)| frame_to(mac, source(to), *to, number)).collect();
+    pair.within(1, move || frames.iter().for_each(|frame| send_raw("veth0", frame)));
+    // One to the address that every interface has comes after them.
+    let mut numbers = Vec::new();
+    loop {
+        let number = check_frame(&receive_one(link).expect("the last one"), false, 1500);
+        if number == last {
+            return numbers;
+        }
+        numbers.push(number);
+    }
+}
+
+/// The link takes frames to the interface's own addresses, as they are now, and to the groups that it was told of; the kernel
+/// gets those to everybody, to other groups and to other hosts.
+#[test]
+fn only_frames_to_this_host_are_taken() {
+    for mode in [AttachMode::Native, AttachMode::Skb] {
+        let pair = Pair::new(PairOptions::default());
+        let mut link = pair.within(0, move || XdpLink::open("veth0", &options(mode)).unwrap());
+        let kernel = pair.within(0, || std::net::UdpSocket::bind("0.0.0.0:4791").unwrap());
+        kernel.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        let destinations: [IpAddr; 10] = [
+            v4(1),
+            v6(1),
+            v4(99),
+            v6(99),
+            [255; 4].into(),
+            [10, 7, 0, 255].into(),
+            [224, 0, 0, 1].into(),
+            "ff02::1".parse().unwrap(),
+            [10, 8, 0, 1].into(),
+            "::ffff:10.7.0.1".parse().unwrap(),
+        ];
+        // An IPv6 packet to a mapped address is nobody's; that it is taken for the IPv4 one does no harm, as the transport looks.
+        assert_eq!(taken(&pair, &mut link, &destinations), [0, 1, 9], "{mode:?}");
+        let mut heard = [0; 2000];
+        for number in [4u64, 5, 6] {
+            kernel.recv(&mut heard).unwrap_or_else(|error| panic!("{}: {error}", destinations[number as usize]));
+            assert_eq!(heard[..8], number.to_be_bytes());
+        }
+        link.set_groups(&[destinations[6], destinations[7]]);
+        assert_eq!(taken(&pair, &mut link, &destinations), [0, 1, 6, 7, 9], "{mode:?}");
+        link.set_groups(&[]);
+
+        // Addresses come and go.
+        let mut follows = |change: &str, expected: &[u64]| {
+            pair.ip(0, change);
+            let deadline = now() + Duration::from_secs(5);
+            loop {
+                link.flush(now());
+                let found = taken(&pair, &mut link, &destinations[..9]);
+                if found == expected {
+                    return;
+                }
+                assert!(now() < deadline, "{mode:?} {change}: {found:?}");
+            }
+        };
+        follows("addr add 10.7.0.99/32 dev veth0", &[0, 1, 2]);
+        follows("addr add fd07::63/64 dev veth0 nodad", &[0, 1, 2, 3]);
+        follows("addr del 10.7.0.1/24 dev veth0", &[1, 2, 3]);
+        assert_eq!(counter(&link, "addresses_refused"), 0);
+    }
+}
+
+/// RoCE of other hosts that passes through this one, by a route or a bridge, goes on, in both directions, while links are open
+/// on both interfaces; and what is for this host is taken.
+#[test]
+fn roce_of_others_passes_through() {
+    for is_bridge in [false, true] {
+        let pair = Pair::new(PairOptions::default());
+        let beyond = Pair::new(PairOptions::default());
+        let far = &beyond.hosts[0];
+        pair.ip(0, &format!("link add out type veth peer name in netns {far}"));
+        beyond.ip(0, "link set in up");
+        pair.ip(0, "link set out up");
+        if is_bridge {
+            for arguments in
+                ["link add br0 type bridge", "link set br0 up", "link set veth0 master br0", "link set out master br0"]
+            {
+                pair.ip(0, arguments);
+            }
+            pair.ip(0, "addr flush dev veth0");
+            beyond.ip(0, "addr flush dev veth0");
+            beyond.ip(0, "addr add 10.7.0.9/24 dev in");
+            beyond.ip(0, "addr add fd07::9/64 dev in nodad");
+        } else {
+            for command in ["sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv6.conf.all.forwarding=1"] {
+                let (ok, text) = pair.exec(0, command);
+                assert!(ok, "{text}");
+            }
+            pair.ip(0, "addr add 10.9.0.1/24 dev out");
+            pair.ip(0, "addr add fd09::1/64 dev out nodad");
+            pair.ip(1, "route add 10.9.0.0/24 via 10.7.0.1");
+            pair.ip(1, "-6 route add fd09::/64 via fd07::1");
+            beyond.ip(0, "addr flush dev veth0");
+            beyond.ip(0, "addr add 10.9.0.9/24 dev in");
+            beyond.ip(0, "addr add fd09::9/64 dev in nodad");
+            beyond.ip(0, "route add 10.7.0.0/24 via 10.9.0.1");
+            beyond.ip(0, "-6 route add fd07::/64 via fd09::1");
+        }
+        let links =
+            ["veth0", "out"].map(|name| pair.within(0, move || XdpLink::open(name, &XdpOptions::default()).unwrap()));
+        let net = if is_bridge { 7 } else { 9 };
+        for [near, distant] in
+            [["10.7.0.2".to_owned(), format!("10.{net}.0.9")], ["fd07::2".to_owned(), format!("fd0{net}::9")]]
+        {
+            let bind = |host: &Pair, number: usize, address: &str| {
+                let address: IpAddr = address.parse().unwrap();
+                host.within(number, move || std::net::UdpSocket::bind((address, PORT)).unwrap())
+            };
+            let [one, other] = [bind(&pair, 1, &near), bind(&beyond, 0, &distant)];
+            for (from, to, address) in [(&one, &other, &distant), (&other, &one, &near)] {
+                to.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                let address: IpAddr = address.parse().unwrap();
+                // The neighbour is asked for meanwhile, and the first datagram waits for it.
+                from.send_to(b"passes through", (address, PORT)).unwrap();
+                let mut heard = [0; 100];
+                let len =
+                    to.recv(&mut heard).unwrap_or_else(|error| panic!("bridge {is_bridge}, to {address}: {error}"));
+                assert_eq!(&heard[..len], b"passes through");
+            }
+        }
+        let [mut near, _] = links;
+        if !is_bridge {
+            assert_eq!(taken(&pair, &mut near, &[v4(1), v6(1), [10, 9, 0, 9].into()]), [0, 1]);
+        }
+    }
+}
+
 /// Sends an Ethernet frame from a packet socket of the calling thread's namespace.
 fn send_raw(interface: &str, frame: &[u8]) {
     let name = std::ffi::CString::new(interface).unwrap();
@@ -486,6 +632,8 @@ fn packets_without_a_neighbour_wait_bounded_and_are_dropped() {
 #[test]
 fn hops_follow_the_kernels_routes() {
     let pair = Pair::new(PairOptions::default());
+    // What the gateway gets for others is not taken by its link.
+    pair.ip(1, "addr add 192.0.2.1/32 dev veth0");
     let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let far = IpAddr::from([192, 0, 2, 1]);
@@ -534,10 +682,12 @@ fn link_local_and_group_destinations_have_hops() {
     send_one(&mut a, from, to, PORT, 200, 1);
     let frame = receive_one(&mut b).expect("link-local").bytes().to_vec();
     assert_eq!(frame[..6], b.interface().mac.unwrap());
-    send_one(&mut a, from, "ff02::1:77".parse().unwrap(), PORT, 200, 2);
+    let groups: [IpAddr; 2] = ["ff02::1:77".parse().unwrap(), "239.1.2.3".parse().unwrap()];
+    b.set_groups(&groups);
+    send_one(&mut a, from, groups[0], PORT, 200, 2);
     let frame = receive_one(&mut b).expect("IPv6 group").bytes().to_vec();
     assert_eq!(frame[..6], [0x33, 0x33, 0, 1, 0, 0x77]);
-    send_one(&mut a, v4(1), "239.1.2.3".parse().unwrap(), PORT, 200, 3);
+    send_one(&mut a, v4(1), groups[1], PORT, 200, 3);
     let frame = receive_one(&mut b).expect("IPv4 group").bytes().to_vec();
     assert_eq!(frame[..6], [0x01, 0, 0x5e, 1, 2, 3]);
 
@@ -591,7 +741,7 @@ fn refusals_are_one_line_and_name_the_remedy() {
 
     let first = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let (error, text) = refused("veth0", XdpOptions::default());
-    assert!(matches!(error, OpenError::OtherProgram { .. }) && text.contains("another XDP program"), "{text}");
+    assert!(matches!(error, OpenError::Taken { .. }) && text.contains("over AF_XDP"), "{text}");
     drop(first);
     // The queue is free again at once, or nearly so.
     pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).map(|_| ()).unwrap());
@@ -630,18 +780,6 @@ fn three_capabilities_suffice_within_the_memory_limit() {
     let text = default.unwrap_err().to_string();
     assert!(text.contains("67108864 bytes") && text.contains("ulimit -l"), "{text}");
     small.unwrap();
-}
-
-/// Leaves the calling thread with these capabilities (bits of linux/capability.h).
-fn keep_capabilities(bits: u64) {
-    // struct __user_cap_header_struct of version 3, for this thread; then low and high halves of effective, permitted and
-    // inheritable ones
-    let header: [u32; 2] = [0x2008_0522, 0];
-    let (low, high) = (bits as u32, (bits >> 32) as u32);
-    let data = [low, low, 0, high, high, 0];
-    // SAFETY: both structures have the layout of capset(2), and outlive the call.
-    let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// A frame that outlives its link keeps its bytes.

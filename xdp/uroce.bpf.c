@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only
  *
- * Steers RoCE v2 (UDP destination port 4791) to the AF_XDP socket of its receive queue; everything else, ARP and
- * neighbour discovery among it, goes on to the kernel.
+ * Steers RoCE v2 (UDP destination port 4791) that is for this host to the AF_XDP socket of its receive queue; everything
+ * else goes on to the kernel: ARP and neighbour discovery, and RoCE that is forwarded, bridged, broadcast or for a group that
+ * nobody has joined.
  *
  * Looked through: at most one VLAN tag (802.1Q or 802.1ad), IPv4 without options (RoCE v2 has none), IPv6 without
  * extension headers. Passed to the kernel: fragments (only the first one has ports) and whatever is cut short. All
@@ -23,6 +24,7 @@ typedef unsigned long long u64;
 /* enum xdp_action */
 #define XDP_PASS 2
 /* enum bpf_map_type */
+#define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_XSKMAP 17
 
 struct xdp_md {
@@ -34,6 +36,8 @@ struct xdp_md {
 	u32 egress_ifindex;
 };
 
+/* Helper 1. */
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 /* Helper 51; the kernel takes its low flag bits as the action for a key that is not in the map. */
 static long (*const bpf_redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
 
@@ -57,9 +61,41 @@ struct {
 	int (*max_entries)[64];
 } xsks SEC(".maps");
 
+/* An address as it is in packets; an IPv4 one with the prefix ::ffff:0:0/96. */
+struct address {
+	u32 words[4];
+};
+
+/* Where packets for this host may go to: the interface's addresses and the groups that were joined. The loader keeps them up
+ * to date; src/link/xdp.rs says how many there can be.
+ */
+struct {
+	int (*type)[BPF_MAP_TYPE_HASH];
+	int (*key_size)[sizeof(struct address)];
+	int (*value_size)[sizeof(u8)];
+	int (*max_entries)[1024];
+} addresses SEC(".maps");
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define IPV4_MAPPED 0xffff0000
+#else
+#define IPV4_MAPPED 0x0000ffff
+#endif
+
 INLINE u16 load_be16(const u8 *at)
 {
 	return (u16)(at[0] << 8 | at[1]);
+}
+
+/* Addresses lie at multiples of four bytes behind the IP header's start. The barrier keeps the compiler from making one load
+ * at an offset that is in a register out of those of two branches.
+ */
+INLINE u32 load_word(const u8 *at)
+{
+	u32 word = *(const u32 *)at;
+
+	__asm__ volatile("" : "+r"(word));
+	return word;
 }
 
 SEC("xdp.frags")
@@ -69,6 +105,7 @@ int uroce(struct xdp_md *ctx)
 	const u8 *end = (const u8 *)(unsigned long)ctx->data_end;
 	const u8 *ip = data + ETHERNET_BYTES;
 	const u8 *udp;
+	struct address to = {};
 	u16 ethertype;
 
 	if (ip > end)
@@ -90,18 +127,26 @@ int uroce(struct xdp_md *ctx)
 		/* more fragments, or not the first one */
 		if (load_be16(ip + 6) & 0x3fff)
 			return XDP_PASS;
+		to.words[2] = IPV4_MAPPED;
+		to.words[3] = load_word(ip + 16);
 		udp = ip + 20;
 	} else if (ethertype == ETHERTYPE_IPV6) {
 		if (ip + IPV6_BYTES > end)
 			return XDP_PASS;
 		if (ip[0] >> 4 != 6 || ip[6] != PROTOCOL_UDP)
 			return XDP_PASS;
+		to.words[0] = load_word(ip + 24);
+		to.words[1] = load_word(ip + 28);
+		to.words[2] = load_word(ip + 32);
+		to.words[3] = load_word(ip + 36);
 		udp = ip + IPV6_BYTES;
 	} else {
 		return XDP_PASS;
 	}
 
 	if (udp + UDP_BYTES > end || load_be16(udp + 2) != ROCE_V2_PORT)
+		return XDP_PASS;
+	if (!bpf_map_lookup_elem(&addresses, &to))
 		return XDP_PASS;
 	return bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
 }

@@ -15,16 +15,18 @@ use input::Input;
 use libfuzzer_sys::fuzz_target;
 use uroce::memory::Access;
 use uroce::time::Duration;
-use uroce::transport::{Data, Remote, SendOperation, SendRequest, State};
-use uroce::wire::{Bth, Flow, ICRC_BYTES, Key, Opcode, Operation, PKey, Psn, RoceFrame, icrc};
+use uroce::transport::{Data, Recovery, Remote, SendOperation, SendRequest, State};
+use uroce::wire::{
+    Bth, Flow, ICRC_BYTES, Key, Opcode, Operation, PKey, Placement, Psn, RoceFrame, Selectivity, icrc,
+};
 use zerocopy::IntoBytes;
 
 /// Answers that may be owed: four times what may be outstanding and two, then READs and atomics that are new, and the
 /// NAK that ends it.
 const OWED_MAX: usize = 5 * RD_ATOMIC as usize + 3;
 
-/// READ responses among them: a READ is of the whole region at the most.
-const RESPONSES_MAX: usize = OWED_MAX * Crafted::BYTES.div_ceil(MTU.bytes());
+/// READ responses among them: a READ is of the whole region at the most; and those to FLUSHes.
+const RESPONSES_MAX: usize = OWED_MAX * Crafted::BYTES.div_ceil(MTU.bytes()) + 128;
 
 /// Requests of its own in flight.
 const REQUESTS_MAX: usize = 128;
@@ -98,7 +100,10 @@ impl Run {
         let payload_bytes = payload_bytes.min(2 * MTU.bytes());
         // The extended headers by their length: RETH 16 and ImmDt 4, AtomicETH 28, AETH 4, ImmDt or IETH 4.
         let mut extension = Vec::new();
-        match opcode.extension_bytes() {
+        if opcode == Opcode::RC_FLUSH {
+            extension.extend([0, 0, 0, if flags & 0x80 == 0 { 1 } else { input.byte() }]);
+        }
+        match opcode.extension_bytes() - extension.len() {
             bytes @ (16 | 20) => {
                 extension.extend(self.address(input).to_be_bytes());
                 extension.extend(self.key(input).0.to_be_bytes());
@@ -140,7 +145,7 @@ impl Run {
         let remote = Remote { address: input.u64(), key: Key(input.u32()) };
         let (offset, length) = (usize::from(input.byte()) * 8, self.length(input) as u32);
         let (wr_id, key) = (self.next_wr_id, self.key(input));
-        let kind = input.byte() % 10;
+        let kind = input.byte() % 12;
         if kind < 3 {
             if self.posted.len() < 60 {
                 self.c.post_receive(wr_id, offset, length);
@@ -155,9 +160,21 @@ impl Run {
             5 => SendOperation::Write(remote),
             6 | 7 => SendOperation::Read(remote),
             8 => SendOperation::FetchAdd { remote, add: 1 },
+            9 => SendOperation::AtomicWrite(remote),
+            10 => SendOperation::Flush {
+                remote,
+                length: length as u32,
+                placement: Placement::from_bits_retain(input.byte() & 3),
+                selectivity: Selectivity::new(input.byte()),
+            },
             _ => SendOperation::LocalInvalidate(key),
         };
-        let length = if operation.is_atomic() { 8 } else { length };
+        let length = match operation {
+            SendOperation::Flush { .. } => 0,
+            SendOperation::AtomicWrite(_) => 8,
+            _ if operation.is_atomic() => 8,
+            _ => length,
+        };
         let data = Data::sge(self.c.at(offset), length, self.c.key);
         if self.c.endpoint.post_send(self.c.now, self.c.qpn, SendRequest::new(wr_id, operation, data)).is_ok() {
             self.posted.insert(wr_id);
@@ -194,7 +211,9 @@ const NO_EXTENSION: uroce::wire::Extension = uroce::wire::Extension::None;
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
-    let mut c = Crafted::with_access(if input.byte() < 250 { ALL } else { Access::REMOTE_READ });
+    let access = if input.byte() < 250 { ALL } else { Access::REMOTE_READ };
+    let recovery = [Recovery::Auto, Recovery::Auto, Recovery::Selective, Recovery::GoBackN][input.below(4)];
+    let mut c = Crafted::with_access(access, recovery);
     let window = c.bind_window(1000, 600, Access::REMOTE_WRITE | Access::REMOTE_READ);
     let keys = vec![c.key, c.key, c.key, window, c.foreign.1, c.private.1];
     let mut run = Run { c, keys, posted: BTreeSet::new(), next_wr_id: 1000 };

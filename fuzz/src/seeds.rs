@@ -1,10 +1,10 @@
-//! Makes the corpora from `captures/`: for each opcode, flags and family of every capture, the first few frames; and the
+//! Makes the corpora, in `corpus` of the folder that is named or of this one, from `captures/`: for each opcode, flags and family of every capture, the first few frames; and the
 //! shortest captures whole. For the targets that make something of any bytes, bytes at random: long ones, since runs
 //! that are to get anywhere need many.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use uroce::memory::KeySource;
 use uroce::pcap::{Dissection, Reader};
@@ -21,7 +21,8 @@ const RANDOM_WORDS: usize = 400;
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (frames, files) = (root.join("corpus/decode"), root.join("corpus/capture"));
+    let corpus = std::env::args_os().nth(1).map_or_else(|| root.to_owned(), PathBuf::from).join("corpus");
+    let (frames, files) = (corpus.join("decode"), corpus.join("capture"));
     fs::create_dir_all(&frames).expect("corpus/decode");
     fs::create_dir_all(&files).expect("corpus/capture");
     let mut captures = Vec::new();
@@ -50,7 +51,7 @@ fn main() {
         }
     }
     for target in ["endpoint", "responder"] {
-        let folder = root.join("corpus").join(target);
+        let folder = corpus.join(target);
         fs::create_dir_all(&folder).expect("a folder");
         for number in 0..RANDOM_INPUTS {
             let mut source = KeySource::new([number; 32]);

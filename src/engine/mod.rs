@@ -16,21 +16,25 @@
 mod clock;
 mod hops;
 mod process;
+mod turns;
 mod wake;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::frame::Frame;
 use crate::link::{Gone, Link};
+use crate::memory::faults;
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Event};
+use crate::wire::Qpn;
 
 use clock::Clock;
 use hops::HopQueries;
+use turns::{PASSIVE, Round, Turns};
 use wake::Wake;
 
 pub use process::Process;
@@ -43,26 +47,11 @@ const BATCH: usize = 64;
 /// a processor, answers that lie there are not late, and paths that they came over not dark.
 const TIMERS_WAIT: u32 = 16;
 
-/// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
-const PASSIVE: Duration = Duration::from_micros(500);
-
-/// How many times the background thread lets frames wake it while it leaves the work to the program, after it has found some
-/// that the program had left lying for [`PASSIVE`]: programs poll for their own requests, and then wait for the peer's in
-/// memory, without a call (as `ib_write_lat` does). A program that only polls is disturbed this often at the most.
-const WATCHFUL_WAITS: u32 = 16;
-
-/// How long it then leaves them to the program still: some polls' time.
-const GRACE: Duration = Duration::from_micros(5);
-
-/// How many polls that find the core taken until the program gives its time away. Whoever has the core may be waiting for
-/// this very processor: programs are often bound to one (by mpirun, say), and their background thread with them. A step
-/// takes up to some 100 µs, as many polls as this a microsecond or two.
-const YIELD_EVERY: u64 = 32;
-
 /// How long the background thread sleeps at the most, whatever the timers say: lost wake-ups end here.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Batches sent at the most to settle what is owed: 128 packets a queue pair are in flight, and READ answers queued.
+/// Times that the link is given what a queue pair owes at the most before that goes away: acknowledges, refusals and results of
+/// atomics, each a batch.
 const SETTLE_STEPS: usize = 64;
 
 /// An endpoint on a link, and the thread that keeps it going.
@@ -77,18 +66,7 @@ struct Shared {
     process: Process,
     /// What a child works with instead.
     forked: OnceLock<Mutex<Core>>,
-    /// Threads that want the core for something that cannot wait. Steppers let them pass: a mutex is not fair.
-    waiting: AtomicUsize,
-    /// Steps by program threads.
-    program_steps: AtomicU64,
-    /// Steps that found the core taken.
-    misses: AtomicU64,
-    /// Whether the background thread does the stepping now.
-    background_is_active: AtomicBool,
-    /// Completion queues with a notification asked for, about: their programs sleep and do not step.
-    sleepers: AtomicBool,
-    stop: AtomicBool,
-    wake: Wake,
+    turns: Turns,
     /// Readable while the endpoint has events.
     events: Wake,
     clock: Clock,
@@ -116,7 +94,8 @@ pub struct Core {
 }
 
 impl Engine {
-    /// Starts an endpoint on `link` and its background thread, which has all signals blocked. `seed` decides the keys.
+    /// Starts an endpoint on `link` and its background thread, which has all signals blocked but those that its own
+    /// instructions may raise. `seed` decides the keys.
     ///
     /// # Errors
     /// When the kernel gives no thread or event descriptor.
@@ -130,13 +109,7 @@ impl Engine {
             core: Mutex::new(Core::new(endpoint, link)),
             process: Process::current(),
             forked: OnceLock::new(),
-            waiting: AtomicUsize::new(0),
-            program_steps: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-            background_is_active: AtomicBool::new(false),
-            sleepers: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            wake: Wake::new()?,
+            turns: Turns::new()?,
             events: Wake::new()?,
             clock: Clock::new(),
             link_fds,
@@ -179,10 +152,7 @@ impl Engine {
         if self.is_forked() {
             return result;
         }
-        if self.shared.background_is_active.load(Ordering::Relaxed) {
-            // New timers may be earlier than what it sleeps for.
-            self.shared.wake.signal();
-        }
+        self.shared.turns.changed();
         result
     }
 
@@ -191,15 +161,11 @@ impl Engine {
         if self.is_forked() {
             return;
         }
-        self.shared.program_steps.fetch_add(1, Ordering::Relaxed);
-        if self.shared.waiting.load(Ordering::Relaxed) == 0
-            && let Ok(mut core) = self.shared.core.try_lock()
-        {
+        faults::receive();
+        self.shared.turns.poll(&self.shared.core, |core| {
             core.step_for_program(self.shared.clock.now());
-            self.shared.announce_events(&mut core);
-        } else if self.shared.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
-            std::thread::yield_now();
-        }
+            self.shared.announce_events(core);
+        });
     }
 
     /// Has events passed to `handler` by whoever drives the engine, which is locked meanwhile. Only the first handler counts.
@@ -207,17 +173,18 @@ impl Engine {
         let _ = self.shared.on_event.set(handler);
     }
 
-    /// Sends what is owed, and has the link bring everything where it belongs. Tries for `patience`: at a program's exit
+    /// Sends the acknowledges that are owed, and has the link bring everything where it belongs. Tries for `patience`: at a program's exit
     /// its other threads may have been stopped anywhere. Returns whether that was done.
     pub fn settle(&self, patience: Duration) -> bool {
         if self.is_forked() {
             return false;
         }
+        faults::receive();
         let end = self.now() + patience;
         loop {
             if let Ok(mut core) = self.shared.core.try_lock() {
                 let now = self.now();
-                core.settle(now);
+                core.settle_all(now);
                 core.link.settle();
                 return true;
             }
@@ -233,8 +200,7 @@ impl Engine {
         if self.is_forked() {
             return;
         }
-        self.shared.sleepers.store(true, Ordering::Release);
-        self.shared.wake.signal();
+        self.shared.turns.will_sleep();
     }
 
     /// Whether this process is a child, by fork(2), of the one that started the engine.
@@ -255,13 +221,12 @@ impl Drop for Engine {
             std::mem::forget(self.thread.take());
             return;
         }
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake.signal();
+        self.shared.turns.stop();
         if let Some(thread) = self.thread.take() {
             // A panic there was reported when it happened.
             let _ = thread.join();
         }
-        self.shared.lock().settle(self.now());
+        self.shared.lock().settle_all(self.now());
     }
 }
 
@@ -316,14 +281,28 @@ impl Core {
         sent
     }
 
-    /// Sends what is owed before something goes away, as far as the link takes it.
-    pub fn settle(&mut self, now: Instant) {
+    /// Sends what a queue pair owes before it goes away, as far as the link takes it: that is what its peer cannot hear otherwise.
+    /// It is neither READ responses, which may be gigabytes, nor requests.
+    pub fn settle(&mut self, now: Instant, qpn: Qpn) {
         for _ in 0..SETTLE_STEPS {
-            if self.transmit(now) == 0 {
+            let mut sent = 0;
+            while sent < BATCH {
+                let Some(buffer) = self.link.transmit_buffer() else { break };
+                let Some(transmit) = self.endpoint.poll_owed(now, qpn, buffer) else { break };
+                self.link.transmit(now, transmit.len, transmit.hop);
+                sent += 1;
+            }
+            if sent == 0 {
                 break;
             }
             self.link.flush(now);
         }
+    }
+
+    /// The same of all queue pairs.
+    fn settle_all(&mut self, now: Instant) {
+        let ready: Vec<Qpn> = self.endpoint.ready().collect();
+        ready.into_iter().for_each(|qpn| self.settle(now, qpn));
     }
 
     /// Writes up to a batch of packets into the link's buffers. Returns their number.
@@ -365,79 +344,34 @@ impl Shared {
             let core = self.forked.get_or_init(|| Mutex::new(Core::new(Endpoint::forked(), Box::new(Gone))));
             return core.lock().expect("nothing in it panics");
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let core = self.core.lock();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        core.expect("a thread panicked inside the engine; its state cannot be trusted")
+        faults::receive();
+        self.turns.lock(&self.core).expect("a thread panicked inside the engine; its state cannot be trusted")
     }
 
     fn run_in_background(&self) {
-        // Waits in which frames wake us, too: the program has left some lying lately.
-        let mut watchful = 0;
-        while !self.stop.load(Ordering::Acquire) {
-            let before = self.program_steps.load(Ordering::Relaxed);
-            if !self.sleepers.load(Ordering::Acquire) {
-                let fds: &[RawFd] = if watchful > 0 { &self.link_fds } else { &[] };
-                self.wake.wait(fds, PASSIVE);
-                if watchful > 0 && self.program_steps.load(Ordering::Relaxed) == before {
-                    self.let_the_program_go_first(before);
-                }
-                if self.program_steps.load(Ordering::Relaxed) != before {
-                    watchful = u32::saturating_sub(watchful, 1);
-                    continue;
-                }
-            }
-            self.background_is_active.store(true, Ordering::Release);
-            if self.step_until_programs_do() {
-                watchful = WATCHFUL_WAITS;
-            }
-            self.background_is_active.store(false, Ordering::Release);
-        }
+        self.turns.run_in_background(&self.link_fds, || self.clock.now(), || self.round());
     }
 
-    /// Frames came: a program that polls takes them in a moment, and should.
-    fn let_the_program_go_first(&self, before: u64) {
-        let end = self.clock.now() + GRACE;
-        while self.program_steps.load(Ordering::Relaxed) == before && self.clock.now() < end {
-            std::hint::spin_loop();
-        }
-    }
-
-    /// Returns whether frames had been lying there at first.
-    fn step_until_programs_do(&self) -> bool {
-        let mut before = self.program_steps.load(Ordering::Relaxed);
-        let mut found = None;
-        while !self.stop.load(Ordering::Acquire) {
-            let mut core = self.lock();
-            let now = self.clock.now();
-            let (received, sent) = core.step(now);
-            let worked = received + sent > 0 || core.hops.has_more();
-            found.get_or_insert(received > 0);
-            self.announce_events(&mut core);
-            let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
-            let more = core.endpoint.may_transmit();
-            drop(core);
-            let steps = self.program_steps.load(Ordering::Relaxed);
-            if self.sleepers.swap(false, Ordering::AcqRel) {
-                // They will sleep after polling for the last time.
-                before = steps;
-            } else if steps != before {
-                break;
-            }
-            if worked {
-                continue;
-            }
-            let sleep = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
-            // More to send but no buffer, or a closed window: transmissions complete without waking anybody.
-            let sleep = if more { sleep.min(PASSIVE) } else { sleep };
-            self.wake.wait(&self.link_fds, sleep);
-        }
-        found.unwrap_or(false)
+    /// A step of the background thread's.
+    fn round(&self) -> Round {
+        let mut core = self.lock();
+        let now = self.clock.now();
+        let (received, sent) = core.step(now);
+        let worked = received + sent > 0 || core.hops.has_more();
+        self.announce_events(&mut core);
+        let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
+        let sleep = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
+        // More to send but no buffer, or a closed window: transmissions complete without waking anybody.
+        let sleep = if core.endpoint.may_transmit() { sleep.min(PASSIVE) } else { sleep };
+        Round { received: received > 0, worked, sleep }
     }
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Engine(wake {})", self.shared.wake.as_raw_fd())
+        write!(f, "Engine({:?})", self.shared.turns)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,27 +51,28 @@ impl Wake {
     }
 }
 
-impl AsRawFd for Wake {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
-    }
-}
-
 impl AsFd for Wake {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// Runs `spawn` with all signals blocked, so that the thread it makes never gets one: programs' handlers must run in
-/// their own threads.
+/// Signals that a thread's own instructions raise. When they are blocked, the kernel ends the process instead of calling a
+/// handler: no copy of memory that has vanished could fail then.
+const OWN: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+
+/// Runs `spawn` with all signals blocked but [`OWN`], so that the thread it makes gets no other: programs' handlers must run
+/// in their own threads.
 pub(super) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are plain memory that the calls fill.
     unsafe {
-        let mut all = std::mem::zeroed();
+        let mut others = std::mem::zeroed();
         let mut before = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        libc::sigfillset(&mut others);
+        for signal in OWN {
+            libc::sigdelset(&mut others, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &others, &mut before);
         let result = spawn();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
         result

@@ -6,10 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::wire::PathMtu;
 
-use super::Rails;
 use super::netlink::{self, Interface, Mac, Netlink};
-use super::udp;
-use super::xdp::{MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES};
+use super::xdp::{self, MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES, XdpOptions};
+use super::{Rails, holder, udp};
 
 /// A network interface as an RDMA device of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +27,8 @@ pub struct Device {
     pub up: bool,
     /// The other end is there.
     pub carrier: bool,
+    /// A default route leaves by it, or by what is on top of it (a VLAN, a bridge, a bond): it is the host's way to the world.
+    pub has_default_route: bool,
     /// Receive queues.
     pub rx_queues: u32,
     /// The memory node it is attached to; `None` for virtual interfaces and machines with one node.
@@ -95,7 +96,7 @@ pub enum DeviceError {
         count: usize,
     },
     /// No interface can be used.
-    #[error("no usable device: no Ethernet interface is up with a carrier; see `ip link`, and `uroce devices`")]
+    #[error("no usable device: no interface is up, not even lo; see `ip link`, and `uroce devices`")]
     None,
     /// The kernel did not answer.
     #[error("the kernel did not list its interfaces: {0}")]
@@ -113,8 +114,10 @@ impl Device {
     /// # Errors
     /// When the kernel does not answer.
     pub fn list() -> Result<Vec<Device>, DeviceError> {
-        let interfaces = Netlink::open()?.interfaces()?;
-        let host = Host::read();
+        let mut netlink = Netlink::open()?;
+        let interfaces = netlink.interfaces()?;
+        // Kernels that do not tell have none.
+        let host = Host::read(outward(&netlink.default_route_interfaces().unwrap_or_default(), &interfaces));
         let mut devices: Vec<Device> = interfaces
             .iter()
             // VLANs are part of the device below them.
@@ -123,20 +126,29 @@ impl Device {
             .collect();
         devices.sort_by_key(|d| (d.loopback, d.index));
         for device in &mut devices {
+            let others = in_the_way(device, &interfaces);
+            device.link_modes[0].missing.extend(others);
             let mode = udp_mode(device, &interfaces);
             device.link_modes.push(mode);
         }
         Ok(devices)
     }
 
-    /// The device of that name, or the first usable one that is not the loopback.
+    /// The one of these devices that is taken when none is named: the first usable one, the loopback only when there is no
+    /// other.
+    pub fn default_of(devices: &[Device]) -> Option<&Device> {
+        let usable = |is_loopback| move |d: &&Device| d.is_usable() && d.loopback == is_loopback;
+        devices.iter().find(usable(false)).or_else(|| devices.iter().find(usable(true)))
+    }
+
+    /// The device of that name, or the default one ([`Device::default_of`]).
     ///
     /// # Errors
     /// When there is no such device, or none at all that is usable.
     pub fn find(name: Option<&str>) -> Result<Device, DeviceError> {
         let devices = Device::list()?;
         match name {
-            None => devices.into_iter().find(|d| d.is_usable() && !d.loopback).ok_or(DeviceError::None),
+            None => Device::default_of(&devices).cloned().ok_or(DeviceError::None),
             Some(name) => {
                 let known = devices.iter().map(|d| d.name.clone()).collect();
                 let found = devices.into_iter().find(|d| d.name == name);
@@ -145,7 +157,7 @@ impl Device {
         }
     }
 
-    /// The devices of those names, in that order: the interfaces of one device together. Without any name the first usable one.
+    /// The devices of those names, in that order: the interfaces of one device together. Without any name the default one.
     ///
     /// # Errors
     /// When there is none of a name, one is named twice, or more than [`Rails::MAX`] are.
@@ -161,11 +173,6 @@ impl Device {
             return Err(DeviceError::Twice { name: name.clone() });
         }
         names.iter().map(|name| Device::find(Some(name))).collect()
-    }
-
-    /// Whether this process has the capabilities for AF_XDP sockets on it.
-    pub fn may_open_xdp(&self) -> bool {
-        !self.loopback && missing_capabilities().is_empty()
     }
 
     /// Whether packets can pass: up, with a carrier, and an MTU that holds the smallest path MTU.
@@ -184,14 +191,22 @@ struct Host {
     missing_capabilities: Vec<&'static str>,
     kernel: Option<(u32, u32)>,
     has_af_xdp: bool,
+    /// Why the kernel refuses bpf(2) although no capability is missing.
+    bpf_refused: Option<String>,
     lockable_bytes: Option<u64>,
+    /// The interfaces by which default routes leave.
+    outward: Vec<u32>,
 }
 
 impl Host {
-    fn read() -> Host {
+    fn read(outward: Vec<u32>) -> Host {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        let missing_capabilities = missing_capabilities();
+        let refused = if missing_capabilities.is_empty() { try_bpf().err() } else { None };
         Host {
-            missing_capabilities: missing_capabilities(),
+            missing_capabilities,
+            bpf_refused: refused.map(|error| error.to_string()),
+            outward,
             kernel: release.as_deref().and_then(kernel_version),
             has_af_xdp: has_af_xdp(),
             lockable_bytes: lockable_bytes(),
@@ -224,17 +239,24 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
             missing.join(",").to_lowercase()
         ));
     }
-    if interface.has_xdp_program {
-        xdp.missing.push(format!("another XDP program is attached: end its owner, or ip link set {name} xdp off"));
+    if let Some(error) = &host.bpf_refused {
+        xdp.missing.push(format!(
+            "the kernel refuses bpf(2) ({error}): the capabilities of a user namespace do not count, those of the host do"
+        ));
     }
+    let needed = XdpOptions::default().memory_bytes(interface.rx_queues);
     if let Some(bytes) = host.lockable_bytes
-        && bytes < DEFAULT_UMEM_BYTES
+        && bytes < needed
     {
         xdp.missing.push(format!(
             "only {} KiB of memory can be locked: ulimit -l {}, or CAP_IPC_LOCK",
             bytes / 1024,
-            DEFAULT_UMEM_BYTES / 1024
+            needed / 1024
         ));
+    }
+    let has_default_route = host.outward.contains(&interface.index);
+    if has_default_route {
+        xdp.limits.push(format!("the default route leaves by it: only where it is named (--dev {name})"));
     }
     let multi_buffer = host.kernel.is_none_or(|version| version >= (6, 6));
     let limit = if multi_buffer { MULTI_BUFFER_PACKET_BYTES } else { SINGLE_BUFFER_PACKET_BYTES };
@@ -254,6 +276,7 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
         mtu: interface.mtu,
         up: interface.up,
         carrier: interface.carrier,
+        has_default_route,
         rx_queues: interface.rx_queues,
         numa_node: sysfs(interface, "device/numa_node"),
         speed_mbps: sysfs(interface, "speed"),
@@ -289,8 +312,41 @@ fn udp_mode(device: &Device, interfaces: &[Interface]) -> LinkMode {
     mode
 }
 
-/// The default memory of an AF_XDP link: what must be lockable.
-const DEFAULT_UMEM_BYTES: u64 = (4096 + 2 * 512) * 4096;
+/// Who keeps an AF_XDP link from being opened on the device.
+fn in_the_way(device: &Device, interfaces: &[Interface]) -> Option<String> {
+    if device.loopback {
+        return None;
+    }
+    if let Some(holder) = holder::claimant(device.index) {
+        return Some(format!("{holder} has it over AF_XDP: one program at a time can"));
+    }
+    let interface = interfaces.iter().find(|i| i.index == device.index)?;
+    if interface.xdp_program.is_some() {
+        let owner = xdp::attached_by(interface.xdp_program, &device.name);
+        return Some(format!("another XDP program is attached, {owner}: --link udp, or another --dev"));
+    }
+    let socket = holder::socket_that_loses(&device.name, &addresses(interface, interfaces))?;
+    Some(format!("{} receives RoCE on UDP port 4791 of {}", holder::loser(socket), socket.0))
+}
+
+/// The interfaces by which packets leave that leave by those in `routes`: they, what they are on top of, and their parts.
+fn outward(routes: &[u32], interfaces: &[Interface]) -> Vec<u32> {
+    let mut found = routes.to_vec();
+    let mut at = 0;
+    while let Some(&index) = found.get(at) {
+        at += 1;
+        let lower = interfaces.iter().filter(|i| i.index == index).filter_map(|i| i.vlan).map(|vlan| vlan.lower);
+        let parts = interfaces.iter().filter(|i| i.master == Some(index)).map(|i| i.index);
+        let more: Vec<u32> = lower.chain(parts).filter(|index| !found.contains(index)).collect();
+        found.extend(more);
+    }
+    found
+}
+
+/// The addresses of an interface and of the VLANs on top of it, as its GID table has them.
+pub(super) fn addresses(interface: &Interface, all: &[Interface]) -> Vec<IpAddr> {
+    gids(interface, all).iter().map(Gid::ip).collect()
+}
 
 /// The GID table as the kernel's RDMA core makes it: first the link-local address made from the MAC, whether IPv6 is on
 /// or not, then IPv4 addresses, then the other IPv6 ones; those of VLAN interfaces behind the device's own.
@@ -337,6 +393,26 @@ fn sysfs<T: std::str::FromStr>(interface: &Interface, file: &str) -> Option<T> {
 fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.trim().split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Asks bpf(2) for what AF_XDP begins with, a map of sockets: capabilities may be those of a user namespace, and a sandbox
+/// may refuse the call whatever they are.
+fn try_bpf() -> io::Result<()> {
+    /// Of linux/bpf.h.
+    const BPF_MAP_CREATE: libc::c_long = 0;
+    const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+    // The first members of its `union bpf_attr`: type, size of keys, of values, number of entries. The rest is zero.
+    let mut map = [0u32; 32];
+    map[..4].copy_from_slice(&[BPF_MAP_TYPE_XSKMAP, 4, 4, 1]);
+    // SAFETY: the kernel reads the array, whose size it is told; the new descriptor is nobody else's.
+    unsafe {
+        let descriptor = libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, map.as_ptr(), size_of_val(&map));
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::close(descriptor as libc::c_int);
+    }
+    Ok(())
 }
 
 fn has_af_xdp() -> bool {
@@ -429,7 +505,8 @@ mod tests {
             tx_queues: 1,
             kind: None,
             vlan: None,
-            has_xdp_program: false,
+            master: None,
+            xdp_program: None,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         }
     }
@@ -463,10 +540,12 @@ mod tests {
             missing_capabilities: vec!["CAP_NET_RAW", "CAP_BPF"],
             kernel: Some((6, 1)),
             has_af_xdp: false,
-            lockable_bytes: Some(8 << 20),
+            bpf_refused: Some("Operation not permitted (os error 1)".into()),
+            lockable_bytes: Some(20 << 20),
+            outward: vec![2],
         };
         let mut eth = interface(2, "eth0", &[]);
-        (eth.up, eth.mtu, eth.has_xdp_program) = (false, 9000, true);
+        (eth.up, eth.mtu) = (false, 9000);
         let device = device(&eth, &[], &host).unwrap();
         let [xdp] = device.link_modes.as_slice() else { panic!("one mode") };
         assert_eq!(
@@ -475,15 +554,52 @@ mod tests {
                 "the interface is down: ip link set eth0 up",
                 "this kernel has no AF_XDP: one with CONFIG_XDP_SOCKETS=y is needed",
                 "CAP_NET_RAW, CAP_BPF missing: run as root, or setcap cap_net_raw,cap_bpf+ep PROGRAM",
-                "another XDP program is attached: end its owner, or ip link set eth0 xdp off",
-                "only 8192 KiB of memory can be locked: ulimit -l 20480, or CAP_IPC_LOCK",
+                "the kernel refuses bpf(2) (Operation not permitted (os error 1)): the capabilities of a user namespace do not \
+                 count, those of the host do",
+                "only 20480 KiB of memory can be locked: ulimit -l 65536, or CAP_IPC_LOCK",
             ]
         );
         assert_eq!(
             xdp.limits,
-            ["path MTU 2048 although the interface's MTU is 9000: kernel 6.6 (multi-buffer AF_XDP) lifts it"]
+            [
+                "the default route leaves by it: only where it is named (--dev eth0)",
+                "path MTU 2048 although the interface's MTU is 9000: kernel 6.6 (multi-buffer AF_XDP) lifts it"
+            ]
         );
-        assert_eq!((device.active_mtu, device.is_usable()), (2048, false));
+        assert_eq!((device.active_mtu, device.is_usable(), device.has_default_route), (2048, false, true));
+    }
+
+    /// A default route by a VLAN on a bond of two: the bond and both parts lead out, another interface does not.
+    #[test]
+    fn what_is_below_a_default_route_leads_out() {
+        let mut all: Vec<Interface> = (2..7).map(|index| interface(index, "eth", &[])).collect();
+        (all[0].master, all[1].master) = (Some(4), Some(4));
+        all[3].vlan = Some(Vlan { lower: 4, id: 9, ethertype: 0x8100 });
+        let mut found = outward(&[5], &all);
+        found.sort_unstable();
+        assert_eq!(found, [2, 3, 4, 5]);
+        assert_eq!(outward(&[], &all), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn the_default_device_is_the_first_usable_one_and_the_loopback_at_last() {
+        let host = || Host {
+            missing_capabilities: Vec::new(),
+            kernel: None,
+            has_af_xdp: true,
+            bpf_refused: None,
+            lockable_bytes: None,
+            outward: Vec::new(),
+        };
+        let made = |index, is_usable: bool, loopback| {
+            let mut of = interface(index, &format!("eth{index}"), &[]);
+            (of.carrier, of.loopback) = (is_usable, loopback);
+            device(&of, &[], &host()).unwrap()
+        };
+        let name = |devices: &[Device]| Device::default_of(devices).map(|device| device.name.clone());
+        assert_eq!(name(&[made(2, false, false), made(3, true, false), made(1, true, true)]).as_deref(), Some("eth3"));
+        assert_eq!(name(&[made(2, false, false), made(1, true, true)]).as_deref(), Some("eth1"));
+        assert_eq!(name(&[made(2, false, false), made(1, false, true)]), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -22,6 +23,9 @@ pub struct Loopback<L> {
     inner: L,
     mac: Mac,
     addresses: Vec<IpAddr>,
+    /// Multicast groups that the device is in; packets to them go out, and come back too.
+    groups: Vec<IpAddr>,
+    group_hops: Vec<(Hop, IpAddr)>,
     waiting: VecDeque<Frame>,
     packets: u64,
     dropped: u64,
@@ -31,7 +35,8 @@ impl<L: Link> Loopback<L> {
     /// Around `inner`; packets from one of `addresses` to another of them come back. `mac` is what their Ethernet headers
     /// say on both sides.
     pub fn new(inner: L, mac: Mac, addresses: Vec<IpAddr>) -> Loopback<L> {
-        Loopback { inner, mac, addresses, waiting: VecDeque::new(), packets: 0, dropped: 0 }
+        let (groups, group_hops) = (Vec::new(), Vec::new());
+        Loopback { inner, mac, addresses, groups, group_hops, waiting: VecDeque::new(), packets: 0, dropped: 0 }
     }
 
     fn header(&self) -> EthernetHeader {
@@ -67,7 +72,14 @@ impl<L: Link> Link for Loopback<L> {
     }
 
     fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
-        if hop == HERE { self.turn_around(len) } else { self.inner.transmit(now, len, hop) }
+        if hop == HERE {
+            return self.turn_around(len);
+        }
+        let is_of = |(group_hop, group): &(Hop, IpAddr)| *group_hop == hop && self.groups.contains(group);
+        if self.group_hops.iter().any(is_of) {
+            self.turn_around(len);
+        }
+        self.inner.transmit(now, len, hop);
     }
 
     fn flush(&mut self, now: Instant) {
@@ -75,7 +87,27 @@ impl<L: Link> Link for Loopback<L> {
     }
 
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
-        if self.addresses.contains(&destination) { Ok(HERE) } else { self.inner.hop(source, destination) }
+        if self.addresses.contains(&destination) {
+            return Ok(HERE);
+        }
+        let hop = self.inner.hop(source, destination)?;
+        if destination.is_multicast() && !self.group_hops.contains(&(hop, destination)) {
+            self.group_hops.push((hop, destination));
+        }
+        Ok(hop)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)?;
+        if !self.groups.contains(&group) {
+            self.groups.push(group);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.inner.leave(group);
+        self.groups.retain(|of| *of != group);
     }
 
     fn route_changes(&self) -> u64 {

@@ -5,7 +5,9 @@ pub mod device;
 mod ethernet;
 pub mod fault;
 mod gone;
+mod holder;
 mod loopback;
+mod membership;
 mod neighbour;
 pub mod netlink;
 mod rails;
@@ -13,6 +15,7 @@ mod tapped;
 pub mod udp;
 pub mod xdp;
 
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -61,6 +64,21 @@ pub trait Link: Send {
     /// # Errors
     /// [`HopError`] says why there is none.
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError>;
+
+    /// Becomes a member of a multicast group: datagrams to it are received from now on, those that leave by this link too.
+    /// Once more does nothing.
+    ///
+    /// # Errors
+    /// What the kernel says, or that this link knows no groups.
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        let _ = group;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Is no member of that multicast group any more.
+    fn leave(&mut self, group: IpAddr) {
+        let _ = group;
+    }
 
     /// A number that changes when the kernel's routes or interfaces do: a hop that could not be found may be there now.
     fn route_changes(&self) -> u64 {

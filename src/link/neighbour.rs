@@ -8,9 +8,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::EthernetHeader;
 use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
-use super::{Hop, HopError};
+use super::{EthernetHeader, Hop, HopError, device};
 use crate::time::{Duration, Instant};
 
 /// Packets that wait for one neighbour; more are dropped. The kernel's own queue holds about as many (unres_qlen_bytes
@@ -83,6 +82,7 @@ pub(crate) struct NextHops<W> {
     /// Changes after which all routes were looked up.
     route_changes: u64,
     is_refreshing: bool,
+    interfaces_changed: bool,
     next_look: Instant,
     counters: Counters,
 }
@@ -155,6 +155,7 @@ impl<W> NextHops<W> {
             refresh_left: 0,
             route_changes: 0,
             is_refreshing: false,
+            interfaces_changed: false,
             next_look: Instant::ZERO,
             counters: Counters::default(),
         })
@@ -285,6 +286,17 @@ impl<W> NextHops<W> {
         self.interfaces.iter().any(|i| i.index == self.interface && i.up)
     }
 
+    /// The addresses of the interface and of the VLANs on top of it, as its GID table has them; none when it is gone.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        let own = self.interfaces.iter().find(|i| i.index == self.interface);
+        own.map_or_else(Vec::new, |own| device::addresses(own, &self.interfaces))
+    }
+
+    /// Whether the interfaces or their addresses have changed since the last time this was asked.
+    pub(crate) fn take_interface_change(&mut self) -> bool {
+        std::mem::take(&mut self.interfaces_changed)
+    }
+
     /// Readable when the kernel reports a change.
     pub(crate) fn event_fd(&self) -> RawFd {
         self.events.as_raw_fd()
@@ -356,6 +368,7 @@ impl<W> NextHops<W> {
             && interfaces != self.interfaces
         {
             self.interfaces = interfaces;
+            self.interfaces_changed = true;
             reload = true;
             // Our own MAC address or a VLAN's tag may have changed: headers are made anew.
             for entry in &mut self.neighbours {
@@ -557,7 +570,7 @@ fn own_interfaces(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Interface
             interface.vlan = None;
         }
         // These change by our own doing and do not matter to headers.
-        interface.has_xdp_program = false;
+        interface.xdp_program = None;
     }
     Ok(all)
 }

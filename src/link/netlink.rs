@@ -14,7 +14,7 @@ use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, VlanProtocol,
 };
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -49,8 +49,10 @@ pub struct Interface {
     pub kind: Option<String>,
     /// The VLAN it carries, if it is a VLAN interface.
     pub vlan: Option<Vlan>,
-    /// An XDP program is attached to it.
-    pub has_xdp_program: bool,
+    /// The interface that it is a part of: a bridge, a bond.
+    pub master: Option<u32>,
+    /// The number of the XDP program that is attached to it.
+    pub xdp_program: Option<u32>,
     /// Its IP addresses, in the kernel's order.
     pub addresses: Vec<IpAddr>,
 }
@@ -194,6 +196,27 @@ impl Netlink {
                 _ => Err(error),
             },
         }
+    }
+
+    /// The interfaces by which the default routes of the main table leave, of either family.
+    pub(crate) fn default_route_interfaces(&mut self) -> io::Result<Vec<u32>> {
+        let mut found = Vec::new();
+        self.request(RouteNetlinkMessage::GetRoute(RouteMessage::default()), NLM_F_DUMP, |message| {
+            if let RouteNetlinkMessage::NewRoute(route) = message
+                && route.header.destination_prefix_length == 0
+                && route.header.kind == RouteType::Unicast
+                && route.header.table == RouteHeader::RT_TABLE_MAIN
+            {
+                for attribute in &route.attributes {
+                    match attribute {
+                        RouteAttribute::Oif(index) => found.push(*index),
+                        RouteAttribute::MultiPath(hops) => found.extend(hops.iter().map(|hop| hop.interface_index)),
+                        _ => {}
+                    }
+                }
+            }
+        })?;
+        Ok(found)
     }
 
     /// The neighbours of the given interfaces.
@@ -363,7 +386,8 @@ fn interface(link: &LinkMessage) -> Interface {
         tx_queues: 1,
         kind: None,
         vlan: None,
-        has_xdp_program: false,
+        master: None,
+        xdp_program: None,
         addresses: Vec::new(),
     };
     let mut lower = None;
@@ -379,8 +403,13 @@ fn interface(link: &LinkMessage) -> Interface {
                 interface.mac = mac.as_slice().try_into().ok();
             }
             LinkAttribute::Xdp(xdp) => {
-                interface.has_xdp_program |= xdp.iter().any(|x| matches!(x, LinkXdp::ProgId(id) if *id != 0));
+                let number = |attribute: &LinkXdp| match attribute {
+                    LinkXdp::ProgId(id) if *id != 0 => Some(*id),
+                    _ => None,
+                };
+                interface.xdp_program = xdp.iter().find_map(number);
             }
+            LinkAttribute::Controller(index) => interface.master = Some(*index),
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
                     match info {

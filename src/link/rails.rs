@@ -1,3 +1,4 @@
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -103,6 +104,18 @@ fn split(hop: Hop) -> (usize, Hop) {
 }
 
 impl Link for Rails {
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        let joined = self.links_mut().try_for_each(|link| link.join(group));
+        if joined.is_err() {
+            self.leave(group);
+        }
+        joined
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.links_mut().for_each(|link| link.leave(group));
+    }
+
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let (before, count) = (frames.len(), self.rails.len());
         // Another one comes first every time, so that a busy one does not starve the others; and each has its share before any

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -264,6 +265,14 @@ impl Faults {
 }
 
 impl<L: Link> Link for Tapped<L> {
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.inner.leave(group);
+    }
+
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let before = frames.len();
         let Some(faults) = &mut self.faults else {

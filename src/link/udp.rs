@@ -15,14 +15,17 @@ mod pool;
 mod socket;
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use rustc_hash::FxHashMap;
 
 use super::device::{Device, DeviceError};
+use super::holder;
+use super::membership::Place;
 use super::netlink::{Interface, Netlink};
 use super::{EthernetHeader, Hop, HopError, Imposed, Link};
 use crate::frame::{Frame, FrameBytes};
@@ -31,7 +34,7 @@ use crate::wire::{Addresses, Flow, ICRC_BYTES, ROCE_PORT, icrc};
 
 use identification::{Solver, Tracker};
 use pool::Pool;
-use socket::{BATCH, Headers, Outgoing, Received, Socket};
+use socket::{BATCH, Headers, Outgoing, Readiness, Received, Socket};
 
 pub use error::OpenError;
 pub(super) use socket::SOCKET_BUFFER_BYTES;
@@ -59,6 +62,11 @@ const RETRY: Duration = Duration::from_micros(50);
 /// A [`Link`] over UDP sockets.
 pub struct UdpLink {
     sockets: Vec<Local>,
+    /// Sockets on multicast groups, which only receive.
+    groups: Vec<Socket>,
+    /// Readable when one of these is.
+    readiness: Readiness,
+    place: Place,
     /// The socket that comes first next time.
     next_socket: usize,
     headers: Headers,
@@ -114,7 +122,8 @@ impl UdpLink {
     /// looks for duplicates), are left out: there is no way from them.
     ///
     /// # Errors
-    /// [`OpenError`] says in one line what is wrong and what to do about it.
+    /// [`OpenError`] says in one line what is wrong and what to do about it: the port is taken, say, or the interface is, by a
+    /// program over AF_XDP.
     pub fn open(interface: &str) -> Result<UdpLink, OpenError> {
         let device = Device::find(Some(interface))?;
         if !device.up {
@@ -122,9 +131,21 @@ impl UdpLink {
         }
         let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces());
         let sockets = bind_all(&device, &interfaces.map_err(DeviceError::Netlink)?)?;
+        // After the sockets are there: see `holder`.
+        if let Some(holder) = holder::claimant(device.index) {
+            return Err(OpenError::OverXdp { interface: device.name, holder });
+        }
         let max_packet_bytes = device.mtu.min(MAX_PACKET_BYTES);
+        let readiness = Readiness::new().map_err(|error| OpenError::Socket {
+            interface: device.name.clone(),
+            address: sockets[0].socket.address,
+            error,
+        })?;
         Ok(UdpLink {
             sockets,
+            groups: Vec::new(),
+            readiness,
+            place: Place::new(device.index, device.gids.iter().filter(|gid| gid.vlan.is_none()).map(|gid| gid.ip())),
             next_socket: 0,
             headers: Headers::new(),
             // A longer one than we would send is seen to be too long.
@@ -154,7 +175,10 @@ impl UdpLink {
         };
         let buffers: ArrayVec<(*mut u8, usize), BATCH> = numbers.iter().map(payload).collect();
         let mut arrived: ArrayVec<Received, BATCH> = ArrayVec::new();
-        let socket = &self.sockets[number].socket;
+        let socket = match number.checked_sub(self.sockets.len()) {
+            None => &self.sockets[number].socket,
+            Some(group) => &self.groups[group],
+        };
         // SAFETY: the buffers were free and are ours.
         unsafe { socket.receive(&mut self.headers, &buffers, |_, received| arrived.push(received)) };
         let own = socket.address;
@@ -274,7 +298,7 @@ fn bind_all(device: &Device, interfaces: &[Interface]) -> Result<Vec<Local>, Ope
                 // Not ours, not yet (duplicate address detection), or of a family that is off.
                 Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {}
                 Some(libc::EADDRINUSE) => {
-                    let holder = error::holder(address);
+                    let holder = holder::port_holder(address);
                     return Err(OpenError::Taken { interface: name(), address, holder });
                 }
                 _ => return Err(OpenError::Socket { interface: name(), address, error }),
@@ -291,8 +315,11 @@ pub(super) fn obstacle(device: &Device, interfaces: &[Interface]) -> Option<Open
     if addresses.peek().is_none() {
         return Some(OpenError::NoAddress { interface: device.name.clone() });
     }
-    let address = addresses.find(|address| error::is_taken(*address))?;
-    Some(OpenError::Taken { interface: device.name.clone(), address, holder: error::holder(address) })
+    let interface = device.name.clone();
+    if let Some(address) = addresses.find(|address| holder::is_taken(*address)) {
+        return Some(OpenError::Taken { interface, address, holder: holder::port_holder(address) });
+    }
+    holder::claimant(device.index).map(|holder| OpenError::OverXdp { interface, holder })
 }
 
 /// What the kernel lets sockets buffer, if that is less than they ask for.
@@ -320,9 +347,24 @@ fn outgoing(packet: &[u8], destination: IpAddr, scope: u32) -> Outgoing {
 }
 
 impl Link for UdpLink {
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        if self.groups.iter().any(|socket| socket.address == group) {
+            return Ok(());
+        }
+        let socket = Socket::bind(group, self.place.interface())?;
+        self.place.join(socket.as_fd(), group)?;
+        self.readiness.add(&socket)?;
+        self.groups.push(socket);
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.groups.retain(|socket| socket.address != group);
+    }
+
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let before = frames.len();
-        let count = self.sockets.len();
+        let count = self.sockets.len() + self.groups.len();
         // Another socket comes first every time, so that a busy one does not starve the others.
         self.next_socket = (self.next_socket + 1) % count;
         for step in 0..count {
@@ -396,7 +438,8 @@ impl Link for UdpLink {
     }
 
     fn poll_fds(&self) -> Vec<RawFd> {
-        self.sockets.iter().map(|local| local.socket.as_raw_fd()).collect()
+        let own = self.sockets.iter().map(|local| local.socket.as_raw_fd());
+        own.chain([self.readiness.as_raw_fd()]).collect()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -409,12 +452,13 @@ impl Link for UdpLink {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let c = &self.counters;
+        let own = self.sockets.iter().map(|local| &local.socket);
         vec![
             ("rx_frames", c.rx_frames),
             ("rx_bytes", c.rx_bytes),
             ("rx_too_long", c.rx_too_long),
             ("rx_identification_refused", c.rx_identification_refused),
-            ("rx_dropped_by_kernel", self.sockets.iter().map(|local| local.socket.dropped()).sum()),
+            ("rx_dropped_by_kernel", own.chain(&self.groups).map(Socket::dropped).sum()),
             ("tx_frames", c.tx_frames),
             ("tx_bytes", c.tx_bytes),
             ("tx_no_buffer", c.tx_no_buffer),

@@ -19,6 +19,8 @@ use xsk_rs::umem::{Umem, UmemCreateError};
 use self::pool::{CHUNK_BYTES, CHUNK_CAPACITY, HEADROOM_BYTES, Pool, chunk_of};
 use self::program::Program;
 use self::queue::{BATCH, Queue, QueueParts};
+use super::holder::{self, Claim};
+use super::membership::{Memberships, Place};
 use super::neighbour::{NextHops, Released, Step};
 use super::netlink::{Interface, Netlink};
 use super::{EthernetHeader, Hop, HopError, Link, device};
@@ -115,6 +117,18 @@ impl Default for XdpOptions {
     }
 }
 
+impl XdpOptions {
+    /// Bytes of memory for frames, which the kernel locks, of a link with so many receive queues.
+    pub(super) fn memory_bytes(&self, queues: u32) -> u64 {
+        u64::from(self.receive_chunks(queues) + 2 * self.transmit_packets) * CHUNK_BYTES as u64
+    }
+
+    /// Chunks to receive into.
+    fn receive_chunks(&self, queues: u32) -> u32 {
+        self.receive_frames.max(if queues > 1 { queues * CHUNKS_A_QUEUE_MIN } else { 0 })
+    }
+}
+
 /// A [`Link`] over AF_XDP sockets, one a receive queue of the interface, with common memory.
 ///
 /// Frames above the MTU, as a sender's segmentation offload (UDP GSO) makes on veth, arrive in more than two chunks in skb
@@ -123,8 +137,8 @@ impl Default for XdpOptions {
 /// Frames that it gave out keep its memory and its first socket alive: the interface is free for others when the link
 /// and the last of its frames are gone.
 pub struct XdpLink {
-    // Dropped in this order: no frame reaches a socket any more before the sockets go.
-    _program: Program,
+    // Dropped in this order: no frame reaches a socket any more before the sockets go, and the interface is free then.
+    program: Program,
     queues: Vec<Queue>,
     partials: Vec<Partial>,
     pool: Arc<Pool>,
@@ -144,17 +158,22 @@ pub struct XdpLink {
     /// Length of the last packet's Ethernet header: where the next one's IP header is lent.
     header_bytes: usize,
     released: Vec<Released<Waiting>>,
+    /// The addresses that the program takes frames to: those of the interface, and the groups.
+    accepted: Vec<IpAddr>,
+    groups: Vec<IpAddr>,
     /// When to look again although nothing was received.
     retry_at: Option<Instant>,
     /// A buffer was asked for and there was none.
     starved: bool,
     next_queue: usize,
+    memberships: Memberships,
     interface: Interface,
     mode: AttachMode,
     zero_copy: bool,
     multi_buffer: bool,
     max_packet_bytes: usize,
     counters: Counters,
+    _claim: Claim,
 }
 
 /// What a queue has of a packet in several descriptors.
@@ -193,6 +212,7 @@ struct Counters {
     tx_no_buffer: u64,
     tx_stalls: u64,
     tx_errors: u64,
+    addresses_refused: u64,
 }
 
 /// Where all of a link's memory is, in chunks and in packets.
@@ -239,16 +259,23 @@ impl XdpLink {
         let step = |what| move |error| OpenError::Step { interface: name.to_owned(), what, error };
         let interfaces = Netlink::open().and_then(|mut n| n.interfaces()).map_err(step("asking for interfaces"))?;
         let interface = interfaces
-            .into_iter()
+            .iter()
             .find(|i| i.name == name)
+            .cloned()
             .ok_or_else(|| OpenError::NoInterface { interface: name.to_owned() })?;
         check(&interface, options)?;
+        // Before the program is attached: see `holder`.
+        let claim = claim(&interface, &device::addresses(&interface, &interfaces))?;
 
         let wanted = options.queues.unwrap_or(interface.rx_queues).clamp(1, interface.rx_queues);
         let mut program = Program::load(wanted).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::LoadRefused { interface: name.to_owned(), error },
             _ => step("loading the XDP program")(error),
         })?;
+        // Frames that come as soon as it is attached are for us, or are not.
+        for address in device::addresses(&interface, &interfaces) {
+            program.accept(address).map_err(step("telling the XDP program its addresses"))?;
+        }
         let mode = attach(&mut program, &interface, options)?;
         // The events of attaching are over before the tables are read.
         let next_hops = NextHops::open(interface.index).map_err(step("asking for neighbours"))?;
@@ -263,7 +290,9 @@ impl XdpLink {
         let limit = if multi_buffer { MULTI_BUFFER_PACKET_BYTES } else { SINGLE_BUFFER_PACKET_BYTES };
         let chunks = pool.receive_chunks();
         let mut link = XdpLink {
-            _program: program,
+            program,
+            accepted: device::addresses(&interface, &interfaces),
+            groups: Vec::new(),
             partials: queues.iter().map(|_| Partial::None).collect(),
             queues,
             pool,
@@ -283,12 +312,16 @@ impl XdpLink {
             starved: false,
             next_queue: 0,
             max_packet_bytes: interface.mtu.min(limit),
+            memberships: Memberships::new(Place::new(interface.index, interface.addresses.iter().copied())),
             interface,
             mode,
             zero_copy,
             multi_buffer,
             counters: Counters::default(),
+            _claim: claim,
         };
+        // What has changed since the interfaces were listed.
+        link.update_accepted();
         link.refill(1);
         Ok(link)
     }
@@ -337,6 +370,29 @@ impl XdpLink {
     /// Whether every frame is accounted for; call it while no other thread is dropping frames.
     pub fn frames_conserved(&self) -> bool {
         self.accounts().conserved()
+    }
+
+    /// Takes packets to these multicast groups too, in place of those of an earlier call. Joining them with the kernel, which
+    /// tells switches and the interface, is the caller's; [`join`](Link::join) does both.
+    pub fn set_groups(&mut self, groups: &[IpAddr]) {
+        self.groups = groups.to_vec();
+        self.update_accepted();
+    }
+
+    /// Tells the program which addresses are ours now.
+    fn update_accepted(&mut self) {
+        let mut wanted = self.next_hops.addresses();
+        wanted.extend(&self.groups);
+        let program = &mut self.program;
+        self.accepted.retain(|address| wanted.contains(address) || program.refuse(*address).is_err());
+        for address in wanted {
+            if !self.accepted.contains(&address) {
+                match self.program.accept(address) {
+                    Ok(()) => self.accepted.push(address),
+                    Err(_) => self.counters.addresses_refused += 1,
+                }
+            }
+        }
     }
 
     /// Gives the kernel chunks where it lacks `at_least` or more.
@@ -410,6 +466,17 @@ impl XdpLink {
 }
 
 impl Link for XdpLink {
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.memberships.join(group)?;
+        self.set_groups(&self.memberships.groups());
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.memberships.leave(group);
+        self.set_groups(&self.memberships.groups());
+    }
+
     fn receive(&mut self, _now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let before = frames.len();
         let queues = self.queues.len();
@@ -516,6 +583,9 @@ impl Link for XdpLink {
 
     fn flush(&mut self, now: Instant) {
         self.next_hops.poll(now, &mut self.released);
+        if self.next_hops.take_interface_change() {
+            self.update_accepted();
+        }
         if !self.released.is_empty() {
             // Oldest first.
             self.released.reverse();
@@ -601,6 +671,7 @@ impl Link for XdpLink {
             ("tx_stalls", c.tx_stalls),
             ("tx_errors", c.tx_errors),
             ("tx_invalid_by_kernel", invalid),
+            ("addresses_refused", c.addresses_refused),
             ("neighbours_asked", hops.asked),
             ("neighbours_failed", hops.failed),
             ("routes_refreshed", hops.refreshed),
@@ -647,6 +718,45 @@ fn check(interface: &Interface, options: &XdpOptions) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Claims the interface, and looks whether sockets receive RoCE on its addresses.
+fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, OpenError> {
+    let name = || interface.name.clone();
+    let claim = rings::while_busy(|| Claim::new(interface.index)).map_err(|error| match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => {
+            let gone = || "a process that has gone by now".to_owned();
+            OpenError::Taken { interface: name(), holder: holder::claimant(interface.index).unwrap_or_else(gone) }
+        }
+        _ => OpenError::Step { interface: name(), what: "claiming the interface", error },
+    })?;
+    // Who is opening sockets right now sees the claim, and gives way.
+    let mut found = None;
+    let _ = rings::while_busy(|| {
+        found = holder::socket_that_loses(&interface.name, addresses);
+        if found.is_some() { Err(io::Error::from_raw_os_error(libc::EBUSY)) } else { Ok(()) }
+    });
+    match found {
+        None => Ok(claim),
+        Some(socket) => Err(OpenError::Sockets { interface: name(), address: socket.0, holder: holder::loser(socket) }),
+    }
+}
+
+/// Who attached the program that is on the interface, in words.
+fn other_program(interface: &Interface) -> OpenError {
+    // It may have come after the interfaces were listed.
+    let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).unwrap_or_default();
+    let now = interfaces.into_iter().find(|i| i.index == interface.index);
+    let program = now.and_then(|now| now.xdp_program);
+    OpenError::OtherProgram { interface: interface.name.clone(), owner: attached_by(program, &interface.name) }
+}
+
+/// Who attached a program, in words.
+pub(super) fn attached_by(program: Option<u32>, interface: &str) -> String {
+    match program.and_then(|number| Some((number, holder::program_owner(number)?))) {
+        Some((number, owner)) => format!("number {number} by {owner}"),
+        None => format!("by no process that can be seen from here (`ip -d link show {interface}` has its number)"),
+    }
+}
+
 fn attach(program: &mut Program, interface: &Interface, options: &XdpOptions) -> Result<AttachMode, OpenError> {
     let name = || interface.name.clone();
     let modes: &[AttachMode] = match options.mode {
@@ -661,7 +771,7 @@ fn attach(program: &mut Program, interface: &Interface, options: &XdpOptions) ->
             Err(error) => error,
         };
         match error.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST) => return Err(OpenError::OtherProgram { interface: name() }),
+            Some(libc::EBUSY | libc::EEXIST) => return Err(other_program(interface)),
             Some(libc::EPERM | libc::EACCES) => return Err(OpenError::LoadRefused { interface: name(), error }),
             _ => last = Some((mode, error)),
         }
@@ -705,13 +815,12 @@ impl Sockets {
 
     fn bind(interface: &Interface, options: &XdpOptions, flags: BindFlags, wanted: u32) -> Result<Sockets, OpenError> {
         let size = |entries: u32| QueueSize::new(entries.next_power_of_two()).expect("a power of two");
-        let least = if wanted > 1 { wanted * CHUNKS_A_QUEUE_MIN } else { 0 };
-        let receive_frames = options.receive_frames.max(least);
+        let receive_frames = options.receive_chunks(wanted);
         let receive = size(receive_frames);
         // Every descriptor of every packet fits: these rings are never full.
         let transmit = size(2 * options.transmit_packets);
         let (pool, umem, descriptors) = Pool::new(receive_frames, options.transmit_packets, receive, transmit)
-            .map_err(|error| memory_error(interface, receive_frames + 2 * options.transmit_packets, error))?;
+            .map_err(|error| memory_error(interface, options.memory_bytes(wanted), error))?;
         let config = SocketConfig::builder()
             .rx_queue_size(receive)
             .tx_queue_size(transmit)
@@ -752,7 +861,7 @@ impl Sockets {
 type Rings = (xsk_rs::socket::TxQueue, xsk_rs::socket::RxQueue, xsk_rs::umem::FillQueue, xsk_rs::umem::CompQueue);
 
 fn bind(config: SocketConfig, umem: &Umem, interface: &str, queue: u32) -> io::Result<Rings> {
-    let name: InterfaceName = interface.parse().map_err(io::Error::other)?;
+    let name: InterfaceName = padded(interface).parse().map_err(io::Error::other)?;
     // SAFETY: the library loads no program, which is what its contract asks of sockets that share memory.
     let made = unsafe { Socket::new(config, umem, &name, queue) };
     match made {
@@ -760,6 +869,13 @@ fn bind(config: SocketConfig, umem: &Umem, interface: &str, queue: u32) -> io::R
         Ok((_, _, None)) => Err(io::Error::other("the queue is bound by this link already")),
         Err(error) => Err(source(&error)),
     }
+}
+
+/// The name as the socket library needs it: the library copies 15 bytes of it however short it is (libxdp's `xsk_create_ctx`),
+/// which must be ours. From a colon on the kernel takes a name for that of an alias, and leaves it out (`dev_ioctl`,
+/// net/core/dev_ioctl.c); interfaces' own names have none.
+fn padded(interface: &str) -> String {
+    format!("{interface::<width$}", width = libc::IFNAMSIZ - 1)
 }
 
 /// The error number behind the library's error.
@@ -772,10 +888,9 @@ fn source(error: &(dyn std::error::Error + 'static)) -> io::Error {
     }
 }
 
-fn memory_error(interface: &Interface, chunks: u32, error: UmemCreateError) -> OpenError {
+fn memory_error(interface: &Interface, bytes: u64, error: UmemCreateError) -> OpenError {
     let interface = interface.name.clone();
     let error = source(&error);
-    let bytes = chunks as usize * CHUNK_BYTES;
     match error.raw_os_error() {
         Some(libc::EAFNOSUPPORT) => OpenError::NoAfXdp { interface },
         Some(libc::EPERM | libc::EACCES) => OpenError::Capability { interface, missing: vec!["CAP_NET_RAW"] },

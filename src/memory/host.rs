@@ -1,6 +1,8 @@
 use std::io;
 use std::ptr::NonNull;
 
+use super::copy::copy;
+
 /// Memory of our own to register: anonymous, zeroed, populated pages that live as long as this value.
 ///
 /// Read and written through copies only, since a remote peer may write at any time.
@@ -21,7 +23,7 @@ pub struct MapError {
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is accessed through raw copies only.
 unsafe impl Send for HostMemory {}
-// SAFETY: as above; racing copies are what RDMA is, and no reference to the bytes is ever made.
+// SAFETY: as above; no reference to the bytes is ever made, and copies that race are assembly's (`copy`).
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
@@ -31,21 +33,7 @@ impl HostMemory {
     /// [`MapError`] when the kernel refuses.
     pub fn new(len: usize) -> Result<HostMemory, MapError> {
         let mapped_bytes = len.max(1);
-        // SAFETY: a fresh anonymous mapping overlaps nothing.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped_bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(MapError { bytes: len, source: io::Error::last_os_error() });
-        }
-        let address = NonNull::new(address.cast()).expect("the kernel does not map page zero unasked");
+        let address = pages::map(mapped_bytes).map_err(|source| MapError { bytes: len, source })?;
         Ok(HostMemory { address, len, mapped_bytes })
     }
 
@@ -76,7 +64,7 @@ impl HostMemory {
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
         // SAFETY: the range was checked to lie in the mapping, and `out` is memory of the caller's own.
-        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr().add(offset), out.as_mut_ptr(), out.len()) }
+        unsafe { copy(self.as_ptr().add(offset), out.as_mut_ptr(), out.len()) }.expect("it is mapped");
     }
 
     /// Copies `data` to `offset`.
@@ -86,7 +74,7 @@ impl HostMemory {
     pub fn write(&self, offset: usize, data: &[u8]) {
         self.check(offset, data.len());
         // SAFETY: the range was checked to lie in the mapping, and `data` is memory of the caller's own.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_ptr().add(offset), data.len()) }
+        unsafe { copy(data.as_ptr(), self.as_ptr().add(offset), data.len()) }.expect("it is mapped");
     }
 
     /// A copy of `len` bytes from `offset` on.
@@ -111,7 +99,53 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and whoever registered it keeps us alive.
-        unsafe { libc::munmap(self.address.as_ptr().cast(), self.mapped_bytes) };
+        unsafe { pages::unmap(self.address, self.mapped_bytes) };
+    }
+}
+
+#[cfg(not(miri))]
+mod pages {
+    use std::io;
+    use std::ptr::{NonNull, null_mut};
+
+    pub fn map(bytes: usize) -> io::Result<NonNull<u8>> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        // SAFETY: a fresh anonymous mapping overlaps nothing.
+        let address = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(NonNull::new(address.cast()).expect("the kernel does not map page zero unasked"))
+    }
+
+    /// # Safety
+    /// `map` returned the address for as many bytes, and nobody uses them any more.
+    pub unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { libc::munmap(address.as_ptr().cast(), bytes) };
+    }
+}
+
+/// Miri does not populate mappings, and finds more about memory that is allocated.
+#[cfg(miri)]
+mod pages {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::io;
+    use std::ptr::NonNull;
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, 4096).expect("not as much as that")
+    }
+
+    pub fn map(bytes: usize) -> io::Result<NonNull<u8>> {
+        // SAFETY: there is at least one byte.
+        NonNull::new(unsafe { alloc_zeroed(layout(bytes)) }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    pub unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
+        // SAFETY: `map` allocated as much there.
+        unsafe { dealloc(address.as_ptr(), layout(bytes)) };
     }
 }
 

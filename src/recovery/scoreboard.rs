@@ -12,7 +12,7 @@ use super::RoundTrip;
 ///                          ^first                                     ^next
 /// ```
 ///
-/// Twelve bytes a position, and sixteen for each transmission whose fate is not known. A packet is lost when one that was sent
+/// Twelve bytes a position, and sixteen for each transmission whose fate is not known; given back when few are in flight. A packet is lost when one that was sent
 /// after it on the same path has arrived, and a round trip and a little passed since it was sent (as RFC 8985 has it);
 /// gaps by themselves say nothing. With several paths it is lost, too, when one that was sent after it on another path has
 /// arrived, and its own path's round trip and twice as little passed; when that happens to three in a row, the path is dark.
@@ -147,6 +147,12 @@ const LATENESS_MAX: u32 = 8;
 /// Answers that a probe asks for at the most.
 const PROBED_ANSWERS: u64 = 64;
 
+/// Positions that there is always room for: what the usual window takes, twice.
+const ROOM_KEPT: usize = 1024;
+
+/// Transmissions after which one is too long ago to say of another which was first: a quarter of all numbers.
+const ORDER_KEPT: u32 = 1 << 30;
+
 /// The longest pause between probes is this power of two times the first.
 const PROBE_BACKOFF_MAX: u32 = 5;
 
@@ -270,7 +276,10 @@ impl Scoreboard {
             *entry = Entry { at_us, order, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED | MARKED | DETOUR) };
         }
         let attempt = self.slot(position).attempt;
-        self.path(path).sent.push_back((position, attempt));
+        let path = self.path(path);
+        path.sent.push_back((position, attempt));
+        // On a path that carried nothing for long.
+        path.latest = path.latest.filter(|(latest, _)| order.wrapping_sub(*latest) < ORDER_KEPT);
         if self.probe_at.is_none() {
             self.probe_at = Some(now + self.patience());
         }
@@ -448,11 +457,13 @@ impl Scoreboard {
         }
         self.carried_out = self.carried_out.max(self.first);
         self.frontier = self.frontier.max(self.first);
-        if std::mem::take(&mut self.is_news) || !self.is_probed || self.first == self.next {
+        let is_news = std::mem::take(&mut self.is_news) || mutated!("probes-count-as-signs-of-life");
+        if is_news || !self.is_probed || self.first == self.next {
             self.probes = 0;
             self.probe_at = (self.first < self.next).then(|| now + self.patience());
         }
         self.find_lost(now);
+        self.give_room_back();
         self.first
     }
 
@@ -522,7 +533,9 @@ impl Scoreboard {
             }
             self.paths[index].sent.pop_front();
             self.slot(position).flags |= QUEUED;
-            self.lost.push_back(position);
+            if overtaken_by.is_some() || !mutated!("path-lost-with-its-packets") {
+                self.lost.push_back(position);
+            }
             if self.is_multipath {
                 self.report_loss(index, overtaken_by.is_none());
             }
@@ -632,10 +645,29 @@ impl Scoreboard {
     /// Makes the ring large enough for all from `first` to `next`.
     fn make_room(&mut self) {
         let needed = (self.next - self.first) as usize;
-        if needed <= self.ring.len() {
+        if needed > self.ring.len() {
+            self.resize(needed.next_power_of_two());
+        }
+    }
+
+    /// Makes everything smaller that has become much too large: answers to READs may be as many as half the PSNs, whatever the
+    /// window.
+    fn give_room_back(&mut self) {
+        let needed = (self.next - self.first) as usize;
+        if self.ring.len() <= ROOM_KEPT || needed > self.ring.len() / 8 {
             return;
         }
-        let mut ring = vec![Entry::default(); needed.next_power_of_two()];
+        self.resize((needed * 2).next_power_of_two().max(ROOM_KEPT));
+        self.lost.shrink_to(ROOM_KEPT);
+        self.missing.shrink_to(ROOM_KEPT);
+        self.overtaken.shrink_to(ROOM_KEPT);
+        self.asked.shrink_to(ROOM_KEPT);
+        self.paths.iter_mut().for_each(|path| path.sent.shrink_to(ROOM_KEPT));
+    }
+
+    /// Makes the ring that long, a power of two with room for all from `first` to `next`.
+    fn resize(&mut self, len: usize) {
+        let mut ring = vec![Entry::default(); len];
         for position in self.first..self.next {
             let index = position as usize & (ring.len() - 1);
             ring[index] = *self.slot_ref(position);

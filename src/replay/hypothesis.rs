@@ -321,6 +321,7 @@ impl<'a> Search<'a> {
         if ahead < 0 {
             let expected = match request.operation() {
                 Operation::ReadRequest => self.read(request),
+                Operation::Flush | Operation::AtomicWrite => vec![Expected::Read(psn)],
                 Operation::CompareSwap | Operation::FetchAdd => vec![Expected::Atomic(psn)],
                 _ => vec![Expected::Again { from: psn, to: state.expected.minus(1) }],
             };
@@ -331,6 +332,7 @@ impl<'a> Search<'a> {
         let served = State { expected: psn.plus(psns), wait: Wait::No, ..state };
         let expected = match request.operation() {
             Operation::ReadRequest => self.read(request),
+            Operation::Flush | Operation::AtomicWrite => vec![Expected::Read(psn)],
             Operation::CompareSwap | Operation::FetchAdd => vec![Expected::Atomic(psn)],
             _ if request.wants_answer() => vec![Expected::Acknowledge(psn)],
             _ => Vec::new(),

@@ -97,6 +97,15 @@ impl Messages {
                 (Operation::FetchAdd, _, Some(eth)) => {
                     (SendOperation::FetchAdd { remote: remote(eth.key(), eth.address()), add: eth.swap_or_add() }, 8)
                 }
+                (Operation::AtomicWrite, Some(reth), _) => {
+                    (SendOperation::AtomicWrite(remote(reth.key(), reth.address())), reth.length())
+                }
+                (Operation::Flush, Some(reth), _) => {
+                    let Some(feth) = packet.feth() else { return false };
+                    let (placement, selectivity) = (feth.placement(), feth.selectivity());
+                    let (remote, length) = (remote(reth.key(), reth.address()), reth.length());
+                    (SendOperation::Flush { remote, length, placement, selectivity }, 0)
+                }
                 _ => return false,
             };
             self.list.push(Message {

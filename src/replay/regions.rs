@@ -3,7 +3,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::memory::{HostMemory, WindowBinding};
-use crate::wire::{AtomicEth, Extension, Ieth, Key, Operation, Reth};
+use crate::wire::{AtomicEth, Extension, Ieth, Key, Operation, Reth, Selectivity};
 
 use super::conversation::Observed;
 use super::hypothesis::{Fate, Outcome};
@@ -39,9 +39,12 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Of a request that begins a WRITE, a READ, or an atomic.
+    /// Of a request that begins a WRITE, a READ, or an atomic, or flushes a range.
     pub fn of(request: &Observed) -> Option<Target> {
         let packet = request.packet();
+        if packet.feth().is_some_and(|feth| feth.selectivity() != Selectivity::Range) {
+            return None;
+        }
         match (packet.reth(), packet.atomic_eth()) {
             (Some(reth), _) => Some(Target { key: reth.key(), address: reth.address(), len: reth.length() }),
             (_, Some(eth)) => Some(Target { key: eth.key(), address: eth.address(), len: 8 }),
@@ -122,6 +125,7 @@ impl Regions {
         match request.packet().headers().extension {
             Extension::Reth(theirs) => Extension::Reth(reth(&theirs)),
             Extension::RethImmDt(theirs, imm) => Extension::RethImmDt(reth(&theirs), imm),
+            Extension::FethReth(feth, theirs) => Extension::FethReth(feth, reth(&theirs)),
             Extension::Atomic(eth) => {
                 let (key, address) = self.translate(eth.key(), eth.address());
                 Extension::Atomic(AtomicEth::new(address, key, eth.swap_or_add(), eth.compare()))

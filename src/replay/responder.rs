@@ -142,6 +142,13 @@ impl<'a> Responder<'a> {
                     region.mark_known(target);
                 }
             }
+            (Outcome::Served, Operation::AtomicWrite) => {
+                if let Some(target) = target
+                    && let Some(region) = self.regions.find(target)
+                {
+                    region.mark_known(target);
+                }
+            }
             (Outcome::Served | Outcome::Duplicate, Operation::ReadRequest) => self.match_read(index, request, fate),
             (Outcome::Served, Operation::CompareSwap | Operation::FetchAdd) => self.match_atomic(index, request, fate),
             (Outcome::Refused(NakCode::RemoteAccessError), _) => {
@@ -154,8 +161,11 @@ impl<'a> Responder<'a> {
                     self.assumptions.add(format!("the key {key} gives no access to {len} bytes at {address:#x}"));
                 }
             }
-            (Outcome::Refused(NakCode::InvalidRequest), Operation::Write | Operation::ReadRequest) => {
-                self.forbid(Access::REMOTE_WRITE | Access::REMOTE_READ);
+            (
+                Outcome::Refused(NakCode::InvalidRequest),
+                Operation::Write | Operation::ReadRequest | Operation::AtomicWrite | Operation::Flush,
+            ) => {
+                self.forbid(Access::REMOTE_WRITE | Access::REMOTE_READ | Access::FLUSH_GLOBAL);
             }
             (Outcome::Refused(NakCode::InvalidRequest), Operation::CompareSwap | Operation::FetchAdd) => {
                 self.forbid(Access::REMOTE_ATOMIC);

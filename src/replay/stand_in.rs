@@ -3,7 +3,10 @@ use std::sync::Arc;
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{Access, Pd};
 use crate::time::Instant;
-use crate::transport::{Capabilities, CompletionQueue, Endpoint, Path, QpAttributes, QueuePairInit, Service, State};
+use crate::transport::{
+    Capabilities, CompletionQueue, Endpoint, Path, QpAttributes, QueuePairInit, Recovery, RecoverySettings, Service,
+    State,
+};
 use crate::wire::{Addresses, Bth, Extension, Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::conversation::{Observed, with_ethernet};
@@ -41,12 +44,15 @@ pub(super) const ALL_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL)
     .union(Access::MW_BIND);
 
 impl StandIn {
     pub fn new(role: &Role) -> StandIn {
         // Nobody is there who could guess.
         let mut endpoint = Endpoint::new([0x5a; 32]);
+        // What is compared is plain IBTA: conversations are looked at up to where they leave it.
+        endpoint.set_recovery(RecoverySettings { recovery: Recovery::GoBackN, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
         let completions = Arc::new(CompletionQueue::new(Capabilities::MAX_REQUESTS, || {}));
         let most = Capabilities::MAX_REQUESTS;

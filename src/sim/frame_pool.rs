@@ -66,6 +66,12 @@ impl FramePool {
         self.free.push(index);
     }
 
+    /// The bytes of frames that are on their way.
+    pub fn on_their_way(&self) -> impl Iterator<Item = &[u8]> {
+        let is_free = |index: usize| self.free.contains(&(index as u32));
+        self.frames.iter().enumerate().filter(move |(index, _)| !is_free(*index)).map(|(_, frame)| &frame.bytes[..])
+    }
+
     /// Frames that are on their way.
     pub fn in_flight(&self) -> usize {
         self.frames.len() - self.free.len()

@@ -1,7 +1,9 @@
+use zerocopy::FromBytes;
+
 use crate::congestion::Rate;
 use crate::time::{Duration, Instant};
 use crate::transport::RecoverySettings;
-use crate::wire::{Opcode, Operation as WireOperation};
+use crate::wire::{Bth, Opcode, Operation as WireOperation, Psn};
 
 use super::frame_pool::Condition;
 use super::network::{Network, NodeId, Observer, bth_offset};
@@ -18,13 +20,13 @@ const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
 /// What a transfer came to.
 #[derive(Clone, Copy, Debug)]
 pub struct Goodput {
-    /// Payload that arrived for the first time and was kept, in bits a second.
+    /// Payload that arrived for the first time, in bits a second: each PSN counts once, however often it was sent.
     pub goodput_bps: f64,
     /// Payload of completed messages, in bits a second.
     pub completed_bps: f64,
     /// rate × payload share of a frame × (1 − loss), in bits a second.
     pub ideal_bps: f64,
-    /// Packets sent again although the first had arrived, as a share of all data packets that arrived.
+    /// Data packets that arrived once more, as a share of those that arrived for the first time.
     pub spurious_fraction: f64,
     /// The largest that recovery's memory on both ends was, at any millisecond.
     pub memory_bytes: usize,
@@ -37,20 +39,24 @@ pub(super) fn ideal_bps(loss: f64) -> f64 {
     RATE as f64 * 8.0 * PAYLOAD as f64 / FRAME as f64 * (1.0 - loss)
 }
 
-/// A transfer that keeps a network of [`RATE`] busy over a round trip of 100 ms, with `paced` at that rate.
-pub(super) fn plan(operation: Operation, recovery: RecoverySettings, paced: bool, timeout: u8) -> TransferPlan {
-    TransferPlan {
-        operation,
-        message_bytes: if operation == Operation::Read { 8 << 20 } else { 1 << 16 },
-        outstanding: if operation == Operation::Read { 160 } else { 16 << 10 },
-        region_bytes: 256 << 20,
-        recovery: RecoverySettings {
-            window: RecoverySettings::MAX_WINDOW,
-            rate: paced.then_some(Rate::from_bits(8 * RATE)),
-            ..recovery
-        },
-        timeout,
-    }
+/// A transfer that keeps a network of [`RATE`] busy over a round trip of 100 ms, as far as its ends let it; with `paced` at that
+/// rate. `ends`: how the source
+/// of the bytes recovers, and how their destination.
+pub(super) fn plan(operation: Operation, ends: [RecoverySettings; 2], paced: bool, timeout: u8) -> TransferPlan {
+    let recovery = ends.map(|recovery| RecoverySettings {
+        window: RecoverySettings::MAX_WINDOW,
+        rate: paced.then_some(Rate::from_bits(8 * RATE)),
+        ..recovery
+    });
+    let (message_bytes, outstanding) = match (operation, paced) {
+        (Operation::Read, true) => (8 << 20, 160),
+        (_, true) => (1 << 16, 16 << 10),
+        // More than a window of 128 packets, and READs for a round trip of 100 ms at the full rate.
+        (Operation::Read, false) => (8 << 20, 20),
+        (_, false) => (1 << 16, 64),
+    };
+    let region_bytes = if paced { 256 << 20 } else { message_bytes * outstanding };
+    TransferPlan { operation, message_bytes, outstanding, region_bytes, recovery, timeout }
 }
 
 /// Has a transfer go on for `span`, and says what it came to. `loss` is the share of frames that the network loses.
@@ -64,7 +70,7 @@ pub(super) fn measure<O: Observer + AsRef<DataMeter>>(
     span: Duration,
     loss: f64,
 ) -> Result<Goodput, TransferError> {
-    let from = (network.now(), watch.as_ref().delivered(transfer, network), transfer.completed_bytes());
+    let from = (network.now(), watch.as_ref().delivered(), transfer.completed_bytes());
     let end = network.now() + span;
     let mut memory_bytes = 0;
     while network.now() < end {
@@ -73,7 +79,7 @@ pub(super) fn measure<O: Observer + AsRef<DataMeter>>(
         memory_bytes = memory_bytes.max(transfer.memory_bytes(network));
     }
     let seconds = (network.now() - from.0).as_secs_f64();
-    let delivered = watch.as_ref().delivered(transfer, network);
+    let delivered = watch.as_ref().delivered();
     Ok(Goodput {
         goodput_bps: (delivered.useful - from.1.useful) as f64 * PAYLOAD as f64 * 8.0 / seconds,
         completed_bps: (transfer.completed_bytes() - from.2) as f64 * 8.0 / seconds,
@@ -84,38 +90,68 @@ pub(super) fn measure<O: Observer + AsRef<DataMeter>>(
     })
 }
 
-/// Counts packets with data as they arrive.
-#[derive(Debug, Default)]
+/// Counts packets with data as they arrive at the nodes of one transfer: by what is in the frames, and so the same for
+/// whoever recovers by whatever means.
+#[derive(Debug)]
 pub(super) struct DataMeter {
-    arrived: u64,
+    /// A bit for each PSN: it has arrived. Those of the half of the PSN space that is to come are clear.
+    arrived: Vec<u64>,
+    /// The newest PSN that arrived.
+    newest: Option<Psn>,
+    delivered: Delivered,
 }
 
 /// Data packets that arrived, so far.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Delivered {
-    /// For the first time, and were kept.
+    /// For the first time.
     pub useful: u64,
     /// Once more.
     pub twice: u64,
 }
 
 impl Delivered {
-    /// Those that came once more, as a share of those that were kept.
+    /// Those that came once more, as a share of the others.
     pub fn spurious_fraction(&self) -> f64 {
         self.twice as f64 / self.useful.max(1) as f64
     }
 }
 
-impl DataMeter {
-    /// What arrived of a transfer so far.
-    pub fn delivered(&self, transfer: &Transfer, network: &mut Network) -> Delivered {
-        let [requester, responder] = transfer.counters(network);
-        let (twice, refused) = match transfer.operation() {
-            Operation::Read => (requester.stray_response, 0),
-            _ => (responder.duplicate_request, responder.out_of_seq_request + responder.reorder_overflow),
-        };
-        Delivered { useful: self.arrived.saturating_sub(twice + refused), twice }
+impl Default for DataMeter {
+    fn default() -> DataMeter {
+        let arrived = vec![0; PSNS as usize / 64];
+        DataMeter { arrived, newest: None, delivered: Delivered::default() }
     }
+}
+
+/// How many PSNs there are.
+const PSNS: u32 = 1 << 24;
+
+impl DataMeter {
+    /// What arrived so far.
+    pub fn delivered(&self) -> Delivered {
+        self.delivered
+    }
+
+    fn note(&mut self, psn: Psn) {
+        let newest = *self.newest.get_or_insert(psn.minus(1));
+        if newest.is_before(psn) {
+            for passed in 0..psn.since(newest) as u32 {
+                let (word, bit) = place(newest.plus(passed + PSNS / 2));
+                self.arrived[word] &= !bit;
+            }
+            self.newest = Some(psn);
+        }
+        let (word, bit) = place(psn);
+        let count = if self.arrived[word] & bit == 0 { &mut self.delivered.useful } else { &mut self.delivered.twice };
+        *count += 1;
+        self.arrived[word] |= bit;
+    }
+}
+
+/// Where a PSN has its bit.
+fn place(psn: Psn) -> (usize, u64) {
+    (psn.value() as usize / 64, 1 << (psn.value() % 64))
 }
 
 /// Whether a frame carries data: a READ response, or a request that is no READ.
@@ -132,6 +168,31 @@ impl AsRef<DataMeter> for DataMeter {
 
 impl Observer for DataMeter {
     fn arriving(&mut self, _now: Instant, _node: NodeId, frame: &[u8], _condition: Condition) {
-        self.arrived += u64::from(is_data(frame));
+        if is_data(frame)
+            && let Some(Ok(bth)) = frame.get(bth_offset(frame)..).map(Bth::ref_from_prefix)
+        {
+            self.note(bth.0.psn());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_psn_counts_once_a_lap_in_whatever_order_they_come() {
+        let mut meter = DataMeter::default();
+        let mut of = |numbers: &[u32]| {
+            numbers.iter().for_each(|number| meter.note(Psn::new(0xff_fff0).plus(*number)));
+            let Delivered { useful, twice } = meter.delivered();
+            (useful, twice)
+        };
+        assert_eq!(of(&[0, 1, 5, 3, 300_000, 2]), (6, 0));
+        // Go-back-N sends again what came behind a gap: the same packets, whether the receiver kept them or not.
+        assert_eq!(of(&[4, 5, 6, 300_000]), (8, 2));
+        let laps: Vec<u32> = (0..PSNS).step_by(1 << 20).map(|number| number + 0x10_0000).collect();
+        assert_eq!(of(&laps), (24, 2));
+        assert_eq!(of(&[1, 2, 3, 1]), (27, 3), "the same numbers one lap later are others");
     }
 }

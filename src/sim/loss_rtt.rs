@@ -1,4 +1,4 @@
-//! Goodput by loss and round trip: selective repeat beside go-back-N.
+//! Goodput by loss and round trip: selective repeat beside go-back-N, and what comes from a plain peer.
 
 use crate::time::{Duration, Instant};
 use crate::transport::{Endpoint, Recovery, RecoverySettings};
@@ -9,13 +9,47 @@ use super::network::{LinkEnd, Network};
 use super::random::Random;
 use super::transfer::{Operation, Transfer, TransferError};
 
-/// One cell of the table of losses and round trips: an operation over a link that loses, with one kind of recovery.
+/// Who the two ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Two that repeat selectively, as uroce does by default towards one that understands.
+    Selective,
+    /// The source of the bytes is a plain peer, with rxe's window of 128; their destination is uroce as it is by default.
+    Plain,
+    /// Both go back, with rxe's window of 128, and keep nothing that comes before its turn.
+    GoBackN,
+}
+
+impl Ends {
+    /// All of them.
+    pub const ALL: [Ends; 3] = [Ends::Selective, Ends::Plain, Ends::GoBackN];
+
+    /// As tables call them.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ends::Selective => "selective",
+            Ends::Plain => "plain",
+            Ends::GoBackN => "go-back-n",
+        }
+    }
+
+    /// How the source of the bytes recovers, and how their destination.
+    fn recovery(self) -> [Recovery; 2] {
+        match self {
+            Ends::Selective => [Recovery::Auto; 2],
+            Ends::Plain => [Recovery::GoBackN, Recovery::Auto],
+            Ends::GoBackN => [Recovery::GoBackN; 2],
+        }
+    }
+}
+
+/// One cell of the table of losses and round trips: an operation over a link that loses, between two ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
     /// What is done.
     pub operation: Operation,
-    /// Selective repeat, or go-back-N with rxe's window of 128.
-    pub recovery: Recovery,
+    /// Who talks to whom.
+    pub ends: Ends,
     /// The share of frames that the link loses, each way.
     pub loss: f64,
     /// In bursts of eight on average, rather than each by itself.
@@ -34,6 +68,9 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 /// What is measured: twenty round trips, and enough packets that chance evens out.
 const MEASURED_ROUND_TRIPS: u32 = 20;
 const MEASURED_AT_LEAST: Duration = Duration::from_millis(250);
+
+/// So many times longer where a window of 128 packets is all that a round trip carries.
+const MEASURED_OF_GO_BACK_N: u32 = 10;
 
 impl Cell {
     /// The losses and round trips of the table.
@@ -55,7 +92,7 @@ impl Cell {
     /// Runs it.
     ///
     /// # Errors
-    /// [`TransferError::GaveUp`], as go-back-N does where every burst takes all that it sends again; anything else is wrong: a
+    /// [`TransferError::GaveUp`], as those do who go back where every burst takes all that they send again; anything else is wrong: a
     /// completion out of order, or memory that is not what it must be.
     pub fn run(&self, seed: u64) -> Result<Goodput, TransferError> {
         let mut network = Network::new(seed);
@@ -73,11 +110,11 @@ impl Cell {
         for (from, to) in [(0, 1), (1, 0)] {
             network.add_link(LinkEnd::Node(nodes[from]), LinkEnd::Node(nodes[to]), profile.clone());
         }
-        let selective = self.recovery != Recovery::GoBackN;
-        // 4.3 s / 67 ms / 134 ms: go-back-N must not time out before an answer can be there.
+        let selective = self.ends == Ends::Selective;
+        // 268 ms or 67 ms: go-back-N must not time out before an answer can be there.
         let timeout = if self.round_trip >= Duration::from_millis(40) { 16 } else { 14 };
-        let recovery = RecoverySettings { recovery: self.recovery, ..RecoverySettings::default() };
-        let plan = goodput::plan(self.operation, recovery, selective, timeout);
+        let ends = self.ends.recovery().map(|recovery| RecoverySettings { recovery, ..RecoverySettings::default() });
+        let plan = goodput::plan(self.operation, ends, selective, timeout);
         let mut transfer = Transfer::new(&mut network, nodes, plan, seed);
         let mut watch = DataMeter::default();
         while selective && !transfer.is_extended(&mut network) {
@@ -90,11 +127,9 @@ impl Cell {
         let warm_up = (self.round_trip * WARM_UP_ROUND_TRIPS).max(WARM_UP_AT_LEAST);
         let begin = network.now() + warm_up;
         transfer.run(&mut network, begin, &mut watch)?;
-        let measured = (self.round_trip * MEASURED_ROUND_TRIPS).max(MEASURED_AT_LEAST);
-        let mut result = goodput::measure(&mut transfer, &mut network, &mut watch, measured, self.loss)?;
-        if !selective {
-            result.goodput_bps = result.completed_bps;
-        }
+        let longer = if selective { 1 } else { MEASURED_OF_GO_BACK_N };
+        let measured = (self.round_trip * MEASURED_ROUND_TRIPS).max(MEASURED_AT_LEAST) * longer;
+        let result = goodput::measure(&mut transfer, &mut network, &mut watch, measured, self.loss)?;
         transfer.finish(&mut network, &mut watch)?;
         Ok(result)
     }

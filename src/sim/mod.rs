@@ -18,6 +18,7 @@ mod pattern;
 mod planes;
 mod random;
 mod recorder;
+mod skip;
 mod switch;
 mod transfer;
 
@@ -27,4 +28,5 @@ pub use link::{Blackhole, Bursts, Faults, LinkProfile, Lost};
 pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Tally};
 pub use node::Node;
 pub use random::Random;
+pub use skip::skip;
 pub use transfer::{Operation, TransferError};

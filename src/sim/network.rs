@@ -221,6 +221,11 @@ impl Network {
         self.frames.in_flight() as u64
     }
 
+    /// Whether one of the frames on their way is such a one.
+    pub fn is_on_its_way(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
+        self.frames.on_their_way().any(is_it)
+    }
+
     /// Lets [`step`](Network::step) return [`Step::Woken`] with `token` at that time.
     pub fn wake_at(&mut self, at: Instant, token: u64) {
         self.schedule(at, Event::Wake(token));

@@ -184,14 +184,14 @@ impl FailureCell {
         // Goodput in each part of a round trip.
         let bin = self.round_trip / BINS;
         let mut bins = Vec::new();
-        let mut before = watch.meter.delivered(&transfer, &mut network).useful;
+        let mut before = watch.meter.delivered().useful;
         for index in 1..=BINS * (BEFORE_ROUND_TRIPS + DARK_ROUND_TRIPS + AFTER_ROUND_TRIPS) {
             transfer.run(&mut network, from + bin * index, &mut watch)?;
-            let useful = watch.meter.delivered(&transfer, &mut network).useful;
+            let useful = watch.meter.delivered().useful;
             bins.push((useful - before) as f64 * PAYLOAD as f64 * 8.0 / bin.as_secs_f64());
             before = useful;
         }
-        let delivered = watch.meter.delivered(&transfer, &mut network);
+        let delivered = watch.meter.delivered();
         let all = ideal_bps(0.0);
         let remaining = all * f64::from(self.paths - 1) / f64::from(self.paths);
         let round_trips = |from: Instant, to: Instant| (to - from).as_secs_f64() / self.round_trip.as_secs_f64();

@@ -2,7 +2,7 @@
 
 use crate::path::PathPolicy;
 use crate::time::{Duration, Instant};
-use crate::transport::{Recovery, RecoverySettings};
+use crate::transport::RecoverySettings;
 
 use super::chaos::Capture;
 use super::goodput::{self, DataMeter, Goodput, RATE};
@@ -41,8 +41,8 @@ const TIMEOUT_CODE: u8 = 16;
 
 /// The plan of a transfer over so many paths, at `RATE` together.
 pub(super) fn plan(operation: Operation, paths: u16, policy: PathPolicy) -> TransferPlan {
-    let recovery = RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() };
-    goodput::plan(operation, recovery.with_paths(paths, policy), true, TIMEOUT_CODE)
+    let ends = [RecoverySettings::default().with_paths(paths, policy); 2];
+    goodput::plan(operation, ends, true, TIMEOUT_CODE)
 }
 
 impl PathsCell {

@@ -4,8 +4,8 @@ use crate::frame::Hop;
 use crate::memory::{Access, HostMemory};
 use crate::time::Instant;
 use crate::transport::{
-    Capabilities, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit, ReceiveRequest,
-    RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit, ReceiveRequest, RecoverySettings,
+    Remote, SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
 };
 use crate::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
 
@@ -47,8 +47,8 @@ pub struct TransferPlan {
     pub outstanding: usize,
     /// Bytes of the memory on both sides, a multiple of a message. Message after message takes the next part of it.
     pub region_bytes: usize,
-    /// How both ends deal with losses.
-    pub recovery: RecoverySettings,
+    /// How the source of the bytes deals with losses, and how their destination.
+    pub recovery: [RecoverySettings; 2],
     /// The local ACK timeout code.
     pub timeout: u8,
 }
@@ -95,7 +95,7 @@ impl Transfer {
             let memory = Arc::new(HostMemory::new(plan.region_bytes).expect("the simulation's memory"));
             let cq = Arc::new(CompletionQueue::new(2 * plan.outstanding + 16, || {}));
             let endpoint = network.endpoint(node);
-            endpoint.set_recovery(plan.recovery);
+            endpoint.set_recovery(plan.recovery[index]);
             let pd = endpoint.allocate_pd();
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;
             let key = endpoint.memory().register(pd, memory.clone(), access);
@@ -118,11 +118,6 @@ impl Transfer {
         transfer.fill(seed);
         transfer.connect(network);
         transfer
-    }
-
-    /// What it does over and over.
-    pub fn operation(&self) -> Operation {
-        self.plan.operation
     }
 
     fn is_read(&self) -> bool {
@@ -328,23 +323,18 @@ impl Transfer {
         })
     }
 
-    /// Queue pairs that went to the error state since this was asked last.
+    /// Queue pairs that are in the error state.
     pub fn errors(&self, network: &mut Network) -> u64 {
-        let is_fatal = |event: &Event| matches!(event, Event::QueuePairFatal(_));
-        let errors =
-            |endpoint: &mut Endpoint| std::iter::from_fn(|| endpoint.poll_event()).filter(is_fatal).count() as u64;
-        self.sides.iter().map(|side| errors(network.endpoint(side.node))).sum()
+        let is_in_error = |side: &&Side| {
+            let queue_pair = network.endpoint(side.node).queue_pair(side.qpn);
+            queue_pair.is_ok_and(|queue_pair| queue_pair.state() == State::Error)
+        };
+        self.sides.iter().filter(is_in_error).count() as u64
     }
 
     /// Bytes of completed messages.
     pub fn completed_bytes(&self) -> u64 {
         self.completed * self.plan.message_bytes as u64
-    }
-
-    /// What the two ends counted: the requester, the responder.
-    pub fn counters(&self, network: &mut Network) -> [Counters; 2] {
-        let requester = usize::from(self.is_read());
-        [requester, 1 - requester].map(|side| network.endpoint(self.sides[side].node).counters())
     }
 
     /// Bytes of memory that recovery takes on both ends.

@@ -36,6 +36,11 @@ impl Answers {
         self.asked.clear();
     }
 
+    /// Everything before `psn` was acknowledged, and nothing was missing.
+    pub fn acknowledged_before(&mut self, psn: Psn) {
+        self.frontier = self.frontier.map(|_| psn);
+    }
+
     fn was_asked(&self, psn: Psn) -> bool {
         self.asked.iter().any(|(first, count, _)| psn.is_within(*first, *count))
     }
@@ -57,7 +62,8 @@ impl Requester {
             return Ok(());
         };
         let first_psn = self.queue[index].first_psn;
-        let at = psn.since(first_psn) as u32;
+        let is_next = mutated!("early-answer-of-a-plain-peer-placed-as-the-next");
+        let at = if is_next { self.queue[index].received } else { psn.since(first_psn) as u32 };
         if let Err(status) = self.place(index, at, packet, identity, cx) {
             self.queue[index].failed = Some(status);
             return self.settle_answers(first_psn, identity, cx);
@@ -71,6 +77,7 @@ impl Requester {
             }
         } else if answers.early.len() < EARLY_MAX {
             answers.early.insert(psn.value());
+            wqe.received += u32::from(mutated!("early-answer-of-a-plain-peer-counted-twice"));
         }
         // What was asked for before this was answered, or its answers are lost.
         if let Some(ask) = answers.asked.iter().rposition(|(first, count, _)| psn.is_within(*first, *count)) {
@@ -99,7 +106,7 @@ impl Requester {
             if wqe.awaits_answer() || (wqe.request.operation.is_read_or_atomic() && to.is_before(answered)) {
                 to = answered;
             }
-            if wqe.awaits_answer() {
+            if wqe.awaits_answer() && !(wqe.received > 0 && mutated!("missing-answer-taken-for-one-that-came")) {
                 break;
             }
         }

@@ -1,5 +1,5 @@
 use crate::frame::FrameBytes;
-use crate::wire::{NakCode, Operation, Packet, Position, Psn, Sack, Syndrome};
+use crate::wire::{NakCode, Opcode, Operation, Packet, Position, Psn, Sack, Syndrome};
 
 use super::completion::Status;
 use super::identity::Identity;
@@ -23,7 +23,8 @@ impl Requester {
             return self.handle_response_selectively(packet, sack, identity, cx);
         }
         // Only what is in flight can be answered. rxe believes acknowledges for PSNs it has not sent; we don't.
-        if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) {
+        let is_sent = psn.is_before(self.sent) || mutated!("acks-for-what-was-never-sent");
+        if psn.is_before(self.unacknowledged) || !is_sent {
             cx.counters.stray_response += 1;
             return Ok(());
         }
@@ -31,6 +32,13 @@ impl Requester {
             Operation::Acknowledge => {
                 let Some(aeth) = packet.aeth() else { return Ok(()) };
                 self.handle_acknowledge(psn, aeth.syndrome(), identity, cx)?;
+            }
+            Operation::ReadResponse if self.is_answer_without_data(psn, packet) => {
+                let Some(aeth) = packet.aeth() else { return Ok(()) };
+                match aeth.syndrome() {
+                    Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), identity, cx)?,
+                    _ => cx.counters.stray_response += 1,
+                }
             }
             Operation::ReadResponse | Operation::AtomicAcknowledge if self.keeps_answers => {
                 self.take_answer_in_any_order(psn, packet, identity, cx)?;
@@ -43,6 +51,12 @@ impl Requester {
             self.go_back();
         }
         Ok(())
+    }
+
+    /// Whether it answers a FLUSH or ATOMIC WRITE: for these it is an acknowledge (IBTA A19.4.2).
+    pub(super) fn is_answer_without_data(&self, psn: Psn, packet: &Packet<'_>) -> bool {
+        let is_empty = packet.bth().opcode() == Opcode::RC_READ_RESPONSE_ONLY && packet.payload().is_empty();
+        is_empty && self.find(psn).is_some_and(|index| self.queue[index].is_acknowledged())
     }
 
     fn handle_acknowledge(
@@ -138,7 +152,7 @@ impl Requester {
             .find(|wqe| wqe.awaits_answer())
             .map(|wqe| wqe.first_psn.plus(wqe.received));
         let to = match missing {
-            Some(missing) if missing.is_before(psn) => missing,
+            Some(missing) if missing.is_before(psn.minus(mutated!("ack-completes-unanswered-read").into())) => missing,
             _ => psn,
         };
         self.progress(to, cx.now);
@@ -173,7 +187,7 @@ impl Requester {
         };
         let wqe = &self.queue[index];
         let expected = wqe.first_psn.plus(wqe.received);
-        if psn != expected {
+        if psn != expected && !(psn == expected.plus(1) && mutated!("read-answer-out-of-order-taken")) {
             if psn.is_before(expected) {
                 // An answer to something that needs none.
                 cx.counters.stray_response += 1;
@@ -235,6 +249,7 @@ impl Requester {
         if packet.payload().len() != (wqe.len - offset).min(mtu) as usize {
             return Err(Status::BadResponse);
         }
+        let offset = offset.saturating_sub(4 * u32::from(mutated!("read-answer-at-wrong-offset")));
         scatter(cx.memory, identity.pd, sges, offset, packet.payload()).map_err(protection)
     }
 }

@@ -1,8 +1,9 @@
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crossbeam::queue::ArrayQueue;
 
+use crate::time::Instant;
 use crate::wire::{Key, Qpn};
 
 /// How a work request ended; the values of `enum ibv_wc_status` (IBTA 10.8.3.3).
@@ -49,6 +50,8 @@ pub enum CompletionKind {
     FetchAdd = 4,
     BindWindow = 5,
     LocalInvalidate = 6,
+    Flush = 8,
+    AtomicWrite = 9,
     Receive = 128,
     ReceiveWriteWithImmediate = 129,
 }
@@ -74,6 +77,8 @@ pub struct Completion {
     pub source_qpn: Qpn,
     /// Whether the first 40 bytes of the buffer hold the sender's global routing header: datagrams.
     pub has_grh: bool,
+    /// When it was reported.
+    pub time: Instant,
 }
 
 impl Completion {
@@ -94,6 +99,7 @@ impl Completion {
             qpn,
             source_qpn: Qpn::default(),
             has_grh: false,
+            time: Instant::ZERO,
         }
     }
 }
@@ -110,11 +116,24 @@ pub enum Notify {
     Next = 2,
 }
 
+/// A completion was lost: its queue was full, and is in error from now on (IBTA 11.6.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Overrun {
+    /// None was lost before.
+    pub is_first: bool,
+}
+
 /// A completion queue: a bounded ring that the transport fills and programs empty, side by side.
+///
+/// Whoever asks for a notification and then finds nothing may sleep. The other side adds a completion and then looks for somebody
+/// who asked; the order of these four, and that [`poll`](Self::poll) never says «nothing» of what is there, is what keeps a
+/// completion from being slept over.
 pub struct CompletionQueue {
     /// Filling and emptying take it for reading, and never wait for each other. For writing, whoever takes completions out
-    /// of the middle or puts another ring in its place: rare, and short.
+    /// of the middle or puts another ring in its place: rare, and short. Nobody waits for anything else while holding it.
     ring: RwLock<ArrayQueue<Completion>>,
+    /// When full, the oldest completion makes room.
+    ignores_overrun: bool,
     overflowed: AtomicBool,
     notify: AtomicU8,
     on_notify: Box<dyn Fn() + Send + Sync>,
@@ -126,19 +145,27 @@ impl CompletionQueue {
     pub fn new(capacity: usize, on_notify: impl Fn() + Send + Sync + 'static) -> CompletionQueue {
         CompletionQueue {
             ring: RwLock::new(ArrayQueue::new(capacity.max(1))),
+            ignores_overrun: false,
             overflowed: AtomicBool::new(false),
             notify: AtomicU8::new(Notify::Never as u8),
             on_notify: Box::new(on_notify),
         }
     }
 
+    /// The same, but never in error: when it is full, a new completion takes the place of the oldest
+    /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
+    pub fn ignoring_overrun(self) -> CompletionQueue {
+        CompletionQueue { ignores_overrun: true, ..self }
+    }
+
     fn ring(&self) -> RwLockReadGuard<'_, ArrayQueue<Completion>> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The oldest completion. Never waits: while the queue is being changed, there is none.
+    /// The oldest completion. Waits for nobody, but while the queue is being resized or cleared of a queue pair: saying that there
+    /// is none would have its program sleep over one that is there.
     pub fn poll(&self) -> Option<Completion> {
-        self.ring.try_read().ok()?.pop()
+        self.ring().pop()
     }
 
     /// Whether there is no completion.
@@ -181,7 +208,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether a completion was lost because the queue was full. It stays so (IBTA 11.6.3.1).
+    /// Whether a completion was lost because the queue was full: it is in error (IBTA 11.6.3.1). It stays so, and takes no more;
+    /// those in it can be polled.
     pub fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
     }
@@ -189,6 +217,8 @@ impl CompletionQueue {
     /// Asks for one notification; asking for any outweighs asking for a solicited one.
     pub fn request_notification(&self, notify: Notify) {
         self.notify.fetch_max(notify as u8, Ordering::AcqRel);
+        // Before the program polls for the last time.
+        fence(Ordering::SeqCst);
     }
 
     /// Whether a notification is asked for.
@@ -196,22 +226,24 @@ impl CompletionQueue {
         self.notify.load(Ordering::Acquire) != Notify::Never as u8
     }
 
-    /// Adds a completion. Returns false when it was lost because the queue was full.
-    pub(super) fn push(&self, completion: Completion, solicited: bool) -> bool {
+    /// Adds a completion, unless it is lost because the queue is full, or was.
+    pub(super) fn push(&self, completion: Completion, solicited: bool) -> Result<(), Overrun> {
         let urgent = solicited || completion.status != Status::Success;
-        let room = self.ring().push(completion).is_ok();
-        if !room {
-            self.overflowed.store(true, Ordering::Release);
+        if self.ignores_overrun {
+            let _ = self.ring().force_push(completion);
+        } else if self.has_overflowed() || self.ring().push(completion).is_err() {
+            return Err(Overrun { is_first: !self.overflowed.swap(true, Ordering::AcqRel) });
         }
         let wanted = if urgent { Notify::Solicited as u8 } else { Notify::Next as u8 };
-        let asked = self.notify.load(Ordering::Acquire);
+        // After it was added, in the one order that all see.
+        let asked = self.notify.load(Ordering::SeqCst);
         if asked >= wanted
             && asked != 0
             && self.notify.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
         {
             (self.on_notify)();
         }
-        room
+        Ok(())
     }
 }
 
@@ -240,30 +272,56 @@ mod tests {
             seen.fetch_add(1, Ordering::Relaxed);
         });
         let notified = || count.swap(0, Ordering::Relaxed);
-        cq.push(completion(Status::Success), false);
+        cq.push(completion(Status::Success), false).unwrap();
         assert_eq!(notified(), 0, "nobody asked");
         cq.request_notification(Notify::Next);
-        cq.push(completion(Status::Success), false);
-        cq.push(completion(Status::Success), false);
+        cq.push(completion(Status::Success), false).unwrap();
+        cq.push(completion(Status::Success), false).unwrap();
         assert_eq!(notified(), 1);
         cq.request_notification(Notify::Solicited);
-        cq.push(completion(Status::Success), false);
+        cq.push(completion(Status::Success), false).unwrap();
         assert_eq!(notified(), 0);
-        cq.push(completion(Status::Success), true);
+        cq.push(completion(Status::Success), true).unwrap();
         assert_eq!(notified(), 1);
         cq.request_notification(Notify::Solicited);
-        cq.push(completion(Status::WrFlush), false);
+        cq.push(completion(Status::WrFlush), false).unwrap();
         assert_eq!(notified(), 1);
     }
 
     #[test]
-    fn a_full_queue_loses_the_new_completion_and_says_so() {
+    fn a_full_queue_loses_the_new_completion_and_is_in_error() {
         let cq = CompletionQueue::new(1, || {});
-        assert!(cq.push(completion(Status::Success), false));
-        assert!(!cq.push(completion(Status::WrFlush), false));
+        assert_eq!(cq.push(completion(Status::Success), false), Ok(()));
+        assert_eq!(cq.push(completion(Status::WrFlush), false), Err(Overrun { is_first: true }));
         assert!(cq.has_overflowed());
         assert_eq!(cq.poll().unwrap().status, Status::Success);
         assert_eq!(cq.poll(), None);
+        assert_eq!(cq.push(completion(Status::Success), false), Err(Overrun { is_first: false }), "it is in error");
+        assert_eq!(cq.poll(), None);
+    }
+
+    #[test]
+    fn a_queue_that_ignores_overruns_has_the_latest_completions() {
+        let cq = CompletionQueue::new(2, || {}).ignoring_overrun();
+        (1..6).for_each(|wr_id| assert_eq!(cq.push(of(1, wr_id), false), Ok(())));
+        assert!(!cq.has_overflowed());
+        assert_eq!(drain(&cq), [4, 5]);
+    }
+
+    /// What poll says while the ring is being changed decides whether a program sleeps.
+    #[test]
+    fn a_completion_is_found_although_the_queue_is_being_changed() {
+        let cq = CompletionQueue::new(2, || {});
+        cq.push(of(1, 7), false).unwrap();
+        let (tells, hears) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let changing = cq.ring.write().unwrap();
+            scope.spawn(|| tells.send(cq.poll().map(|completion| completion.wr_id)).unwrap());
+            // Long enough for the other thread to poll, which must not have an answer before this is over.
+            let early = hears.recv_timeout(std::time::Duration::from_millis(50));
+            drop(changing);
+            assert_eq!(early.or_else(|_| hears.recv()), Ok(Some(7)));
+        });
     }
 
     fn of(qpn: u32, wr_id: u64) -> Completion {
@@ -278,10 +336,10 @@ mod tests {
     fn the_completions_of_one_queue_pair_are_taken_out_and_the_others_keep_their_order() {
         let cq = CompletionQueue::new(6, || {});
         // Not at the beginning of the ring, and full in the end.
-        (0..4).for_each(|wr_id| assert!(cq.push(of(9, wr_id), false)));
+        (0..4).for_each(|wr_id| assert_eq!(cq.push(of(9, wr_id), false), Ok(())));
         drain(&cq);
         for (qpn, wr_id) in [(1, 10), (2, 20), (1, 11), (3, 30), (2, 21), (1, 12)] {
-            assert!(cq.push(of(qpn, wr_id), false));
+            assert_eq!(cq.push(of(qpn, wr_id), false), Ok(()));
         }
         cq.forget(Qpn::new(4));
         assert_eq!(cq.ring().len(), 6);
@@ -294,10 +352,10 @@ mod tests {
     #[test]
     fn a_queue_of_another_size_has_the_same_completions_and_never_too_few_places_for_them() {
         let cq = CompletionQueue::new(2, || {});
-        assert!(cq.push(of(1, 1), false) && cq.push(of(1, 2), false));
+        (1..3).for_each(|wr_id| assert_eq!(cq.push(of(1, wr_id), false), Ok(())));
         assert_eq!(cq.resize(5), Ok(()));
         assert_eq!(cq.capacity(), 5);
-        (3..6).for_each(|wr_id| assert!(cq.push(of(1, wr_id), false)));
+        (3..6).for_each(|wr_id| assert_eq!(cq.push(of(1, wr_id), false), Ok(())));
         assert_eq!(cq.resize(4), Err(5));
         assert_eq!(cq.capacity(), 5);
         assert_eq!(cq.poll().map(|completion| completion.wr_id), Some(1));
@@ -319,9 +377,10 @@ mod tests {
                 taken
             });
             for wr_id in 0..COUNT {
-                while !cq.push(of(1, wr_id), false) {
+                while cq.ring().is_full() {
                     std::thread::yield_now();
                 }
+                cq.push(of(1, wr_id), false).unwrap();
                 // Only the pusher changes it, as the engine does.
                 match wr_id % 16 {
                     3 => cq.forget(Qpn::new(2)),

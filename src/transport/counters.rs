@@ -59,6 +59,8 @@ counters! {
     stray_response,
     /// Requests dropped because their answers could not be kept.
     answer_overflow,
+    /// Answers to READs asked for again, after they were answered in full, that were dropped because the key is gone.
+    refused_duplicate,
     rcvd_cnp,
     /// Requests sent again, and answers asked for again, one by one.
     retransmitted,

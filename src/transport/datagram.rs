@@ -4,11 +4,10 @@ use crate::wire::{IpHeader, Packet, QKey};
 use super::Status;
 use super::attributes::QpAttributes;
 use super::completion::Completion;
-use super::endpoint::Event;
 use super::identity::Identity;
 use super::inbound::{Inbound, complete_receive};
 use super::surroundings::{Fatal, Surroundings};
-use super::work::{scatter, total};
+use super::work::{ReceiveRequest, scatter, total};
 
 /// Bytes before a datagram's payload in the receive buffer: the global routing header (IBTA 11.4.1.2), or what stands
 /// for it.
@@ -41,7 +40,7 @@ impl DatagramResponder {
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
         let Some(deth) = packet.deth() else { return Ok(()) };
-        if deth.q_key() != self.q_key {
+        if deth.q_key() != self.q_key && !mutated!("ud-key-not-checked") {
             cx.counters.bad_q_key += 1;
             return Ok(());
         }
@@ -51,29 +50,27 @@ impl DatagramResponder {
             return Ok(());
         }
         let pd = self.inbound.pd(identity, cx);
-        let Some(request) = self.inbound.take(cx) else {
+        let len = GRH_BYTES + payload.len() as u32;
+        let fits = |request: &ReceiveRequest| u64::from(len) <= total(&request.sges);
+        // It is taken only to be used: a shared queue's may be what another queue pair waits for.
+        let has_room = self.inbound.queue.front(cx.shared).is_some_and(fits)
+            || (mutated!("ud-request-lost-with-a-long-datagram") && self.inbound.take(cx).is_none());
+        let Some(request) = has_room.then(|| self.inbound.take(cx)).flatten() else {
             cx.counters.dropped_message += 1;
             return Ok(());
         };
-        let len = GRH_BYTES + payload.len() as u32;
-        if u64::from(len) > total(&request.sges) {
-            cx.counters.dropped_message += 1;
-            self.inbound.put_back(request);
-            return Ok(());
-        }
         let grh = routing_header(ip);
         let placed = scatter(cx.memory, pd, &request.sges, 0, FrameBytes::from(&grh[..]))
             .and_then(|()| scatter(cx.memory, pd, &request.sges, GRH_BYTES, payload));
         if placed.is_err() {
             complete_receive(&request, Status::LocalProtection, identity, cx);
-            cx.push_event(Event::AccessError(identity.qpn));
             return Err(Fatal);
         }
         let completion = Completion {
-            immediate: packet.imm_dt().map(|imm| imm.data()),
+            immediate: packet.imm_dt().map(|imm| imm.data()).filter(|_| !mutated!("ud-immediate-lost")),
             source_qpn: deth.source(),
             has_grh: true,
-            ..Completion::receive(request.wr_id, identity.qpn, len)
+            ..Completion::receive(request.wr_id, identity.qpn, len - u32::from(mutated!("ud-header-not-counted")))
         };
         identity.complete_receive(completion, packet.bth().solicited(), cx);
         Ok(())
@@ -84,6 +81,7 @@ impl DatagramResponder {
 fn routing_header(ip: &IpHeader<'_>) -> [u8; GRH_BYTES as usize] {
     let mut header = [0; GRH_BYTES as usize];
     match ip {
+        IpHeader::V4(_) if mutated!("ud-without-routing-header") => {}
         IpHeader::V4(ip) => header[20..].copy_from_slice(&ip.slice()[..20]),
         IpHeader::V6(ip) => header.copy_from_slice(ip.slice()),
     }

@@ -56,6 +56,7 @@ impl Placed {
         let extension = match (starts_write, opcode.has_immediate(), opcode.has_invalidate()) {
             (true, true, _) => Extension::RethImmDt(reth, ImmDt::new(self.word)),
             (true, false, _) => Extension::Reth(reth),
+            (false, true, _) if mutated!("immediate-of-what-came-early-lost") => Extension::ImmDt(ImmDt::new(0)),
             (false, true, _) => Extension::ImmDt(ImmDt::new(self.word)),
             (false, false, true) => Extension::Ieth(Ieth::new(Key(self.word))),
             (false, false, false) => Extension::None,
@@ -174,6 +175,8 @@ impl Messages {
                 let bytes = packet.reth().ok_or(Lie)?.length();
                 (Kind::Read, start + u64::from(mtu.packets(bytes as usize)))
             }
+            // It changes nothing, as a READ.
+            Operation::Flush => (Kind::Read, start + 1),
             _ => (Kind::Atomic, start + 1),
         };
         let is_whole = !matches!(kind, Kind::Send { .. }) || place.ends();
@@ -239,10 +242,11 @@ impl Messages {
             Kind::Write { reth, .. } => {
                 Some((reth.key(), reth.address(), u64::from(reth.length()), Access::REMOTE_WRITE))
             }
-            Kind::Atomic => {
-                let eth = arrival.packet.atomic_eth().ok_or(Lie)?;
-                Some((eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC))
-            }
+            Kind::Atomic => match (arrival.packet.atomic_eth(), arrival.packet.reth()) {
+                (Some(eth), _) => Some((eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)),
+                (None, Some(reth)) => Some((reth.key(), reth.address(), 8, Access::REMOTE_WRITE)),
+                (None, None) => return Err(Lie),
+            },
             Kind::Read => None,
         };
         let written = written.filter(|(_, _, len, _)| *len > 0);
@@ -273,8 +277,9 @@ impl Messages {
         let len = payload.len() as u64;
         let (number, places) = match message.kind {
             Kind::Send { number } => {
+                let number = number + u64::from(mutated!("early-send-into-another-receive-request"));
                 let Some(request) = arrival.inbound.request(number) else { return false };
-                if offset + len > total(&request.sges) {
+                if offset + len > total(&request.sges).min(MAX_MESSAGE_BYTES) {
                     return false;
                 }
                 match spans(arrival.memory, arrival.receive_pd, &request.sges, offset as u32, payload.len()) {
@@ -294,7 +299,7 @@ impl Messages {
         if !self.resolve(number, arrival) {
             return false;
         }
-        let free = |span: &Span| self.is_free(span.addresses(), (spot.start, number), mtu, &is_done);
+        let free = |span: &Span<'_>| self.is_free(span.addresses(), (spot.start, number), mtu, &is_done);
         if !places.iter().all(free) {
             return false;
         }
@@ -313,14 +318,14 @@ impl Messages {
 
     /// Where a WRITE's packet goes, if all before it is known, and it is not the last one of its message while others lack:
     /// programs poll on the last bytes.
-    fn target(
+    fn target<'a>(
         &mut self,
         spot: Spot,
         message: &Message,
         reth: &Reth,
         expected: u64,
-        arrival: &Arrival<'_>,
-    ) -> Option<Span> {
+        arrival: &Arrival<'a>,
+    ) -> Option<Span<'a>> {
         let Identity { pd, qpn, path_mtu, .. } = *arrival.identity;
         let len = arrival.packet.payload().len() as u64;
         let offset = u64::from(spot.index) * path_mtu.bytes() as u64;
@@ -328,8 +333,9 @@ impl Messages {
         let others = message.end - spot.start.max(expected) - 1;
         let fits = len == (u64::from(reth.length()) - offset).min(path_mtu.bytes() as u64)
             && arrival.inbound.access.contains(Access::REMOTE_WRITE)
-            && (!is_last || others == u64::from(message.placed));
-        if !fits || !self.covers(expected, spot.start) {
+            && (!is_last || others == u64::from(message.placed) || mutated!("last-bytes-not-last"));
+        let covers = self.covers(expected, spot.start) || mutated!("early-write-although-a-gap-is-unknown");
+        if !fits || !covers {
             return None;
         }
         let address = reth.address().wrapping_add(offset);
@@ -337,7 +343,7 @@ impl Messages {
         let (whole, is_relaxed) =
             arrival.memory.remote_of_region(pd, qpn, reth.key(), reth.address(), reth.length().into(), access)?;
         let is_same = message.host.is_none_or(|host| host == whole.addresses().start);
-        if !is_relaxed || !is_same {
+        if !(is_relaxed || mutated!("early-write-to-ordinary-memory")) || !is_same {
             return None;
         }
         arrival.memory.remote_of_region(pd, qpn, reth.key(), address, len, access).map(|(span, _)| span)
@@ -391,7 +397,8 @@ impl Messages {
             packets.map(|packet| first + packet).all(|at| is_done(at) || (message.is_whole && at >= message.end))
         };
         let written = |first: u64, offsets| {
-            first >= start || self.known.get(&first).is_some_and(|message| all_done(first, message, offsets))
+            let is_later = first >= start || mutated!("early-write-over-an-earlier-one");
+            is_later || self.known.get(&first).is_some_and(|message| all_done(first, message, offsets))
         };
         let received = |request: u64, offsets| {
             let first = self.sends.get(&request).copied();
@@ -454,7 +461,11 @@ impl Messages {
         if self.known.is_empty() {
             return;
         }
-        while let Some(entry) = self.known.first_entry().filter(|entry| *entry.key() < before) {
+        while let Some(entry) = self
+            .known
+            .first_entry()
+            .filter(|entry| *entry.key() + 2 * u64::from(mutated!("early-message-never-forgotten")) < before)
+        {
             let (start, message) = entry.remove_entry();
             if let Some(host) = message.host {
                 self.writes.remove(host, start);

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
@@ -11,8 +11,9 @@ use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
 use super::counters::Counters;
 use super::extension::RecoverySettings;
+use super::groups::{AttachError, Groups};
 use super::multipath::{HopQuery, Multipath, Way};
-use super::queue_pair::{QueuePair, QueuePairInit};
+use super::queue_pair::{QueuePair, QueuePairInit, Skipped};
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
 use super::surroundings::Surroundings;
@@ -48,6 +49,9 @@ pub struct Endpoint {
     recovery: RecoverySettings,
     /// The addresses of each further interface of the device.
     local_rails: Vec<Vec<IpAddr>>,
+    /// Where datagrams may go to; `None`: anywhere.
+    local_addresses: Option<FxHashSet<IpAddr>>,
+    groups: Groups,
     /// Queue pairs that may have rails whose next hop is not known.
     hop_seekers: VecDeque<Qpn>,
     /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
@@ -95,13 +99,14 @@ const DRAWS_A_SLOT: u32 = 64;
 /// Something that programs hear of asynchronously (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The queue pair went to the error state by itself.
+    /// The queue pair went to the error state, and cannot report why by a completion: its completion queue is in error.
     QueuePairFatal(Qpn),
-    /// The peer's request was invalid.
+    /// The peer's request was invalid, and refused; the queue pair went to the error state.
     RequestError(Qpn),
-    /// The peer asked for memory that it may not have.
+    /// The peer asked for memory that it may not have, and was refused; the queue pair went to the error state.
     AccessError(Qpn),
-    /// A completion queue of this queue pair lost a completion.
+    /// A completion queue of this queue pair lost a completion, its first: it is in error, and so are the queue pairs that complete
+    /// into it.
     CompletionQueueOverflow(Qpn),
     /// Everything that the queue pair had begun to send is done; it was put into SQD.
     SendQueueDrained(Qpn),
@@ -168,6 +173,8 @@ impl Endpoint {
             waiting_bytes: 0,
             recovery: RecoverySettings::default(),
             local_rails: Vec::new(),
+            local_addresses: None,
+            groups: Groups::default(),
             hop_seekers: VecDeque::new(),
             is_forked: false,
         }
@@ -194,6 +201,13 @@ impl Endpoint {
     /// How new queue pairs deal with losses.
     pub fn recovery(&self) -> RecoverySettings {
         self.recovery
+    }
+
+    /// Datagrams to other addresses than these are dropped and counted, except those to groups: rxe and RNICs too take those to
+    /// the port's own GIDs only. Without this call all are taken: what drives the endpoint has looked. Connected queue pairs
+    /// always look at both addresses.
+    pub fn set_local_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.local_addresses = Some(addresses.into_iter().collect());
     }
 
     /// Tells the addresses of each further interface of the device, in the order of its GID table; the first interface, whose
@@ -404,12 +418,16 @@ impl Endpoint {
         self.queue_pairs.get(&qpn.value()).map(|slot| &slot.queue_pair).ok_or(NoSuchQueuePair(qpn))
     }
 
-    /// Removes a queue pair, without completions for what is posted (IBTA 11.2.5.4).
+    /// Removes a queue pair, without completions for what is posted (IBTA 11.2.5.4). Those that nobody has polled go too, as
+    /// providers for RNICs have it: whoever gets one later would look for what it was posted with.
     ///
     /// # Errors
     /// [`NoSuchQueuePair`].
     pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
         let slot = self.queue_pairs.remove(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
+        for group in self.groups.of(qpn) {
+            let _ = self.groups.detach(qpn, group);
+        }
         self.counters.add(&slot.counters);
         self.waiting_bytes -= slot.queue_pair.waiting_bytes();
         if self.retired.len() == RETIRED_MAX {
@@ -419,6 +437,7 @@ impl Endpoint {
         if let Some(srq) = slot.queue_pair.srq() {
             self.shared.detach(srq);
         }
+        slot.queue_pair.forget_completions();
         Ok(())
     }
 
@@ -431,6 +450,21 @@ impl Endpoint {
         let mut attributes = *attributes;
         attributes.path.iter_mut().for_each(|path| self.impose_port(path));
         self.with(now, qpn, |qp, cx| qp.modify(&attributes, cx)).unwrap_or(Err(missing))
+    }
+
+    /// Moves an idle reliable connection's queue pair on as if it had sent and received so much since, all of it in order. No
+    /// program can ask for that: it is the simulator's, which would have to carry 2^23 packets to see what is that old.
+    ///
+    /// # Errors
+    /// [`NoSuchQueuePair`].
+    pub(crate) fn skip(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        sent: Skipped,
+        received: Skipped,
+    ) -> Result<(), NoSuchQueuePair> {
+        self.with(now, qpn, |qp, _| qp.skip(sent, received)).ok_or(NoSuchQueuePair(qpn))
     }
 
     /// Posts a send request.
@@ -481,6 +515,9 @@ impl Endpoint {
             return Err(|c| &mut c.rcvd_cnp);
         }
         let qpn = bth.destination();
+        if qpn == Qpn::MULTICAST {
+            return self.dispatch_to_group(now, &packet, &roce);
+        }
         let slot = self.queue_pairs.get(&qpn.value()).ok_or(counter(|c| &mut c.unknown_qpn))?;
         let qp = &slot.queue_pair;
         let service = match qp.service() {
@@ -491,14 +528,20 @@ impl Endpoint {
         if !opcode.is_known() || opcode.service() != service {
             return Err(|c| &mut c.bad_opcode);
         }
-        if !PKey::DEFAULT.matches(bth.p_key()) {
+        if !PKey::DEFAULT.matches(bth.p_key()) && !mutated!("partition-not-checked") {
             return Err(|c| &mut c.bad_p_key);
         }
         let mut way = Way { rail: 0, source_port: roce.udp.source_port() };
-        if !qp.service().is_datagram() {
+        if qp.service().is_datagram() {
+            let to = roce.ip.addresses().destination();
+            // What goes to a group names no single queue pair.
+            if to.is_multicast() || self.local_addresses.as_ref().is_some_and(|local| !local.contains(&to)) {
+                return Err(|c| &mut c.wrong_address);
+            }
+        } else {
             match qp.flow().map(|flow| flow.addresses.reversed()) {
                 None => return Err(|c| &mut c.wrong_state),
-                Some(addresses) if addresses != roce.ip.addresses() => {
+                Some(addresses) if addresses != roce.ip.addresses() && !mutated!("address-not-checked") => {
                     let multipath = slot.multipath.as_ref();
                     let rail = multipath.and_then(|multipath| multipath.find_rail(&roce.ip));
                     way.rail = rail.ok_or(counter(|c| &mut c.wrong_address))?;
@@ -506,11 +549,78 @@ impl Endpoint {
                 Some(_) => {}
             }
         }
-        if !roce.icrc_ok() {
+        if !roce.icrc_ok() && !mutated!("icrc-not-checked") {
             return Err(|c| &mut c.bad_icrc);
         }
         self.with(now, qpn, |qp, cx| qp.handle_packet(&packet, &roce.ip, way, cx));
         Ok(())
+    }
+
+    /// Gives a datagram to all queue pairs that are attached to its group, except the one that sent it.
+    fn dispatch_to_group(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        roce: &RoceFrame<'_>,
+    ) -> Result<(), fn(&mut Counters) -> &mut u64> {
+        let bth = packet.bth();
+        let group = roce.ip.addresses().destination();
+        if self.groups.member(group, 0).is_none() {
+            return Err(|c| &mut c.unknown_qpn);
+        }
+        if !bth.opcode().is_known() || bth.opcode().service() != wire::Service::Ud {
+            return Err(|c| &mut c.bad_opcode);
+        }
+        if !PKey::DEFAULT.matches(bth.p_key()) {
+            return Err(|c| &mut c.bad_p_key);
+        }
+        if !roce.icrc_ok() {
+            return Err(|c| &mut c.bad_icrc);
+        }
+        let source = roce.ip.addresses().source();
+        let is_own = self.local_addresses.as_ref().is_some_and(|local| local.contains(&source));
+        let sender = packet.deth().map(|deth| deth.source()).filter(|_| is_own);
+        let way = Way { rail: 0, source_port: roce.udp.source_port() };
+        let mut index = 0;
+        while let Some(qpn) = self.groups.member(group, index) {
+            if Some(qpn) != sender {
+                self.with(now, qpn, |qp, cx| qp.handle_packet(packet, &roce.ip, way, cx));
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Attaches a datagram queue pair to a multicast group; once more does nothing. Returns whether it is the only one: then
+    /// the link is to join.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
+        self.check_attachable(qpn)?;
+        self.groups.attach(qpn, group)
+    }
+
+    /// Detaches it. Returns whether it was the only one: then the link is to leave.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
+        self.check_attachable(qpn)?;
+        self.groups.detach(qpn, group)
+    }
+
+    /// The multicast groups that a queue pair is attached to.
+    pub fn groups(&self, qpn: Qpn) -> Vec<IpAddr> {
+        self.groups.of(qpn)
+    }
+
+    fn check_attachable(&self, qpn: Qpn) -> Result<(), AttachError> {
+        match self.queue_pair(qpn).map(QueuePair::service) {
+            Ok(Service::Ud) => Ok(()),
+            Ok(other) => Err(AttachError::Service(other)),
+            Err(_) => Err(AttachError::NoSuchQueuePair(qpn)),
+        }
     }
 
     /// Wakes every queue pair whose time has come.
@@ -558,6 +668,17 @@ impl Endpoint {
         None
     }
 
+    /// Writes the next acknowledge, refusal or result of an atomic that a queue pair owes its peer: for one that goes away, and
+    /// sends neither READ responses nor requests any more. `None` when there is none.
+    pub fn poll_owed(&mut self, now: Instant, qpn: Qpn, out: &mut [u8]) -> Option<Transmit> {
+        self.with(now, qpn, |qp, cx| qp.poll_owed(out, cx)).flatten()
+    }
+
+    /// The queue pairs that may have something to send.
+    pub fn ready(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.ready.iter().copied()
+    }
+
     /// Whether [`poll_transmit`](Endpoint::poll_transmit) may have something.
     pub fn may_transmit(&self) -> bool {
         !self.ready.is_empty()
@@ -583,13 +704,39 @@ impl Endpoint {
         self.events.pop_front()
     }
 
-    /// Runs `work` on a queue pair, and sees to its timer and its place in the queue of those that may send.
+    /// Runs `work` on a queue pair, and sees to what follows from it.
     fn with<T>(
         &mut self,
         now: Instant,
         qpn: Qpn,
         work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
     ) -> Option<T> {
+        let (result, has_lost_completion) = self.run(now, qpn, work)?;
+        if has_lost_completion {
+            self.fail_with_their_queues(now);
+        }
+        Some(result)
+    }
+
+    /// Queue pairs whose completion queue is in error go to the error state.
+    #[cold]
+    fn fail_with_their_queues(&mut self, now: Instant) {
+        let failed = self.queue_pairs.values().map(|slot| &slot.queue_pair).filter(|qp| qp.has_failed_queue());
+        let mut failed: Vec<Qpn> = failed.map(QueuePair::qpn).collect();
+        failed.sort_unstable_by_key(|qpn| qpn.value());
+        for qpn in failed {
+            let _ = self.run(now, qpn, |qp, cx| qp.fail_for_its_queue(cx));
+        }
+    }
+
+    /// Runs `work` on a queue pair, and sees to its timer and its place in the queue of those that may send. Returns whether it
+    /// has lost a completion, too.
+    fn run<T>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
+    ) -> Option<(T, bool)> {
         let imposed = self.imposed;
         let Endpoint {
             queue_pairs,
@@ -607,9 +754,19 @@ impl Endpoint {
         let slot = &mut **queue_pairs.get_mut(&qpn.value())?;
         let Slot { queue_pair: qp, counters, multipath, .. } = slot;
         let waiting_elsewhere = *waiting_bytes - qp.waiting_bytes();
-        let surroundings =
-            &mut Surroundings { now, memory, shared, counters, events, identification, multipath, waiting_elsewhere };
+        let surroundings = &mut Surroundings {
+            now,
+            memory,
+            shared,
+            counters,
+            events,
+            identification,
+            multipath,
+            waiting_elsewhere,
+            has_lost_completion: false,
+        };
         let result = work(qp, surroundings);
+        let has_lost_completion = surroundings.has_lost_completion;
         *waiting_bytes = waiting_elsewhere + qp.waiting_bytes();
         *identification = imposed.map_or(*identification, |(identification, _)| identification);
         if qp.wants_multipath() != multipath.is_some() {
@@ -632,7 +789,7 @@ impl Endpoint {
                 });
             }
         }
-        Some(result)
+        Some((result, has_lost_completion))
     }
 }
 

@@ -8,11 +8,11 @@ use crate::wire::{Bth, PathMtu, Sack};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
     /// Selective repeat towards peers that have shown that they understand it (docs/EXTENSIONS.md), else go-back-N.
+    #[default]
     Auto,
     /// Selective repeat: the peer is taken to understand it.
     Selective,
     /// Go-back-N, as all peers speak it; nothing else is offered.
-    #[default]
     GoBackN,
 }
 
@@ -131,6 +131,7 @@ const PLAIN_AFTER: u8 = 8;
 impl Extension {
     pub fn new(settings: RecoverySettings) -> Extension {
         let peer = match settings.recovery {
+            Recovery::Auto if mutated!("selective-towards-everybody") => Peer::Understands,
             Recovery::Auto => Peer::Unknown(0),
             Recovery::Selective => Peer::Understands,
             Recovery::GoBackN => Peer::Plain,
@@ -163,7 +164,7 @@ impl Extension {
 
     /// A packet came from the peer. `offered`: the latest request to it made the offer.
     pub fn observe(&mut self, bth: &Bth, offered: bool) {
-        if bth.offers() && self.settings.recovery != Recovery::GoBackN {
+        if bth.offers() && (self.settings.recovery != Recovery::GoBackN || mutated!("offer-taken-although-unwanted")) {
             self.peer = Peer::Understands;
         } else if let Peer::Unknown(answers) = &mut self.peer
             && bth.opcode().is_response()

@@ -4,7 +4,7 @@ use crate::memory::{MemoryTable, Pd};
 use crate::wire::{Headers, PathMtu, Qpn, WriteError};
 
 use super::attributes::{Path, Service};
-use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
+use super::completion::{Completion, CompletionKind, CompletionQueue, Overrun, Status};
 use super::endpoint::{Event, Transmit};
 use super::extension::Extension;
 use super::surroundings::Surroundings;
@@ -60,15 +60,20 @@ impl Identity {
         byte_len: u32,
         cx: &mut Surroundings<'_>,
     ) {
-        if !self.send_cq.push(Completion::send(wr_id, self.qpn, kind, status, byte_len), false) {
-            cx.push_event(Event::CompletionQueueOverflow(self.qpn));
-        }
+        self.complete(&self.send_cq, Completion::send(wr_id, self.qpn, kind, status, byte_len), false, cx);
     }
 
     /// Reports a receive request.
     pub fn complete_receive(&self, completion: Completion, solicited: bool, cx: &mut Surroundings<'_>) {
-        if !self.receive_cq.push(completion, solicited) {
-            cx.push_event(Event::CompletionQueueOverflow(self.qpn));
+        self.complete(&self.receive_cq, completion, solicited, cx);
+    }
+
+    fn complete(&self, cq: &CompletionQueue, completion: Completion, solicited: bool, cx: &mut Surroundings<'_>) {
+        if let Err(Overrun { is_first }) = cq.push(Completion { time: cx.now, ..completion }, solicited) {
+            cx.has_lost_completion = true;
+            if is_first {
+                cx.push_event(Event::CompletionQueueOverflow(self.qpn));
+            }
         }
     }
 }

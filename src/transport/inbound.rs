@@ -17,8 +17,6 @@ pub(super) struct Inbound {
     pub access: Access,
     /// The message that is coming in, between its first and its last packet.
     message: Option<Incoming>,
-    /// A receive request that was taken for a message which was then abandoned: the next one's.
-    spare: Option<ReceiveRequest>,
     /// How many were taken, since the queue pair was reset.
     taken: u64,
 }
@@ -75,15 +73,17 @@ impl From<AccessError> for Refusal {
 impl Inbound {
     /// Takes a receive request, and tells when a shared queue has become short.
     pub fn take(&mut self, cx: &mut Surroundings<'_>) -> Option<ReceiveRequest> {
-        if let Some(spare) = self.spare.take() {
-            return Some(spare);
-        }
         let (request, below) = self.queue.take(cx.shared);
         self.taken += u64::from(request.is_some());
         if let Some(srq) = below {
             cx.push_event(Event::SrqLimit(srq));
         }
         request
+    }
+
+    /// So many were taken, and are done.
+    pub fn skip(&mut self, receives: u32) {
+        self.taken += u64::from(receives);
     }
 
     /// How many receive requests were taken: the number of the next.
@@ -112,8 +112,8 @@ impl Inbound {
             };
         };
         match &self.queue {
-            ReceiveQueue::Own(queue) if self.spare.is_none() => queue.get(usize::try_from(later).ok()?),
-            _ => None,
+            ReceiveQueue::Own(queue) => queue.get(usize::try_from(later).ok()?),
+            ReceiveQueue::Shared(_) => None,
         }
     }
 
@@ -133,11 +133,6 @@ impl Inbound {
         })
     }
 
-    /// Gives a request back that was not used after all: the next message's.
-    pub fn put_back(&mut self, request: ReceiveRequest) {
-        self.spare = Some(request);
-    }
-
     /// The domain of the receive requests' keys.
     pub fn pd(&self, identity: &Identity, cx: &Surroundings<'_>) -> Pd {
         match self.queue {
@@ -153,22 +148,25 @@ impl Inbound {
         }
     }
 
-    /// Forgets the message that is coming in; its receive request, if any, is for the next one.
-    pub fn abandon_message(&mut self) {
-        if let Some(Incoming::Send { request, .. }) = self.message.take() {
-            self.put_back(request);
+    /// Forgets the message that is coming in; its receive request, if any, goes back to where it came from.
+    pub fn abandon_message(&mut self, cx: &mut Surroundings<'_>) {
+        if let Some(Incoming::Send { request, .. }) = self.message.take()
+            && !mutated!("uc-request-lost-with-its-message")
+        {
+            self.queue.put_back(request, cx.shared);
+            self.taken -= 1;
         }
     }
 
     /// Reports all receive requests as flushed. Those of a shared queue stay there.
     pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
         self.fail_message(Status::WrFlush, identity, cx);
-        let spare = self.spare.take();
         let own = match &mut self.queue {
+            ReceiveQueue::Own(_) if mutated!("receives-not-flushed") => Default::default(),
             ReceiveQueue::Own(queue) => std::mem::take(queue),
             ReceiveQueue::Shared(_) => Default::default(),
         };
-        for request in spare.into_iter().chain(own) {
+        for request in own {
             complete_receive(&request, Status::WrFlush, identity, cx);
         }
     }
@@ -209,13 +207,17 @@ impl Inbound {
         let position = packet.bth().opcode().position();
         if position.starts() {
             let request = self.take(cx).ok_or(Refusal::NotReady)?;
+            if mutated!("rnr-consumes-a-receive-request") && packet.bth().psn().value() % 5 == 3 {
+                return Err(Refusal::NotReady);
+            }
             self.message = Some(Incoming::Send { request, received: 0 });
         }
         let pd = self.pd(identity, cx);
         let Some(Incoming::Send { request, received }) = &mut self.message else { return Err(Refusal::INVALID) };
         let payload = packet.payload();
         let after = u64::from(*received) + placed.map_or(payload.len() as u64, u64::from);
-        if after > total(&request.sges) {
+        let room = total(&request.sges) + u64::from(mutated!("receive-length-off-by-one"));
+        if after > room.min(MAX_MESSAGE_BYTES) {
             // IBTA 9.7.4.1.7 and Table 59: the peer's request is invalid, our completion says local length.
             return Err(Refusal::Nak(NakCode::InvalidRequest, Status::LocalLength));
         }
@@ -227,13 +229,13 @@ impl Inbound {
             return Ok(());
         }
         let invalidated = packet.ieth().map(|ieth| ieth.key());
-        if let Some(key) = invalidated {
+        if let Some(key) = invalidated.filter(|_| !mutated!("send-with-invalidate-invalidates-nothing")) {
             cx.memory.invalidate(identity.pd, identity.qpn, key)?;
         }
         let Some(Incoming::Send { request, received }) = self.message.take() else { return Err(Refusal::INVALID) };
         let completion = Completion {
-            immediate: packet.imm_dt().map(|imm| imm.data()),
-            invalidated,
+            immediate: packet.imm_dt().map(|imm| imm.data()).filter(|_| !mutated!("immediate-lost")),
+            invalidated: invalidated.filter(|_| !mutated!("invalidated-key-not-told")),
             ..Completion::receive(request.wr_id, identity.qpn, received)
         };
         identity.complete_receive(completion, packet.bth().solicited(), cx);
@@ -255,7 +257,8 @@ impl Inbound {
                 self.check_access(Access::REMOTE_WRITE)?;
                 let (key, address, len) = (reth.key(), reth.address(), reth.length());
                 // The whole range, before the first byte is placed.
-                cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
+                let bytes = if mutated!("write-length-not-checked") { 0 } else { len.into() };
+                cx.memory.remote(identity.pd, identity.qpn, key, address, bytes, Access::REMOTE_WRITE)?;
                 (key, address, len, len)
             }
             (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total),
@@ -268,12 +271,13 @@ impl Inbound {
         }
         // A WRITE with immediate needs a receive request for its last packet; without one, nothing of it may happen.
         let immediate = packet.imm_dt().map(|imm| imm.data());
-        if immediate.is_some() && self.spare.is_none() && self.queue.is_empty(cx.shared) {
+        let needs_receive = immediate.is_some() && !mutated!("write-immediate-placed-without-receive");
+        if needs_receive && self.queue.front(cx.shared).is_none() {
             return Err(Refusal::NotReady);
         }
         // Looked up for each packet: the region may have gone since the first.
         let span = cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
-        if placed.is_none() {
+        if placed.is_none() && !(position.ends() && mutated!("ack-before-placement")) {
             span.write(payload)?;
         }
         if !position.ends() {
@@ -323,3 +327,6 @@ pub(super) fn complete_receive(
     let completion = Completion { status, ..Completion::receive(request.wr_id, identity.qpn, 0) };
     identity.complete_receive(completion, false, cx);
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,8 +18,10 @@ mod datagram;
 mod early;
 mod endpoint;
 mod extension;
+mod groups;
 mod identity;
 mod inbound;
+mod inline;
 mod multipath;
 mod queue_pair;
 mod rails;
@@ -30,6 +32,8 @@ mod requester;
 mod responder;
 mod selective;
 mod surroundings;
+#[cfg(test)]
+mod testing;
 mod timers;
 mod unreliable;
 mod work;
@@ -39,10 +43,11 @@ pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
 pub use extension::{Recovery, RecoveryError, RecoverySettings};
+pub use groups::{AttachError, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS};
+pub use inline::{InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES};
 pub use multipath::HopQuery;
-pub use queue_pair::{QueuePair, QueuePairInit};
+pub use queue_pair::{QueuePair, QueuePairInit, Skipped};
 pub use receive_queue::{Srq, SrqError};
 pub use work::{
-    Data, Destination, MAX_INLINE_BYTES, MAX_SGE, PostError, ReceiveRequest, Remote, SendOperation, SendRequest, Sge,
-    SgeList,
+    Data, Destination, MAX_SGE, PostError, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList,
 };

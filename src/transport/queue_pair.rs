@@ -76,6 +76,17 @@ pub struct QueuePairInit {
     pub path_mtu: PathMtu,
 }
 
+/// What a queue pair is moved on by, in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// PSNs, less than 2^24.
+    pub packets: u32,
+    /// Messages that took them: SENDs and WRITEs.
+    pub messages: u32,
+    /// Those among them that took a receive request.
+    pub receives: u32,
+}
+
 impl AnyResponder {
     fn new(service: Service) -> AnyResponder {
         match service {
@@ -194,6 +205,14 @@ impl QueuePair {
         (self.requester.unacknowledged, self.requester.cursor_psn())
     }
 
+    /// Moves on, see [`Endpoint::skip`](super::Endpoint::skip).
+    pub(super) fn skip(&mut self, sent: Skipped, received: Skipped) {
+        self.requester.skip(sent);
+        if let AnyResponder::Reliable(responder) = &mut self.responder {
+            responder.skip(received);
+        }
+    }
+
     /// The queue key, of a datagram queue pair.
     pub fn q_key(&self) -> Option<QKey> {
         match &self.responder {
@@ -243,8 +262,18 @@ impl QueuePair {
         self.state = to;
         match to {
             State::Reset => self.reset(),
-            // Whoever is in error already has flushed, and told so.
-            State::Error if from != State::Error => self.flush(cx),
+            State::Error => {
+                // Whoever is in error already has flushed, and told so.
+                if from != State::Error {
+                    self.flush(cx);
+                }
+                // The program wants its memory back.
+                if let AnyResponder::Reliable(responder) = &mut self.responder
+                    && !mutated!("reads-are-answered-in-error", by "uroce --test late_reads a_queue_pair_that_its_program")
+                {
+                    responder.drop_reads();
+                }
+            }
             State::SendQueueDrained => self.check_drained(cx),
             _ => {}
         }
@@ -254,12 +283,16 @@ impl QueuePair {
     /// Forgets everything, without a completion (IBTA 10.3.1.1). Completions that nobody has polled go too, as providers
     /// for RNICs have it: the queue pair may be used anew at once, and what it did before would be taken for that.
     fn reset(&mut self) {
-        for cq in [&self.identity.send_cq, &self.identity.receive_cq] {
-            cq.forget(self.identity.qpn);
+        if !mutated!("reset-leaves-completions", by "uroce --test services a_reset_leaves_no_completion") {
+            self.forget_completions();
         }
         let srq = self.srq();
-        self.requester = Requester::new(self.identity.service);
-        self.responder = AnyResponder::new(self.identity.service);
+        if !mutated!("reset-forgets-no-sends") {
+            self.requester = Requester::new(self.identity.service);
+        }
+        if !mutated!("reset-forgets-no-receives") {
+            self.responder = AnyResponder::new(self.identity.service);
+        }
         if let Some(srq) = srq {
             self.responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
@@ -269,9 +302,30 @@ impl QueuePair {
         self.was_probed = false;
     }
 
+    /// Takes its completions out of its completion queues.
+    pub(super) fn forget_completions(&self) {
+        for cq in [&self.identity.send_cq, &self.identity.receive_cq] {
+            cq.forget(self.identity.qpn);
+        }
+    }
+
+    /// Whether it completes into a queue that is in error, and has not gone to the error state itself.
+    pub(super) fn has_failed_queue(&self) -> bool {
+        let queues = [&self.identity.send_cq, &self.identity.receive_cq];
+        !matches!(self.state, State::Reset | State::Error) && queues.iter().any(|cq| cq.has_overflowed())
+    }
+
+    /// A completion queue of it is in error: no completion can say why the queue pair is, too (IBTA 11.6.3.3).
+    pub(super) fn fail_for_its_queue(&mut self, cx: &mut Surroundings<'_>) {
+        self.fail(cx);
+        cx.push_event(Event::QueuePairFatal(self.identity.qpn));
+    }
+
     /// Whether it uses several paths, or its peer does.
     pub(super) fn wants_multipath(&self) -> bool {
-        self.is_extended() && self.identity.path.is_some() && (self.recovery.paths > 1 || self.was_probed)
+        (self.is_extended() || mutated!("paths-towards-peers-that-know-none"))
+            && self.identity.path.is_some()
+            && (self.recovery.paths > 1 || self.was_probed)
     }
 
     /// What it needs for that, on a device whose further interfaces have the addresses of `local_rails`.
@@ -316,21 +370,22 @@ impl QueuePair {
         if let AnyResponder::Reliable(responder) = &mut self.responder {
             responder.drop_early();
         }
-        if let Some(srq) = self.srq() {
+        if let Some(srq) = self.srq().filter(|_| !mutated!("srq-without-last-event")) {
             cx.push_event(Event::LastWqeReached(self.identity.qpn, srq));
         }
     }
 
+    /// Goes to the error state. A completion said why, or the event of a refused request (IBTA 11.6.3.2).
     fn fail(&mut self, cx: &mut Surroundings<'_>) {
         if self.state != State::Error {
             self.flush(cx);
-            cx.push_event(Event::QueuePairFatal(self.identity.qpn));
         }
     }
 
     /// A send request failed. Unreliable services stop sending only (IBTA 10.3.1.5).
     fn fail_sending(&mut self, cx: &mut Surroundings<'_>) {
-        if self.identity.service == Service::Rc {
+        let is_fatal = mutated!("unreliable-send-error-is-fatal", by "uroce --test services an_unreliable_send_queue");
+        if self.identity.service == Service::Rc || is_fatal {
             self.fail(cx);
         } else if self.state.sends() {
             self.state = State::SendQueueError;
@@ -341,7 +396,7 @@ impl QueuePair {
     /// Tells, once, that the send queue is drained (IBTA 10.3.1.4).
     fn check_drained(&mut self, cx: &mut Surroundings<'_>) {
         if self.state == State::SendQueueDrained && self.notify_drained && self.requester.is_drained() {
-            self.notify_drained = false;
+            self.notify_drained = mutated!("drained-is-told-twice");
             cx.push_event(Event::SendQueueDrained(self.identity.qpn));
         }
     }
@@ -580,14 +635,23 @@ impl QueuePair {
         }
         self.acknowledge_is_next = false;
         // Answers go out even in the error state: the NAK that led there is among them.
-        if let AnyResponder::Reliable(responder) = &mut self.responder {
+        while let AnyResponder::Reliable(responder) = &mut self.responder {
             match responder.poll_transmit(out, &self.identity, cx) {
                 Ok(Some(transmit)) => return Some(transmit),
-                Ok(None) => {}
+                Ok(None) => break,
+                // The refusal is the next answer.
                 Err(Fatal) => self.fail(cx),
             }
         }
         self.poll_request(out, cx)
+    }
+
+    /// Writes the next acknowledge, refusal or result of an atomic that is owed.
+    pub(super) fn poll_owed(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+        match &mut self.responder {
+            AnyResponder::Reliable(responder) => responder.poll_owed(out, &self.identity, cx),
+            AnyResponder::Unreliable(_) | AnyResponder::Datagram(_) => None,
+        }
     }
 
     fn poll_request(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {

@@ -34,10 +34,23 @@ impl ReceiveQueue {
         }
     }
 
-    pub fn is_empty(&self, shared: &SharedReceiveQueues) -> bool {
+    /// Gives a request back that was taken and not used: it is the oldest again.
+    pub fn put_back(&mut self, request: ReceiveRequest, shared: &mut SharedReceiveQueues) {
         match self {
-            ReceiveQueue::Own(queue) => queue.is_empty(),
-            ReceiveQueue::Shared(srq) => shared.queues.get(&srq.0).is_none_or(|queue| queue.requests.is_empty()),
+            ReceiveQueue::Own(queue) => queue.push_front(request),
+            ReceiveQueue::Shared(srq) => {
+                if let Ok(queue) = shared.find(*srq) {
+                    queue.requests.push_front(request);
+                }
+            }
+        }
+    }
+
+    /// The oldest request.
+    pub fn front<'a>(&'a self, shared: &'a SharedReceiveQueues) -> Option<&'a ReceiveRequest> {
+        match self {
+            ReceiveQueue::Own(queue) => queue.front(),
+            ReceiveQueue::Shared(srq) => shared.queues.get(&srq.0)?.requests.front(),
         }
     }
 }
@@ -154,10 +167,18 @@ impl SharedReceiveQueues {
 
     fn take(&mut self, srq: Srq) -> (Option<ReceiveRequest>, Option<Srq>) {
         let Ok(queue) = self.find(srq) else { return (None, None) };
+        if mutated!("srq-empty-too-early") && queue.requests.len() == 1 {
+            return (None, None);
+        }
+        if mutated!("srq-used-from-the-end") {
+            queue.requests.rotate_right(1);
+        }
         let request = queue.requests.pop_front();
-        let below = request.is_some() && queue.limit > 0 && queue.requests.len() < queue.limit;
+        let below = request.is_some()
+            && queue.limit > 0
+            && queue.requests.len() < queue.limit + usize::from(mutated!("srq-limit-off-by-one"));
         if below {
-            queue.limit = 0;
+            queue.limit = if mutated!("srq-limit-comes-again") { queue.limit } else { 0 };
         }
         (request, below.then_some(srq))
     }

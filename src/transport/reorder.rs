@@ -189,7 +189,7 @@ impl Reorder {
         if u64::from(ahead) >= u64::from(window).min(WINDOW) {
             return Early::Overflow;
         }
-        if self.has(position) {
+        if self.has(position) && (self.waiting.contains_key(&position) || !mutated!("early-request-placed-again")) {
             return Early::Duplicate;
         }
         // What it takes at least, beside what is known of its message and of the one that is coming in.
@@ -270,7 +270,7 @@ impl Reorder {
             return Some(Waiting::Placed(placed));
         }
         let waiting = self.waiting.remove(&self.expected)?;
-        self.waiting_bytes -= charge(&waiting);
+        self.waiting_bytes -= if mutated!("early-request-leaked") { 0 } else { charge(&waiting) };
         Some(Waiting::Bytes(waiting))
     }
 
@@ -316,6 +316,12 @@ impl Reorder {
         self.end = self.end.max(to);
     }
 
+    /// So many packets came in order; `latest` is the PSN of the last.
+    pub fn skip(&mut self, packets: u32, latest: Psn) {
+        self.advance(packets);
+        self.latest = self.latest.map(|(_, attempt, at)| (latest, attempt, at));
+    }
+
     /// Forgets what came early.
     pub fn forget(&mut self) {
         self.waiting = FxHashMap::default();
@@ -356,6 +362,7 @@ impl Reorder {
         let mut sack = Sack { trigger, attempt, delay_us, marked, is_trigger_marked, blocks };
         if is_copy {
             self.is_copy_owed = false;
+            self.words.iter_mut().for_each(|word| *word |= u64::from(mutated!("copy-says-too-much")));
         } else {
             (self.is_owed, self.is_latest_marked, self.unreported) = (false, false, 0);
         }
@@ -387,7 +394,8 @@ impl Reorder {
         for word in reported {
             let bits = self.words.get((word - first) as usize).copied().unwrap_or(0);
             if bits != 0 {
-                let base = expected.plus((word * 64).wrapping_sub(self.expected) as u32);
+                let base = expected
+                    .plus((word * 64).wrapping_sub(self.expected) as u32 + u32::from(mutated!("sack-bit-off-by-one")));
                 sack.blocks.push((base, bits));
             }
         }

@@ -3,7 +3,8 @@ use std::collections::VecDeque;
 use crate::memory::{AccessError, MemoryTable};
 use crate::time::{Duration, Instant};
 use crate::wire::{
-    AtomicEth, Bth, Deth, Extension, Headers, Ieth, ImmDt, Opcode, PathMtu, Position, Psn, QKey, RequestTrailer, Reth,
+    AtomicEth, Bth, Deth, Extension, Feth, Headers, Ieth, ImmDt, Opcode, PathMtu, Position, Psn, QKey, RequestTrailer,
+    Reth,
 };
 
 use super::answers::Answers;
@@ -11,6 +12,7 @@ use super::attributes::{QpAttributes, Service};
 use super::completion::{CompletionKind, Status};
 use super::endpoint::Transmit;
 use super::identity::{Identity, write};
+use super::queue_pair::Skipped;
 use super::selective::Selective;
 use super::surroundings::{Fatal, Surroundings};
 use super::work::{Data, MAX_MESSAGE_BYTES, PostError, SendOperation, SendRequest};
@@ -58,7 +60,9 @@ pub(super) struct Requester {
     /// The PSN after the highest one ever sent.
     pub(super) sent: Psn,
     pub(super) cursor: Cursor,
-    /// READs and atomics before the cursor that are not complete.
+    /// Requests of the queue of which something was sent, or which were carried out, before those of which nothing was.
+    begun: usize,
+    /// READs and what counts as such before the cursor that are not complete.
     pub(super) reads_in_flight: u32,
     max_rd_atomic: u32,
     /// For datagrams that name a privileged key.
@@ -138,6 +142,8 @@ impl Wqe {
             SendOperation::CompareSwap { .. } => CompletionKind::CompareSwap,
             SendOperation::FetchAdd { .. } => CompletionKind::FetchAdd,
             SendOperation::BindWindow(_) => CompletionKind::BindWindow,
+            SendOperation::AtomicWrite(_) => CompletionKind::AtomicWrite,
+            SendOperation::Flush { .. } => CompletionKind::Flush,
             SendOperation::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
         }
     }
@@ -157,9 +163,15 @@ impl Wqe {
         }
     }
 
+    /// Whether it counts as a READ, and is complete as WRITEs are.
+    pub fn is_acknowledged(&self) -> bool {
+        self.request.operation.counts_as_read() && !self.request.operation.is_read_or_atomic()
+    }
+
     /// Whether it waits for an answer with data.
     pub fn awaits_answer(&self) -> bool {
-        self.request.operation.is_read_or_atomic() && self.received < self.packets
+        let early = u32::from(self.packets > 1 && mutated!("read-complete-before-its-last-answer"));
+        self.request.operation.is_read_or_atomic() && self.received + early < self.packets
     }
 }
 
@@ -173,6 +185,7 @@ impl Requester {
             unacknowledged: Psn::default(),
             sent: Psn::default(),
             cursor: Cursor::default(),
+            begun: 0,
             reads_in_flight: 0,
             max_rd_atomic: 0,
             q_key: QKey::default(),
@@ -212,6 +225,15 @@ impl Requester {
         }
     }
 
+    /// Moves on as if so much had been sent and acknowledged. Nothing may be in flight.
+    pub fn skip(&mut self, skipped: Skipped) {
+        debug_assert!(self.queue.is_empty(), "only an idle requester can be moved on");
+        self.posted = self.posted.plus(skipped.packets);
+        (self.unacknowledged, self.sent) = (self.posted, self.posted);
+        self.receives_taken = (self.receives_taken + skipped.receives) & RECEIVE_NUMBER_MASK;
+        self.answers.iter_mut().for_each(|answers| answers.acknowledged_before(self.posted));
+    }
+
     pub fn len(&self) -> usize {
         self.queue.len()
     }
@@ -224,6 +246,7 @@ impl Requester {
         let len = request.data.len();
         let operation = &request.operation;
         let limit = match self.service {
+            _ if matches!(operation, SendOperation::Flush { .. }) => 0,
             // At path MTU 256, 2^31 bytes are half the PSN space.
             Service::Rc | Service::Uc => MAX_MESSAGE_BYTES.min(u64::from(SPAN_PACKETS) * path_mtu.bytes() as u64),
             Service::Ud | Service::Gsi => path_mtu.bytes() as u64,
@@ -237,16 +260,14 @@ impl Requester {
         if self.service.is_datagram() && request.destination.is_none() {
             return Err(PostError::NoDestination);
         }
-        if operation.is_atomic() && len != 8 {
+        if (operation.is_atomic() || matches!(operation, SendOperation::AtomicWrite(_))) && len != 8 {
             return Err(PostError::AtomicLength(len));
         }
-        if operation.is_read_or_atomic() {
-            if matches!(request.data, Data::Inline(_)) {
-                return Err(PostError::Inline);
-            }
-            if self.max_rd_atomic == 0 {
-                return Err(PostError::NoReads);
-            }
+        if operation.is_read_or_atomic() && matches!(request.data, Data::Inline(_)) {
+            return Err(PostError::Inline);
+        }
+        if operation.counts_as_read() && self.max_rd_atomic == 0 {
+            return Err(PostError::NoReads);
         }
         let packets = match operation {
             operation if operation.is_local() => 0,
@@ -275,19 +296,24 @@ impl Requester {
         use SendOperation as Op;
         match self.service {
             Service::Rc => true,
-            Service::Uc => !operation.is_read_or_atomic() && !matches!(operation, Op::SendWithInvalidate(_)),
+            Service::Uc => !operation.counts_as_read() && !matches!(operation, Op::SendWithInvalidate(_)),
             Service::Ud | Service::Gsi => matches!(operation, Op::Send | Op::SendWithImmediate(_)),
         }
     }
 
     pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
+        if mutated!("flushed-in-reverse") {
+            self.queue.make_contiguous().reverse();
+        }
         for wqe in std::mem::take(&mut self.queue) {
             identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::WrFlush, 0, cx);
         }
-        self.cursor = Cursor::default();
+        (self.cursor, self.begun) = (Cursor::default(), 0);
         self.reads_in_flight = 0;
         // Nothing is in flight or half sent: what is posted next starts here, should the queue pair leave SQE.
-        (self.unacknowledged, self.sent) = (self.posted, self.posted);
+        if !mutated!("flush-leaves-half-a-message", by "uroce --test services a_send_queue_that_left_its_error") {
+            (self.unacknowledged, self.sent) = (self.posted, self.posted);
+        }
         (self.retransmit_at, self.rnr_until) = (None, None);
         (self.selective, self.answers) = (None, None);
     }
@@ -315,7 +341,7 @@ impl Requester {
 
     /// Whether nothing is in flight and no message half sent.
     pub fn is_drained(&self) -> bool {
-        !self.has_unacknowledged() && self.cursor.packet == 0
+        (!self.has_unacknowledged() || mutated!("drained-before-all-is-acknowledged")) && self.cursor.packet == 0
     }
 
     pub fn may_transmit(&self) -> bool {
@@ -342,10 +368,15 @@ impl Requester {
         } else if let Some(transmit) = self.poll_ask(out, identity, cx)? {
             return Ok(Some(transmit));
         }
-        let window = if self.selective.is_some() { identity.extension.settings.window as i32 } else { WINDOW_PACKETS };
+        let window = match self.selective {
+            Some(_) if mutated!("selective-window-off") => i32::MAX,
+            Some(_) => identity.extension.settings.window as i32,
+            None if mutated!("window-off") => i32::MAX,
+            None => WINDOW_PACKETS,
+        };
         while let Some(wqe) = self.queue.get(self.cursor.index) {
             let begun = self.cursor.packet > 0 || self.sent != wqe.first_psn.plus(self.cursor.packet);
-            if wqe.failed.is_some() || (draining && !begun) {
+            if wqe.failed.is_some() || (draining && !begun && !mutated!("drained-queue-begins-requests")) {
                 break;
             }
             if wqe.packets == 0 && wqe.done {
@@ -373,8 +404,10 @@ impl Requester {
             }
             let psn = wqe.first_psn.plus(self.cursor.packet);
             let window_closed = psn.since(self.unacknowledged) >= window;
-            let reads_exhausted = is_read_or_atomic && self.reads_in_flight >= self.max_rd_atomic;
-            let fenced = wqe.request.fence && self.cursor.packet == 0 && self.reads_in_flight > 0;
+            let max_reads = self.max_rd_atomic * if mutated!("max-rd-atomic-ignored") { 4 } else { 1 };
+            let reads_exhausted = wqe.request.operation.counts_as_read() && self.reads_in_flight >= max_reads;
+            let fenced =
+                wqe.request.fence && !mutated!("fence-ignored") && self.cursor.packet == 0 && self.reads_in_flight > 0;
             if window_closed || reads_exhausted || fenced || self.would_span_too_much() {
                 break;
             }
@@ -403,7 +436,9 @@ impl Requester {
                         self.asked(psn, answers);
                     }
                     self.advance(path, cx.now);
-                    if self.service != Service::Rc {
+                    if self.service != Service::Rc
+                        && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc"))
+                    {
                         self.progress(self.sent, cx.now);
                         self.retire(identity, cx)?;
                     }
@@ -463,6 +498,7 @@ impl Requester {
     /// Moves the cursor past the packet just sent over `path`.
     fn advance(&mut self, path: u8, now: Instant) {
         let wqe = &self.queue[self.cursor.index];
+        self.begun = self.begun.max(self.cursor.index + 1);
         self.cursor.packet = match wqe.request.operation {
             SendOperation::Read(_) => wqe.packets,
             _ => self.cursor.packet + 1,
@@ -470,14 +506,14 @@ impl Requester {
         let next_psn = wqe.first_psn.plus(self.cursor.packet);
         let answers = wqe.request.operation.is_read_or_atomic();
         if self.cursor.packet == wqe.packets {
-            self.reads_in_flight += u32::from(wqe.request.operation.is_read_or_atomic());
+            self.reads_in_flight += u32::from(wqe.request.operation.counts_as_read());
             self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
         }
         if self.sent.is_before(next_psn) {
             self.sent_selectively(self.sent, next_psn.since(self.sent) as u32, answers, path, now);
             self.sent = next_psn;
         }
-        if self.retransmit_at.is_none() && self.selective.is_none() {
+        if self.retransmit_at.is_none() && self.selective.is_none() && !mutated!("timer-not-armed") {
             self.retransmit_at = self.timeout.map(|timeout| now + timeout);
         }
     }
@@ -490,21 +526,27 @@ impl Requester {
             }
             let done = match wqe.packets {
                 0 => wqe.done,
-                packets => self.unacknowledged.since(wqe.first_psn) >= packets as i32,
+                packets => {
+                    let early = i32::from(packets > 1 && mutated!("completed-before-the-last-ack"));
+                    self.unacknowledged.since(wqe.first_psn) >= packets as i32 - early
+                }
             };
             if !done {
                 break;
             }
-            if wqe.request.signaled {
+            if wqe.request.signaled || mutated!("unsignaled-completion-reported") {
                 let byte_len = if wqe.request.operation.is_read_or_atomic() { wqe.len } else { 0 };
-                identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
+                for _ in 0..1 + u32::from(mutated!("completed-twice")) {
+                    identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
+                }
             }
-            let is_before_cursor = self.cursor.index > 0 && (self.selective.is_some() || self.keeps_answers);
-            if is_before_cursor && wqe.request.operation.is_read_or_atomic() {
+            let is_counted_till_now = self.selective.is_some() || self.keeps_answers || wqe.is_acknowledged();
+            if self.cursor.index > 0 && is_counted_till_now && wqe.request.operation.counts_as_read() {
                 // Only now: the peer must still know those that come after an incomplete one.
                 self.reads_in_flight -= 1;
             }
             self.queue.pop_front();
+            self.begun = self.begun.saturating_sub(1);
             self.cursor = match self.cursor.index.checked_sub(1) {
                 Some(index) => Cursor { index, ..self.cursor },
                 // It was being sent again, and a late acknowledge came first.
@@ -533,20 +575,36 @@ impl Requester {
             return;
         }
         self.unacknowledged = to;
-        (self.retries_left, self.rnr_retries_left) = (self.retry_count, self.rnr_retry);
+        self.retries_left = if mutated!("retry-count-not-reset") { self.retries_left } else { self.retry_count };
+        self.rnr_retries_left =
+            if mutated!("rnr-retry-count-not-reset") { self.rnr_retries_left } else { self.rnr_retry };
         (self.gap_reported, self.timeouts) = (false, 0);
         // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
-        self.rnr_until = None;
+        self.rnr_until = self.rnr_until.filter(|_| mutated!("rnr-wait-outlives-progress"));
         if let Some(selective) = &mut self.selective {
             selective.receiver_may_be_ready();
             return;
         }
-        self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);
+        let is_due = self.has_unacknowledged() && !mutated!("timer-not-armed-after-progress");
+        self.retransmit_at = self.timeout.filter(|_| is_due).map(|timeout| now + timeout);
     }
 
     /// The PSN of the packet at the cursor.
     pub(super) fn cursor_psn(&self) -> Psn {
         self.queue.get(self.cursor.index).map_or(self.posted, |wqe| wqe.first_psn.plus(self.cursor.packet))
+    }
+
+    /// The index of the request that `psn`, which was sent, belongs to. All that is posted may take more PSNs than there are.
+    pub(super) fn find(&self, psn: Psn) -> Option<usize> {
+        let (mut index, mut end) = (0, self.begun);
+        while index < end {
+            let middle = (index + end) / 2;
+            match self.queue[middle].end_is_at_most(psn) {
+                true => index = middle + 1,
+                false => end = middle,
+            }
+        }
+        self.queue.get(index).filter(|wqe| psn.is_within(wqe.first_psn, wqe.packets)).map(|_| index)
     }
 
     /// Moves the cursor to the packet with the oldest unacknowledged PSN.
@@ -556,6 +614,9 @@ impl Requester {
 
     /// Moves the cursor to the packet with that PSN.
     fn go_back_to(&mut self, psn: Psn) {
+        let first_psn = self.queue.front().map_or(psn, |wqe| wqe.first_psn);
+        let psn = if mutated!("go-back-too-far") { first_psn } else { psn };
+        let psn = if mutated!("go-back-too-short") { psn.plus(1) } else { psn };
         let found = self.queue.iter().position(|wqe| match wqe.packets {
             0 => !wqe.done,
             packets => psn.is_within(wqe.first_psn, packets) || psn.is_before(wqe.first_psn),
@@ -567,8 +628,8 @@ impl Requester {
         });
         self.cursor = Cursor { index, packet };
         let counts = |wqe: &&Wqe| match self.keeps_answers {
-            true => wqe.request.operation.is_read_or_atomic(),
-            false => wqe.awaits_answer(),
+            true => wqe.request.operation.counts_as_read(),
+            false => wqe.awaits_answer() || wqe.is_acknowledged(),
         };
         self.reads_in_flight = self.queue.range(..index).filter(counts).count() as u32;
     }
@@ -609,10 +670,10 @@ impl Requester {
 
     /// Waits because the peer had no receive request.
     pub(super) fn wait_for_receiver(&mut self, delay: Duration, cx: &mut Surroundings<'_>) {
-        if self.selective.is_none() {
+        if self.selective.is_none() && !mutated!("rnr-without-going-back") {
             self.go_back();
         }
-        self.rnr_until = Some(cx.now + delay);
+        self.rnr_until = Some(if mutated!("lost-rnr-back-off") { cx.now } else { cx.now + delay });
         self.retransmit_at = None;
     }
 
@@ -665,7 +726,8 @@ pub(super) fn write_request(
         SendOperation::Read(remote) => {
             // The rest of the answers, when some are there already.
             let len = rest.min(answers.saturating_mul(mtu));
-            let reth = Reth::new(remote.address.wrapping_add(offset.into()), remote.key, len);
+            let from = if mutated!("read-asked-again-from-its-beginning") { 0 } else { offset.into() };
+            let reth = Reth::new(remote.address.wrapping_add(from), remote.key, len);
             (Extension::Reth(reth), 0)
         }
         SendOperation::CompareSwap { remote, compare, swap } => {
@@ -673,6 +735,13 @@ pub(super) fn write_request(
         }
         SendOperation::FetchAdd { remote, add } => {
             (Extension::Atomic(AtomicEth::new(remote.address, remote.key, add, 0)), 0)
+        }
+        SendOperation::AtomicWrite(remote) => {
+            (Extension::Reth(Reth::new(remote.address, remote.key, wqe.len)), wqe.len)
+        }
+        SendOperation::Flush { remote, length, placement, selectivity } => {
+            let reth = Reth::new(remote.address, remote.key, length);
+            (Extension::FethReth(Feth::new(placement, selectivity), reth), 0)
         }
         SendOperation::Write(remote) if position.starts() => {
             (Extension::Reth(Reth::new(remote.address, remote.key, wqe.len)), rest.min(mtu))
@@ -723,7 +792,11 @@ fn write_datagram(
 ) -> Result<Option<Transmit>, AccessError> {
     let Some(destination) = &wqe.request.destination else { return Ok(None) };
     // IBTA 10.2.5: a key with the top bit set is privileged; the queue pair's own is sent in its place.
-    let q_key = if destination.q_key.0 >> 31 == 1 { own_q_key } else { destination.q_key };
+    let q_key = if destination.q_key.0 >> 31 == 1 && !mutated!("ud-privileged-key-sent-as-it-is") {
+        own_q_key
+    } else {
+        destination.q_key
+    };
     let deth = Deth::new(q_key, identity.qpn);
     let (opcode, extension) = match wqe.request.operation {
         SendOperation::SendWithImmediate(data) => {

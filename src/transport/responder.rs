@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use crate::frame::FrameBytes;
 use crate::memory::{Access, MemoryTable};
 use crate::wire::{
-    Aeth, AtomicAckEth, Bth, Extension, Headers, Key, Msn, NakCode, Opcode, Operation, Packet, Position, Psn,
-    RequestTrailer, RnrTimer, Syndrome,
+    Aeth, AtomicAckEth, Bth, Extension, Headers, Key, Msn, NakCode, Opcode, Operation, Packet, Placement, Position,
+    Psn, RequestTrailer, RnrTimer, Selectivity, Syndrome,
 };
 
 use super::attributes::QpAttributes;
@@ -13,12 +13,17 @@ use super::early::{Arrival, Kind, Lie, Placed};
 use super::endpoint::{Event, Transmit};
 use super::identity::Identity;
 use super::inbound::{Inbound, Refusal, check_length, check_message_length};
+use super::queue_pair::Skipped;
 use super::reorder::{Early, Reorder, Waiting};
 use super::requester::WINDOW_PACKETS;
 use super::surroundings::{Fatal, Surroundings};
 
 /// READs that a peer may ask for again at once: holes of a window that lost 5 %.
 const AGAIN_MAX: usize = 1 << 14;
+
+/// A request that many PSNs before the expected one is no duplicate of what a peer may still have outstanding (IBTA 9.7.2.1): half
+/// the space is before the expected PSN.
+const FORGOTTEN_AFTER: u32 = 1 << 23;
 
 /// The responder: checks the peer's requests in the order of IBTA 9.7.4, carries them out, and answers.
 #[derive(Debug, Default)]
@@ -47,9 +52,24 @@ pub(super) struct Responder {
 
 #[derive(Debug)]
 enum Answer {
-    Acknowledge { psn: Psn, syndrome: Syndrome, msn: Msn },
+    Acknowledge {
+        psn: Psn,
+        syndrome: Syndrome,
+        msn: Msn,
+    },
     Read(ReadAnswer),
-    Atomic { psn: Psn, msn: Msn, original: u64, is_repeat: bool },
+    Atomic {
+        psn: Psn,
+        msn: Msn,
+        original: u64,
+        is_repeat: bool,
+    },
+    /// A READ response without data: to a FLUSH or ATOMIC WRITE.
+    Empty {
+        psn: Psn,
+        msn: Msn,
+        is_outstanding: bool,
+    },
 }
 
 /// READ responses that are being sent.
@@ -98,6 +118,23 @@ impl Responder {
         self.expected
     }
 
+    /// Moves on as if so much had been received, carried out and acknowledged: SENDs and WRITEs, in order.
+    pub fn skip(&mut self, skipped: Skipped) {
+        debug_assert!(self.answers.is_empty() && self.again.is_empty(), "only an idle responder can be moved on");
+        let mut packets = skipped.packets;
+        while packets > 0 {
+            // In steps in which what is old is noticed.
+            let step = packets.min(FORGOTTEN_AFTER / 2);
+            self.expected = self.expected.plus(step);
+            self.forget_old();
+            packets -= step;
+        }
+        self.msn = Msn::new(self.msn.value() + skipped.messages);
+        self.inbound.skip(skipped.receives);
+        (self.nak_outstanding, self.sent_again) = (false, None);
+        self.reorder.iter_mut().for_each(|reorder| reorder.skip(skipped.packets, self.expected.minus(1)));
+    }
+
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty() || !self.again.is_empty() || self.owes_selective()
     }
@@ -120,6 +157,13 @@ impl Responder {
     /// Forgets what came early, but not what is owed for what was carried out.
     pub fn drop_early(&mut self) {
         self.reorder.iter_mut().for_each(|reorder| reorder.forget());
+    }
+
+    /// Forgets READ responses that are owed: from now on nobody's memory is read. Acknowledges, refusals and the results of
+    /// atomics stay owed; a requester takes what comes in place of a READ response for a lost one (IBTA 9.7.5.1.1).
+    pub fn drop_reads(&mut self) {
+        self.again = VecDeque::new();
+        self.answers.retain(|answer| !matches!(answer, Answer::Read(_)));
     }
 
     /// Whether one acknowledge that is no NAK is all that is owed.
@@ -151,11 +195,11 @@ impl Responder {
             let attempt = trailer.map_or(0, |trailer| trailer.attempt);
             reorder.note(psn, attempt, is_marked, packet.bth().ack_request(), cx.now);
         }
-        if self.sent_again.is_some_and(|to| to.is_before(psn)) {
-            self.sent_again = Some(psn).filter(|psn| psn.plus(1).is_before(self.expected));
-        }
         // Step 1: is it the next one?
         let ahead = psn.since(self.expected);
+        if self.sent_again.is_some_and(|to| ahead >= 0 || self.age(psn) < self.age(to)) {
+            self.sent_again = Some(psn).filter(|psn| ahead < 0 && psn.plus(1) != self.expected);
+        }
         if ahead < 0 {
             cx.counters.duplicate_request += 1;
             if let (Some(reorder), Some(_)) = (&mut self.reorder, &cx.multipath) {
@@ -165,7 +209,10 @@ impl Responder {
             self.handle_duplicate(packet, identity, cx);
             return Ok(());
         }
-        if ahead > 0 {
+        if ahead > 0 && packet.reth().is_some() && mutated!("write-placed-out-of-order") {
+            let _ = self.inbound.serve(packet, None, identity, cx);
+        }
+        if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
             if identity.extension.keeps_early() {
                 self.keep(ahead as u32, packet, trailer, identity, cx);
             }
@@ -173,6 +220,9 @@ impl Responder {
                 return Ok(());
             }
             cx.counters.out_of_seq_request += 1;
+            if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
+                self.answer(psn, Syndrome::ACK);
+            }
             if !self.nak_outstanding && self.may_answer(cx) {
                 self.nak_outstanding = true;
                 self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
@@ -197,7 +247,15 @@ impl Responder {
         let settings = &identity.extension.settings;
         // Whoever goes back has no more than that on its way.
         let window = if self.is_selective { u32::MAX } else { WINDOW_PACKETS as u32 };
-        let limit = settings.reorder_bytes.min(settings.endpoint_reorder_bytes.saturating_sub(cx.waiting_elsewhere));
+        let rest = settings.endpoint_reorder_bytes.saturating_sub(cx.waiting_elsewhere);
+        let limit = settings.reorder_bytes.min(if mutated!("endpoint-bound-off") { usize::MAX } else { rest });
+        let (opcode, is_single) = (packet.bth().opcode(), packet.bth().opcode().position() == Position::Only);
+        if is_single && opcode.operation() == Operation::Write && mutated!("early-request-carried-out-at-once") {
+            let _ = self.inbound.serve(packet, None, identity, cx);
+        }
+        if is_single && opcode.operation() == Operation::Send && mutated!("early-send-completed-at-once") {
+            let _ = self.inbound.serve(packet, None, identity, cx);
+        }
         let receive_pd = self.inbound.pd(identity, cx);
         let (inbound, memory) = (&self.inbound, &*cx.memory);
         let arrival = Arrival { packet, trailer, inbound, identity, memory, receive_pd };
@@ -261,11 +319,13 @@ impl Responder {
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
-        let was_not_ready = std::mem::take(&mut self.nak_outstanding) && self.is_selective;
+        let was_not_ready = self.nak_outstanding && self.is_selective;
+        self.nak_outstanding &= mutated!("nak-not-cleared");
 
         match self.serve(packet, placed, identity, cx) {
             Ok(packets) => {
                 self.expected = psn.plus(packets);
+                self.forget_old();
                 if was_not_ready {
                     // Acknowledges overtake what waits here: a refusal would be of what was carried out.
                     self.answers.retain(|answer| !answer.is_rnr_nak());
@@ -321,13 +381,16 @@ impl Responder {
         match opcode.operation() {
             Operation::ReadRequest => return self.serve_read(packet, identity, cx),
             Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, identity, cx),
+            Operation::AtomicWrite => return self.serve_atomic_write(packet, identity, cx),
+            Operation::Flush => return self.serve_flush(packet, identity, cx),
             _ => self.inbound.serve(packet, placed_bytes, identity, cx)?,
         }
-        if position.ends() {
+        if if mutated!("msn-counts-beginnings") { position.starts() } else { position.ends() } {
             self.msn = self.msn.next();
         }
         if packet.bth().ack_request() {
-            self.acknowledge(packet.bth().psn(), cx);
+            let beyond = u32::from(mutated!("ack-beyond-what-arrived"));
+            self.acknowledge(packet.bth().psn().plus(beyond), cx);
         }
         Ok(1)
     }
@@ -351,7 +414,7 @@ impl Responder {
             (_, Some(current)) => (current.packets, current.kind),
             (Operation::Send, None) => (0, Kind::Send { number }),
             (Operation::Write, None) => (0, Kind::Write { reth: packet.reth().copied().unwrap_or_default(), number }),
-            (Operation::ReadRequest, None) => (0, Kind::Read),
+            (Operation::ReadRequest | Operation::Flush, None) => (0, Kind::Read),
             (_, None) => (0, Kind::Atomic),
         };
         messages.finish(expected - u64::from(index), index, kind, placed).map_err(|Lie| {
@@ -402,8 +465,69 @@ impl Responder {
         }?;
         self.msn = self.msn.next();
         let (psn, msn) = (packet.bth().psn(), self.msn);
-        self.save(Saved { first_psn: psn, packets: 1, original: Some(original) });
+        self.save(Saved {
+            first_psn: psn,
+            packets: 1,
+            original: Some(original ^ u64::from(mutated!("atomic-result-not-saved"))),
+        });
         self.owe(Answer::Atomic { psn, msn, original, is_repeat: false });
+        Ok(1)
+    }
+
+    fn serve_atomic_write(
+        &mut self,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<u32, Refusal> {
+        let reth = packet.reth().ok_or(Refusal::INVALID)?;
+        let payload = packet.payload();
+        let mut value = [0; 8];
+        if payload.len() != value.len() || reth.length() as usize != value.len() || !reth.address().is_multiple_of(8) {
+            return Err(Refusal::INVALID); // IBTA A19.5.2
+        }
+        payload.copy_to_slice(&mut value);
+        self.inbound.check_access(Access::REMOTE_WRITE)?;
+        self.check_outstanding()?;
+        let span = cx.memory.remote(identity.pd, identity.qpn, reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
+        span.update_u64(|_| u64::from_ne_bytes(value))?;
+        self.msn = self.msn.next();
+        self.owe(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
+        Ok(1)
+    }
+
+    /// What was written before is visible since it was carried out: stores become visible in their order, and before the
+    /// answer leaves. So there is nothing to do but to check, and to answer.
+    fn serve_flush(
+        &mut self,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<u32, Refusal> {
+        let (feth, reth) = packet.feth().zip(packet.reth()).ok_or(Refusal::INVALID)?;
+        let wanted = match feth.placement() {
+            Placement::GLOBAL => Access::FLUSH_GLOBAL,
+            Placement::PERSISTENT => Access::FLUSH_PERSISTENT,
+            both if both == Placement::all() => Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT,
+            _ => return Err(Refusal::INVALID),
+        };
+        check_message_length(reth)?;
+        self.inbound.check_access(wanted)?;
+        // Those of rxe do not count against what it may have outstanding.
+        if self.answers.len() >= self.answers_max() + WINDOW_PACKETS as usize {
+            return Err(Refusal::INVALID);
+        }
+        cx.memory.check_remote(identity.pd, identity.qpn, reth.key(), wanted)?;
+        match feth.selectivity() {
+            Selectivity::Range => {
+                let (address, len) = (reth.address(), reth.length().into());
+                cx.memory.remote(identity.pd, identity.qpn, reth.key(), address, len, wanted)?;
+            }
+            Selectivity::Region => {}
+            Selectivity::Unknown(_) => return Err(Refusal::INVALID),
+        }
+        self.msn = self.msn.next();
+        self.owe(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: false });
         Ok(1)
     }
 
@@ -411,7 +535,10 @@ impl Responder {
     /// Those answered again don't: the first answer may have arrived late, and freed the peer to ask for more.
     fn check_outstanding(&self) -> Result<(), Refusal> {
         let is_outstanding = |answer: &&Answer| match answer {
-            Answer::Read(ReadAnswer { is_repeat, .. }) | Answer::Atomic { is_repeat, .. } => !is_repeat,
+            Answer::Read(ReadAnswer { is_repeat, .. }) | Answer::Atomic { is_repeat, .. } => {
+                !is_repeat || mutated!("duplicates-count-as-outstanding")
+            }
+            Answer::Empty { is_outstanding, .. } => *is_outstanding,
             Answer::Acknowledge { .. } => false,
         };
         let outstanding = self.answers.iter().filter(is_outstanding).count();
@@ -420,10 +547,27 @@ impl Responder {
 
     fn save(&mut self, saved: Saved) {
         // More than one when the limit was lowered meanwhile.
-        while self.saved.len() >= self.max_dest_rd_atomic.max(1) {
+        let room = if mutated!("too-few-results-saved") { 1 } else { self.max_dest_rd_atomic.max(1) };
+        while self.saved.len() >= room {
             self.saved.pop_front();
         }
         self.saved.push_back(saved);
+    }
+
+    /// By how many PSNs the expected one is after `psn`: 0 for itself. What is kept of the past is younger than the whole space,
+    /// but may be older than half of it, where [`Psn::is_before`] takes the past for the future.
+    fn age(&self, psn: Psn) -> u32 {
+        self.expected.after(psn)
+    }
+
+    /// The expected PSN moved on, by up to half the space. What no peer may ask for again is forgotten before its PSNs come
+    /// again, when it would be taken for what has just been served.
+    fn forget_old(&mut self) {
+        let is_old = |saved: &Saved| self.age(saved.first_psn.plus(saved.packets - 1)) >= FORGOTTEN_AFTER;
+        let old = self.saved.iter().take_while(|saved| is_old(saved)).count();
+        if old > 0 {
+            self.saved.drain(..old);
+        }
     }
 
     /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3). The MSN is that
@@ -435,10 +579,20 @@ impl Responder {
             // Not placed again: newer data may stand there. Acknowledged as far as we have come, but not beyond a READ
             // or atomic: these are answered by their data only, and rxe takes an acknowledge for it.
             (Operation::Send | Operation::Write, _) => {
-                let following = self.saved.iter().map(|saved| saved.first_psn).find(|first| psn.is_before(*first));
+                let is_single = packet.bth().opcode().position() == Position::Only;
+                if is_single && packet.reth().is_some() && mutated!("duplicate-write-placed-again") {
+                    let _ = self.inbound.serve(packet, None, identity, cx);
+                }
+                if is_single && packet.reth().is_none() && mutated!("late-duplicate-send-placed") {
+                    let _ = self.inbound.serve(packet, None, identity, cx);
+                }
+                let following = self.saved.iter().map(|saved| saved.first_psn);
+                let following = following.into_iter().find(|first| self.age(*first) < self.age(psn));
                 let done = following.unwrap_or(self.expected).minus(1);
-                let sent_again = self.sent_again.filter(|to| to.is_before(done) && !self.is_selective);
-                self.acknowledge(sent_again.unwrap_or(done), cx);
+                let sent_again = self.sent_again.filter(|to| self.age(done) < self.age(*to) && !self.is_selective);
+                if !mutated!("lost-ack-not-repeated") {
+                    self.acknowledge(sent_again.unwrap_or(done), cx);
+                }
             }
             (Operation::ReadRequest, Some(saved)) if saved.original.is_none() => {
                 let Some(reth) = packet.reth() else { return };
@@ -459,8 +613,17 @@ impl Responder {
                 self.answer_again(answer, is_part, identity, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
+                if mutated!("atomic-executed-twice") {
+                    let _ = self.serve_atomic(packet, identity, cx);
+                }
                 if self.may_answer(cx) {
                     self.owe(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
+                }
+            }
+            // Carried out, as all before the expected PSN; there is nothing to be known of it.
+            (Operation::AtomicWrite | Operation::Flush, _) => {
+                if self.may_answer(cx) {
+                    self.owe(Answer::Empty { psn, msn: self.msn, is_outstanding: false });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -505,23 +668,28 @@ impl Responder {
     /// Whether there is room for an answer that the peer can do without for now: it will ask again. All it may have
     /// outstanding with an acknowledge between any two fits, and as much again.
     fn may_answer(&self, cx: &mut Surroundings<'_>) -> bool {
-        let room = self.answers.len() < 4 * self.max_dest_rd_atomic + 2;
+        let room = self.answers.len() < self.answers_max();
         cx.counters.answer_overflow += u64::from(!room);
         room
     }
 
+    fn answers_max(&self) -> usize {
+        4 * self.max_dest_rd_atomic + 2
+    }
+
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
-        if !self.is_selective && self.sent_again.is_some_and(|to| to.is_before(psn)) {
+        if !self.is_selective && self.sent_again.is_some_and(|to| self.age(psn) < self.age(to)) {
             return;
         }
+        let expected = self.expected;
         if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
             reorder.is_owed = true;
         } else if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) =
             self.answers.back_mut()
         {
             *msn = self.msn;
-            if owed.is_before(psn) {
+            if expected.after(psn) < expected.after(*owed) {
                 *owed = psn;
             }
         } else if self.may_answer(cx) {
@@ -545,9 +713,8 @@ impl Responder {
 
     /// The headers of an acknowledge of all that was carried out, with a trailer behind them.
     pub fn extended_acknowledge(&self, identity: &Identity) -> Headers {
-        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, self.expected.minus(1))
-            .with_offer(true)
-            .with_extended(true);
+        let done = self.expected.minus(u32::from(!mutated!("sack-acknowledges-what-waits")));
+        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, done).with_offer(true).with_extended(true);
         Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
     }
 
@@ -585,24 +752,41 @@ impl Responder {
         if self.owes_selective() {
             return Ok(self.poll_selective(out, identity, cx));
         }
-        if !self.again.is_empty() {
-            return self.write_read(out, identity, cx);
-        }
-        let (opcode, psn, extension) = match self.answers.front_mut() {
-            None => return Ok(None),
-            Some(Answer::Read(_)) => return self.write_read(out, identity, cx),
-            Some(Answer::Acknowledge { psn, syndrome, msn }) => {
-                (Opcode::RC_ACKNOWLEDGE, *psn, Extension::Aeth(Aeth::new(*syndrome, *msn)))
+        while !self.again.is_empty() || matches!(self.answers.front(), Some(Answer::Read(_))) {
+            let written = self.write_read(out, identity, cx)?;
+            if written.is_some() {
+                return Ok(written);
             }
-            Some(Answer::Atomic { psn, msn, original, .. }) => {
-                let aeth = Aeth::new(Syndrome::ACK, *msn);
-                let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(*original));
-                (Opcode::RC_ATOMIC_ACKNOWLEDGE, *psn, extension)
+        }
+        Ok(self.poll_owed(out, identity, cx))
+    }
+
+    /// Writes the next answer that carries none of our memory, if one is owed: also before READ responses, which a queue pair
+    /// that goes away does not send any more.
+    pub fn poll_owed(&mut self, out: &mut [u8], identity: &Identity, cx: &mut Surroundings<'_>) -> Option<Transmit> {
+        if self.owes_selective() {
+            return self.poll_selective(out, identity, cx);
+        }
+        let index = self.answers.iter().position(|answer| !matches!(answer, Answer::Read(_)))?;
+        let (opcode, psn, extension) = match self.answers.remove(index)? {
+            Answer::Read(_) => return None,
+            Answer::Acknowledge { psn, syndrome, msn } => {
+                (Opcode::RC_ACKNOWLEDGE, psn, Extension::Aeth(Aeth::new(syndrome, msn)))
+            }
+            Answer::Atomic { psn, msn, original, .. } => {
+                let aeth = Aeth::new(Syndrome::ACK, msn);
+                let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(original));
+                (Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, extension)
+            }
+            Answer::Empty { psn, msn, .. } => {
+                (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
             }
         };
-        self.answers.pop_front();
         let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.is_selective);
-        identity.write_over(cx.quickest_path(), out, Headers { bth, extension }, 0, cx, |_, _| Ok(()), &[])
+        let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
+        let headers = Headers { bth, extension };
+        let Ok(written) = identity.write_over(cx.quickest_path(), out, headers, 0, cx, nothing, &[]);
+        written
     }
 
     /// Writes the next READ response.
@@ -650,15 +834,21 @@ impl Responder {
                 }
                 Ok(written)
             }
+            Err(_) if read.is_repeat && !mutated!("late-read-of-a-gone-key-is-fatal") => {
+                // Answered in full before. The request may be a late one: the READ was complete at the peer, which then had us
+                // forget the key. A peer that still waits asks again until its patience ends.
+                cx.counters.refused_duplicate += 1;
+                if is_again {
+                    self.again.pop_front();
+                } else {
+                    self.answers.pop_front();
+                }
+                Ok(None)
+            }
             Err(_) => {
                 // The region went away while it was being read.
-                let nak = Answer::Acknowledge { psn, syndrome: Syndrome::Nak(NakCode::RemoteAccessError), msn };
-                if is_again {
-                    self.again.clear();
-                    self.answers.push_front(nak);
-                } else {
-                    self.answers[0] = nak;
-                }
+                let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
+                self.answers[0] = Answer::Acknowledge { psn, syndrome, msn };
                 cx.push_event(Event::AccessError(identity.qpn));
                 Err(Fatal)
             }

@@ -79,7 +79,7 @@ impl Requester {
             };
         }
         let before = self.queue.range(..self.cursor.index);
-        self.reads_in_flight = before.filter(|wqe| wqe.request.operation.is_read_or_atomic()).count() as u32;
+        self.reads_in_flight = before.filter(|wqe| wqe.request.operation.counts_as_read()).count() as u32;
         let not_ready = self.is_waiting_for_receiver().then_some(0);
         self.selective = Some(Box::new(Selective { board, give_up_at: None, not_ready }));
         self.retransmit_at = None;
@@ -98,12 +98,6 @@ impl Requester {
     fn psn(&self, position: u64) -> Psn {
         let first = self.selective.as_ref().map_or(0, |selective| selective.board.first());
         self.unacknowledged.plus((position - first) as u32)
-    }
-
-    /// The index of the request that `psn` belongs to.
-    pub(super) fn find(&self, psn: Psn) -> Option<usize> {
-        let index = self.queue.partition_point(|wqe| wqe.end_is_at_most(psn));
-        self.queue.get(index).filter(|wqe| psn.is_within(wqe.first_psn, wqe.packets)).map(|_| index)
     }
 
     /// Patience starts anew.
@@ -202,6 +196,10 @@ impl Requester {
                 cx.counters.stray_response += 1;
                 Ok(())
             }
+            (Operation::ReadResponse, Some(Syndrome::Ack { .. })) if self.is_answer_without_data(psn, packet) => {
+                self.carried_out_before(psn.plus(1), cx.now);
+                self.settle(identity, cx)
+            }
             (Operation::ReadResponse | Operation::AtomicAcknowledge, None | Some(Syndrome::Ack { .. })) => {
                 self.take_answer(psn, packet, identity, cx)
             }
@@ -232,6 +230,9 @@ impl Requester {
                 // What was not sent cannot have arrived, whatever the peer says.
                 let in_flight = !psn.is_before(self.unacknowledged) && psn.is_before(self.sent);
                 match self.position(psn).filter(|_| in_flight) {
+                    Some(position) if mutated!("completed-before-the-gap-is-filled") => {
+                        self.board().carried_out_before(position + 1, now)
+                    }
                     Some(position) => self.board().arrived(position, now),
                     None if psn.is_before(self.unacknowledged) => {}
                     None => cx.counters.stray_response += 1,
@@ -300,7 +301,9 @@ impl Requester {
             cx.counters.stray_response += 1;
             return Ok(());
         };
-        let at = psn.since(self.queue[index].first_psn) as u32;
+        let wqe = &self.queue[index];
+        let at =
+            if mutated!("early-answer-placed-as-the-next") { wqe.received } else { psn.since(wqe.first_psn) as u32 };
         if let Err(status) = self.place(index, at, packet, identity, cx) {
             let wqe = &mut self.queue[index];
             wqe.failed = Some(status);
@@ -310,6 +313,9 @@ impl Requester {
         }
         self.board().answered(position, cx.now);
         self.queue[index].received += 1;
+        if mutated!("reads-in-flight-forgotten-too-early") {
+            self.reads_in_flight = 0;
+        }
         self.settle(identity, cx)
     }
 

@@ -21,6 +21,8 @@ pub(super) struct Surroundings<'a> {
     pub multipath: &'a mut Option<Box<Multipath>>,
     /// Bytes of requests that came early and wait at other queue pairs of the endpoint.
     pub waiting_elsewhere: usize,
+    /// A completion queue had no room: it is in error.
+    pub has_lost_completion: bool,
 }
 
 /// Events that nobody takes are bounded; the oldest are the most telling.

@@ -1,7 +1,6 @@
 use crate::wire::{NakCode, Packet, Psn};
 
 use super::attributes::QpAttributes;
-use super::endpoint::Event;
 use super::identity::Identity;
 use super::inbound::{Inbound, Refusal, check_length};
 use super::surroundings::{Fatal, Surroundings};
@@ -37,10 +36,10 @@ impl UnreliableResponder {
         let position = opcode.position();
         let in_sequence = psn == self.expected;
         self.expected = psn.plus(1);
-        if !in_sequence || self.dropping {
+        if (!in_sequence && !mutated!("uc-goes-on-after-a-gap")) || self.dropping {
             cx.counters.out_of_seq_request += u64::from(!in_sequence);
-            self.inbound.abandon_message();
-            self.dropping = !position.starts();
+            self.inbound.abandon_message(cx);
+            self.dropping = !position.starts() || mutated!("uc-drops-the-message-after-a-gap");
             if self.dropping {
                 return Ok(());
             }
@@ -54,12 +53,11 @@ impl UnreliableResponder {
             Ok(()) => Ok(()),
             Err(Refusal::Nak(NakCode::RemoteOperationalError, status)) => {
                 self.inbound.fail_message(status, identity, cx);
-                cx.push_event(Event::AccessError(identity.qpn));
                 Err(Fatal)
             }
             Err(Refusal::NotReady | Refusal::Nak(..)) => {
                 cx.counters.dropped_message += 1;
-                self.inbound.abandon_message();
+                self.inbound.abandon_message(cx);
                 self.dropping = !position.ends();
                 Ok(())
             }

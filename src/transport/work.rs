@@ -2,15 +2,13 @@ use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
 use crate::memory::{AccessError, MemoryTable, Pd, Span, WindowBinding};
-use crate::wire::{Key, Opcode, Position, QKey, Qpn};
+use crate::wire::{Key, Opcode, Placement, Position, QKey, Qpn, Selectivity};
 
 use super::attributes::{Path, Service, State};
+use super::inline::InlineBytes;
 
 /// Scatter and gather entries a work request may have. Hardware offers 30 or so, rxe 32; perftest and UCX use few.
 pub const MAX_SGE: usize = 16;
-
-/// Bytes a send request may carry itself. The room that the entries would take.
-pub const MAX_INLINE_BYTES: usize = 256;
 
 /// The longest message (IBTA 9.7.7).
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
@@ -69,6 +67,20 @@ pub enum SendOperation {
         /// What to add.
         add: u64,
     },
+    /// Writes the eight bytes of data in one step: no reader sees some of them only (IBTA A19.5).
+    AtomicWrite(Remote),
+    /// Answered when earlier WRITEs to the range, or to all that the key stands for, are visible to all who read there
+    /// (IBTA A19.4). It has no data.
+    Flush {
+        /// Where.
+        remote: Remote,
+        /// How many bytes, of a range.
+        length: u32,
+        /// What is asked for.
+        placement: Placement,
+        /// Whether it is about a range.
+        selectivity: Selectivity,
+    },
     /// Binds a type 2 memory window; nothing is sent.
     BindWindow(WindowBinding),
     /// Invalidates a window of our own; nothing is sent.
@@ -81,7 +93,14 @@ impl SendOperation {
         matches!(self, SendOperation::Read(_)) || self.is_atomic()
     }
 
-    /// Whether it is an atomic.
+    /// Whether it counts against `max_rd_atomic`, and fenced requests wait for it (IBTA A19.4.4, A19.5.4): READ and atomics,
+    /// which are answered with data; FLUSH and ATOMIC WRITE, whose answer is a READ response without any. Like WRITEs
+    /// these two are complete with any later answer, too.
+    pub fn counts_as_read(&self) -> bool {
+        self.is_read_or_atomic() || matches!(self, SendOperation::AtomicWrite(_) | SendOperation::Flush { .. })
+    }
+
+    /// Whether it is an atomic that brings the old value.
     pub fn is_atomic(&self) -> bool {
         matches!(self, SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. })
     }
@@ -89,7 +108,11 @@ impl SendOperation {
     /// Whether it takes a receive request of the peer.
     pub(super) fn takes_receive(&self) -> bool {
         use SendOperation as Op;
-        matches!(self, Op::Send | Op::SendWithImmediate(_) | Op::SendWithInvalidate(_) | Op::WriteWithImmediate(..))
+        match self {
+            Op::Send | Op::SendWithImmediate(_) | Op::SendWithInvalidate(_) => true,
+            Op::WriteWithImmediate(..) => !mutated!("receive-numbers-without-writes"),
+            _ => false,
+        }
     }
 
     /// Whether nothing goes over the wire.
@@ -119,6 +142,8 @@ impl SendOperation {
             (Op::Read(_), _) => Opcode::RC_READ_REQUEST,
             (Op::CompareSwap { .. }, _) => Opcode::RC_COMPARE_SWAP,
             (Op::FetchAdd { .. }, _) => Opcode::RC_FETCH_ADD,
+            (Op::AtomicWrite(_), _) => Opcode::RC_ATOMIC_WRITE,
+            (Op::Flush { .. }, _) => Opcode::RC_FLUSH,
             (Op::BindWindow(_) | Op::LocalInvalidate(_), _) => return None,
         })
     }
@@ -130,7 +155,7 @@ pub enum Data {
     /// Registered memory, read when packets are made.
     Sges(SgeList),
     /// The bytes themselves: the program's buffer is free again at once.
-    Inline(ArrayVec<u8, MAX_INLINE_BYTES>),
+    Inline(InlineBytes),
 }
 
 impl Data {
@@ -245,13 +270,13 @@ pub(super) fn scatter(
 }
 
 /// The memory that holds `len` bytes from `offset` of the message on, to be written.
-pub(super) fn spans(
-    memory: &MemoryTable,
+pub(super) fn spans<'a>(
+    memory: &'a MemoryTable,
     pd: Pd,
     sges: &SgeList,
     offset: u32,
     len: usize,
-) -> Result<ArrayVec<Span, MAX_SGE>, AccessError> {
+) -> Result<ArrayVec<Span<'a>, MAX_SGE>, AccessError> {
     pieces(sges, offset, len)
         .map(|(sge, start, len)| memory.local(pd, sge.lkey, sge.address.wrapping_add(start), len as u64, true))
         .collect()
@@ -263,7 +288,7 @@ fn pieces(sges: &SgeList, offset: u32, len: usize) -> impl Iterator<Item = (&Sge
     let mut left = len as u64;
     sges.iter().filter_map(move |sge| {
         let length = u64::from(sge.length);
-        let start = skip.min(length);
+        let start = skip.min(length.saturating_sub(mutated!("gather-entry-off-by-one").into()));
         skip -= start;
         let piece = (length - start).min(left);
         left -= piece;
@@ -280,7 +305,7 @@ pub enum PostError {
     /// The queue pair's state does not take such requests.
     #[error("a queue pair in {0} takes no such request")]
     State(State),
-    /// A message longer than 2^31 bytes (IBTA 9.7.7), or a datagram longer than the path MTU.
+    /// A message longer than 2^31 bytes (IBTA 9.7.7), a datagram longer than the path MTU, or a FLUSH with data.
     #[error("a message of {len} bytes is longer than {limit}")]
     TooLong {
         /// Bytes asked for.
@@ -288,13 +313,13 @@ pub enum PostError {
         /// Bytes possible.
         limit: u64,
     },
-    /// An atomic's local buffer must be eight bytes.
+    /// The local buffer of an atomic or ATOMIC WRITE must be eight bytes.
     #[error("an atomic's local buffer has {0} bytes, not 8")]
     AtomicLength(u64),
     /// READs and atomics are answered into memory, not into the request.
     #[error("a READ or atomic cannot be inline")]
     Inline,
-    /// READs or atomics on a queue pair that may have none outstanding.
+    /// READs, atomics, FLUSHes or ATOMIC WRITEs on a queue pair that may have none outstanding.
     #[error("max_rd_atomic is 0: no READs or atomics")]
     NoReads,
     /// The service knows no such operation (IBTA 10.8.2, Table 73).

@@ -12,8 +12,9 @@ use crate::link::fault::FaultSpec;
 use crate::link::udp::{self, UdpLink};
 use crate::link::xdp::{self, XdpLink, XdpOptions};
 use crate::link::{Capture, HopError, Link, Loopback, Rail, Rails, Tapped};
-use crate::memory::{Access, HostMemory, MapError, Pd, RegisterError, WindowKind, populate};
+use crate::memory::{Access, HostMemory, Lent, MapError, Pd, RegisterError, WindowKind};
 use crate::path::PathPolicy;
+use crate::time::Instant;
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
@@ -32,13 +33,17 @@ pub struct Context {
     engine: Arc<Engine>,
     device: Device,
     path_mtu: PathMtu,
+    why_not_xdp: Option<String>,
 }
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// The interface's name; `None` for the first usable one.
+    /// The interface's name; `None` for the first usable one ([`Device::default_of`]).
     pub device: Option<String>,
+    /// A program picked the device from a list, and no person named it: as without a name, it is not opened over AF_XDP if a
+    /// default route leaves by it.
+    pub is_picked: bool,
     /// Further interfaces that the device is to have, up to seven beside the first: the names of its other rails. Queue
     /// pairs spread over all of them towards peers that understand the extension. The device is called after the first,
     /// has its GIDs, and the smallest MTU of all.
@@ -53,7 +58,7 @@ pub struct OpenOptions {
     pub faults: Option<FaultSpec>,
     /// The largest path MTU to offer, if the link could carry more.
     pub path_mtu: Option<PathMtu>,
-    /// How losses are dealt with; `None` for [`Recovery::Auto`].
+    /// How losses are dealt with; `None` for the default.
     pub recovery: Option<Recovery>,
     /// What queue pairs keep to, towards peers that understand the extension.
     pub rate: Option<Rate>,
@@ -68,7 +73,9 @@ pub struct OpenOptions {
 /// How frames leave and arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// AF_XDP where this process may open it, else UDP sockets.
+    /// AF_XDP where that can be opened, else UDP sockets ([`Context::why_not_xdp`] has the reason). An interface by which a
+    /// default route leaves is opened over UDP sockets unless it is named: with some drivers attaching an XDP program resets
+    /// the interface, and the connections by which the host is reached may be cut.
     #[default]
     Auto,
     /// AF_XDP sockets.
@@ -94,6 +101,12 @@ pub enum OpenError {
     NoFirst {
         /// How many others are named.
         rails: usize,
+    },
+    /// AF_XDP is asked for, no device is named, and the default one is the host's way to the world.
+    #[error("the default route leaves by {device}, and nobody named it: --dev {device} opens it over AF_XDP")]
+    Unnamed {
+        /// The interface.
+        device: String,
     },
     /// More paths than interfaces are asked for over UDP sockets.
     #[error(
@@ -130,28 +143,47 @@ pub enum OpenError {
 }
 
 impl OpenOptions {
-    /// The link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets.
-    fn open_link(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
-        let over_xdp = match self.link {
-            LinkKind::Auto => devices.iter().all(Device::may_open_xdp),
-            LinkKind::Xdp => true,
-            LinkKind::Udp => false,
+    /// The link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets; and why it is not over
+    /// AF_XDP, if that was not asked for.
+    fn open_link(&self, devices: &[Device]) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
+        let is_unnamed = self.device.is_none() || self.is_picked;
+        let unnamed = devices.iter().find(|device| is_unnamed && device.has_default_route);
+        let unnamed = unnamed.map(|device| OpenError::Unnamed { device: device.name.clone() });
+        let opened = match (self.link, unnamed) {
+            (LinkKind::Udp, _) => return Ok((self.open_udp(devices)?, None)),
+            (_, Some(error)) => Err(error),
+            (_, None) => self.open_xdp(devices),
         };
-        if let Some(paths) = self.paths.filter(|paths| !over_xdp && usize::from(*paths) > devices.len()) {
-            return Err(OpenError::UdpPaths { paths, interfaces: devices.len() });
-        }
-        match (devices, over_xdp) {
-            ([device], true) => {
-                let link = XdpLink::open(&device.name, &self.xdp)?;
-                self.tap(Loopback::new(link, device.mac, addresses(device)))
+        match (self.link, opened) {
+            (_, Ok(link)) => Ok((link, None)),
+            // What the kernel or the host refuses; not what is wrong with the options, or with the capture.
+            (LinkKind::Auto, Err(error))
+                if !matches!(error, OpenError::Xdp(xdp::OpenError::Option { .. }) | OpenError::Capture { .. }) =>
+            {
+                Ok((self.open_udp(devices)?, Some(error.to_string())))
             }
-            ([device], false) => self.tap(UdpLink::open(&device.name)?),
-            (devices, true) => {
-                let open = |device: &Device| XdpLink::open(&device.name, &self.xdp);
+            (_, Err(error)) => Err(error),
+        }
+    }
+
+    fn open_xdp(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
+        let open = |device: &Device| XdpLink::open(&device.name, &self.xdp);
+        match devices {
+            [device] => self.tap(Loopback::new(open(device)?, device.mac, addresses(device))),
+            _ => {
                 let own = devices.iter().flat_map(addresses).collect();
                 self.tap(Loopback::new(rails(devices, open)?, devices[0].mac, own))
             }
-            (devices, false) => self.tap(rails(devices, |device| UdpLink::open(&device.name))?),
+        }
+    }
+
+    fn open_udp(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
+        if let Some(paths) = self.paths.filter(|paths| usize::from(*paths) > devices.len()) {
+            return Err(OpenError::UdpPaths { paths, interfaces: devices.len() });
+        }
+        match devices {
+            [device] => self.tap(UdpLink::open(&device.name)?),
+            _ => self.tap(rails(devices, |device| UdpLink::open(&device.name))?),
         }
     }
 
@@ -236,13 +268,16 @@ impl Context {
         }
         let names: Vec<String> = options.device.iter().chain(&options.rails).cloned().collect();
         let mut devices = Device::find_all(&names)?;
-        let link = options.open_link(&devices)?;
+        let (link, why_not_xdp) = options.open_link(&devices)?;
         let rails = devices.iter().skip(1).map(addresses).collect();
         let mut context = Context::with_link(devices.swap_remove(0), link)?;
-        context.engine.without_sending(|core, _| core.endpoint.set_local_rails(rails));
+        context.engine.without_sending(|core, _| {
+            core.endpoint.set_local_rails(rails);
+        });
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
-        context.set_recovery(options.recovery.unwrap_or(Recovery::Auto), options.rate);
+        context.set_recovery(options.recovery.unwrap_or_default(), options.rate);
         context.set_paths(options.paths, options.path_policy);
+        context.why_not_xdp = why_not_xdp;
         Ok(context)
     }
 
@@ -255,7 +290,9 @@ impl Context {
         let Some(path_mtu) = PathMtu::fitting(bytes) else {
             return Err(OpenError::Mtu { device: device.name, bytes });
         };
-        Ok(Context { engine: Arc::new(Engine::start(link, system_randomness()?)?), device, path_mtu })
+        let engine = Arc::new(Engine::start(link, system_randomness()?)?);
+        engine.without_sending(|core, _| core.endpoint.set_local_addresses(addresses(&device)));
+        Ok(Context { engine, device, path_mtu, why_not_xdp: None })
     }
 
     /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
@@ -288,6 +325,11 @@ impl Context {
         self.engine.with(|core, _| core.link.mode())
     }
 
+    /// Why it is over UDP sockets although either link would have done ([`LinkKind::Auto`]), in a line; `None` otherwise.
+    pub fn why_not_xdp(&self) -> Option<&str> {
+        self.why_not_xdp.as_deref()
+    }
+
     /// Its addresses.
     pub fn gids(&self) -> &[Gid] {
         &self.device.gids
@@ -311,17 +353,21 @@ impl Context {
 
     /// A completion queue that notifies over `channel`.
     pub fn create_completion_queue_on(&self, capacity: usize, channel: &CompletionChannel) -> CompletionQueue {
-        self.create_completion_queue_with(capacity, channel.notifier())
+        self.create_completion_queue_with(capacity, false, channel.notifier())
     }
 
     /// A completion queue that notifies by a call of `on_notify`, in whatever thread drives the engine. It must be short,
-    /// and use nothing of this context: the engine is locked.
+    /// and use nothing of this context: the engine is locked. With `ignores_overrun`, a completion that finds no room takes
+    /// that of the oldest instead of putting the queue into error (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
     pub fn create_completion_queue_with(
         &self,
         capacity: usize,
+        ignores_overrun: bool,
         on_notify: impl Fn() + Send + Sync + 'static,
     ) -> CompletionQueue {
-        CompletionQueue::new(self.engine.clone(), transport::CompletionQueue::new(capacity, on_notify))
+        let queue = transport::CompletionQueue::new(capacity, on_notify);
+        let queue = if ignores_overrun { queue.ignoring_overrun() } else { queue };
+        CompletionQueue::new(self.engine.clone(), queue)
     }
 
     /// The path from one of our GIDs to a peer, for a connection between two queue pairs. Its UDP source port follows
@@ -405,14 +451,20 @@ impl Context {
         Ok(self.poll_event())
     }
 
+    /// The time on the clock that completions are stamped by: the Unix time at the device's opening, carried on by the
+    /// monotonic clock.
+    pub fn now(&self) -> Instant {
+        self.engine.now()
+    }
+
     /// What happened so far, by name: the transport's counters, then the link's.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.engine.with(|core, _| core.endpoint.counters().list().chain(core.link.counters()).collect())
     }
 }
 
-/// A protection domain: regions and queue pairs made by it work together.
-#[derive(Debug)]
+/// A protection domain: regions and queue pairs made by it work together. A clone is the same domain.
+#[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     engine: Arc<Engine>,
     pd: Pd,
@@ -427,18 +479,20 @@ impl ProtectionDomain {
     pub fn allocate_region(&self, len: usize, access: Access) -> Result<MemoryRegion, MapError> {
         let memory = Arc::new(HostMemory::new(len)?);
         let key = self.engine.with(|core, _| core.endpoint.memory().register(self.pd, memory.clone(), access));
-        Ok(MemoryRegion::new(self.engine.clone(), memory, key))
+        Ok(MemoryRegion::new(self.engine.clone(), memory, access, key))
     }
 
-    /// Registers `len` bytes at `start` that the program lends, known to peers as `iova` and on. Its pages are populated
-    /// now; what the program unmaps later is an access error then, not a fault.
+    /// Registers `len` bytes at `start` that the program lends, known to peers as `iova` and on, or by their offset with
+    /// [`Access::ZERO_BASED`]. Its pages are populated now; what the program unmaps later is an access error then, not a fault.
     ///
     /// # Errors
     /// [`RegisterError`] when some of it is not mapped, or not writable although the access needs that.
     ///
     /// # Safety
     /// Whoever owns the memory must expect peers to read it, and to write it as `access` allows, until the registration
-    /// is dropped. It may unmap it before.
+    /// is dropped. It may unmap it before; memory that comes to the same addresses later is read and written then. The
+    /// handler that finds that out must stay: a program's own for SIGSEGV or SIGBUS, if it has one, is to be there before, and
+    /// threads must not block these signals once they have worked with the context ([`faults`](crate::memory::faults)).
     pub unsafe fn register_borrowed(
         &self,
         start: *mut u8,
@@ -446,13 +500,18 @@ impl ProtectionDomain {
         iova: u64,
         access: Access,
     ) -> Result<Registration, RegisterError> {
-        // Before the engine is locked: many pages take long. Then again, and at once, by the table itself.
-        populate(start, len, access)?;
+        // Before the engine is locked: many pages take long.
+        let lent = Lent::populate(start, len, access)?;
         // SAFETY: the caller's promise is the same.
-        let key = self
-            .engine
-            .with(|core, _| unsafe { core.endpoint.memory().register_borrowed(self.pd, start, len, iova, access) })?;
+        let key = self.engine.with(|core, _| unsafe { core.endpoint.memory().register_borrowed(self.pd, lent, iova) });
         Ok(Registration::new(self.engine.clone(), key))
+    }
+
+    /// A key for local requests behind which there is no memory: what they read of it is zeros, and what they write to it is
+    /// gone. Any address and length will do.
+    pub fn register_null(&self) -> Registration {
+        let key = self.engine.with(|core, _| core.endpoint.memory().register_null(self.pd));
+        Registration::new(self.engine.clone(), key)
     }
 
     /// Its number, for [`Registration::reregister`].

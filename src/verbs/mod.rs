@@ -28,15 +28,16 @@ pub use context::{
     AddressVector, Context, LinkKind, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions,
     source_port,
 };
-pub use queue_pair::QueuePair;
+pub use queue_pair::{MulticastError, QueuePair};
 pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
 
 pub use crate::memory::{Access, AccessError, MapError, RegisterError, WindowBinding, WindowKind};
 pub use crate::transport::{
-    Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
-    MAX_INLINE_BYTES, MAX_SGE, ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest,
-    Remote, SendOperation, SendRequest, Service, Sge, SgeList, SrqError, State, Status,
+    AttachError, Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
+    InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE,
+    ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, Remote, SendOperation,
+    SendRequest, Service, Sge, SgeList, SrqError, State, Status,
 };
-pub use crate::wire::{Key, PathMtu, Psn, QKey, Qpn, RnrTimer};
+pub use crate::wire::{Key, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};

@@ -1,12 +1,14 @@
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use crate::engine::{Core, Engine};
 use crate::transport::{
-    Counters, ModifyError, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, SendRequest, State,
+    AttachError, Counters, ModifyError, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, SendRequest, State,
 };
 use crate::wire::{Psn, Qpn};
 
-/// A queue pair. Dropping it destroys it, after sending what it owes its peer.
+/// A queue pair. Dropping it destroys it, after sending the acknowledges that it owes its peer.
 #[derive(Debug)]
 pub struct QueuePair {
     engine: Arc<Engine>,
@@ -94,6 +96,60 @@ impl QueuePair {
     }
 }
 
+/// Why a queue pair was not attached to a multicast group, or detached from it.
+#[derive(Debug, thiserror::Error)]
+pub enum MulticastError {
+    /// The queue pair or the group is none of the kind, or there are too many.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The kernel did not let the device join.
+    #[error("the kernel does not join {group}: {error}")]
+    Join {
+        /// The group.
+        group: IpAddr,
+        /// What it says.
+        error: io::Error,
+    },
+}
+
+impl QueuePair {
+    /// Attaches a datagram queue pair to a multicast group (IBTA 11.3.1): it gets a copy of what is sent to the group and to
+    /// [`Qpn::MULTICAST`], by others on this device too. The first that attaches makes the device join, which the kernel
+    /// tells the network (IGMP, MLD); its socket is made in the calling thread's network namespace. `::ffff:a.b.c.d` is an IPv4
+    /// group. Once more does nothing.
+    ///
+    /// # Errors
+    /// [`MulticastError`].
+    pub fn attach(&self, group: Ipv6Addr) -> Result<(), MulticastError> {
+        let group = IpAddr::V6(group).to_canonical();
+        self.engine.without_sending(|core, _| {
+            if core.endpoint.attach(self.qpn, group)?
+                && let Err(error) = core.link.join(group)
+            {
+                core.endpoint.detach(self.qpn, group)?;
+                return Err(MulticastError::Join { group, error });
+            }
+            Ok(())
+        })
+    }
+
+    /// Detaches it (IBTA 11.3.2). The last that detaches makes the device leave the group.
+    ///
+    /// # Errors
+    /// [`AttachError::NotAttached`], and what [`attach`](QueuePair::attach) would say.
+    pub fn detach(&self, group: Ipv6Addr) -> Result<(), AttachError> {
+        let group = IpAddr::V6(group).to_canonical();
+        self.engine.without_sending(|core, _| detach(core, self.qpn, group))
+    }
+}
+
+fn detach(core: &mut Core, qpn: Qpn, group: IpAddr) -> Result<(), AttachError> {
+    if core.endpoint.detach(qpn, group)? {
+        core.link.leave(group);
+    }
+    Ok(())
+}
+
 /// Posts `requests` in order until one is refused.
 pub(super) fn post_all<R, E>(
     requests: impl Iterator<Item = R>,
@@ -112,7 +168,10 @@ pub(super) fn post_all<R, E>(
 impl Drop for QueuePair {
     fn drop(&mut self) {
         let _ = self.engine.with(|core, now| {
-            core.settle(now);
+            core.settle(now, self.qpn);
+            for group in core.endpoint.groups(self.qpn) {
+                let _ = detach(core, self.qpn, group);
+            }
             core.endpoint.destroy_queue_pair(self.qpn)
         });
     }

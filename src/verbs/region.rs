@@ -14,12 +14,15 @@ use super::ProtectionDomain;
 pub struct MemoryRegion {
     engine: Arc<Engine>,
     memory: Arc<HostMemory>,
+    /// The address of the first byte in requests.
+    address: u64,
     key: Key,
 }
 
 impl MemoryRegion {
-    pub(super) fn new(engine: Arc<Engine>, memory: Arc<HostMemory>, key: Key) -> MemoryRegion {
-        MemoryRegion { engine, memory, key }
+    pub(super) fn new(engine: Arc<Engine>, memory: Arc<HostMemory>, access: Access, key: Key) -> MemoryRegion {
+        let address = if access.contains(Access::ZERO_BASED) { 0 } else { memory.address() };
+        MemoryRegion { engine, memory, address, key }
     }
 
     /// L_Key and R_Key.
@@ -27,9 +30,9 @@ impl MemoryRegion {
         self.key
     }
 
-    /// The address of the first byte, as work requests and peers name it.
+    /// The address of the first byte, as work requests and peers name it: 0 with [`Access::ZERO_BASED`].
     pub fn address(&self) -> u64 {
-        self.memory.address()
+        self.address
     }
 
     /// Bytes.

@@ -2,7 +2,7 @@ use zerocopy::IntoBytes;
 
 use crate::frame::FrameBytes;
 
-use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Flow, ICRC_BYTES, Ieth, ImmDt, Reth, icrc};
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Flow, ICRC_BYTES, Ieth, ImmDt, Reth, icrc};
 
 /// The headers of one packet to be sent, from the BTH on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,7 @@ pub enum Extension {
     None,
     Reth(Reth),
     RethImmDt(Reth, ImmDt),
+    FethReth(Feth, Reth),
     ImmDt(ImmDt),
     Ieth(Ieth),
     Aeth(Aeth),
@@ -54,7 +55,7 @@ impl Extension {
             Extension::Deth(_) => 8,
             Extension::AethAtomicAck(..) | Extension::DethImmDt(..) => 12,
             Extension::Reth(_) => 16,
-            Extension::RethImmDt(..) => 20,
+            Extension::RethImmDt(..) | Extension::FethReth(..) => 20,
             Extension::Atomic(_) => 28,
         }
     }
@@ -72,6 +73,10 @@ impl Extension {
             Extension::RethImmDt(reth, imm) => {
                 put(0, reth.as_bytes());
                 put(16, imm.as_bytes());
+            }
+            Extension::FethReth(feth, reth) => {
+                put(0, feth.as_bytes());
+                put(4, reth.as_bytes());
             }
             Extension::ImmDt(imm) => put(0, imm.as_bytes()),
             Extension::Ieth(ieth) => put(0, ieth.as_bytes()),

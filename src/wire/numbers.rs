@@ -8,6 +8,9 @@ impl Qpn {
     /// The general services queue pair, which carries connection management (IBTA 3.5.1).
     pub const GSI: Qpn = Qpn(1);
 
+    /// All queue pairs that are attached to the multicast group that a datagram goes to (IBTA 10.5.2).
+    pub const MULTICAST: Qpn = Qpn(0x00ff_ffff);
+
     /// The QPN with the low 24 bits of `value`.
     pub const fn new(value: u32) -> Qpn {
         Qpn(value & 0x00ff_ffff)

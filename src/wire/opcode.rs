@@ -38,6 +38,10 @@ pub enum Operation {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// FLUSH: earlier WRITEs are visible, or persistent, when it is answered.
+    Flush,
+    /// ATOMIC WRITE: eight bytes that readers see all or none of.
+    AtomicWrite,
     /// Congestion notification.
     Cnp,
     /// A reserved operation, or one of a service that this stack does not speak; the whole opcode.
@@ -82,12 +86,13 @@ impl Position {
 /// Extended headers by bit, in the order in which they follow the BTH.
 pub(super) mod ext {
     pub const DETH: u8 = 1;
-    pub const RETH: u8 = 2;
-    pub const ATOMIC: u8 = 4;
-    pub const AETH: u8 = 8;
-    pub const ATOMIC_ACK: u8 = 16;
-    pub const IMMDT: u8 = 32;
-    pub const IETH: u8 = 64;
+    pub const FETH: u8 = 2;
+    pub const RETH: u8 = 4;
+    pub const ATOMIC: u8 = 8;
+    pub const AETH: u8 = 16;
+    pub const ATOMIC_ACK: u8 = 32;
+    pub const IMMDT: u8 = 64;
+    pub const IETH: u8 = 128;
 }
 
 /// The operations that RC and UC share: name, operation, position, extended headers, payload allowed.
@@ -96,8 +101,8 @@ struct Row(&'static str, Operation, Position, u8, bool);
 use Operation as Op;
 use Position as Pos;
 
-/// By the low five bits of an RC opcode. UC has the first twelve.
-const RC: [Option<Row>; 24] = [
+/// By the low five bits of an RC opcode. UC has the first twelve; the last two are of IBTA A19.
+const RC: [Option<Row>; 30] = [
     Some(Row("SEND_FIRST", Op::Send, Pos::First, 0, true)),
     Some(Row("SEND_MIDDLE", Op::Send, Pos::Middle, 0, true)),
     Some(Row("SEND_LAST", Op::Send, Pos::Last, 0, true)),
@@ -122,6 +127,12 @@ const RC: [Option<Row>; 24] = [
     None,
     Some(Row("SEND_LAST_WITH_INVALIDATE", Op::Send, Pos::Last, ext::IETH, true)),
     Some(Row("SEND_ONLY_WITH_INVALIDATE", Op::Send, Pos::Only, ext::IETH, true)),
+    None,
+    None,
+    None,
+    None,
+    Some(Row("FLUSH", Op::Flush, Pos::Only, ext::FETH | ext::RETH, false)),
+    Some(Row("ATOMIC_WRITE", Op::AtomicWrite, Pos::Only, ext::RETH, true)),
 ];
 
 const UC_OPERATIONS: usize = 12;
@@ -155,6 +166,8 @@ impl Opcode {
     pub const RC_FETCH_ADD: Opcode = Opcode(0x14);
     pub const RC_SEND_LAST_INV: Opcode = Opcode(0x16);
     pub const RC_SEND_ONLY_INV: Opcode = Opcode(0x17);
+    pub const RC_FLUSH: Opcode = Opcode(0x1c);
+    pub const RC_ATOMIC_WRITE: Opcode = Opcode(0x1d);
     pub const UD_SEND_ONLY: Opcode = Opcode(0x64);
     pub const UD_SEND_ONLY_IMM: Opcode = Opcode(0x65);
     pub const CNP: Opcode = Opcode(0x81);
@@ -182,7 +195,7 @@ impl Opcode {
     }
 
     fn row(self) -> Option<&'static Row> {
-        const ROWS: &[Option<Row>; 24] = &RC;
+        const ROWS: &[Option<Row>; 30] = &RC;
         let operation = (self.0 & 0x1f) as usize;
         match self.service() {
             Service::Rc => ROWS.get(operation)?.as_ref(),
@@ -242,6 +255,7 @@ impl Opcode {
         let set = self.extensions();
         let bytes = |bit: u8, len: usize| if set & bit != 0 { len } else { 0 };
         bytes(ext::DETH, 8)
+            + bytes(ext::FETH, 4)
             + bytes(ext::RETH, 16)
             + bytes(ext::ATOMIC, 28)
             + bytes(ext::AETH, 4)
@@ -282,14 +296,20 @@ mod tests {
         assert_eq!(Opcode(0x23).to_string(), "UC_SEND_LAST_WITH_IMMEDIATE");
         assert_eq!(Opcode::UD_SEND_ONLY.to_string(), "UD_SEND_ONLY");
         assert_eq!(Opcode::CNP.to_string(), "CNP");
+        assert_eq!(Opcode::RC_FLUSH.to_string(), "RC_FLUSH");
+        assert_eq!(Opcode::RC_ATOMIC_WRITE.to_string(), "RC_ATOMIC_WRITE");
         assert_eq!(Opcode(0x15).to_string(), "RESERVED_0x15");
         assert_eq!(Opcode(0x2c).to_string(), "RESERVED_0x2c");
     }
 
     #[test]
-    fn the_known_opcodes_are_23_of_rc_12_of_uc_2_of_ud_and_cnp() {
+    fn the_known_opcodes_are_25_of_rc_12_of_uc_2_of_ud_and_cnp() {
         let count = |service| (0..=255).map(Opcode).filter(|o| o.is_known() && o.service() == service).count();
-        assert_eq!([Service::Rc, Service::Uc, Service::Ud, Service::Cnp].map(count), [23, 12, 2, 1], "IBTA Table 38");
+        assert_eq!(
+            [Service::Rc, Service::Uc, Service::Ud, Service::Cnp].map(count),
+            [25, 12, 2, 1],
+            "IBTA Table 38, A19"
+        );
     }
 
     #[test]
@@ -300,5 +320,7 @@ mod tests {
         assert_eq!(Opcode::RC_COMPARE_SWAP.extension_bytes(), 28);
         assert_eq!(Opcode::UD_SEND_ONLY_IMM.extension_bytes(), 12);
         assert_eq!(Opcode::RC_SEND_ONLY_INV.extension_bytes(), 4);
+        assert_eq!(Opcode::RC_FLUSH.extension_bytes(), 20);
+        assert_eq!(Opcode::RC_ATOMIC_WRITE.extension_bytes(), 16);
     }
 }

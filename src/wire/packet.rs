@@ -4,8 +4,8 @@ use crate::frame::FrameBytes;
 
 use super::opcode::ext;
 use super::{
-    AcknowledgeTrailer, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Headers, ICRC_BYTES, Ieth, ImmDt, Opcode,
-    RequestTrailer, Reth, Sack,
+    AcknowledgeTrailer, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Feth, Headers, ICRC_BYTES, Ieth, ImmDt,
+    Opcode, RequestTrailer, Reth, Sack,
 };
 
 /// A received packet from BTH to payload: a view, checked for length only.
@@ -133,8 +133,9 @@ impl<'a> Packet<'a> {
         &self,
         bit: u8,
     ) -> Option<&'a T> {
-        const ORDER: [(u8, usize); 7] = [
+        const ORDER: [(u8, usize); 8] = [
             (ext::DETH, 8),
+            (ext::FETH, 4),
             (ext::RETH, 16),
             (ext::ATOMIC, 28),
             (ext::AETH, 4),
@@ -150,7 +151,12 @@ impl<'a> Packet<'a> {
         T::ref_from_prefix(&self.extensions[offset..]).ok().map(|(header, _)| header)
     }
 
-    /// The RETH, in WRITE_FIRST, WRITE_ONLY and READ requests.
+    /// The FETH, in FLUSHes.
+    pub fn feth(&self) -> Option<&'a Feth> {
+        self.extension(ext::FETH)
+    }
+
+    /// The RETH, in WRITE_FIRST, WRITE_ONLY and READ requests, ATOMIC WRITEs and FLUSHes.
     pub fn reth(&self) -> Option<&'a Reth> {
         self.extension(ext::RETH)
     }
@@ -190,7 +196,10 @@ impl<'a> Packet<'a> {
         let extension = match (self.deth(), self.reth(), self.aeth(), self.imm_dt()) {
             (Some(deth), _, _, None) => Extension::Deth(*deth),
             (Some(deth), _, _, Some(imm)) => Extension::DethImmDt(*deth, *imm),
-            (_, Some(reth), _, None) => Extension::Reth(*reth),
+            (_, Some(reth), _, None) => match self.feth() {
+                Some(feth) => Extension::FethReth(*feth, *reth),
+                None => Extension::Reth(*reth),
+            },
             (_, Some(reth), _, Some(imm)) => Extension::RethImmDt(*reth, *imm),
             (_, _, Some(aeth), _) => match self.atomic_ack_eth() {
                 Some(atomic) => Extension::AethAtomicAck(*aeth, *atomic),

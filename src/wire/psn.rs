@@ -29,18 +29,26 @@ impl Psn {
 
     /// How far this PSN is after `other`: −2^23 to 2^23 − 1, negative when it is before. Half the space counts as
     /// before, half as after (IBTA 9.7.2.1).
-    pub const fn since(self, other: Psn) -> i32 {
+    pub fn since(self, other: Psn) -> i32 {
+        if mutated!("psn-does-not-wrap") {
+            return self.0 as i32 - other.0 as i32;
+        }
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 
+    /// How many PSNs this one is after `other`, whatever is nearer: 0 to 2^24 − 1.
+    pub const fn after(self, other: Psn) -> u32 {
+        self.0.wrapping_sub(other.0) & Self::MASK
+    }
+
     /// Whether this PSN comes before `other`.
-    pub const fn is_before(self, other: Psn) -> bool {
-        self.since(other) < 0
+    pub fn is_before(self, other: Psn) -> bool {
+        self.since(other) < i32::from(mutated!("psn-compare-off-by-one"))
     }
 
     /// Whether this PSN is one of the `count` PSNs from `first` on; `count` is at most 2^23.
     pub const fn is_within(self, first: Psn, count: u32) -> bool {
-        self.0.wrapping_sub(first.0) & Self::MASK < count
+        self.after(first) < count
     }
 
     pub(super) const fn to_be_bytes(self) -> [u8; 3] {
@@ -95,6 +103,8 @@ mod tests {
             prop_assert_eq!(base.plus(count).minus(count), base);
             prop_assert!(base.plus(count).is_within(base, count + 1));
             prop_assert!(!base.plus(count).is_within(base, count));
+            prop_assert_eq!(base.plus(count).after(base), count);
+            prop_assert_eq!(base.after(base.plus(count)), ((1 << 24) - count) & 0x00ff_ffff);
         }
     }
 }

@@ -8,7 +8,7 @@ use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
+    ReceiveRequest, Recovery, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
     Addresses, Bth, Extension, Flow, Headers, Key, Opcode, Packet, PathMtu, Psn, Qpn, RnrTimer, RoceFrame, Syndrome,
@@ -62,15 +62,20 @@ impl Crafted {
     pub const BYTES: usize = 5000;
     const PAGES_BYTES: usize = 8192;
 
-    pub fn new() -> Crafted {
-        Crafted::with_access(ALL)
+    pub fn new(recovery: Recovery) -> Crafted {
+        Crafted::with_access(ALL, recovery)
     }
 
-    pub fn with_access(access: Access) -> Crafted {
-        Crafted::with(access, RecoverySettings::default())
+    pub fn with_access(access: Access, recovery: Recovery) -> Crafted {
+        Crafted::with(access, RecoverySettings { recovery, ..RecoverySettings::default() })
     }
 
     pub fn with(access: Access, recovery: RecoverySettings) -> Crafted {
+        Crafted::with_queue(access, recovery, CompletionQueue::new(4096, || {}))
+    }
+
+    /// All completions go to `cq`.
+    pub fn with_queue(access: Access, recovery: RecoverySettings, cq: CompletionQueue) -> Crafted {
         let mut endpoint = Endpoint::new([7; 32]);
         endpoint.set_recovery(recovery);
         let (pd, other_pd) = (endpoint.allocate_pd(), endpoint.allocate_pd());
@@ -85,7 +90,7 @@ impl Crafted {
         let (memory, key) = register(pd, ALL);
         let foreign = register(other_pd, ALL);
         let private = register(pd, Access::LOCAL_WRITE);
-        let cq = Arc::new(CompletionQueue::new(4096, || {}));
+        let cq = Arc::new(cq);
         let qpn = Crafted::connect(&mut endpoint, pd, &cq, access);
         Crafted { now: Instant::ZERO, endpoint, qpn, key, pd, cq, memory, foreign, private }
     }
@@ -147,6 +152,12 @@ impl Crafted {
             endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
         }
         qpn
+    }
+
+    /// Puts the queue pair into a state, as its program does.
+    pub fn modify(&mut self, state: State) {
+        let attributes = QpAttributes { state: Some(state), ..Default::default() };
+        self.endpoint.modify(self.now, self.qpn, &attributes).unwrap();
     }
 
     /// The address of the byte at `offset` of the region.
@@ -285,6 +296,8 @@ pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT)
     .union(Access::MW_BIND);
 
 /// An acknowledge without data.

@@ -7,8 +7,8 @@ use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory, Pd};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit, Remote, SendOperation,
-    SendRequest, Service, State, Status,
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit, Recovery, RecoverySettings,
+    Remote, SendOperation, SendRequest, Service, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
 
@@ -44,8 +44,9 @@ pub struct Many {
 }
 
 impl Node {
-    fn new(seed: u8) -> Node {
+    fn new(seed: u8, recovery: Recovery) -> Node {
         let mut endpoint = Endpoint::new([seed; 32]);
+        endpoint.set_recovery(RecoverySettings { recovery, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
         let memory = Arc::new(HostMemory::new(1 << 16).unwrap());
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -100,9 +101,9 @@ impl Node {
 }
 
 impl Many {
-    /// `count` queue pairs on each side, ready to send.
-    pub fn new(count: usize) -> Many {
-        let mut nodes = [Node::new(1), Node::new(2)];
+    /// `count` queue pairs on each side that recover in that way, ready to send.
+    pub fn new(count: usize, recovery: Recovery) -> Many {
+        let mut nodes = [1, 2].map(|seed| Node::new(seed, recovery));
         for _ in 0..count {
             let qpns = [0, 1].map(|node: usize| nodes[node].create());
             nodes[0].connect(0, qpns[0], 1, qpns[1]);
@@ -140,6 +141,11 @@ impl Many {
         }
         // As engines do in each step.
         self.nodes.iter_mut().for_each(|node| node.endpoint.handle_timeout(self.now));
+    }
+
+    /// Has all that the first side may send taken by the other, before that says anything.
+    pub fn send_all(&mut self) {
+        while self.carry(0) > 0 {}
     }
 
     /// Has everything that `from` has to send taken by the other side. Returns the number of packets.

@@ -11,9 +11,10 @@ use uroce::memory::{Access, HostMemory, Pd, WindowKind};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Destination, Endpoint, Event, Path, QpAttributes,
-    QueuePairInit, ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
+    QueuePairInit, ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Srq,
+    State, Status,
 };
-use uroce::wire::{Addresses, Flow, Key, Opcode, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce::wire::{Addresses, Flow, Key, Opcode, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
 
 /// Probabilities, 0 to 1, for each frame.
 #[derive(Clone, Copy, Debug)]
@@ -88,16 +89,27 @@ impl Pair {
     pub const RETRY_COUNT: u8 = 7;
     pub const Q_KEY: QKey = QKey(0x1111_1111);
 
-    pub fn new(seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) -> Pair {
-        Pair::of(Service::Rc, false, seed, path_mtu, first_psn, faults)
+    /// A connection both of whose ends recover in that way.
+    pub fn new(recovery: Recovery, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) -> Pair {
+        Pair::of(Service::Rc, recovery, false, seed, path_mtu, first_psn, faults)
     }
 
     /// A pair of any service, with shared receive queues on both sides or not.
-    pub fn of(service: Service, shared: bool, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) -> Pair {
+    pub fn of(
+        service: Service,
+        recovery: Recovery,
+        shared: bool,
+        seed: u64,
+        path_mtu: PathMtu,
+        first_psn: Psn,
+        faults: Faults,
+    ) -> Pair {
         let access =
             Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND;
+        let access = access | Access::FLUSH_GLOBAL;
         let nodes = [1, 2].map(|n| {
             let mut endpoint = Endpoint::new([seed as u8 ^ n; 32]);
+            endpoint.set_recovery(RecoverySettings { recovery, ..RecoverySettings::default() });
             let pd = endpoint.allocate_pd();
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
             let key = endpoint.memory().register(pd, memory.clone(), access);
@@ -400,12 +412,19 @@ impl Pair {
         for i in 0..count {
             let len = self.random.next_u32() as usize % (SLOT + 1);
             let (here, there, readable) = (i * SLOT, i * SLOT, Self::HALF + i * SLOT);
-            let kind = self.random.next_u32() % 5;
+            let kind = self.random.next_u32() % 7;
             let operation = match kind {
                 0 => SendOperation::Send,
                 1 => SendOperation::Write(self.remote(Side::B, there)),
                 2 => SendOperation::WriteWithImmediate(self.remote(Side::B, there), i as u32),
                 3 => SendOperation::Read(self.remote(Side::B, readable)),
+                5 => SendOperation::AtomicWrite(self.remote(Side::B, there)),
+                6 => SendOperation::Flush {
+                    remote: self.remote(Side::B, 0),
+                    length: (i * SLOT) as u32,
+                    placement: Placement::GLOBAL,
+                    selectivity: if len.is_multiple_of(2) { Selectivity::Range } else { Selectivity::Region },
+                },
                 _ => SendOperation::FetchAdd { remote: self.remote(Side::B, COUNTER), add: i as u64 },
             };
             if kind == 0 || kind == 2 {
@@ -416,6 +435,8 @@ impl Pair {
             let (from, len) = match kind {
                 3 => (Self::HALF + here, len),
                 4 => (Self::HALF + here, 8),
+                5 => (here, 8),
+                6 => (here, 0),
                 _ => (here, len),
             };
             self.post(Side::A, SendRequest::new(i as u64, operation, self.data(Side::A, from, len)));

@@ -12,11 +12,8 @@ use super::side::{Event, Place, Plan, Side};
 /// Frames on their way in one direction at the most. What is sent beyond that is lost, at no charge.
 const CAPACITY: usize = 4;
 
-/// Of the number of a side's state.
-const SIDE_BITS: u32 = 20;
-
 /// What the network may still do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Faults {
     /// Frames lost.
     pub drops: u8,
@@ -75,13 +72,13 @@ impl History {
 }
 
 /// Frames on their way in one direction, sorted; 0 is none. What finds no room is lost.
-type Pipe = [u8; CAPACITY];
+type Pipe = [u16; CAPACITY];
 
 /// By a state of a side and what happens in it: the next state and the frames sent.
-type Outcomes = FxHashMap<(u32, Event), (u32, Rc<[u8]>)>;
+type Outcomes = FxHashMap<(u32, Event), (u32, Rc<[u16]>)>;
 
 /// A state of the whole world.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct World {
     sides: [u32; 2],
     /// To each side; any of them may come next.
@@ -89,21 +86,7 @@ struct World {
     faults: Faults,
 }
 
-impl World {
-    /// All of it in one number.
-    fn key(&self) -> u128 {
-        let Faults { drops, duplicates, timeouts } = self.faults;
-        let mut key = u128::from(drops << 4 | duplicates << 2 | timeouts);
-        for s in [0, 1] {
-            assert!(self.sides[s] < 1 << SIDE_BITS, "a side of a small world has few states");
-            key = key << SIDE_BITS | u128::from(self.sides[s]);
-            self.pipes[s].iter().for_each(|frame| key = key << 8 | u128::from(*frame));
-        }
-        key
-    }
-}
-
-fn insert(pipe: &mut Pipe, frame: u8) {
+fn insert(pipe: &mut Pipe, frame: u16) {
     if let Some(free) = pipe.iter_mut().find(|place| **place == 0) {
         *free = frame;
         pipe.sort_unstable();
@@ -122,13 +105,13 @@ pub struct Exploration<'a> {
     plan: &'a Plan,
     places: &'a [Place; 2],
     frames: Vec<Vec<u8>>,
-    frame_numbers: HashMap<Vec<u8>, u8>,
+    frame_numbers: HashMap<Vec<u8>, u16>,
     known: [Vec<Known>; 2],
     numbers: [HashMap<String, u32>; 2],
     /// What became of each state of a side with each event.
     outcomes: [Outcomes; 2],
     /// The ways to the end from each state of the world.
-    schedules: FxHashMap<u128, f64>,
+    schedules: FxHashMap<World, f64>,
     steps: u64,
     ends: u64,
     failures: u64,
@@ -144,6 +127,10 @@ impl<'a> Exploration<'a> {
         let mut places = [Place::new(0), Place::new(1)];
         let introductions = [places[0].introduce(), places[1].introduce()];
         (places[0].peer, places[1].peer) = (Some(introductions[1]), Some(introductions[0]));
+        if plan.age.is_some() {
+            let preludes = preludes(&places, plan);
+            places.iter_mut().zip(preludes).for_each(|(place, prelude)| place.prelude = prelude);
+        }
         let mut exploration = Exploration {
             plan,
             places: &places,
@@ -185,8 +172,7 @@ impl<'a> Exploration<'a> {
 
     /// All that can happen from here on. Returns in how many ways it can end.
     fn visit(&mut self, world: World) -> Result<f64, String> {
-        let key = world.key();
-        if let Some(schedules) = self.schedules.get(&key) {
+        if let Some(schedules) = self.schedules.get(&world) {
             return Ok(*schedules);
         }
         self.check(&world)?;
@@ -231,7 +217,7 @@ impl<'a> Exploration<'a> {
             self.check_end(&world)?;
             schedules = 1.0;
         }
-        self.schedules.insert(key, schedules);
+        self.schedules.insert(world, schedules);
         Ok(schedules)
     }
 
@@ -249,7 +235,7 @@ impl<'a> Exploration<'a> {
         Ok(schedules)
     }
 
-    fn outcome(&mut self, s: usize, from: u32, event: Event) -> Result<(u32, Rc<[u8]>), String> {
+    fn outcome(&mut self, s: usize, from: u32, event: Event) -> Result<(u32, Rc<[u16]>), String> {
         if let Some(known) = self.outcomes[s].get(&(from, event)) {
             return Ok(known.clone());
         }
@@ -260,15 +246,15 @@ impl<'a> Exploration<'a> {
             side.step(event, &self.frames)?;
         }
         let sent = side.step(event, &self.frames).map_err(|text| format!("side {s}: {text}"))?;
-        let sent: Rc<[u8]> = sent.into_iter().map(|frame| self.frame_number(frame)).collect();
+        let sent: Rc<[u16]> = sent.into_iter().map(|frame| self.frame_number(frame)).collect();
         let outcome = (self.know(s, side, Rc::new(History::After(before, event))), sent);
         self.outcomes[s].insert((from, event), outcome.clone());
         Ok(outcome)
     }
 
-    fn frame_number(&mut self, frame: Vec<u8>) -> u8 {
+    fn frame_number(&mut self, frame: Vec<u8>) -> u16 {
         // From 1 on.
-        let next = u8::try_from(self.frames.len() + 1).expect("a small world has few different frames");
+        let next = u16::try_from(self.frames.len() + 1).expect("a small world has few different frames");
         *self.frame_numbers.entry(without_msn(&frame)).or_insert_with(|| {
             self.frames.push(frame);
             next
@@ -344,6 +330,20 @@ impl<'a> Exploration<'a> {
     }
 }
 
+/// What each side receives, one round after another, while both play the [prelude](Side::prelude) and nothing goes wrong.
+fn preludes(places: &[Place; 2], plan: &Plan) -> [Vec<Vec<Vec<u8>>>; 2] {
+    let [mut a, mut b] = [0, 1].map(|s| Side::connect(&places[s], plan));
+    let mut sent = [a.prelude(), b.prelude()];
+    let mut received = [Vec::new(), Vec::new()];
+    while sent.iter().any(|frames| !frames.is_empty()) {
+        let [from_a, from_b] = sent;
+        sent = [a.take_all(&from_b), b.take_all(&from_a)];
+        received[0].push(from_b);
+        received[1].push(from_a);
+    }
+    received
+}
+
 /// A frame but for what says no more than the rest: the ICRC, and the MSN of an answer, which no requester looks at.
 /// (Chaos does.)
 fn without_msn(frame: &[u8]) -> Vec<u8> {
@@ -358,7 +358,7 @@ fn without_msn(frame: &[u8]) -> Vec<u8> {
 }
 
 /// The worlds in which frames that were sent to side `to` arrive once, never or twice.
-fn fates(world: World, to: usize, sent: &[u8]) -> Vec<World> {
+fn fates(world: World, to: usize, sent: &[u16]) -> Vec<World> {
     let mut worlds = vec![world];
     for &frame in sent {
         for i in 0..worlds.len() {

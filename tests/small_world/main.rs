@@ -11,7 +11,7 @@ mod exploration;
 mod side;
 
 use exploration::{Exploration, Extent, Faults};
-use side::Request::{FetchAdd, Read, Send, Write, WriteImmediate};
+use side::Request::{AtomicWrite, FetchAdd, Flush, Read, Send, Write, WriteImmediate};
 use side::{Plan, Request};
 use uroce::transport::Recovery;
 use uroce::wire::Psn;
@@ -25,7 +25,7 @@ const FEW: Faults = Faults { drops: 1, duplicates: 1, timeouts: 1 };
 fn plan(a: &[Request], b: &[Request]) -> Plan {
     let first_psns = [Psn::new(0).minus(2), Psn::new(0).minus(1)];
     let recovery = [Recovery::GoBackN; 2];
-    Plan { requests: [a.to_vec(), b.to_vec()], late_receives: false, lazy: false, first_psns, recovery }
+    Plan { requests: [a.to_vec(), b.to_vec()], late_receives: false, lazy: false, first_psns, recovery, age: None }
 }
 
 #[allow(clippy::disallowed_methods, reason = "it tells how long it took")]
@@ -66,6 +66,15 @@ fn overlapping_writes() {
 #[test]
 fn reads_and_atomics() {
     explore("READs and atomics", &plan(&[Read(2), FetchAdd, Send(1)], &[]), FAULTS, 3_000_000);
+}
+
+#[test]
+fn flushes_and_atomic_writes() {
+    explore("FLUSHes and ATOMIC WRITEs", &plan(&[Write(1), Flush, AtomicWrite], &[]), FAULTS, 500_000);
+    let early = Plan { recovery: [Recovery::GoBackN, Recovery::Auto], ..plan(&[FetchAdd, AtomicWrite, Flush], &[]) };
+    explore("early FLUSHes and ATOMIC WRITEs of a plain peer", &early, FAULTS, 100_000);
+    let answers = Plan { recovery: [Recovery::Auto, Recovery::GoBackN], ..plan(&[Flush, Read(2), AtomicWrite], &[]) };
+    explore("answers to FLUSHes and ATOMIC WRITEs in any order", &answers, FEW, 50_000);
 }
 
 #[test]
@@ -110,4 +119,27 @@ fn answers_of_a_peer_that_goes_back() {
     explore("answers in any order", &reads, FEW, 500_000);
     let mixed = Plan { recovery, ..plan(&[Read(2), Send(1), Read(1)], &[]) };
     explore("answers and a SEND", &mixed, FEW, 500_000);
+}
+
+/// What was missing is sent again by itself, both ways.
+#[test]
+fn selective_repeat_on_both_sides() {
+    let recovery = [Recovery::Auto; 2];
+    let sends = Plan { recovery, ..plan(&[Send(2), Write(1)], &[]) };
+    explore("SENDs and WRITEs repeated selectively", &sends, FEW, 100_000);
+    let answers = Plan { recovery, ..plan(&[Read(2), FetchAdd], &[]) };
+    explore("answers repeated selectively", &answers, FEW, 2_000_000);
+    let late = Plan { recovery, late_receives: true, ..plan(&[Send(1), FetchAdd], &[]) };
+    explore("SENDs repeated selectively without receive requests", &late, FEW, 200_000);
+}
+
+/// What is remembered of half the PSN space ago is neither before nor after anything.
+#[test]
+fn connections_that_are_old() {
+    for age in [(1 << 23) - 2, 1 << 23, (1 << 24) - 4] {
+        for recovery in [[Recovery::GoBackN; 2], [Recovery::GoBackN, Recovery::Auto], [Recovery::Auto; 2]] {
+            let plan = Plan { recovery, age: Some(age), ..plan(&[Send(1), Write(1), Send(1)], &[]) };
+            explore(&format!("{recovery:?}, {age} PSNs later"), &plan, FEW, 50_000);
+        }
+    }
 }

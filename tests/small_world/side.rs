@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory};
+use uroce::sim::skip;
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, State, Status,
+    ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Skipped, State,
+    Status,
 };
-use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
+use uroce::wire::{Addresses, Flow, Key, PathMtu, Placement, Psn, Qpn, RnrTimer, Selectivity};
 
 const MTU: PathMtu = PathMtu::Mtu256;
 /// Bytes of a message of one packet; of more packets, those before the last are full.
@@ -45,6 +47,9 @@ pub enum Request {
     WriteImmediate(usize),
     Read(usize),
     FetchAdd,
+    /// It goes where WRITEs go.
+    AtomicWrite,
+    Flush,
 }
 
 impl Request {
@@ -54,12 +59,13 @@ impl Request {
             | Request::Write(packets)
             | Request::WriteImmediate(packets)
             | Request::Read(packets) => (packets - 1) * MTU.bytes() + TAIL_BYTES,
-            Request::FetchAdd => 8,
+            Request::FetchAdd | Request::AtomicWrite => 8,
+            Request::Flush => 0,
         }
     }
 
     fn is_write(self) -> bool {
-        matches!(self, Request::Write(_) | Request::WriteImmediate(_))
+        matches!(self, Request::Write(_) | Request::WriteImmediate(_) | Request::AtomicWrite)
     }
 
     /// Whether it takes a receive request.
@@ -73,6 +79,8 @@ impl Request {
             Request::Write(_) | Request::WriteImmediate(_) => CompletionKind::Write,
             Request::Read(_) => CompletionKind::Read,
             Request::FetchAdd => CompletionKind::FetchAdd,
+            Request::AtomicWrite => CompletionKind::AtomicWrite,
+            Request::Flush => CompletionKind::Flush,
         }
     }
 }
@@ -81,7 +89,7 @@ impl Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// This frame arrives.
-    Deliver(u8),
+    Deliver(u16),
     /// Its timer fires.
     Timeout,
     /// The program posts a receive request.
@@ -102,6 +110,8 @@ pub struct Plan {
     pub first_psns: [Psn; 2],
     /// How each side deals with losses.
     pub recovery: [Recovery; 2],
+    /// The connection is so many PSNs older than a READ and an atomic of each side.
+    pub age: Option<u32>,
 }
 
 /// The fixed part of a side: its memory, used again for every run.
@@ -110,11 +120,13 @@ pub struct Place {
     memory: Arc<HostMemory>,
     /// Where the peer's memory is, and its key and number: the same in every run.
     pub peer: Option<(Remote, Qpn)>,
+    /// What it receives, one round after another, before the connection gets old.
+    pub prelude: Vec<Vec<Vec<u8>>>,
 }
 
 impl Place {
     pub fn new(side: usize) -> Place {
-        Place { side, memory: Arc::new(HostMemory::new(BYTES).unwrap()), peer: None }
+        Place { side, memory: Arc::new(HostMemory::new(BYTES).unwrap()), peer: None, prelude: Vec::new() }
     }
 
     /// What the peer must know.
@@ -128,6 +140,7 @@ impl Place {
         endpoint.set_recovery(RecoverySettings { recovery, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let access = access | Access::FLUSH_GLOBAL;
         let key = endpoint.memory().register(pd, self.memory.clone(), access);
         let cq = Arc::new(CompletionQueue::new(2 * SLOTS + 2, || {}));
         let capabilities = Capabilities { max_send_requests: SLOTS, max_receive_requests: SLOTS };
@@ -177,7 +190,42 @@ pub struct Side<'a> {
 impl<'a> Side<'a> {
     /// The side as it begins, with all its requests posted.
     pub fn begin(place: &'a Place, plan: &'a Plan) -> Side<'a> {
-        let s = place.side;
+        let mut side = Side::connect(place, plan);
+        if let Some(packets) = plan.age {
+            side.prelude();
+            place.prelude.iter().for_each(|frames| drop(side.take_all(frames)));
+            let skipped = Skipped { packets, messages: packets, receives: 0 };
+            skip(&mut side.endpoint, side.now, side.qpn, skipped, skipped).unwrap();
+            while side.cq.poll().is_some() {}
+            side.fill_memory();
+        }
+        side.post_all();
+        side
+    }
+
+    /// A READ and an atomic, which the peer keeps in mind. Returns the frames sent.
+    pub fn prelude(&mut self) -> Vec<Vec<u8>> {
+        let (remote, _) = self.place.peer.expect("the sides know each other");
+        let at = |offset: usize| Remote { address: remote.address + offset as u64, key: remote.key };
+        let to = self.place.memory.address();
+        for (operation, len) in
+            [(SendOperation::Read(at(READABLE)), 8), (SendOperation::FetchAdd { remote: at(WORD), add: 0 }, 8)]
+        {
+            let request = SendRequest::new(0, operation, Data::sge(to, len, self.key));
+            self.endpoint.post_send(self.now, self.qpn, request).unwrap();
+        }
+        self.transmit()
+    }
+
+    /// Takes frames in their order. Returns the frames sent then.
+    pub fn take_all(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        frames.iter().for_each(|frame| self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..])));
+        self.transmit()
+    }
+
+    /// Its memory holds what its requests send, what the peer reads, and nothing else.
+    fn fill_memory(&self) {
+        let (place, plan, s) = (self.place, self.plan, self.place.side);
         let mut bytes = vec![0; BYTES];
         for (index, request) in plan.requests[s].iter().enumerate() {
             let from = index * SLOT_BYTES;
@@ -188,9 +236,13 @@ impl<'a> Side<'a> {
         (0..SLOT_BYTES).for_each(|offset| bytes[READABLE + offset] = readable(s, offset));
         bytes[WORD..].copy_from_slice(&WORD_AT_FIRST.to_ne_bytes());
         place.memory.write(0, &bytes);
+    }
 
+    /// The side with nothing posted.
+    pub fn connect(place: &'a Place, plan: &'a Plan) -> Side<'a> {
+        let s = place.side;
         let (mut endpoint, cq, key, qpn) = place.endpoint(plan.recovery[s]);
-        let (remote, peer) = place.peer.expect("the sides know each other");
+        let (_, peer) = place.peer.expect("the sides know each other");
         let address = |side: usize| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, side as u16 + 1);
         // IPv6 has no identification: a packet sent again is the same, byte for byte.
         let flow = Flow {
@@ -200,7 +252,7 @@ impl<'a> Side<'a> {
             hop_limit: 64,
             flow_label: 0,
         };
-        let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
         let steps = [
             QpAttributes {
                 state: Some(State::Init),
@@ -232,7 +284,7 @@ impl<'a> Side<'a> {
         for attributes in &steps {
             endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
         }
-        let mut side = Side {
+        let side = Side {
             place,
             plan,
             endpoint,
@@ -246,8 +298,15 @@ impl<'a> Side<'a> {
             executed: 0,
             has_given_up: false,
         };
+        side.fill_memory();
+        side
+    }
+
+    fn post_all(&mut self) {
+        let (place, plan, s) = (self.place, self.plan, self.place.side);
+        let (remote, _) = place.peer.expect("the sides know each other");
         if !plan.late_receives {
-            (0..side.to_receive()).for_each(|_| side.post_receive());
+            (0..self.to_receive()).for_each(|_| self.post_receive());
         }
         for (index, &request) in plan.requests[s].iter().enumerate() {
             let at = |offset: usize| Remote { address: remote.address + offset as u64, key: remote.key };
@@ -257,12 +316,18 @@ impl<'a> Side<'a> {
                 Request::WriteImmediate(_) => SendOperation::WriteWithImmediate(at(AREA), index as u32),
                 Request::Read(_) => SendOperation::Read(at(READABLE)),
                 Request::FetchAdd => SendOperation::FetchAdd { remote: at(WORD), add: summand(index) },
+                Request::AtomicWrite => SendOperation::AtomicWrite(at(AREA)),
+                Request::Flush => SendOperation::Flush {
+                    remote: at(AREA),
+                    length: SLOT_BYTES as u32,
+                    placement: Placement::GLOBAL,
+                    selectivity: Selectivity::Range,
+                },
             };
             let from = place.memory.address() + (index * SLOT_BYTES) as u64;
-            let data = Data::sge(from, request.len() as u32, key);
-            side.endpoint.post_send(side.now, qpn, SendRequest::new(index as u64, operation, data)).unwrap();
+            let data = Data::sge(from, request.len() as u32, self.key);
+            self.endpoint.post_send(self.now, self.qpn, SendRequest::new(index as u64, operation, data)).unwrap();
         }
-        side
     }
 
     fn own(&self) -> &'a [Request] {
@@ -451,15 +516,15 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Whether the peer's request `index` is seen to be carried out; a READ leaves no trace.
+    /// Whether the peer's request `index` is seen to be carried out; READs and FLUSHes leave no trace.
     fn is_executed(&self, index: usize) -> bool {
         let request = self.peers()[index];
         let consumers_before = self.peers()[..index].iter().filter(|request| request.consumes()).count();
         let consumed = !request.consumes() || consumers_before < self.received;
         consumed
             && match request {
-                Request::Send(_) | Request::Read(_) => true,
-                Request::Write(_) | Request::WriteImmediate(_) => {
+                Request::Send(_) | Request::Read(_) | Request::Flush => true,
+                Request::Write(_) | Request::WriteImmediate(_) | Request::AtomicWrite => {
                     let bytes = self.bytes(AREA, request.len());
                     (0..request.len()).all(|offset| bytes[offset] == byte(1 - self.place.side, index, offset))
                 }
@@ -486,8 +551,17 @@ impl<'a> Side<'a> {
             }
         }
         let next = self.peers().get(self.executed);
+        // Packets that say where they belong are placed in any order.
+        let places_early = self.plan.recovery == [Recovery::Auto; 2];
+        let sends = |number: usize| {
+            let mut consumers = self.peers().iter().enumerate().filter(|(_, request)| request.consumes());
+            consumers.nth(number).filter(|(_, request)| matches!(request, Request::Send(_))).map(|(index, _)| index)
+        };
         for number in 0..SLOTS {
-            let incoming = (number == self.received && matches!(next, Some(Request::Send(_)))).then_some(self.executed);
+            let incoming = match places_early {
+                true => sends(number),
+                false => (number == self.received && matches!(next, Some(Request::Send(_)))).then_some(self.executed),
+            };
             for (offset, &is) in self.bytes(RECEIVES + number * SLOT_BYTES, SLOT_BYTES).iter().enumerate() {
                 let brought =
                     incoming.is_some_and(|index| offset < self.peers()[index].len() && is == byte(peer, index, offset));

@@ -83,10 +83,10 @@ local UDP_BYTES = 8
 local BTH_BYTES = 12
 local ICRC_BYTES = 4
 
--- Bytes of extended headers between BTH and payload, by RC opcode (IBTA Table 38); none where nothing stands.
+-- Bytes of extended headers between BTH and payload, by RC opcode (IBTA Table 38, A19); none where nothing stands.
 local EXTENDED_HEADER_BYTES = {
     [0x03] = 4, [0x05] = 4, [0x06] = 16, [0x09] = 4, [0x0a] = 16, [0x0b] = 20, [0x0c] = 16, [0x0d] = 4, [0x0f] = 4,
-    [0x10] = 4, [0x11] = 4, [0x12] = 12, [0x13] = 28, [0x14] = 28, [0x16] = 4, [0x17] = 4,
+    [0x10] = 4, [0x11] = 4, [0x12] = 12, [0x13] = 28, [0x14] = 28, [0x16] = 4, [0x17] = 4, [0x1c] = 20, [0x1d] = 16,
 }
 
 local ACKNOWLEDGE = 0x11
@@ -94,9 +94,10 @@ local ACKNOWLEDGE = 0x11
 -- Addresses of a trailer of kind 4 at the most.
 local ADDRESSES_MAX = 7
 
--- SENDs, WRITEs, READ and atomic requests.
+-- SENDs, WRITEs, READ and atomic requests, FLUSHes and ATOMIC WRITEs.
 local function is_request(opcode)
-    return opcode <= 0x0c or opcode == 0x13 or opcode == 0x14 or opcode == 0x16 or opcode == 0x17
+    return opcode <= 0x0c or opcode == 0x13 or opcode == 0x14 or opcode == 0x16 or opcode == 0x17 or opcode == 0x1c
+        or opcode == 0x1d
 end
 
 -- WRITEs that have no RETH of their own: MIDDLE, LAST, LAST with immediate.

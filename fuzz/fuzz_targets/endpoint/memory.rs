@@ -21,7 +21,7 @@ const REGIONS_MAX: usize = 10;
 const WINDOWS_MAX: usize = 6;
 
 const WRITES: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
-const ALL: Access = WRITES.union(Access::REMOTE_READ).union(Access::MW_BIND);
+const ALL: Access = WRITES.union(Access::REMOTE_READ).union(Access::FLUSH_GLOBAL).union(Access::MW_BIND);
 
 /// The memory of a node, what is registered of it, and what must not change.
 pub struct Arena {

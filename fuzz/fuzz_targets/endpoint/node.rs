@@ -7,7 +7,7 @@ use uroce::transport::{
     Capabilities, CompletionKind, Data, Destination, Endpoint, Event, MAX_INLINE_BYTES, Path, QpAttributes,
     QueuePairInit, ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State,
 };
-use uroce::wire::{self, Addresses, Flow, Key, Operation, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce::wire::{self, Addresses, Flow, Key, Operation, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
 
 use crate::frames;
 use crate::input::Input;
@@ -21,7 +21,8 @@ const SHARED_MAX: usize = 3;
 /// outstanding and two, then those that are new and a NAK; READ responses are of a slot each. RC requests: the window.
 /// Others: a full queue of full entries.
 const SENT_MAX: [usize; 4] = [OWED_MAX, OWED_MAX * SLOT_BYTES.div_ceil(256), 128, 16 * (16 * SLOT_BYTES).div_ceil(256)];
-const OWED_MAX: usize = 5 * RD_ATOMIC_MAX + 4;
+/// And answers to FLUSHes, which have no such limit.
+const OWED_MAX: usize = 5 * RD_ATOMIC_MAX + 4 + 128;
 
 /// The same where it may speak the extension: READs that a peer asks for again, and requests sent again, beside the others.
 const EXTENDED_SENT_MAX: [usize; 4] = [OWED_MAX, (1 << 14) * SLOT_BYTES.div_ceil(256), 3 * 128, SENT_MAX[3]];
@@ -316,7 +317,7 @@ impl Node {
         let kind = match service {
             Service::Uc if !input.is_wild() => [0, 1, 3, 4, 8][input.below(5)],
             Service::Ud | Service::Gsi if !input.is_wild() => input.below(2),
-            _ => input.below(12),
+            _ => input.below(14),
         };
         let (operation, kind) = match kind {
             0 => (Op::Send, CompletionKind::Send),
@@ -334,13 +335,20 @@ impl Node {
                 (key, None) => (Op::LocalInvalidate(key), CompletionKind::LocalInvalidate),
             },
             9 | 10 => (Op::FetchAdd { remote, add: input.u64() }, CompletionKind::FetchAdd),
+            11 => (Op::AtomicWrite(remote), CompletionKind::AtomicWrite),
+            12 => {
+                let (length, placement) = (input.u32() % 2048, Placement::from_bits_retain(input.byte() & 3));
+                let selectivity = Selectivity::new(input.byte());
+                (Op::Flush { remote, length, placement, selectivity }, CompletionKind::Flush)
+            }
             _ => (Op::Write(remote), CompletionKind::Write),
         };
         let most = if service.is_datagram() { 256 } else { 1900 };
-        let data = if operation.is_atomic() && !input.is_wild() {
+        let is_word = operation.is_atomic() || matches!(operation, Op::AtomicWrite(_));
+        let data = if is_word && !input.is_wild() {
             let (address, lkey) = self.arena.name(input);
             Data::sge(address, 8, lkey)
-        } else if operation.is_local() {
+        } else if operation.is_local() || (matches!(operation, Op::Flush { .. }) && !input.is_wild()) {
             Data::EMPTY
         } else if input.chance(30) {
             Data::Inline((0..input.below(MAX_INLINE_BYTES + 1).min(255)).map(|i| i as u8).collect())

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use rustc_hash::FxHashMap;
 
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// The CRC-32 of Ethernet, reflected: bit 31 is the lowest power.
 const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -70,6 +70,8 @@ fn multiply(mut a: u32, mut b: u32) -> u32 {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tracker {
     peers: FxHashMap<Ipv4Addr, Track>,
+    /// When idle ones were last looked for.
+    swept_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +92,12 @@ const NEAR: u64 = 64;
 /// Peers that are remembered; others are believed any identification that solves the ICRC.
 const PEERS_MAX: usize = 4096;
 
+/// A peer that sent nothing for so long makes room for another. It is held to what it does again 64 packets after it is back.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+/// How often idle peers are looked for at the most, when there is no room: that costs some 10 µs.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
 impl Tracker {
     /// Whether a packet with the solved `identification` is to be believed.
     ///
@@ -97,7 +105,10 @@ impl Tracker {
     /// anything again: so a sender that jumps loses one packet a jump.
     pub fn accepts(&mut self, peer: Ipv4Addr, identification: u16, now: Instant) -> bool {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&peer) {
-            return true;
+            self.forget_idle(now);
+            if self.peers.len() >= PEERS_MAX {
+                return true;
+            }
         }
         let fresh = Track { last: identification, at: now, near: 0, equal: 0 };
         let track = self.peers.entry(peer).or_insert(fresh);
@@ -125,13 +136,20 @@ impl Tracker {
         }
         true
     }
+
+    fn forget_idle(&mut self, now: Instant) {
+        if self.swept_at.is_some_and(|at| now.saturating_since(at) < SWEEP_EVERY) {
+            return;
+        }
+        self.swept_at = Some(now);
+        self.peers.retain(|_, track| now.saturating_since(track.at) < FORGOTTEN_AFTER);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::frame::FrameBytes;
-    use crate::time::Duration;
     use crate::wire::icrc;
 
     /// A packet with some identification, and what its ICRC differs by from one computed with zero.
@@ -210,5 +228,20 @@ mod tests {
         let peers = (0..2 * PEERS_MAX as u32).map(Ipv4Addr::from);
         assert!(peers.clone().all(|peer| tracker.accepts(peer, 1, at(0))));
         assert_eq!(tracker.peers.len(), PEERS_MAX);
+    }
+
+    #[test]
+    fn a_peer_that_is_silent_for_a_minute_makes_room_for_a_new_one() {
+        let mut tracker = Tracker::default();
+        let old = (0..PEERS_MAX as u32).map(Ipv4Addr::from);
+        assert!(old.clone().all(|peer| tracker.accepts(peer, 1, at(0))));
+        // Half of them go on; the new one is believed meanwhile, but not held to anything.
+        old.step_by(2).for_each(|peer| assert!(tracker.accepts(peer, 1, at(59_000))));
+        let new = Ipv4Addr::new(10, 0, 0, 2);
+        assert!((0..100).all(|n| tracker.accepts(new, n * 500, at(59_500))));
+        assert_eq!(tracker.peers.len(), PEERS_MAX);
+        assert!((0..100).all(|_| tracker.accepts(new, 7, at(60_500))));
+        assert_eq!(tracker.peers.len(), PEERS_MAX / 2 + 1);
+        assert!(!tracker.accepts(new, 8, at(60_501)), "it is held to its number");
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::wire::ROCE_PORT;
 
@@ -21,6 +21,8 @@ pub(in crate::link) const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 const IPV6_FLOWINFO: libc::c_int = 11;
+const IP_MULTICAST_ALL: libc::c_int = 49;
+const IPV6_MULTICAST_ALL: libc::c_int = 29;
 
 /// A bound socket.
 #[derive(Debug)]
@@ -107,6 +109,8 @@ impl Socket {
                 (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
                 (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
                 (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+                // On a group's address: from the interface that joined it.
+                (libc::IPPROTO_IP, IP_MULTICAST_ALL, 0),
                 // RoCE's UDP checksum is zero: the ICRC covers more.
                 (libc::SOL_SOCKET, libc::SO_NO_CHECK, 1),
             ],
@@ -115,6 +119,8 @@ impl Socket {
                 (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+                (libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0),
+                (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, scope as libc::c_int),
                 (libc::IPPROTO_IPV6, IPV6_FLOWINFO, 1),
                 (libc::IPPROTO_UDP, UDP_NO_CHECK6_TX, 1),
                 (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
@@ -122,6 +128,10 @@ impl Socket {
         };
         for &(level, name, value) in options {
             socket.set(level, name, value)?;
+        }
+        if address.is_multicast() {
+            // Every process that is a member has its own.
+            socket.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         }
         let bytes = SOCKET_BUFFER_BYTES as libc::c_int;
         for (force, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
@@ -230,6 +240,43 @@ impl Socket {
     }
 }
 
+/// Readable when one of the sockets in it is: so sockets may come and go whose owner's descriptors are known by now.
+#[derive(Debug)]
+pub(super) struct Readiness(OwnedFd);
+
+impl Readiness {
+    pub fn new() -> io::Result<Readiness> {
+        // SAFETY: no pointers are involved.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(Readiness(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Adds a socket. It is taken out when it is closed.
+    pub fn add(&self, socket: &Socket) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: the kernel reads one event.
+        let added =
+            unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &raw mut event) };
+        if added == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl AsRawFd for Readiness {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
@@ -322,7 +369,8 @@ fn socket_address(address: IpAddr, scope: u32, port: u16) -> (libc::sockaddr_in6
             name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
             name.sin6_port = port.to_be();
             name.sin6_addr.s6_addr = address.octets();
-            name.sin6_scope_id = if address.is_unicast_link_local() { scope } else { 0 };
+            // The kernel looks at it where the address needs one.
+            name.sin6_scope_id = if address.is_unicast_link_local() || address.is_multicast() { scope } else { 0 };
             (name, size_of::<libc::sockaddr_in6>())
         }
     }

@@ -1,6 +1,7 @@
 //! Why a link could not be opened.
 
 use std::io;
+use std::net::IpAddr;
 
 use super::program::AttachMode;
 
@@ -52,13 +53,34 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
-    /// Another program is attached to the interface.
+    /// A program of this stack has the interface.
+    #[error("{interface}: {holder} has it over AF_XDP: use another --dev, or wait for that program's end")]
+    Taken {
+        /// The interface.
+        interface: String,
+        /// Who has it.
+        holder: String,
+    },
+    /// Somebody receives RoCE by UDP sockets, whose packets would come here.
     #[error(
-        "{interface}: another XDP program is attached; end its owner (`bpftool net` shows it) or `ip link set {interface} xdp off`"
+        "{interface}: {holder} receives RoCE on UDP port 4791 of {address}, and over AF_XDP its packets would come here: use \
+         another --dev, or wait for that program's end"
     )]
+    Sockets {
+        /// The interface.
+        interface: String,
+        /// The address of the socket.
+        address: IpAddr,
+        /// Who has it.
+        holder: String,
+    },
+    /// Another program is attached to the interface.
+    #[error("{interface}: another XDP program is attached, {owner}: use --link udp, or another --dev")]
     OtherProgram {
         /// The interface.
         interface: String,
+        /// By whom, as far as is known.
+        owner: String,
     },
     /// The MTU is too large for the mode.
     #[error("{interface}: MTU {mtu} is too large for {} mode; lower it, or use skb mode", mode.name())]
@@ -114,7 +136,7 @@ pub enum OpenError {
         /// The interface.
         interface: String,
         /// The bytes asked for.
-        bytes: usize,
+        bytes: u64,
         /// The kernel's answer.
         error: io::Error,
     },

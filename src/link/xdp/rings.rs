@@ -19,7 +19,9 @@ const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 pub(super) fn while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..BUSY_TRIES {
         match attempt() {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BUSY_WAIT),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EADDRINUSE)) => {
+                std::thread::sleep(BUSY_WAIT);
+            }
             done => return done,
         }
     }

@@ -25,6 +25,51 @@ fn resend(board: &mut Scoreboard, path: u8, now: Instant) -> Vec<u64> {
     again
 }
 
+/// A READ of 256 MiB at path MTU 256 behind a window of WRITEs that never ends.
+#[test]
+fn what_a_long_read_took_is_given_back_although_something_is_always_in_flight() {
+    const ANSWERS: u32 = 1 << 20;
+    let mut board = Scoreboard::new(0, us(100_000));
+    board.sent(0, ANSWERS, true, 0, at(0));
+    let at_most = board.memory_bytes();
+    assert!(at_most >= 12 << 20, "{at_most} bytes");
+    // Every other answer comes first.
+    for position in (1..u64::from(ANSWERS)).step_by(2).chain((0..u64::from(ANSWERS)).step_by(2)) {
+        board.answered(position, at(900));
+    }
+    board.sent(u64::from(ANSWERS), 1, false, 0, at(901));
+    assert_eq!(board.settle(at(902)), u64::from(ANSWERS));
+    assert!(board.memory_bytes() < 64 << 10, "{} bytes", board.memory_bytes());
+    // What is in flight is still known.
+    board.carried_out_before(u64::from(ANSWERS) + 1, at(903));
+    assert_eq!(board.settle(at(904)), u64::from(ANSWERS) + 1);
+    assert_eq!(board.deadline(), None);
+}
+
+#[test]
+fn the_usual_window_keeps_its_room() {
+    let mut board = board(1000, |_| 0);
+    let bytes = board.memory_bytes();
+    board.carried_out_before(1000, at(1900));
+    assert_eq!(board.settle(at(1900)), 1000);
+    assert_eq!(board.memory_bytes(), bytes);
+}
+
+/// A path that is dark while two thousand million packets go over others has an arrival to its name that looks as if it was to come
+/// yet: by number it is after all that is sent on it now.
+#[test]
+fn an_arrival_of_long_ago_has_overtaken_nothing() {
+    let mut board = board(1, |_| 0);
+    board.spread_over_paths(us(1000));
+    board.carried_out_before(1, at(800));
+    assert_eq!(board.settle(at(800)), 1);
+    board.transmissions = board.transmissions.wrapping_add((1 << 31) + 5);
+    board.sent(1, 1, false, 0, at(1000));
+    board.settle(at(1001));
+    assert!(!board.handle_timeout(at(1000 + 800 + 100)));
+    assert_eq!(board.wants(), None, "nothing that was sent later has arrived");
+}
+
 #[test]
 fn a_gap_says_nothing_before_a_round_trip_and_an_eighth_have_passed() {
     let mut board = board(10, |_| 0);

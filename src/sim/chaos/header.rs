@@ -1,5 +1,5 @@
 use crate::sim::network::bth_offset;
-use crate::wire::{Opcode, Psn, Qpn};
+use crate::wire::{ICRC_BYTES, Opcode, Psn, Qpn};
 
 /// What the fixed part of a packet says.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,35 @@ impl Header {
     /// The PSN counted from `base`, of the one on the wire that is nearest to `near`; `None` before the first.
     pub fn count(&self, base: Psn, near: u64) -> Option<u64> {
         near.checked_add_signed(i64::from(self.psn.since(base.plus(near as u32))))
+    }
+
+    /// What the selective acknowledge in a frame says has arrived, as docs/EXTENSIONS.md describes it: kind 2. Read here and not
+    /// by the stack, which is what is judged. `Ok(None)` in all other frames; the error says what does not fit together.
+    pub fn selectively_acknowledged(frame: &[u8]) -> Result<Option<Vec<Psn>>, String> {
+        const BEFORE_TRAILER: usize = 12 + 4;
+        const BEFORE_BLOCKS: usize = 8;
+        const BLOCK: usize = 12;
+        const TAIL: usize = 4;
+        let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
+        let is_extended = bth[8] & 0x20 != 0;
+        if !is_extended || Opcode(bth[0]) != Opcode::RC_ACKNOWLEDGE || bth.last() != Some(&0x20) {
+            return Ok(None);
+        }
+        let blocks = bth.get(BEFORE_TRAILER + BEFORE_BLOCKS..bth.len() - TAIL).unwrap_or_default();
+        let tail = &bth[bth.len() - TAIL..];
+        let count = usize::from(u16::from_be_bytes([tail[0], tail[1]]));
+        if blocks.len() != count * BLOCK {
+            return Err(format!("a selective acknowledge of {count} blocks has {} bytes of them", blocks.len()));
+        }
+        let mut psns = Vec::new();
+        for block in blocks.chunks(BLOCK) {
+            let base = Psn::new(u32::from_be_bytes([0, block[0], block[1], block[2]]));
+            let bits = block[4..].iter().rev().enumerate().flat_map(|(byte, bits)| {
+                (0..8).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| 8 * byte as u32 + bit)
+            });
+            psns.extend(bits.map(|bit| base.plus(bit)));
+        }
+        Ok(Some(psns))
     }
 
     /// The queue pair that a datagram is from.

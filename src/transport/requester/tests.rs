@@ -1,60 +1,9 @@
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use super::*;
-use crate::frame::Hop;
-use crate::memory::{KeySource, MemoryTable, Pd};
-use crate::transport::counters::Counters;
-use crate::transport::receive_queue::SharedReceiveQueues;
-use crate::transport::{CompletionQueue, Path, Remote, SgeList};
-use crate::wire::{Addresses, Flow, Key, Qpn};
-
-/// What a requester works with.
-struct World {
-    identity: Identity,
-    memory: MemoryTable,
-    shared: SharedReceiveQueues,
-    counters: Counters,
-    events: VecDeque<crate::transport::Event>,
-    identification: u16,
-}
+use crate::transport::testing::World;
+use crate::transport::{Remote, SgeList};
+use crate::wire::Key;
 
 impl World {
-    fn new(path_mtu: PathMtu) -> World {
-        let cq = Arc::new(CompletionQueue::new(16, || {}));
-        let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
-        let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
-        let identity = Identity {
-            qpn: Qpn::new(2),
-            service: Service::Rc,
-            pd: Pd(1),
-            remote: Qpn::new(3),
-            path_mtu,
-            path: Some(Path { flow, hop: Hop(0) }),
-            extension: crate::transport::extension::Extension::new(Default::default()),
-            send_cq: cq.clone(),
-            receive_cq: cq,
-        };
-        let memory = MemoryTable::new(KeySource::new([1; 32]));
-        let (shared, counters) = (SharedReceiveQueues::default(), Counters::default());
-        World { identity, memory, shared, counters, events: VecDeque::new(), identification: 0 }
-    }
-
-    fn with<T>(&mut self, work: impl FnOnce(&Identity, &mut Surroundings<'_>) -> T) -> T {
-        let World { identity, memory, shared, counters, events, identification } = self;
-        let mut cx = Surroundings {
-            now: Instant::ZERO,
-            memory,
-            shared,
-            counters,
-            events,
-            identification,
-            multipath: &mut None,
-            waiting_elsewhere: 0,
-        };
-        work(identity, &mut cx)
-    }
-
     fn sends(&mut self, requester: &mut Requester) -> bool {
         self.with(|identity, cx| requester.poll_transmit(false, &mut [0; 4500], identity, cx)).unwrap().is_some()
     }
@@ -129,5 +78,28 @@ fn requests_in_flight_never_span_half_the_psn_space() {
         requester.progress(end.plus(1), Instant::ZERO);
         world.with(|identity, cx| requester.retire(identity, cx)).unwrap();
         assert_eq!(world.identity.send_cq.poll().map(|done| (done.wr_id, done.status)), Some((2, Status::Success)));
+    }
+}
+
+/// More is posted than there are PSNs: whatever is in flight is found among it.
+#[test]
+fn requests_in_flight_are_found_whatever_is_posted_behind_them() {
+    for first_psn in [0, 5, 0x7f_ffff, 0x80_0000, 0xff_fffe].map(Psn::new) {
+        let (mut world, mut requester) = (World::new(PathMtu::Mtu4096), requester(first_psn));
+        requester.post(request(0, SendOperation::Read(REMOTE), 3 * 4096), PathMtu::Mtu4096).unwrap();
+        requester.post(request(1, SendOperation::Read(REMOTE), 4096), PathMtu::Mtu4096).unwrap();
+        // Each takes 2^19 of the 2^24.
+        (2..102).for_each(|wr_id| {
+            requester.post(request(wr_id, SendOperation::Write(REMOTE), 1 << 31), PathMtu::Mtu4096).unwrap();
+        });
+        assert!(world.sends(&mut requester) && world.sends(&mut requester));
+        let found: Vec<_> = (0..4).map(|number| requester.find(first_psn.plus(number))).collect();
+        assert_eq!(found, [Some(0), Some(0), Some(0), Some(1)]);
+
+        // The first completes, and the second is found where it is then.
+        requester.queue[0].received = 3;
+        requester.progress(first_psn.plus(3), Instant::ZERO);
+        world.with(|identity, cx| requester.retire(identity, cx)).unwrap();
+        assert_eq!((requester.queue.len(), requester.find(first_psn.plus(3))), (101, Some(0)));
     }
 }

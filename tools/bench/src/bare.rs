@@ -8,7 +8,7 @@
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use aya::maps::XskMap;
+use aya::maps::{HashMap, XskMap};
 use aya::programs::{Xdp, XdpMode};
 use uroce::link::xdp::AttachMode;
 use xsk_rs::FrameDesc;
@@ -254,6 +254,8 @@ impl Bare {
         let (umem, descriptors, (tx, rx, mut fill, completion)) = bind(interface, parts)?;
         let map = program.map_mut("xsks").ok_or("the program has no socket map")?;
         XskMap::try_from(map)?.set(0, rx.fd().as_raw_fd(), 0)?;
+        let addresses = program.map_mut("addresses").ok_or("the program has no map of addresses")?;
+        HashMap::<_, [u8; 16], u8>::try_from(addresses)?.insert(Rig::end(side).ipv4.to_ipv6_mapped().octets(), 1, 0)?;
         // SAFETY: nobody else has the chunks.
         unsafe { fill.produce(&descriptors[..RECEIVE_CHUNKS / 2]) };
         let mut bare = Bare {

@@ -217,6 +217,19 @@ pub fn ipv6_on_this_host() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }
 
+/// The GID indices that tests play by, on both sides: 0 is link-local, 1 IPv4, 2 global IPv6. Only IPv4 with `UROCE_NO_IPV6`.
+///
+/// # Panics
+/// On a host without IPv6, unless `UROCE_NO_IPV6` says that this is known: two thirds of a matrix do not vanish without a word.
+pub fn gids() -> &'static [&'static str] {
+    if std::env::var_os("UROCE_NO_IPV6").is_some() {
+        return &["1"];
+    }
+    let advice = "this host has no IPv6: with UROCE_NO_IPV6=1 tests play by IPv4 only";
+    assert!(ipv6_on_this_host(), "{advice}");
+    &["1", "0", "2"]
+}
+
 /// Removes namespaces and directories that processes which no longer exist left behind. Runs by itself before a namespace
 /// is made.
 pub fn sweep() {

@@ -51,8 +51,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Tally { packets, skipped, malformed, icrc_bad, icrc_absent, .. } = tally;
     match result {
         Ok(()) => {}
-        // Who reads has seen enough.
-        Err(Stop::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(tally.status()),
         Err(Stop::Write(error)) => return Err(format!("standard output: {error}").into()),
         Err(Stop::Read(error)) => return Err(format!("{}: {error}", arguments.file.display()).into()),
     }

@@ -11,12 +11,13 @@ use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 /// The flags of every subcommand that opens a device.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
-    /// The device: an interface's name; default: the first usable one. Several with commas are one device, whose queue pairs
-    /// spread over all of them
+    /// The device: an interface's name; default: the first usable one, lo when there is no other. Several with commas are one
+    /// device, whose queue pairs spread over all of them
     #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
     pub devices: Vec<String>,
 
-    /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
+    /// How frames leave and arrive; default: xdp where it can be opened, else udp; udp too where the default route leaves by
+    /// the device, and it is not named
     #[arg(long, value_enum, env = "UROCE_LINK")]
     pub link: Option<Link>,
 
@@ -91,10 +92,16 @@ impl DeviceArguments {
             path_policy: self.path_policy.unwrap_or_default(),
             ..OpenOptions::default()
         })?;
-        if link == LinkKind::Auto && context.link_mode().starts_with("udp") {
-            let name = &context.device().name;
-            eprintln!("uroce: no AF_XDP on {name} (`uroce devices` says why): over UDP sockets");
+        if let Some(why) = context.why_not_xdp() {
+            eprintln!("uroce: over UDP sockets: {why}");
         }
         Ok(context)
+    }
+
+    /// Says on stderr what was opened: nobody should have to wait for a peer to learn it.
+    pub fn announce(&self, context: &Context, gid_index: usize) {
+        let names = if self.devices.is_empty() { context.device().name.clone() } else { self.devices.join(",") };
+        let gid = context.gids()[gid_index].ip();
+        eprintln!("uroce: {names}, {}, GID {gid_index} {gid}", context.link_mode());
     }
 }

@@ -19,9 +19,11 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let devices = Device::list()?;
+    let default = Device::default_of(&devices).map(|device| device.index);
+    let is_default = |device: &Device| Some(device.index) == default;
     if arguments.json {
         for device in &devices {
-            println!("{}", to_json(device));
+            println!("{}", to_json(device, is_default(device)));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -29,20 +31,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         eprintln!("uroce: there is no Ethernet interface; `ip link` shows what there is");
     }
     for device in &devices {
-        print(device);
+        print(device, is_default(device));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(device: &Device) {
+fn print(device: &Device, is_default: bool) {
     let state = match (device.up, device.carrier) {
         (false, _) => "down",
         (true, false) => "no carrier",
         (true, true) => "active",
     };
     println!(
-        "{}: {state}, MAC {}, MTU {}, active_mtu {}, {} receive queue{}",
+        "{}{}: {state}, MAC {}, MTU {}, active_mtu {}, {} receive queue{}",
         device.name,
+        if is_default { " (default)" } else { "" },
         mac_text(device.mac),
         device.mtu,
         device.active_mtu,
@@ -68,7 +71,7 @@ fn print(device: &Device) {
     }
 }
 
-fn to_json(device: &Device) -> Value {
+fn to_json(device: &Device, is_default: bool) -> Value {
     json!({
         "name": device.name,
         "index": device.index,
@@ -77,6 +80,8 @@ fn to_json(device: &Device) -> Value {
         "up": device.up,
         "carrier": device.carrier,
         "usable": device.is_usable(),
+        "default": is_default,
+        "default_route": device.has_default_route,
         "rx_queues": device.rx_queues,
         "numa_node": device.numa_node,
         "speed_mbps": device.speed_mbps,

@@ -44,6 +44,7 @@ enum Command {
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
+    end_with_the_reader();
     let result = match Arguments::parse().command {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
@@ -57,4 +58,12 @@ fn main() -> ExitCode {
         eprintln!("uroce: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// Ends this program without a word when who reads its output has seen enough (`uroce devices | head -1`), as other programs
+/// of the command line end. Rust ignores the signal, and printing would panic. Sockets do not raise it: the standard library
+/// asks for MSG_NOSIGNAL.
+fn end_with_the_reader() {
+    // SAFETY: the action is the default one, and nothing else runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }

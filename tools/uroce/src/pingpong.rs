@@ -193,6 +193,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if is_client && arguments.check {
         side.region.memory().write(arguments.offset(), &check_pattern(arguments.size()));
     }
+    arguments.device.announce(&side.context, side.gid_index);
     if !arguments.json {
         side.players.iter().for_each(|player| print_address("local address: ", player.local));
     }

@@ -68,12 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         None => Roles::Both,
     };
     let report = replay(&frames, roles).map_err(|error| named(&error))?;
-    match print(&report, arguments.json, io::stdout().lock()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            return Err(format!("standard output: {error}").into());
-        }
-        _ => {}
-    }
+    print(&report, arguments.json, io::stdout().lock()).map_err(|error| format!("standard output: {error}"))?;
     Ok(ExitCode::from(u8::from(!report.different.is_empty())))
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Report {
     #[serde(flatten)]
     bth: Option<BthReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    feth: Option<FethReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     reth: Option<RethReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     aeth: Option<AethReport>,
@@ -107,6 +109,13 @@ struct BthReport {
     extended: bool,
 }
 
+/// What a FLUSH asks for: 1 visibility, 2 persistence, 3 both; of 0 a range, 1 a whole region.
+#[derive(Debug, Serialize)]
+struct FethReport {
+    placement: u8,
+    selectivity: u8,
+}
+
 #[derive(Debug, Serialize)]
 struct RethReport {
     address: String,
@@ -180,6 +189,9 @@ impl Report {
             qpn: bth.map(|b| b.destination().value()),
             psn: bth.map(|b| b.psn().value()),
             bth: bth.map(BthReport::of),
+            feth: packet
+                .and_then(Packet::feth)
+                .map(|feth| FethReport { placement: feth.placement().bits(), selectivity: feth.selectivity().value() }),
             reth: packet.and_then(Packet::reth).map(|reth| RethReport {
                 address: hex(reth.address()),
                 rkey: reth.key().0,
@@ -337,6 +349,11 @@ impl fmt::Display for Report {
             && outer.ecn == 3
         {
             f.write_str(" CE")?;
+        }
+        if let Some(FethReport { placement, selectivity }) = &self.feth {
+            let what = ["nothing", "global", "persistent", "global+persistent"].get(usize::from(*placement));
+            let level = ["range", "region"].get(usize::from(*selectivity));
+            write!(f, " FETH {} {}", what.unwrap_or(&"reserved"), level.unwrap_or(&"reserved"))?;
         }
         if let Some(RethReport { address, rkey, length }) = &self.reth {
             write!(f, " RETH va={address} rkey={rkey:#010x} len={length}")?;

@@ -4,8 +4,10 @@
 //! loaded by name, and preloaded for what brings a copy of its own. Options go on as `UROCE_*` variables.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -35,7 +37,8 @@ pub struct Arguments {
     #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
     devices: Vec<String>,
 
-    /// How frames leave and arrive; default: xdp where the capabilities for it are there, else udp
+    /// How frames leave and arrive; default: xdp where it can be opened, else udp; udp too where the default route leaves by
+    /// the device, and it is not named
     #[arg(long, value_enum, env = "UROCE_LINK")]
     link: Option<Link>,
 
@@ -127,7 +130,7 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(loader) = loader {
         check_symbols(&loader, &program, &command)?;
     }
-    let status = wait(command).map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    let status = wait(command, &folder).map_err(|error| format!("cannot run {}: {error}", program.display()))?;
     drop(folder);
     Ok(status)
 }
@@ -198,23 +201,39 @@ fn library() -> Result<PathBuf, Failure> {
     Ok(fs::canonicalize(file)?)
 }
 
-/// A folder with our library under the system's names; removed when dropped.
-struct Folder(PathBuf);
+/// A folder with our library under the system's names. It is locked, by flock(2), for as long as the program or anything
+/// that it started lives: they inherit the descriptor. Process numbers would not do: the same ones are given out in other
+/// PID namespaces, which may share the parent folder.
+struct Folder {
+    path: PathBuf,
+    /// `None` once it is given up.
+    lock: Option<File>,
+}
 
-/// What these folders' names begin with; the number of the process follows.
+/// What these folders' names begin with; mkdtemp(3) adds six characters.
 const PREFIX: &str = "uroce-run-";
+const SUFFIX: &str = "XXXXXX";
+
+/// Where the lock's descriptor is in programs, or above: beyond those that shell scripts and daemons use by number, below the
+/// usual limit of 1024.
+const LOCK_FD_MIN: libc::c_int = 200;
 
 impl Folder {
     fn create(library: &Path) -> Result<Folder, Failure> {
         let parent = env::temp_dir();
         sweep(&parent);
-        let path = parent.join(format!("{PREFIX}{}", std::process::id()));
-        let failed = |error: io::Error| format!("cannot make the folder {}: {error}", path.display());
-        // Nobody else may put anything into it, and it must not be there already: others could have made it.
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
-        let folder = Folder(path.clone());
+        let failed = |error: io::Error| format!("cannot make a folder in {}: {error}", parent.display());
+        let folder = loop {
+            let path = unique_folder(&parent).map_err(failed)?;
+            let lock = File::open(&path).map_err(failed)?;
+            lock.lock().map_err(failed)?;
+            // Somebody who sweeps may have been first: then it is gone, and another one is made.
+            if fs::metadata(&path).is_ok_and(|there| lock.metadata().is_ok_and(|ours| ours.ino() == there.ino())) {
+                break Folder { path, lock: Some(lock) };
+            }
+        };
         for name in NAMES {
-            symlink(library, path.join(name)).map_err(failed)?;
+            symlink(library, folder.path.join(name)).map_err(failed)?;
         }
         Ok(folder)
     }
@@ -222,21 +241,41 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.lock = None;
+        remove_if_left(&self.path);
     }
 }
 
-/// Removes folders of our own that processes left which were killed.
+/// Makes a folder that nobody else may read or write, and that was not there before.
+fn unique_folder(parent: &Path) -> io::Result<PathBuf> {
+    let template = CString::new(parent.join(format!("{PREFIX}{SUFFIX}")).into_os_string().into_vec())?;
+    let template = template.into_raw();
+    // SAFETY: a string of ours that ends in six X, which are overwritten; its length stays the same.
+    let (made, path) = unsafe { (!libc::mkdtemp(template).is_null(), CString::from_raw(template)) };
+    if made { Ok(OsString::from_vec(path.into_bytes()).into()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Removes folders of our own that were left by processes that were killed.
 fn sweep(parent: &Path) {
-    // SAFETY: no arguments, no effect.
-    let user = unsafe { libc::geteuid() };
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        let is_left = pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
-        if is_left && entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == user) {
-            let _ = fs::remove_dir_all(entry.path());
+        let suffix = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if suffix.is_some_and(|suffix| suffix.len() == SUFFIX.len()) {
+            remove_if_left(&entry.path());
         }
+    }
+}
+
+/// Removes a folder of this user with our library in it, unless somebody has locked it.
+fn remove_if_left(path: &Path) {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let Ok(folder) = OpenOptions::new().read(true).custom_flags(flags).open(path) else { return };
+    // SAFETY: no arguments, no effect.
+    let user = unsafe { libc::geteuid() };
+    let is_ours = folder.metadata().is_ok_and(|data| data.uid() == user)
+        && fs::symlink_metadata(path.join(NAMES[0])).is_ok_and(|data| data.is_symlink());
+    if is_ours && folder.try_lock().is_ok() {
+        let _ = fs::remove_dir_all(path);
     }
 }
 
@@ -249,8 +288,8 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
         }
         list
     };
-    command.env("LD_LIBRARY_PATH", before(folder.0.as_os_str(), "LD_LIBRARY_PATH"));
-    command.env("LD_PRELOAD", before(folder.0.join(NAMES[0]).as_os_str(), "LD_PRELOAD"));
+    command.env("LD_LIBRARY_PATH", before(folder.path.as_os_str(), "LD_LIBRARY_PATH"));
+    command.env("LD_PRELOAD", before(folder.path.join(NAMES[0]).as_os_str(), "LD_PRELOAD"));
     let word = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map(|v| v.get_name().to_owned());
     let link = arguments.link.and_then(|link| word(&|| link.to_possible_value()));
     let mode = arguments.xdp_mode.and_then(|mode| word(&|| mode.to_possible_value()));
@@ -323,12 +362,17 @@ extern "C" fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     }
 }
 
-/// Runs the program to its end.
-fn wait(mut command: Command) -> io::Result<ExitCode> {
+/// Runs the program to its end, with the lock of `folder` open in it.
+fn wait(mut command: Command, folder: &Folder) -> io::Result<ExitCode> {
     let own = std::process::id();
+    let lock = folder.lock.as_ref().expect("it was made locked").as_raw_fd();
     // SAFETY: system calls only between fork and exec.
     unsafe {
         command.pre_exec(move || {
+            // The copy is not closed by exec(3). A limit on descriptors may leave none so high.
+            if libc::fcntl(lock, libc::F_DUPFD, LOCK_FD_MIN) < 0 && libc::fcntl(lock, libc::F_DUPFD, 3) < 0 {
+                return Err(io::Error::last_os_error());
+            }
             // A program must not outlive us when we are killed: who does that means the program.
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::getppid() as u32 != own {
                 return Err(io::Error::last_os_error());

@@ -100,12 +100,15 @@ fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
             (name(*kind).to_owned(), json!({"seeds": seeds, "packets": packets}))
         };
         let services: serde_json::Map<_, _> = outcomes.kinds.iter().map(kind).collect();
-        let report = json!({
+        let mut report = json!({
             "seeds": outcomes.seeds,
             "packets": outcomes.packets,
             "services": services,
             "violations": violations,
         });
+        if let Some(points) = mutation_points() {
+            report["mutation_points"] = json!(points);
+        }
         println!("{report}");
     } else {
         for outcome in &outcomes.failed {
@@ -119,6 +122,14 @@ fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
         println!("{} seeds, {} packets, {} with violations", outcomes.seeds, outcomes.packets, outcomes.failed.len());
     }
     Ok(if outcomes.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The points that were come by at which the code can be made wrong, in a build for that.
+fn mutation_points() -> Option<Vec<&'static str>> {
+    #[cfg(feature = "mutants")]
+    return Some(uroce::mutants::reached());
+    #[cfg(not(feature = "mutants"))]
+    None
 }
 
 struct Summary {

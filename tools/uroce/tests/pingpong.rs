@@ -89,7 +89,9 @@ fn what_cannot_be_is_said_in_one_line_with_its_remedy() {
     let taken = pair.a.run(|| std::net::TcpListener::bind(("::", PORT)).unwrap());
     fails(&[], 1, &["TCP port 18515", "-p"]);
     drop(taken);
-    pair.a.ip(&["link", "set", "uroce0", "down"]).unwrap();
+    for interface in ["uroce0", "lo"] {
+        pair.a.ip(&["link", "set", interface, "down"]).unwrap();
+    }
     fails(&[], 1, &["no usable device", "ip link"]);
     fails(&["-d", "uroce0"], 1, &["uroce0", "down", "ip link set uroce0 up"]);
 }

@@ -5,13 +5,14 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use common::captures::scratch;
 use common::compiled::little;
-use common::programs::{Ended, run, run_as_nobody, uroce, wait_for_listener};
-use rxe_rig::VethPair;
+use common::programs::{Ended, Running, UROCE, run, run_as_nobody, start, uroce, wait_for_listener};
+use rxe_rig::{Netns, VethPair};
 
 const PORT: u16 = 18515;
 
@@ -211,4 +212,114 @@ fn the_trace_ends_with_what_was_counted() {
     // Who opens no link has counted nothing.
     let ended = run(&pair.a, "--trace ibv_devinfo").end().succeeded();
     assert!(!ended.stderr.contains("sent_pkts"), "{ended:#?}");
+}
+
+#[test]
+fn the_trace_leaves_out_that_there_is_no_event_yet() {
+    let pair = VethPair::create(1500).unwrap();
+    let text = "#include <errno.h>\n#include <fcntl.h>\n#include <infiniband/verbs.h>\n\
+                int main(void) { int n; struct ibv_context *c = ibv_open_device(ibv_get_device_list(&n)[0]);\n\
+                struct ibv_comp_channel *h = ibv_create_comp_channel(c); struct ibv_cq *q; void *x;\n\
+                struct ibv_async_event e; fcntl(h->fd, F_SETFL, O_NONBLOCK); fcntl(c->async_fd, F_SETFL, O_NONBLOCK);\n\
+                for (n = 0; n < 9; n++) if (ibv_get_cq_event(h, &q, &x) != -1 || errno != EAGAIN\n\
+                || ibv_get_async_event(c, &e) != -1 || errno != EAGAIN) return 1;\n\
+                ibv_get_cq_event(h, 0, 0); ibv_get_async_event(c, 0); return 0; }\n";
+    let file = little("no-event", text, &["-libverbs"]);
+    let ended = run(&pair.a, &format!("--trace {}", file.display())).end().succeeded();
+    for verb in ["ibv_get_cq_event", "ibv_get_async_event"] {
+        // What is wrong is said all the same.
+        let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains(verb)).collect();
+        assert!(lines.len() == 1 && lines[0].contains("NULL"), "{lines:#?}");
+    }
+}
+
+/// `uroce run` in a PID namespace of its own, where no other program's number means anything, with a folder for temporary
+/// files that others use.
+fn run_in_a_pid_namespace(namespace: &Netns, temporary: &Path, words: &[&str]) -> Running {
+    let mut command = namespace.command("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", UROCE, "run"]).env("TMPDIR", temporary);
+    start(command, words)
+}
+
+/// The folders in which programs find our library.
+fn library_folders(temporary: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(temporary).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.join("libibverbs.so.1").exists()).collect()
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < end, "{what}: not in a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn two_containers_with_one_folder_for_temporary_files_do_not_meet() {
+    let pair = VethPair::create(1500).unwrap();
+    let temporary = scratch("two-containers");
+    std::fs::create_dir_all(&temporary).unwrap();
+    // Each is the same process of its own namespace; each waits until the other's folder is there.
+    let count = "ls -d $TMPDIR/uroce-run-* 2>/dev/null | wc -l";
+    let script =
+        format!("n=0; while [ $({count}) -lt 2 ] && [ $n -lt 3000 ]; do n=$((n+1)); sleep 0.01; done; {count}");
+    let words = ["sh", "-c", script.as_str()];
+    let both = [0, 1].map(|_| run_in_a_pid_namespace(&pair.a, &temporary, &words));
+    for one in both {
+        let ended = one.end().succeeded();
+        assert_eq!(ended.stderr, "", "{ended:#?}");
+    }
+    assert_eq!(library_folders(&temporary), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_library_of_a_running_program_stays_and_that_of_a_dead_one_goes() {
+    let pair = VethPair::create(1500).unwrap();
+    let temporary = scratch("swept");
+    std::fs::create_dir_all(&temporary).unwrap();
+    // A folder of somebody else that is called alike.
+    let others = temporary.join("uroce-run-abcdef");
+    std::fs::create_dir_all(others.join("precious")).unwrap();
+    let mut command = pair.a.command(UROCE);
+    command.env("TMPDIR", &temporary);
+    let sleeper = start(command, &["run", "sleep", "300"]);
+    wait_until("its folder is there", || library_folders(&temporary).len() == 1);
+    let folder = library_folders(&temporary).remove(0);
+    run_in_a_pid_namespace(&pair.a, &temporary, &["true"]).end().succeeded();
+    assert_eq!(library_folders(&temporary), std::slice::from_ref(&folder), "another namespace's program swept it");
+    // Killed, it cannot tidy up; the next one does.
+    sleeper.stop();
+    wait_until("it is gone", || {
+        let mut command = pair.a.command(UROCE);
+        command.env("TMPDIR", &temporary);
+        start(command, &["run", "true"]).end().succeeded();
+        library_folders(&temporary).is_empty()
+    });
+    assert!(others.join("precious").exists());
+}
+
+#[test]
+fn the_library_stays_for_what_the_program_left_running() {
+    let pair = VethPair::create(1500).unwrap();
+    let temporary = scratch("left-running");
+    std::fs::create_dir_all(&temporary).unwrap();
+    let go_on = temporary.join("go-on");
+    // The child, and what it executes, outlive the program; its outputs are closed, so that the program's end is seen.
+    let script = format!("(while [ -e {} ]; do sleep 0.01; done) >/dev/null 2>&1 &", go_on.display());
+    std::fs::write(&go_on, "").unwrap();
+    let in_folder = |words: &[&str]| {
+        let mut command = pair.a.command(UROCE);
+        command.env("TMPDIR", &temporary);
+        start(command, &[&["run"], words].concat()).end().succeeded()
+    };
+    in_folder(&["sh", "-c", &script]);
+    assert_eq!(library_folders(&temporary).len(), 1, "uroce has ended, the child goes on");
+    in_folder(&["true"]);
+    assert_eq!(library_folders(&temporary).len(), 1, "a later one left it alone");
+    std::fs::remove_file(&go_on).unwrap();
+    wait_until("the child has ended", || {
+        in_folder(&["true"]);
+        library_folders(&temporary).is_empty()
+    });
 }

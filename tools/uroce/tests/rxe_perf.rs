@@ -5,6 +5,7 @@ mod common;
 
 use common::perftest::{Game, SLOW, all_games, some_games};
 use common::programs::{LIMIT, STARVED, uroce, wait_for_listener};
+use common::tally::tell;
 use common::{is_wanted, plays_all};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 use serde_json::Value;
@@ -55,9 +56,12 @@ fn both_roles(lab: &Lab, port: u16, game: &Game) {
 #[test]
 fn perftest_in_both_roles() {
     let lab = Lab::start(&LabOptions { mtu: 4500, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
-    let games = if plays_all() { all_games(netns::ipv6_on_this_host()) } else { some_games() };
+    let games = if plays_all() { all_games(netns::gids()) } else { some_games() };
     // A new port each time, since the one before may still be in TIME_WAIT.
+    let mut played = 0;
     for (port, game) in (18700..).zip(games.iter().filter(|game| is_wanted(&game.line()))) {
         both_roles(&lab, port, game);
+        played += 2;
     }
+    tell(played, played, 0);
 }

@@ -4,15 +4,30 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
 
-use common::captures::scratch;
+use common::captures::{latest, scratch};
 use common::offer::only_offers;
-use common::programs::{LIMIT, STARVED, UROCE, uroce, wait_for_listener};
+use common::programs::{LIMIT, STARVED, uroce, wait_for_listener};
+use common::tally::{bound_excuses, tell};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 
+/// The games of a test: how many there were, and how many were played twice.
+#[derive(Default)]
+struct Games {
+    played: usize,
+    excused: usize,
+}
+
 /// One game in each role. `program` is theirs; ours is named by `transport`.
-fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&str], may_starve: bool) {
+fn both_roles(
+    lab: &Lab,
+    games: &mut Games,
+    port: u16,
+    link: &str,
+    game: [&str; 2],
+    arguments: &[&str],
+    may_starve: bool,
+) {
     let [program, transport] = game;
     let vm = lab.vm(0);
     let port_text = port.to_string();
@@ -36,8 +51,8 @@ fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&s
     let client = uroce(lab.peer(), &[&ours[..], &[host.as_str()]].concat()).end();
     let served = server.join().unwrap();
     if client.stderr.contains("nothing has come from the peer") && may_starve {
-        stalled(&theirs, &capture, &client);
-        return both_roles(lab, port + 1000, link, game, arguments, false);
+        stalled(games, &theirs, &capture, &client);
+        return both_roles(lab, games, port + 1000, link, game, arguments, false);
     }
     let client = client.succeeded();
     assert!(served.status == 0 && good(&served.text), "{}\n{client:#?}", served.text);
@@ -48,13 +63,14 @@ fn both_roles(lab: &Lab, port: u16, link: &str, game: [&str; 2], arguments: &[&s
     wait_for_listener(lab.peer(), port);
     let client = vm.run(&format!("{theirs} {}", PEER.ipv4), LIMIT).unwrap();
     if client.status == STARVED && may_starve {
-        stalled(&theirs, &capture, &server.stop());
-        return both_roles(lab, port + 1000, link, game, arguments, false);
+        stalled(games, &theirs, &capture, &server.stop());
+        return both_roles(lab, games, port + 1000, link, game, arguments, false);
     }
     assert!(client.status == 0 && good(&client.text), "{client:?}");
     server.end().succeeded();
     was_only_offered(&capture, transport);
     std::fs::remove_file(&capture).unwrap();
+    games.played += 2;
     eprintln!("{program} {} as server and as client over {link}", arguments.join(" "));
 }
 
@@ -67,28 +83,30 @@ fn was_only_offered(capture: &Path, transport: &str) {
 
 /// A game stood still, which happens on a machine that is given too little of a busy processor: rxe's 68 ms timeout cannot be
 /// set from the command line, and with the retry count of 7 that these programs use it sends again for ever, also when ours
-/// has given up. Such a game is played once more; a second time is a failure. What was on the wire is kept and told.
-fn stalled(theirs: &str, capture: &Path, ours: &dyn std::fmt::Debug) {
-    let decoded = Command::new(UROCE).arg("decode").arg(capture).output().unwrap();
-    let lines = String::from_utf8_lossy(&decoded.stdout).into_owned();
-    let last: Vec<&str> = lines.lines().rev().take(40).collect();
-    eprintln!("{theirs} stood still; once more. Ours said: {ours:?}. The latest packets of {}:", capture.display());
-    last.iter().rev().for_each(|line| eprintln!("  {line}"));
+/// has given up. Such a game is played once more; a second time is a failure, and so are too many of them. What was on the
+/// wire is kept and told.
+fn stalled(games: &mut Games, theirs: &str, capture: &Path, ours: &dyn std::fmt::Debug) {
+    games.excused += 1;
+    eprintln!("{theirs} stood still; once more. Ours said: {ours:?}; {}", latest(capture));
 }
 
-/// GID 0 is link-local, 1 IPv4, 2 global IPv6, on both sides.
-fn gids() -> &'static [&'static str] {
-    if netns::ipv6_on_this_host() { &["0", "1", "2"] } else { &["1"] }
+impl Games {
+    /// All were played.
+    fn end(self) {
+        let Games { played, excused } = self;
+        tell(played, played, excused);
+        bound_excuses(excused, played);
+    }
 }
 
 /// Path MTU × GID × size, in both roles; a new port each time, since the one before may still be in TIME_WAIT.
 fn matrix(interface_mtu: u16, path_mtu: &str) {
     let lab = Lab::start(&LabOptions { mtu: interface_mtu, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
-    let mut ports = 18600..;
+    let (mut ports, mut games) = (18600.., Games::default());
     let mut play = |program, transport, arguments: &[&str]| {
-        both_roles(&lab, ports.next().unwrap(), "xdp", [program, transport], arguments, true);
+        both_roles(&lab, &mut games, ports.next().unwrap(), "xdp", [program, transport], arguments, true);
     };
-    for gid in gids() {
+    for gid in netns::gids() {
         for (size, iterations) in [("1", "50"), ("4096", "50"), ("1048576", "4")] {
             play("ibv_rc_pingpong", "rc", &["-g", gid, "-m", path_mtu, "-s", size, "-n", iterations]);
         }
@@ -102,6 +120,7 @@ fn matrix(interface_mtu: u16, path_mtu: &str) {
     {
         play(program, transport, &["-g", "1", "-n", "30", "-e"]);
     }
+    games.end();
 }
 
 #[test]
@@ -118,11 +137,11 @@ fn the_ibv_pingpongs_in_both_roles_at_path_mtu_4096() {
 #[test]
 fn the_ibv_pingpongs_in_both_roles_over_udp_sockets() {
     let lab = Lab::start(&LabOptions { mtu: 4500, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
-    let mut ports = 18700..;
+    let (mut ports, mut games) = (18700.., Games::default());
     let mut play = |program, transport, arguments: &[&str]| {
-        both_roles(&lab, ports.next().unwrap(), "udp", [program, transport], arguments, true);
+        both_roles(&lab, &mut games, ports.next().unwrap(), "udp", [program, transport], arguments, true);
     };
-    for gid in gids() {
+    for gid in netns::gids() {
         for (path_mtu, size, iterations) in [("1024", "1", "100"), ("1024", "100000", "10"), ("4096", "100000", "10")] {
             play("ibv_rc_pingpong", "rc", &["-g", gid, "-m", path_mtu, "-s", size, "-n", iterations]);
         }
@@ -130,4 +149,5 @@ fn the_ibv_pingpongs_in_both_roles_over_udp_sockets() {
         play("ibv_ud_pingpong", "ud", &["-g", gid, "-s", "4096", "-n", "50"]);
         play("ibv_srq_pingpong", "srq", &["-g", gid, "-m", "1024", "-s", "4096", "-n", "100"]);
     }
+    games.end();
 }

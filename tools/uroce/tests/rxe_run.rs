@@ -5,8 +5,10 @@
 
 mod common;
 
+use std::path::Path;
 use std::time::Duration;
 
+use common::captures::{latest, scratch};
 use common::perftest::{self, Game, SLOW};
 use common::plays_all;
 use common::programs::{STARVED, run};
@@ -61,10 +63,32 @@ impl Table {
 /// What an end printed has to pass this; told whether it served.
 type Check<'a> = &'a dyn Fn(&str, bool) -> Result<(), String>;
 
-/// One game; both ends are given the same line.
+/// One game; both ends are given the same line. What was on the wire is told of one that did not pass.
 fn play(lab: &Lab, port: u16, line: &str, server: Server, check: Check<'_>) -> Result<(), String> {
+    let capture = scratch(&format!("rxe-run-{port}.pcapng"));
+    let played = play_captured(lab, port, line, server, check, &capture);
+    if played.is_ok() {
+        let _ = std::fs::remove_file(&capture);
+    }
+    played.map_err(|reason| if capture.exists() { format!("{reason}; {}", latest(&capture)) } else { reason })
+}
+
+fn play_captured(
+    lab: &Lab,
+    port: u16,
+    line: &str,
+    server: Server,
+    check: Check<'_>,
+    capture: &Path,
+) -> Result<(), String> {
     let vm = lab.vm(0);
     let line = format!("{line} -p {port}");
+    // Only pingpongs are excused; a capture of what perftest sends would be of gigabytes.
+    let options = match line.starts_with("ibv_") {
+        true => format!("--link xdp --capture {}", capture.display()),
+        false => "--link xdp".to_owned(),
+    };
+    let ours = format!("{options} {line}");
     let failed = |error: rxe_rig::RigError| error.to_string();
     let good = |status: i32, text: &str, serves| match status {
         0 => check(text, serves).map_err(|reason| format!("theirs: {reason}")),
@@ -75,7 +99,7 @@ fn play(lab: &Lab, port: u16, line: &str, server: Server, check: Check<'_>) -> R
         Server::Theirs => {
             let job = vm.spawn(&line, GAME_LIMIT).map_err(failed)?;
             vm.check(&format!("until ss -ltn | grep -q :{port}; do sleep 0.1; done"), GAME_LIMIT).map_err(failed)?;
-            let client = run(lab.peer(), &format!("--link xdp {line} {}", vm.ipv4())).end_within(GAME_LIMIT);
+            let client = run(lab.peer(), &format!("{ours} {}", vm.ipv4())).end_within(GAME_LIMIT);
             if client.as_ref().is_ok_and(|client| client.check().is_ok()) {
                 (job.join().map_err(failed)?, client?)
             } else {
@@ -85,7 +109,7 @@ fn play(lab: &Lab, port: u16, line: &str, server: Server, check: Check<'_>) -> R
             }
         }
         Server::Ours => {
-            let mut ours = run(lab.peer(), &format!("--link xdp {line}"));
+            let mut ours = run(lab.peer(), &ours);
             ours.listens(lab.peer(), port, GAME_LIMIT)?;
             let client = vm.run(&format!("{line} {}", PEER.ipv4), GAME_LIMIT).map_err(failed)?;
             if client.status == STARVED {
@@ -116,16 +140,11 @@ fn may_have_starved(reason: &str) -> bool {
     ["transport retry counter exceeded", "did not end"].iter().any(|words| reason.contains(words))
 }
 
-/// GID 0 is link-local, 1 IPv4, 2 global IPv6, on both sides.
-fn gids() -> &'static [&'static str] {
-    if netns::ipv6_on_this_host() { &["0", "1", "2"] } else { &["1"] }
-}
-
 /// Every pingpong by every kind of GID and at path MTU 1024 and 4096, polling and sleeping on events. -c looks at the data, which
 /// ibv_srq_pingpong cannot. Sizes are bounded where lost messages stay lost: the machine's receive ring holds 256 packets.
 fn all_pingpongs() -> Vec<String> {
     let mut lines = Vec::new();
-    for gid in gids() {
+    for gid in netns::gids() {
         for events in ["", " -e"] {
             for mtu in ["1024", "4096"] {
                 for size_and_iterations in ["-s 1 -n 50", "-s 4096 -n 50", "-s 100000 -n 10"] {
@@ -159,7 +178,7 @@ fn some_perftests() -> Vec<Game> {
 fn unmodified_programs_play_with_those_of_a_kernel_peer_in_both_roles() {
     let mut table = Table::lay(LabOptions { mtu: 4500, ..LabOptions::default() });
     let (pingpongs, games) = match plays_all() {
-        true => (all_pingpongs(), perftest::all_games(netns::ipv6_on_this_host())),
+        true => (all_pingpongs(), perftest::all_games(netns::gids())),
         false => (some_pingpongs(), some_perftests()),
     };
     let mut tally = Tally::begin();

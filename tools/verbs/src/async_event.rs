@@ -8,7 +8,7 @@ use uroce::verbs::Event;
 use crate::abi::{IbvAsyncEvent, IbvContext, IbvCq, IbvQp, IbvSrq};
 use crate::completion_queue::CqLink;
 use crate::context::{self, Map};
-use crate::error::{Failure, minus_one};
+use crate::error::{Failure, event_taken};
 use crate::queue::{Acknowledged, EventQueue};
 use crate::{completion_queue, queue_pair, srq};
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_get_async_event(context: *mut IbvContext, event: *m
         unsafe { event.write(taken) };
         Ok(())
     };
-    minus_one("ibv_get_async_event", take())
+    event_taken("ibv_get_async_event", take())
 }
 
 /// Says that the program is done with an event; what it was about can be destroyed then.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq};
 use crate::completion_queue::CqLink;
 use crate::context;
-use crate::error::{Failure, minus_one, number, pointer};
+use crate::error::{Failure, event_taken, number, pointer};
 use crate::queue::EventQueue;
 use crate::slab::{Object, Ref, Slab};
 
@@ -95,6 +95,6 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     // Once for every event: not worth a line in the trace.
     match take() {
         Ok(()) => 0,
-        Err(failure) => minus_one("ibv_get_cq_event", Err(failure)),
+        Err(failure) => event_taken("ibv_get_cq_event", Err(failure)),
     }
 }

@@ -9,11 +9,10 @@ use uroce::verbs::{Completion, CompletionQueue, Notify};
 
 use crate::abi::*;
 use crate::async_event::Route;
-use crate::completion_channel;
-use crate::context;
 use crate::error::{Failure, number, pointer, set_errno};
 use crate::queue::{Acknowledged, EventQueue};
 use crate::slab::{Object, Ref, Slab};
+use crate::{completion_channel, context, domain};
 
 /// Completion queues at the most, in all contexts.
 pub(crate) const MAX_CQS: usize = 1 << 16;
@@ -28,8 +27,8 @@ pub(crate) struct Cq {
     pub link: Arc<CqLink>,
     /// Queue pairs hold a copy.
     pub users: Arc<()>,
-    /// The channel does not go before.
-    _channel: Option<Arc<()>>,
+    /// The channel and the parent domain do not go before.
+    _needs: [Option<Arc<()>>; 2],
     /// It is being destroyed, and waits for acknowledgements.
     is_ending: AtomicBool,
     /// What `ibv_next_poll` has found.
@@ -80,6 +79,15 @@ struct Wanted {
     cq_context: *mut c_void,
     channel: *mut IbvCompChannel,
     comp_vector: i64,
+    /// NULL, or the parent domain.
+    domain: *mut IbvPd,
+    ignores_overrun: bool,
+}
+
+/// How many completion vectors programs may spread their queues over: one for each processor, as rxe has it. All are served by
+/// whichever thread drives the engine.
+pub(crate) fn vectors() -> c_int {
+    std::thread::available_parallelism().map_or(1, |count| count.get().try_into().unwrap_or(c_int::MAX))
 }
 
 /// A number of completions that a queue can be made for.
@@ -94,8 +102,13 @@ fn entries(cqe: u64) -> Result<usize, Failure> {
 fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Failure> {
     let open = context::get(context)?;
     let capacity = entries(wanted.cqe)?;
-    if wanted.comp_vector != 0 {
-        return Err(Failure::new(libc::EINVAL, "there is one completion vector, 0"));
+    let vectors = vectors();
+    if !(0..i64::from(vectors)).contains(&wanted.comp_vector) {
+        return Err(Failure::new(libc::EINVAL, format_args!("there are completion vectors 0 to {}", vectors - 1)));
+    }
+    let domain = if wanted.domain.is_null() { None } else { Some(domain::get(wanted.domain)?) };
+    if let Some(domain) = &domain {
+        context::check_same("parent domain", domain.context, context as usize)?;
     }
     let channel = if wanted.channel.is_null() { None } else { Some(completion_channel::get(wanted.channel)?) };
     if let Some(channel) = &channel {
@@ -105,7 +118,7 @@ fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Fai
     // Whom to notify is known when the structure has its place.
     let place = Arc::new(OnceLock::<Arc<CqLink>>::new());
     let notified = place.clone();
-    let cq = Arc::new(opened.context.create_completion_queue_with(capacity, move || {
+    let cq = Arc::new(opened.context.create_completion_queue_with(capacity, wanted.ignores_overrun, move || {
         if let Some(link) = notified.get() {
             link.notify();
         }
@@ -143,7 +156,7 @@ fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Fai
             cq,
             link,
             users: Arc::new(()),
-            _channel: channel.map(|channel| channel.users.clone()),
+            _needs: [channel.map(|channel| channel.users.clone()), domain.map(|domain| domain.users.clone())],
             is_ending: AtomicBool::new(false),
             current: Mutex::new(None),
         }
@@ -172,11 +185,11 @@ fn with_functions(cq: IbvCq) -> IbvCqEx {
         read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_dlid_path_bits),
         // Those that ibv_create_cq_ex refuses to promise.
-        read_completion_ts: None,
         read_cvlan: None,
         read_flow_tag: None,
         read_tm_info: None,
-        read_completion_wallclock_ns: None,
+        read_completion_ts: Some(read_completion_ns),
+        read_completion_wallclock_ns: Some(read_completion_ns),
     }
 }
 
@@ -190,35 +203,48 @@ pub extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut IbvCq {
     let cqe = u64::try_from(cqe).unwrap_or(0);
-    let wanted = Wanted { cqe, cq_context, channel, comp_vector: i64::from(comp_vector) };
+    let domain = std::ptr::null_mut();
+    let wanted =
+        Wanted { cqe, cq_context, channel, comp_vector: i64::from(comp_vector), domain, ignores_overrun: false };
     pointer("ibv_create_cq", create(context, &wanted)).cast()
 }
 
-/// `enum ibv_create_cq_wc_flags` that we fill: byte length, immediate data, queue pair, source, LID, service level, path.
-const STANDARD_WC_FLAGS: u64 = 0x7f;
+/// `enum ibv_create_cq_wc_flags` that we fill: byte length, immediate data, queue pair, source, LID, service level, path, and
+/// the time, by the device's clock and by the wall's.
+const WC_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 11;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const MASK_FLAGS: u32 = 1;
+/// `IBV_CQ_INIT_ATTR_MASK_PD`.
+const MASK_DOMAIN: u32 = 1 << 1;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`: a promise of the program's that we have no use for.
 const SINGLE_THREADED: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`: the program promises that there are never more completions than there is room for.
+const IGNORE_OVERRUN: u32 = 1 << 1;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mut IbvCqInitAttrEx) -> *mut IbvCqEx {
     let make = || {
         // SAFETY: NULL, or the program's structure.
         let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("cq_attr"))?;
-        if attr.wc_flags & !STANDARD_WC_FLAGS != 0 {
-            return Err(Failure::not_offered(format_args!("wc_flags {:#x}", attr.wc_flags & !STANDARD_WC_FLAGS)));
+        let beyond = attr.wc_flags & !WC_FLAGS;
+        if beyond != 0 {
+            return Err(Failure::not_offered(format_args!("wc_flags {beyond:#x}")));
         }
-        if attr.comp_mask & !MASK_FLAGS != 0 {
-            return Err(Failure::not_offered(format_args!("comp_mask {:#x}", attr.comp_mask & !MASK_FLAGS)));
+        let beyond = attr.comp_mask & !(MASK_FLAGS | MASK_DOMAIN);
+        if beyond != 0 {
+            return Err(Failure::not_offered(format_args!("comp_mask {beyond:#x}")));
         }
-        if attr.comp_mask & MASK_FLAGS != 0 && attr.flags & !SINGLE_THREADED != 0 {
-            return Err(Failure::not_offered(format_args!("flags {:#x}", attr.flags & !SINGLE_THREADED)));
+        let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
+        let beyond = flags & !(SINGLE_THREADED | IGNORE_OVERRUN);
+        if beyond != 0 {
+            return Err(Failure::not_offered(format_args!("flags {beyond:#x}")));
         }
         let wanted = Wanted {
             cqe: u64::from(attr.cqe),
             cq_context: attr.cq_context,
             channel: attr.channel,
             comp_vector: i64::from(attr.comp_vector),
+            domain: if attr.comp_mask & MASK_DOMAIN != 0 { attr.parent_domain } else { std::ptr::null_mut() },
+            ignores_overrun: flags & IGNORE_OVERRUN != 0,
         };
         create(context, &wanted)
     };
@@ -436,6 +462,11 @@ unsafe extern "C" fn read_src_qp(cq: *mut IbvCqEx) -> u32 {
 
 unsafe extern "C" fn read_wc_flags(cq: *mut IbvCqEx) -> c_uint {
     read(cq, flags)
+}
+
+/// When the completion was reported, by the device's clock, which the wall's is too.
+unsafe extern "C" fn read_completion_ns(cq: *mut IbvCqEx) -> u64 {
+    read(cq, |completion| completion.time.as_ns())
 }
 
 unsafe extern "C" fn read_slid(_cq: *mut IbvCqEx) -> u32 {

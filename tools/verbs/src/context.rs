@@ -6,7 +6,9 @@ use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use uroce::link::device::Device;
-use uroce::verbs::{Capabilities, Context, LinkKind, MAX_SGE, OpenOptions, QpAttributes};
+use uroce::verbs::{
+    Capabilities, Context, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE, OpenOptions, QpAttributes,
+};
 use uroce::wire::PathMtu;
 
 use crate::abi::*;
@@ -16,7 +18,10 @@ use crate::error::{Failure, is_tracing, minus_one, number};
 use crate::lock::SpinLock;
 use crate::queue::EventQueue;
 use crate::slab::{Object, Slab};
-use crate::{address, completion_channel, completion_queue, domain, options, queue_pair, region, srq, window};
+use crate::{
+    address, buffer, completion_channel, completion_queue, domain, options, queue_pair, region, srq, thread_domain,
+    window,
+};
 
 /// What the program has opened.
 pub(crate) struct OpenDevice {
@@ -104,8 +109,8 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
     };
     let options = OpenOptions { device: Some(name.to_owned()), ..options::from_environment().map_err(failed)? };
     let context = Context::open(&options).map_err(|error| failed(error.to_string()))?;
-    if options.link == LinkKind::Auto && context.link_mode().starts_with("udp") {
-        eprintln!("uroce: no AF_XDP on {name} (`uroce devices` says why): over UDP sockets");
+    if let Some(why) = context.why_not_xdp() {
+        eprintln!("uroce: over UDP sockets: {why}");
     }
     let routes = Arc::new(Routes::default());
     let to = routes.clone();
@@ -167,11 +172,18 @@ pub(crate) fn open(device: *mut IbvDevice, found: Device) -> Result<*mut IbvCont
     let make = |c: *mut VerbsContext| {
         let fresh = VerbsContext {
             query_port: Some(query_port_sized),
-            not_offered_1: [EMPTY; 24],
+            advise_mr: EMPTY,
+            alloc_null_mr: Some(region::alloc_null_mr),
+            not_offered_1: [EMPTY; 11],
+            alloc_parent_domain: Some(domain::alloc_parent_domain),
+            dealloc_td: Some(thread_domain::dealloc_td),
+            alloc_td: Some(thread_domain::alloc_td),
+            not_offered_2: [EMPTY; 7],
+            query_rt_values: Some(query_rt_values),
             create_cq_ex: Some(completion_queue::create_cq_ex),
             private: EMPTY,
             query_device_ex: Some(query_device_ex),
-            not_offered_2: [EMPTY; 4],
+            not_offered_3: [EMPTY; 4],
             open_qp: EMPTY,
             create_qp_ex: Some(queue_pair::create_qp_ex),
             get_srq_num: Some(srq::srq_number),
@@ -202,7 +214,7 @@ pub(crate) fn open(device: *mut IbvDevice, found: Device) -> Result<*mut IbvCont
                 // There is nothing to command; programs may duplicate it all the same, to pass the device on.
                 cmd_fd: fd,
                 async_fd: fd,
-                num_comp_vectors: 1,
+                num_comp_vectors: completion_queue::vectors(),
                 mutex: [0; 5],
                 abi_compat: ABI_IS_EXTENDED,
             },
@@ -228,7 +240,9 @@ pub extern "C" fn ibv_close_device(context: *mut IbvContext) -> c_int {
         region::destroy_all(context);
         completion_queue::destroy_all(context);
         completion_channel::destroy_all(context);
+        buffer::destroy_all(context);
         domain::destroy_all(context);
+        thread_domain::destroy_all(context);
         let gone = OpenDevice::slab().remove(context, |_| true).map_err(|error| Failure::removal("context", error))?;
         drop(gone);
         Ok(())
@@ -267,6 +281,9 @@ fn device_attributes(device: &Device) -> IbvDeviceAttr {
     attr.max_srq = srq::MAX_SRQS as c_int;
     attr.max_srq_wr = Capabilities::MAX_REQUESTS as c_int;
     attr.max_srq_sge = MAX_SGE as c_int;
+    attr.max_mcast_grp = MAX_MULTICAST_GROUPS as c_int;
+    attr.max_mcast_qp_attach = MAX_MULTICAST_MEMBERS as c_int;
+    attr.max_total_mcast_qp_attach = attr.max_mcast_grp * attr.max_mcast_qp_attach;
     attr.max_pkeys = 1;
     attr.local_ca_ack_delay = 15; // rxe's
     attr.phys_port_cnt = 1;
@@ -281,6 +298,10 @@ mod capability {
     const SRQ_RESIZE: u32 = 1 << 13;
     const MEM_WINDOW: u32 = 1 << 17;
     const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+    const FLUSH_GLOBAL: u64 = 1 << 38;
+    const ATOMIC_WRITE: u64 = 1 << 40;
+    /// Those that only `ibv_query_device_ex` has room for.
+    pub(super) const FURTHER: u64 = FLUSH_GLOBAL | ATOMIC_WRITE;
     pub(super) const ALL: u32 =
         CURR_QP_STATE_MOD | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | MEM_WINDOW_TYPE_2B;
 }
@@ -303,6 +324,28 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut IbvContext, attr: *mut I
     number("ibv_query_device", query())
 }
 
+/// The clock that completions are stamped by counts nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
+
+/// The device's clock now, in its own unit, as providers for hardware have it: in `tv_nsec` alone.
+unsafe extern "C" fn query_rt_values(context: *mut IbvContext, values: *mut IbvValuesEx) -> c_int {
+    /// `IBV_VALUES_MASK_RAW_CLOCK`.
+    const RAW_CLOCK: u32 = 1;
+    let query = || {
+        let opened = get(context)?.opened()?;
+        // SAFETY: NULL, or the program's structure.
+        let values = unsafe { values.as_mut() }.ok_or_else(|| Failure::null("values"))?;
+        if values.comp_mask & !RAW_CLOCK != 0 {
+            return Err(Failure::not_offered(format_args!("comp_mask {:#x}", values.comp_mask & !RAW_CLOCK)));
+        }
+        if values.comp_mask & RAW_CLOCK != 0 {
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: opened.context.now().as_ns() as i64 };
+        }
+        Ok(())
+    };
+    number("ibv_query_rt_values_ex", query())
+}
+
 unsafe extern "C" fn query_device_ex(
     context: *mut IbvContext,
     input: *const c_uint,
@@ -321,7 +364,9 @@ unsafe extern "C" fn query_device_ex(
         // SAFETY: integers only, for which zero is a value.
         let mut all: IbvDeviceAttrEx = unsafe { std::mem::zeroed() };
         all.orig_attr = device_attributes(&open.device);
-        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags) | capability::FURTHER;
+        all.completion_timestamp_mask = u64::MAX;
+        all.hca_core_clock = CLOCK_KHZ;
         all.phys_port_cnt_ex = 1;
         // Programs of other versions have less room, or more.
         let bytes = size.min(size_of::<IbvDeviceAttrEx>());
@@ -383,6 +428,28 @@ fn port_attributes(open: &OpenDevice) -> IbvPortAttr {
         flags: 0,
         port_cap_flags2: 0,
     }
+}
+
+/// How fast the port is, in units of 100 Mb/s: what its interface says, else what `ibv_query_port` says of such.
+///
+/// # Safety
+/// `speed` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port_speed(context: *mut IbvContext, port: u32, speed: *mut u64) -> c_int {
+    /// One lane of SDR.
+    const UNKNOWN_MBPS: u32 = 2500;
+    let query = || {
+        let open = get(context)?;
+        check_port(port)?;
+        if speed.is_null() {
+            return Err(Failure::null("port_speed"));
+        }
+        let mbps = open.device.speed_mbps.filter(|mbps| *mbps > 0).unwrap_or(UNKNOWN_MBPS);
+        // SAFETY: the caller's promise.
+        unsafe { speed.write(u64::from(mbps.div_ceil(100))) };
+        Ok(())
+    };
+    number("ibv_query_port_speed", query())
 }
 
 /// The IBTA's codes for lanes and for the speed of each that come nearest from below (as ib_get_eth_speed does).

@@ -44,7 +44,7 @@ const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
 
 /// The devices that programs shall see: that of `UROCE_DEV` alone, called after the first of its interfaces, or all usable
-/// ones, the default first. The loopback only if it is asked for.
+/// ones, the default first. The loopback only if it is asked for, or there is no other.
 pub(crate) fn visible() -> Result<Vec<Device>, Failure> {
     let wanted = options::interfaces();
     let failed = |error: uroce::link::device::DeviceError| {
@@ -55,7 +55,9 @@ pub(crate) fn visible() -> Result<Vec<Device>, Failure> {
         return Device::find_all(&wanted).map(|all| all.into_iter().take(1).collect()).map_err(failed);
     }
     let all = Device::list().map_err(failed)?;
-    Ok(all.into_iter().filter(|device| device.is_usable() && !device.loopback).collect())
+    let Some(default) = Device::default_of(&all) else { return Ok(Vec::new()) };
+    // The loopback is the default only when it is alone.
+    Ok(all.iter().filter(|device| device.is_usable() && device.loopback == default.loopback).cloned().collect())
 }
 
 fn known(device: &Device) -> Result<NonNull<IbvDevice>, Failure> {

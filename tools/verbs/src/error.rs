@@ -4,7 +4,9 @@ use std::ffi::c_int;
 use std::fmt;
 use std::sync::OnceLock;
 
-use uroce::verbs::{AccessError, CreateError, ModifyError, PathError, PostError, SrqError};
+use uroce::verbs::{
+    AccessError, AttachError, CreateError, ModifyError, MulticastError, PathError, PostError, SrqError,
+};
 
 use crate::slab::NotRemoved;
 
@@ -83,6 +85,25 @@ impl From<CreateError> for Failure {
     }
 }
 
+impl From<AttachError> for Failure {
+    fn from(error: AttachError) -> Failure {
+        let errno = if matches!(error, AttachError::TooMany) { libc::ENOMEM } else { libc::EINVAL };
+        Failure::new(errno, error)
+    }
+}
+
+impl From<MulticastError> for Failure {
+    fn from(error: MulticastError) -> Failure {
+        match error {
+            MulticastError::Attach(error) => error.into(),
+            MulticastError::Join { ref error, .. } => {
+                let errno = error.raw_os_error().unwrap_or(libc::EOPNOTSUPP);
+                Failure::new(errno, error)
+            }
+        }
+    }
+}
+
 impl From<AccessError> for Failure {
     fn from(error: AccessError) -> Failure {
         let errno = if matches!(error, AccessError::Denied { .. }) { libc::EBUSY } else { libc::EINVAL };
@@ -129,6 +150,18 @@ pub(crate) fn number(verb: &str, result: Result<(), Failure>) -> c_int {
 /// For verbs that return -1 with `errno`.
 pub(crate) fn minus_one(verb: &str, result: Result<(), Failure>) -> c_int {
     if number(verb, result) == 0 { 0 } else { -1 }
+}
+
+/// For verbs that take an event: as [`minus_one`], except that there is none yet is no line in the trace. Programs that poll
+/// ask thousands of times a second.
+pub(crate) fn event_taken(verb: &str, result: Result<(), Failure>) -> c_int {
+    match result {
+        Err(failure) if failure.errno == libc::EAGAIN => {
+            set_errno(libc::EAGAIN);
+            -1
+        }
+        taken => minus_one(verb, taken),
+    }
 }
 
 /// For verbs that return a pointer, or NULL with `errno`.

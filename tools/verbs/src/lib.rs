@@ -6,17 +6,19 @@
 //! | file | verbs |
 //! |---|---|
 //! | `device`, `context` | lists, opening, queries |
-//! | `domain`, `region`, `window`, `address` | protection domains, memory, address handles |
+//! | `domain`, `thread_domain`, `region`, `buffer`, `window`, `address` | protection domains, memory, address handles |
 //! | `completion_channel`, `completion_queue`, `async_event` | completions, and events by descriptors |
 //! | `queue_pair`, `srq`, `post`, `work_builder` | queues, and requests in both forms |
 //! | `provider`, `kernel`, `strings` | what other libraries import |
-//! | `abi`, `slab`, `queue`, `lock`, `error`, `lifetime`, `options` | below them |
+//! | `signals` | what would let memory vanish unnoticed |
+//! | `abi`, `slab`, `queue`, `lock`, `sync`, `error`, `lifetime`, `options` | below them |
 
 #![allow(clippy::missing_safety_doc, reason = "slots of the operation tables: called by the header's inline functions")]
 
 mod abi;
 mod address;
 mod async_event;
+mod buffer;
 mod completion_channel;
 mod completion_queue;
 mod context;
@@ -32,8 +34,11 @@ mod provider;
 mod queue;
 mod queue_pair;
 mod region;
+mod signals;
 mod slab;
 mod srq;
 mod strings;
+mod sync;
+mod thread_domain;
 mod window;
 mod work_builder;

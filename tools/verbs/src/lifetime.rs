@@ -5,6 +5,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use crate::address::Address;
+use crate::buffer::Buffer;
 use crate::completion_channel::Channel;
 use crate::completion_queue::Cq;
 use crate::context::{self, OpenDevice};
@@ -14,6 +15,7 @@ use crate::queue_pair::Qp;
 use crate::region::Region;
 use crate::slab::Object;
 use crate::srq::Srq;
+use crate::thread_domain::ThreadDomain;
 use crate::window::Window;
 
 /// How long a program's exit waits for a thread that holds the engine: some batches' time. Threads may have been stopped
@@ -80,7 +82,9 @@ macro_rules! every_slab {
         Known::slab().$work($($argument),*);
         OpenDevice::slab().$work($($argument),*);
         Domain::slab().$work($($argument),*);
+        ThreadDomain::slab().$work($($argument),*);
         Region::slab().$work($($argument),*);
+        Buffer::slab().$work($($argument),*);
         Window::slab().$work($($argument),*);
         Address::slab().$work($($argument),*);
         Channel::slab().$work($($argument),*);

@@ -2,7 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sync::{AtomicBool, Ordering, for_statics, yield_now};
 
 /// A spinning lock. Unlike the standard library's, a handler for fork can take it and give it back in both processes.
 pub(crate) struct SpinLock<T> {
@@ -14,8 +15,10 @@ pub(crate) struct SpinLock<T> {
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    pub(crate) const fn new(value: T) -> SpinLock<T> {
-        SpinLock { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    for_statics! {
+        pub(crate) fn new(value: T) -> SpinLock<T> {
+            SpinLock { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        }
     }
 
     pub(crate) fn lock(&self) -> Guard<'_, T> {
@@ -26,7 +29,7 @@ impl<T> SpinLock<T> {
     /// Takes the lock without a guard.
     pub(crate) fn take(&self) {
         while self.taken.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
+            yield_now();
         }
     }
 

@@ -70,6 +70,7 @@ pub(crate) fn from_environment() -> Result<OpenOptions, String> {
     Ok(OpenOptions {
         paths,
         path_policy,
+        is_picked: interfaces().is_empty(),
         rails: interfaces().into_iter().skip(1).collect(),
         recovery,
         rate,

@@ -1,10 +1,11 @@
 //! Work requests as programs write them, and as the transport takes them.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 
 use uroce::verbs::{
-    Data, Destination, Key, MAX_INLINE_BYTES, MAX_SGE, QKey, Qpn, ReceiveRequest, Remote, SendOperation, SendRequest,
-    Sge, SgeList, source_port,
+    Data, Destination, InlineBytes, InlinePool, Key, MAX_SGE, QKey, Qpn, ReceiveRequest, Remote, SendOperation,
+    SendRequest, Sge, SgeList, source_port,
 };
 
 use crate::abi::*;
@@ -12,12 +13,13 @@ use crate::error::{Failure, number};
 use crate::{address, window};
 
 /// What a queue pair's requests are held against.
-#[derive(Clone, Copy)]
 pub(crate) struct SendLimits {
     pub qpn: Qpn,
     pub is_datagram: bool,
     pub max_sge: u32,
     pub max_inline_bytes: u32,
+    /// Memory for inline data that does not lie in the requests themselves, if they may have so much.
+    pub inline_pool: Option<InlinePool>,
     /// `sq_sig_all`: every request is reported.
     pub all_are_signaled: bool,
 }
@@ -58,7 +60,7 @@ pub(crate) unsafe fn inline(
     parts: impl Iterator<Item = (*const u8, usize)>,
     limits: &SendLimits,
 ) -> Result<Data, Failure> {
-    let mut bytes = arrayvec::ArrayVec::<u8, MAX_INLINE_BYTES>::new();
+    let mut bytes = InlineBytes::new();
     for (start, len) in parts {
         if len > (limits.max_inline_bytes as usize).saturating_sub(bytes.len()) {
             let limit = limits.max_inline_bytes;
@@ -67,8 +69,8 @@ pub(crate) unsafe fn inline(
         if len > 0 {
             // SAFETY: the caller's promise.
             let part = unsafe { std::slice::from_raw_parts(start, len) };
-            // The queue's limit is no larger than the room.
-            let _ = bytes.try_extend_from_slice(part);
+            let added = bytes.extend(part, limits.inline_pool.as_ref());
+            added.map_err(|error| Failure::new(libc::EINVAL, error))?;
         }
     }
     Ok(Data::Inline(bytes))
@@ -114,7 +116,10 @@ unsafe fn send(wr: &IbvSendWr, limits: &SendLimits) -> Result<SendRequest, Failu
         wr::ATOMIC_FETCH_AND_ADD => SendOperation::FetchAdd { remote: cell, add: atomic.compare_add },
         wr::LOCAL_INV => SendOperation::LocalInvalidate(Key(wr.imm_data)),
         wr::BIND_MW => window::binding(wr.bind_mw.mw, Key(wr.bind_mw.rkey), &wr.bind_mw.bind_info)?,
-        wr::TSO | wr::ATOMIC_WRITE => return Err(Failure::not_offered(format_args!("the opcode {}", wr.opcode))),
+        wr::ATOMIC_WRITE => SendOperation::AtomicWrite(remote()),
+        // There is no room in the structure for what it asks.
+        wr::FLUSH => return Err(Failure::not_offered("a FLUSH but by ibv_wr_flush")),
+        wr::TSO => return Err(Failure::not_offered(format_args!("the opcode {}", wr.opcode))),
         other => return Err(Failure::new(libc::EINVAL, format_args!("there is no opcode {other}"))),
     };
     let data = if operation.is_local() {
@@ -215,8 +220,28 @@ pub(crate) fn sends(
     bad_wr: *mut *mut IbvSendWr,
     post_them: impl FnOnce(&mut dyn Iterator<Item = SendRequest>) -> (usize, Result<(), Failure>),
 ) -> c_int {
-    // SAFETY: what the program posts points to its own memory.
-    post("ibv_post_send", wr, bad_wr, |wr| unsafe { send(wr, limits) }, post_them)
+    let has_bindings = Cell::new(false);
+    let convert = |wr: &IbvSendWr| {
+        has_bindings.set(has_bindings.get() | (wr.opcode == wr::BIND_MW));
+        // SAFETY: what the program posts points to its own memory.
+        unsafe { send(wr, limits) }
+    };
+    let post_them = |requests: &mut dyn Iterator<Item = SendRequest>| {
+        let (posted, result) = post_them(requests);
+        if has_bindings.get() {
+            let mut at = wr.cast_const();
+            for _ in 0..posted {
+                // SAFETY: the program's list, of which so many were posted.
+                let wr = unsafe { &*at };
+                if wr.opcode == wr::BIND_MW {
+                    window::show_key(wr.bind_mw.mw, Key(wr.bind_mw.rkey));
+                }
+                at = wr.next;
+            }
+        }
+        (posted, result)
+    };
+    post("ibv_post_send", wr, bad_wr, convert, post_them)
 }
 
 /// Posts a list of receive requests.

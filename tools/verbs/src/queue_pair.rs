@@ -1,13 +1,14 @@
 //! Queue pairs.
 
 use std::ffi::{c_int, c_void};
+use std::net::Ipv6Addr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use uroce::verbs::{
-    Access, Attributes, Capabilities, MAX_INLINE_BYTES, MAX_SGE, PathMtu, Psn, QKey, QpAttributes, Qpn, QueuePair,
-    QueuePairOptions, RnrTimer, SendRequest, Service, State,
+    Access, Attributes, Capabilities, InlinePool, MAX_INLINE_BYTES, MAX_SGE, PathMtu, Psn, QKey, QpAttributes, Qpn,
+    QueuePair, QueuePairOptions, RnrTimer, SendRequest, Service, State,
 };
 
 use crate::abi::*;
@@ -142,6 +143,8 @@ fn create(pd: *mut IbvPd, init: &mut IbvQpInitAttr, is_extended: bool) -> Result
         is_datagram: service.is_datagram(),
         max_sge: cap.max_send_sge,
         max_inline_bytes: cap.max_inline_data,
+        inline_pool: (cap.max_inline_data as usize > InlinePool::FROM_BYTES)
+            .then(|| InlinePool::new(cap.max_send_wr as usize)),
         all_are_signaled: init.sq_sig_all != 0,
     };
     let made = Qp::slab().insert(|c| {
@@ -212,8 +215,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(context: *mut IbvContext, init: *mu
     const PD: u32 = 1;
     const CREATE_FLAGS: u32 = 1 << 2;
     const SEND_OPS_FLAGS: u32 = 1 << 6;
-    /// All of `enum ibv_qp_create_send_ops_flags` but segmentation offload and atomic writes.
-    const SEND_OPS: u64 = (1 << 10) - 1;
+    /// All of `enum ibv_qp_create_send_ops_flags` but segmentation offload; the last are FLUSH and ATOMIC WRITE.
+    const SEND_OPS: u64 = ((1 << 10) - 1) | 1 << 11 | 1 << 12;
     let make = || {
         drop(context::get(context)?);
         // SAFETY: NULL, or the program's structure.
@@ -424,16 +427,43 @@ pub extern "C" fn ibv_set_ece(qp: *mut IbvQp, _ece: *mut c_void) -> c_int {
     number("ibv_set_ece", get(qp).and_then(|_| Err(Failure::not_offered("enhanced connection establishment"))))
 }
 
-/// Multicast is not offered.
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_attach_mcast(qp: *mut IbvQp, _gid: *const IbvGid, _lid: u16) -> c_int {
-    number("ibv_attach_mcast", get(qp).and_then(|_| Err(Failure::not_offered("multicast"))))
+/// The group that a GID names.
+///
+/// # Safety
+/// `gid` is NULL or can be read.
+unsafe fn group(gid: *const IbvGid) -> Result<Ipv6Addr, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { gid.as_ref() }.map(|gid| Ipv6Addr::from(gid.0)).ok_or_else(|| Failure::null("gid"))
 }
 
-/// Multicast is not offered.
+/// Attaches a UD queue pair to a multicast group. RoCE groups have no LID.
+///
+/// # Safety
+/// `gid` is NULL or can be read.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_detach_mcast(qp: *mut IbvQp, _gid: *const IbvGid, _lid: u16) -> c_int {
-    number("ibv_detach_mcast", get(qp).and_then(|_| Err(Failure::not_offered("multicast"))))
+pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut IbvQp, gid: *const IbvGid, _lid: u16) -> c_int {
+    let attach = || {
+        let qp = get(qp)?;
+        // SAFETY: the caller's promise.
+        let group = unsafe { group(gid) }?;
+        qp.qp.attach(group).map_err(Failure::from)
+    };
+    number("ibv_attach_mcast", attach())
+}
+
+/// Detaches a queue pair from a multicast group.
+///
+/// # Safety
+/// `gid` is NULL or can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut IbvQp, gid: *const IbvGid, _lid: u16) -> c_int {
+    let detach = || {
+        let qp = get(qp)?;
+        // SAFETY: the caller's promise.
+        let group = unsafe { group(gid) }?;
+        qp.qp.detach(group).map_err(Failure::from)
+    };
+    number("ibv_detach_mcast", detach())
 }
 
 /// Destroys a queue pair, when the program has acknowledged all its events. What it owes its peer goes out first.

@@ -2,15 +2,16 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use uroce::verbs::{Access, Registration};
 
-use crate::abi::{IbvContext, IbvMr, IbvPd};
-use crate::context;
+use crate::abi::{IbvContext, IbvMr, IbvMrInitAttr, IbvPd};
 use crate::domain::{self, Domain};
 use crate::error::{Failure, number, pointer, set_errno};
 use crate::slab::{NotRemoved, Object, Ref, Slab};
+use crate::{buffer, context};
 
 /// Memory regions at the most, in all contexts.
 pub(crate) const MAX_MRS: usize = 1 << 20;
@@ -18,10 +19,12 @@ pub(crate) const MAX_MRS: usize = 1 << 20;
 /// A memory region.
 pub(crate) struct Region {
     context: usize,
-    /// `None` once it is being deregistered.
+    /// `None` once it is being deregistered. Who holds the lock takes the engine next, so nobody may want it who has the engine.
     registration: Mutex<Option<Registration>>,
-    /// What peers may do, for a registration of other memory.
-    access: Mutex<Access>,
+    /// Its key, for requests: they are made of the program's while the engine is held.
+    key: AtomicU32,
+    /// What peers may do, for a registration of other memory. `None`: it is of no memory, and stays so.
+    access: Mutex<Option<Access>>,
     /// The domain does not go before.
     domain: Mutex<Arc<()>>,
 }
@@ -40,32 +43,38 @@ pub(crate) fn get(mr: *const IbvMr) -> Result<Ref<Region>, Failure> {
     Region::slab().get(mr).ok_or_else(|| Failure::handle("memory region"))
 }
 
-/// Flags that ask for more than access: `IBV_ACCESS_ZERO_BASED`, `IBV_ACCESS_ON_DEMAND`, `IBV_ACCESS_HUGETLB`,
-/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT`.
-const ZERO_BASED: u32 = 1 << 5;
-const ON_DEMAND: u32 = 1 << 6;
+/// `IBV_ACCESS_HUGETLB`: larger pages make no difference to us.
 const HUGETLB: u32 = 1 << 7;
+/// `enum ibv_access_flags`, but for what a device may ignore: `IBV_ACCESS_LOCAL_WRITE` to `_FLUSH_PERSISTENT`.
+const KNOWN: u32 = (1 << 10) - 1;
 /// Flags that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`); relaxed ordering is among them.
 const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 
-/// The access that `enum ibv_access_flags` asks for.
+/// The access that `enum ibv_access_flags` asks for, of a region or a window.
 pub(crate) fn access(flags: c_uint) -> Result<Access, Failure> {
-    let plain = flags & !OPTIONAL_RANGE;
-    if plain & (ZERO_BASED | ON_DEMAND) != 0 {
-        return Err(Failure::not_offered("zero-based and on-demand regions"));
+    if flags & !(KNOWN | OPTIONAL_RANGE) != 0 {
+        return Err(Failure::new(libc::EINVAL, format_args!("unknown access flags in {flags:#x}")));
     }
-    // Larger pages make no difference to us.
-    let wanted = plain & !HUGETLB;
+    let wanted = flags & !(OPTIONAL_RANGE | HUGETLB);
     let Some(access) = Access::from_bits(wanted) else {
-        return Err(Failure::not_offered(format_args!("access flags {wanted:#x}")));
+        return Err(Failure::not_offered(format_args!("access flags {:#x}", wanted & !Access::all().bits())));
     };
+    if access.contains(Access::FLUSH_PERSISTENT) {
+        return Err(Failure::not_offered("regions that outlive a power failure"));
+    }
+    Ok(access | Access::from_bits_truncate(flags & OPTIONAL_RANGE))
+}
+
+/// As [`access`], of a region.
+fn region_access(flags: c_uint) -> Result<Access, Failure> {
+    let access = access(flags)?;
     if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) && !access.contains(Access::LOCAL_WRITE) {
         return Err(Failure::new(
             libc::EINVAL,
             "remote writes and atomics need IBV_ACCESS_LOCAL_WRITE (IBTA 10.6.3.1)",
         ));
     }
-    Ok(access | Access::from_bits_truncate(flags & OPTIONAL_RANGE))
+    Ok(access)
 }
 
 /// The registration of memory that the program has.
@@ -81,23 +90,97 @@ fn lend(owner: &Domain, addr: *mut c_void, length: usize, iova: u64, access: Acc
         .map_err(|error| Failure::new(libc::EFAULT, error))
 }
 
-fn register(pd: *mut IbvPd, addr: *mut c_void, length: usize, iova: u64, flags: c_uint) -> Result<*mut IbvMr, Failure> {
+/// Registers memory of the program's.
+pub(crate) fn register(
+    pd: *mut IbvPd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_uint,
+) -> Result<*mut IbvMr, Failure> {
     let owner = domain::get(pd)?;
-    let access = access(flags)?;
+    let access = region_access(flags)?;
     let registration = lend(&owner, addr, length, iova, access)?;
     let key = registration.key().0;
     let context = owner.context as *mut IbvContext;
+    let c = IbvMr { context, pd, addr, length, handle: 0, lkey: key, rkey: key };
+    insert(&owner, c, registration, Some(access))
+}
+
+fn insert(
+    owner: &Domain,
+    structure: IbvMr,
+    registration: Registration,
+    access: Option<Access>,
+) -> Result<*mut IbvMr, Failure> {
+    let key = registration.key().0;
     let made = Region::slab().insert(|c| {
         // SAFETY: the slab passes room for it.
-        unsafe { c.write(IbvMr { context, pd, addr, length, handle: 0, lkey: key, rkey: key }) };
+        unsafe { c.write(structure) };
         Region {
             context: owner.context,
             registration: Mutex::new(Some(registration)),
+            key: AtomicU32::new(key),
             access: Mutex::new(access),
             domain: Mutex::new(owner.users.clone()),
         }
     });
     made.map(NonNull::as_ptr).ok_or_else(|| Failure::new(libc::ENOMEM, "too many memory regions"))
+}
+
+/// Makes a region of no memory: good for any address and length, for local requests only.
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut IbvPd) -> *mut IbvMr {
+    let allocate = || {
+        let owner = domain::get(pd)?;
+        let registration = owner.pd.register_null();
+        let context = owner.context as *mut IbvContext;
+        let (addr, lkey) = (std::ptr::null_mut(), registration.key().0);
+        let c = IbvMr { context, pd, addr, length: usize::MAX, handle: 0, lkey, rkey: 0 };
+        insert(&owner, c, registration, None)
+    };
+    pointer("ibv_alloc_null_mr", allocate())
+}
+
+/// `enum ibv_mr_init_attr_mask`.
+mod init_mask {
+    pub(super) const IOVA: u64 = 1;
+    pub(super) const ADDR: u64 = 1 << 1;
+    pub(super) const FD: u64 = 1 << 2;
+    pub(super) const FD_OFFSET: u64 = 1 << 3;
+    pub(super) const BUF: u64 = 1 << 5;
+}
+
+/// Registers memory of the program's or of a buffer; since rdma-core 59.
+///
+/// # Safety
+/// `attr` is NULL or can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut IbvPd, attr: *mut IbvMrInitAttr) -> *mut IbvMr {
+    use init_mask::{ADDR, BUF, FD, FD_OFFSET, IOVA};
+    let registered = || {
+        drop(domain::get(pd)?);
+        if attr.is_null() {
+            return Err(Failure::null("mr_init_attr"));
+        }
+        // SAFETY: the caller's promise. What is behind `comp_mask` is read when that names it: older programs have less.
+        let mask = unsafe { (*attr).comp_mask };
+        if mask & BUF != 0 && mask & (FD | FD_OFFSET) != 0 || (mask & ADDR != 0) == (mask & FD != 0) {
+            return Err(Failure::new(libc::EINVAL, format_args!("comp_mask {mask:#x}: an address, or a descriptor")));
+        }
+        if mask & !(IOVA | ADDR | BUF) != 0 {
+            return Err(Failure::not_offered(format_args!("comp_mask {:#x}", mask & !(IOVA | ADDR | BUF))));
+        }
+        // SAFETY: as above.
+        let (addr, length, access) = unsafe { ((*attr).addr, (*attr).length, (*attr).access) };
+        if mask & BUF != 0 {
+            // SAFETY: as above.
+            buffer::check(unsafe { (*attr).buf }, pd, addr, length)?;
+        }
+        // SAFETY: as above.
+        let iova = if mask & IOVA != 0 { unsafe { (*attr).iova } } else { addr as u64 };
+        register(pd, addr, length, iova, access as c_uint)
+    };
+    pointer("ibv_reg_mr_ex", registered())
 }
 
 /// Registers memory, known to peers by its own addresses.
@@ -171,12 +254,15 @@ pub extern "C" fn ibv_rereg_mr(
         if let Some(new_pd) = &new_pd {
             context::check_same("protection domain", new_pd.context, region.context)?;
         }
-        let new_access = if flags & CHANGE_ACCESS != 0 { Some(self::access(access as c_uint)?) } else { None };
+        let new_access = if flags & CHANGE_ACCESS != 0 { Some(region_access(access as c_uint)?) } else { None };
         let mut registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known_access = region.access.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(current_access) = *known_access else {
+            return Err(Failure::new(libc::EINVAL, "a region of no memory stays as it is"));
+        };
         if flags & CHANGE_TRANSLATION != 0 {
             let old = registration.take().ok_or_else(|| Failure::handle("memory region"))?;
-            let access = new_access.unwrap_or(*known_access);
+            let access = new_access.unwrap_or(current_access);
             let lent = || {
                 if let Some(new) = &new_pd {
                     return lend(new, addr, length, addr as u64, access);
@@ -199,6 +285,7 @@ pub extern "C" fn ibv_rereg_mr(
             }
             let key = new.key().0;
             *registration = Some(new);
+            region.key.store(key, Ordering::Relaxed);
             // SAFETY: the slot's structure.
             unsafe {
                 let c = region.c().as_ptr();
@@ -208,7 +295,7 @@ pub extern "C" fn ibv_rereg_mr(
             let registration = registration.as_ref().ok_or_else(|| Failure::handle("memory region"))?;
             registration.reregister(new_pd.as_ref().map(|new| &new.pd), new_access)?;
         }
-        *known_access = new_access.unwrap_or(*known_access);
+        *known_access = Some(new_access.unwrap_or(current_access));
         if let Some(new) = new_pd {
             *region.domain.lock().unwrap_or_else(PoisonError::into_inner) = new.users.clone();
             // SAFETY: the slot's structure.
@@ -292,7 +379,5 @@ pub extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {
 
 /// The key of the region that a program's pointer means.
 pub(crate) fn key(mr: *const IbvMr) -> Result<uroce::verbs::Key, Failure> {
-    let region = get(mr)?;
-    let held = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
-    held.as_ref().map(Registration::key).ok_or_else(|| Failure::handle("memory region"))
+    Ok(uroce::verbs::Key(get(mr)?.key.load(Ordering::Relaxed)))
 }

@@ -15,10 +15,9 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::lock::SpinLock;
+use crate::sync::{AtomicU32, OnceLock, Ordering, for_statics, reserve, yield_now};
 
 /// What a program holds a pointer to.
 pub(crate) trait Object: Send + Sync + Sized + 'static {
@@ -66,6 +65,17 @@ struct Slot<T: Object> {
 
 const LIVE: u32 = 1 << 31;
 
+impl<T: Object> Slot<T> {
+    /// Nobody's. All zero, so that pages that nobody has written are tables of such.
+    fn fresh() -> Slot<T> {
+        Slot {
+            c: UnsafeCell::new(MaybeUninit::zeroed()),
+            state: AtomicU32::new(0),
+            body: UnsafeCell::new(MaybeUninit::zeroed()),
+        }
+    }
+}
+
 /// An object in use: it is not destroyed before this is dropped.
 pub(crate) struct Ref<T: Object> {
     slot: NonNull<Slot<T>>,
@@ -81,8 +91,10 @@ pub(crate) enum NotRemoved {
 }
 
 impl<T: Object> Slab<T> {
-    pub(crate) const fn new() -> Slab<T> {
-        Slab { base: OnceLock::new(), free: SpinLock::new(Free { fresh: 0, returned: VecDeque::new() }) }
+    for_statics! {
+        pub(crate) fn new() -> Slab<T> {
+            Slab { base: OnceLock::new(), free: SpinLock::new(Free { fresh: 0, returned: VecDeque::new() }) }
+        }
     }
 
     /// Reserves the address range; pages come with use. `None` when the kernel gives none.
@@ -90,19 +102,7 @@ impl<T: Object> Slab<T> {
         if let Some(base) = self.base.get() {
             return Some(base.0);
         }
-        let bytes = T::CAPACITY * size_of::<Slot<T>>();
-        // SAFETY: a fresh anonymous mapping overlaps nothing.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        let base = (address != libc::MAP_FAILED).then(|| NonNull::new(address.cast()))??;
+        let base = reserve(T::CAPACITY, Slot::fresh)?;
         // When two threads come first, one mapping is left over, empty.
         Some(self.base.get_or_init(|| Base(base)).0)
     }
@@ -147,7 +147,8 @@ impl<T: Object> Slab<T> {
         let slot = self.slot(pointer)?;
         // SAFETY: every slot of the table is readable, and its state is an atomic.
         let state = unsafe { &(*slot.as_ptr()).state };
-        if state.fetch_add(1, Ordering::Acquire) & LIVE == 0 {
+        let is_dead = state.fetch_add(1, Ordering::Acquire) & LIVE == 0;
+        if is_dead && !uroce::mutated!("destroyed-object-is-used", by "uroce-verbs --lib only_live_objects_are_found") {
             state.fetch_sub(1, Ordering::Release);
             return None;
         }
@@ -168,7 +169,7 @@ impl<T: Object> Slab<T> {
         }
         // Calls are short, and none of them destroys what it uses.
         while state.load(Ordering::Acquire) != 0 {
-            std::thread::yield_now();
+            yield_now();
         }
         // SAFETY: the object was live, so its body is there; nobody uses it, and nobody can begin to.
         let body = unsafe { &*slot.as_ptr() }.body.get();

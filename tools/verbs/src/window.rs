@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use uroce::verbs::{Access, Data, Key, MemoryWindow, SendOperation, SendRequest, WindowBinding, WindowKind};
+use uroce::verbs::{Data, Key, MemoryWindow, SendOperation, SendRequest, WindowBinding, WindowKind};
 
 use crate::abi::*;
 use crate::error::{Failure, number, pointer};
@@ -85,19 +85,22 @@ pub(crate) fn binding(mw: *const IbvMw, new_key: Key, info: &IbvMwBindInfo) -> R
         (true, _) => return Err(Failure::new(libc::EINVAL, "a binding of bytes without a region")),
     };
     Ok(SendOperation::BindWindow(WindowBinding {
-        window: shown_key(&get(mw)?),
+        window: get(mw)?.window.key(),
         new_key,
         region,
         address: info.addr,
         len: info.length,
-        access: Access::from_bits_truncate(info.mw_access_flags),
+        access: region::access(info.mw_access_flags)?,
     }))
 }
 
-/// The key in the structure that the program sees. After a binding of type 2 the program writes the new one there.
-fn shown_key(window: &Ref<Window>) -> Key {
-    // SAFETY: the slot's structure.
-    Key(unsafe { (*window.c().as_ptr()).rkey })
+/// Writes the key that a binding gives where the program sees it, once that is posted, as irdma does: with rxe and mlx5 the program
+/// writes it, which is the same.
+pub(crate) fn show_key(mw: *const IbvMw, new_key: Key) {
+    if let Ok(window) = get(mw) {
+        // SAFETY: the slot's structure.
+        unsafe { (*window.c().as_ptr()).rkey = window.window.key().0 & !0xff | new_key.0 & 0xff };
+    }
 }
 
 /// Binds a type 1 window; the new key is in the structure when this returns.
@@ -109,16 +112,16 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut IbvQp, mw: *mut IbvMw, bind: *m
         if window.kind != WindowKind::One {
             return Err(Failure::new(libc::EINVAL, "type 2 windows are bound by IBV_WR_BIND_MW"));
         }
-        let key = shown_key(&window);
-        let new_key = Key(key.0 & !0xff | (key.0.wrapping_add(1) & 0xff));
+        // SAFETY: the slot's structure. Whoever hears of a failed binding writes the key of before there.
+        let shown = unsafe { (*window.c().as_ptr()).rkey };
+        let new_key = Key(window.window.key().0 & !0xff | (shown.wrapping_add(1) & 0xff));
         let operation = binding(mw, new_key, &bind.bind_info)?;
         queue_pair::post_one(qp, |all_are_signaled| SendRequest {
             signaled: all_are_signaled || bind.send_flags & send_flag::SIGNALED != 0,
             fence: bind.send_flags & send_flag::FENCE != 0,
             ..SendRequest::new(bind.wr_id, operation, Data::EMPTY)
         })?;
-        // SAFETY: the slot's structure.
-        unsafe { (*window.c().as_ptr()).rkey = new_key.0 };
+        show_key(mw, new_key);
         Ok(())
     };
     number("ibv_bind_mw", post())

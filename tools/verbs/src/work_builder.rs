@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;
 
-use uroce::verbs::{Data, Key, MAX_SGE, Remote, SendOperation, SendRequest, Sge};
+use uroce::verbs::{Data, Key, MAX_SGE, Placement, Remote, Selectivity, SendOperation, SendRequest, Sge};
 
 use crate::abi::*;
 use crate::error::{Failure, number};
@@ -20,6 +20,8 @@ use crate::window;
 #[derive(Default)]
 pub(crate) struct Builder {
     requests: Vec<SendRequest>,
+    /// The windows that requests bind: after how many requests, which one, and its key.
+    bindings: Vec<(usize, usize, Key)>,
     /// The first thing that was wrong; said by `ibv_wr_complete`.
     failure: Option<Failure>,
 }
@@ -52,6 +54,7 @@ pub(crate) fn with_functions(qp: IbvQp) -> IbvQpEx {
         wr_complete: Some(complete),
         wr_abort: Some(abort),
         wr_atomic_write: Some(atomic_write),
+        wr_flush: Some(flush),
     }
 }
 
@@ -103,12 +106,18 @@ unsafe extern "C" fn abort(qp: *mut IbvQpEx) {
 unsafe extern "C" fn complete(qp: *mut IbvQpEx) -> c_int {
     let post = || {
         let qp = queue_pair::get(qp)?;
-        let Builder { requests, failure } =
+        let Builder { requests, bindings, failure } =
             std::mem::take(&mut *qp.builder.lock().unwrap_or_else(PoisonError::into_inner));
         match failure {
             Some(failure) => Err(failure),
             // Up to the first that the queue pair refuses, as with ibv_post_send.
-            None => qp.qp.post_sends(requests.into_iter()).1.map_err(Failure::from),
+            None => {
+                let (posted, result) = qp.qp.post_sends(requests.into_iter());
+                for (_, mw, key) in bindings.into_iter().filter(|(before, ..)| *before < posted) {
+                    window::show_key(mw as *const IbvMw, key);
+                }
+                result.map_err(Failure::from)
+            }
         }
     };
     match post() {
@@ -157,14 +166,43 @@ unsafe extern "C" fn bind_mw(qp: *mut IbvQpEx, mw: *mut IbvMw, key: u32, info: *
     // SAFETY: NULL, or the program's structure.
     let info = unsafe { info.as_ref() };
     begin(qp, || window::binding(mw, Key(key), info.ok_or_else(|| Failure::null("bind_info"))?));
+    with(qp, |builder, _, _| {
+        builder.bindings.push((builder.requests.len() - 1, mw as usize, Key(key)));
+        Ok(())
+    });
 }
 
 unsafe extern "C" fn send_tso(qp: *mut IbvQpEx, _header: *mut c_void, _bytes: u16, _segment: u16) {
     begin(qp, || Err(Failure::not_offered("segmentation offload")));
 }
 
-unsafe extern "C" fn atomic_write(qp: *mut IbvQpEx, _key: u32, _address: u64, _value: *const c_void) {
-    begin(qp, || Err(Failure::not_offered("atomic writes")));
+unsafe extern "C" fn atomic_write(qp: *mut IbvQpEx, key: u32, address: u64, value: *const c_void) {
+    // SAFETY: NULL, or eight bytes of the program's, of any alignment.
+    let value = (!value.is_null()).then(|| unsafe { value.cast::<[u8; 8]>().read_unaligned() });
+    begin(qp, || match value {
+        Some(_) => Ok(SendOperation::AtomicWrite(remote(key, address))),
+        None => Err(Failure::null("atomic_wr")),
+    });
+    change(qp, |request, _| {
+        request.data = Data::Inline(value.into_iter().flatten().collect());
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn flush(qp: *mut IbvQpEx, key: u32, address: u64, length: usize, placement: u8, level: u8) {
+    begin(qp, || {
+        let selectivity = Selectivity::new(level);
+        let placement = Placement::from_bits(placement).filter(|placement| !placement.is_empty());
+        let (Some(placement), true) = (placement, matches!(level, 0 | 1)) else {
+            return Err(Failure::new(libc::EINVAL, "a FLUSH of an unknown type or level"));
+        };
+        let length = match selectivity {
+            Selectivity::Range => u32::try_from(length).ok().filter(|length| *length <= 1 << 31),
+            _ => Some(0),
+        };
+        let length = length.ok_or_else(|| Failure::new(libc::EINVAL, "a FLUSH of more than 2^31 bytes"))?;
+        Ok(SendOperation::Flush { remote: remote(key, address), length, placement, selectivity })
+    });
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut IbvQpEx, _number: u32) {

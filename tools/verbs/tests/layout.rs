@@ -45,7 +45,7 @@ macro_rules! layouts {
 
 #[test]
 fn structures_are_those_of_the_header() {
-    let (program, ours) = layouts! {
+    let (program, mut ours) = layouts! {
         IbvDevice, "struct ibv_device":
             node_type, transport_type, name, dev_name, dev_path, ibdev_path;
         IbvContextOps, "struct ibv_context_ops":
@@ -53,9 +53,14 @@ fn structures_are_those_of_the_header() {
         IbvContext, "struct ibv_context":
             device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat;
         VerbsContext, "struct verbs_context":
-            query_port, create_cq_ex, query_device_ex, open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd,
+            query_port, advise_mr, alloc_null_mr, alloc_parent_domain, dealloc_td, alloc_td, query_rt_values, create_cq_ex,
+            query_device_ex, open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd,
             close_xrcd, sz, context;
         IbvPd, "struct ibv_pd": context, handle;
+        IbvTd, "struct ibv_td": context;
+        IbvTdInitAttr, "struct ibv_td_init_attr": comp_mask;
+        IbvParentDomainInitAttr, "struct ibv_parent_domain_init_attr": pd, td, comp_mask, alloc, free, pd_context;
+        IbvValuesEx, "struct ibv_values_ex": comp_mask, raw_clock;
         IbvMr, "struct ibv_mr": context, pd, addr, length, handle, lkey, rkey;
         IbvMw, "struct ibv_mw": context, pd, rkey, handle, kind = "type";
         IbvCompChannel, "struct ibv_comp_channel": context, fd, refcnt;
@@ -121,10 +126,33 @@ fn structures_are_those_of_the_header() {
         IbvCqInitAttrEx, "struct ibv_cq_init_attr_ex":
             cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain;
     };
+    // Later headers have one function more, at the end.
+    ours.insert("struct ibv_qp_ex".to_owned(), (0, std::mem::offset_of!(IbvQpEx, wr_flush)));
     let theirs = run(&program);
     assert_eq!(theirs.len(), ours.len());
     for (name, layout) in &ours {
         assert_eq!(theirs.get(name), Some(layout), "{name}: theirs (offset, size) is on the left");
+    }
+}
+
+/// What Debian 12's header does not have: offsets as compiled from libibverbs/verbs.h of rdma-core 65.
+#[test]
+fn structures_of_later_versions_are_as_they_were_measured() {
+    use std::mem::offset_of;
+    let measured = [
+        ("length", offset_of!(IbvMrInitAttr, length), 0),
+        ("access", offset_of!(IbvMrInitAttr, access), 8),
+        ("comp_mask", offset_of!(IbvMrInitAttr, comp_mask), 16),
+        ("iova", offset_of!(IbvMrInitAttr, iova), 24),
+        ("addr", offset_of!(IbvMrInitAttr, addr), 32),
+        ("fd", offset_of!(IbvMrInitAttr, fd), 40),
+        ("fd_offset", offset_of!(IbvMrInitAttr, fd_offset), 48),
+        ("dmah", offset_of!(IbvMrInitAttr, dmah), 56),
+        ("buf", offset_of!(IbvMrInitAttr, buf), 64),
+        ("struct ibv_mr_init_attr", size_of::<IbvMrInitAttr>(), 72),
+    ];
+    for (name, ours, theirs) in measured {
+        assert_eq!(ours, theirs, "{name}");
     }
 }
 

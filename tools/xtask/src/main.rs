@@ -1,9 +1,12 @@
 //! `cargo xtask`: set-up, demo, tests, benches and the rxe rig. Exit status 2 for a wrong command line, 1 for a failure.
 #![allow(clippy::disallowed_methods, reason = "it times and waits for other programs")]
 
+mod coverage;
 mod demo;
+mod fuzz;
 mod lab;
 mod mutants;
+mod nightly;
 mod program;
 mod pyverbs;
 mod rxe;
@@ -21,6 +24,10 @@ usage: cargo xtask COMMAND
   bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
   mutants [--seeds N] [--json] [NAME…]
                         wrong versions of the transport, each of which the simulator must find wrong (1000 seeds)
+  fuzz [--seconds N] [TARGET…]
+                        the fuzz targets (endpoint, responder, decode, capture), each for so long (20 s)
+  coverage [--seeds N] [--json]
+                        which lines of the transport chaos (1000 seeds) and what fuzzing kept reach
   pyverbs [--json] [FILE…]
                         rdma-core's tests in Python on this stack and on the kernel's rxe, counts side by side
   lab                   two namespaces and a cable to try things in
@@ -70,6 +77,8 @@ fn main() -> ExitCode {
             program::run("uroce-wan", "network namespaces and packet sockets", beside, rest)
         }
         Some((&"mutants", rest)) => mutants::run(rest),
+        Some((&"fuzz", rest)) => fuzz::run(rest),
+        Some((&"coverage", rest)) => coverage::run(rest),
         Some((&"pyverbs", rest)) => pyverbs::run(rest),
         Some((&"rxe", rest)) => rxe::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {

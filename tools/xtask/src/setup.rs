@@ -61,9 +61,14 @@ pub(crate) fn target_directory() -> PathBuf {
 
 /// The Debian packages alone.
 pub(crate) fn packages() -> Outcome {
-    let missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !installed(name)).collect();
+    install(PACKAGES)
+}
+
+/// Installs those of these Debian packages that are missing, each with what it is for.
+pub(crate) fn install(packages: &[(&str, &str)]) -> Outcome {
+    let missing: Vec<_> = packages.iter().filter(|(name, _)| !installed(name)).collect();
     if missing.is_empty() {
-        eprintln!("setup: all {} Debian packages are there", PACKAGES.len());
+        eprintln!("setup: all {} Debian packages are there", packages.len());
         return Ok(());
     }
     for (name, purpose) in &missing {

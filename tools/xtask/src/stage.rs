@@ -1,17 +1,64 @@
 //! Named steps run one after the other, with their times, up to the first that fails.
 use crate::{Failure, Outcome};
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// One step: a command, whose output is the user's, or work of our own.
 pub(crate) struct Stage {
     name: &'static str,
-    work: Box<dyn FnOnce() -> Outcome>,
+    work: Box<dyn FnOnce() -> Result<Counts, Failure>>,
+}
+
+/// What tests and matrices say of themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Tests that passed.
+    pub(crate) tests: u64,
+    /// Tests that were not played.
+    pub(crate) ignored: u64,
+    /// Games of matrices that passed.
+    pub(crate) games: u64,
+    /// Games that were played twice.
+    pub(crate) excused: u64,
+}
+
+impl Counts {
+    /// Reads a line: `test result: ok. 3 passed; 0 failed; 1 ignored; …`, or `24 of 24 games passed in 8s, 1 of them played twice`.
+    fn take(&mut self, line: &str) {
+        let words: Vec<&str> = line.split([' ', ';', ',']).filter(|word| !word.is_empty()).collect();
+        let before = |word: &str| {
+            let at = words.iter().position(|found| *found == word)?;
+            words.get(at.checked_sub(1)?)?.parse::<u64>().ok()
+        };
+        if line.starts_with("test result: ok.") {
+            self.tests += before("passed").unwrap_or(0);
+            self.ignored += before("ignored").unwrap_or(0);
+        } else if line.contains(" games passed") {
+            self.games += before("games").unwrap_or(0);
+            self.excused += words
+                .iter()
+                .rposition(|word| *word == "of")
+                .map_or(0, |at| words.get(at.wrapping_sub(1)).and_then(|word| word.parse().ok()).unwrap_or(0));
+        }
+    }
+}
+
+/// Passes on what a command prints, and reads it.
+fn pass_on(from: impl Read, mut to: impl Write, counts: &Mutex<Counts>) {
+    let mut line = Vec::new();
+    let mut from = BufReader::new(from);
+    while from.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+        let _ = to.write_all(&line);
+        counts.lock().expect("nobody panics with it").take(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
 }
 
 impl Stage {
     pub(crate) fn of(name: &'static str, work: impl FnOnce() -> Outcome + 'static) -> Stage {
-        Stage { name, work: Box::new(work) }
+        Stage { name, work: Box::new(|| work().map(|()| Counts::default())) }
     }
 
     /// `cargo` with these words (the same cargo that runs us).
@@ -23,13 +70,24 @@ impl Stage {
     pub(crate) fn cargo_with(name: &'static str, words: &[&str], variables: &[(&str, &str)]) -> Stage {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(words).envs(variables.iter().copied());
+        // What setup installs is there: a test that cannot do its work without is to fail.
+        command.args(words).env("UROCE_CI", "1").envs(variables.iter().copied());
         let line = format!("cargo {}", words.join(" "));
-        Stage::of(name, move || {
+        let work = move || {
             eprintln!("   {line}");
-            let status = command.status().map_err(|e| Failure::Failed(format!("starting `{line}`: {e}")))?;
-            if status.success() { Ok(()) } else { Err(Failure::Failed(format!("`{line}` failed: {status}"))) }
-        })
+            let failed = |e: std::io::Error| Failure::Failed(format!("starting `{line}`: {e}"));
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+            let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+            let counts = Arc::new(Mutex::new(Counts::default()));
+            let of_stderr = counts.clone();
+            let reader = std::thread::spawn(move || pass_on(stderr, std::io::stderr(), &of_stderr));
+            pass_on(stdout, std::io::stdout(), &counts);
+            let _ = reader.join();
+            let status = child.wait().map_err(failed)?;
+            let counts = *counts.lock().expect("nobody panics with it");
+            if status.success() { Ok(counts) } else { Err(Failure::Failed(format!("`{line}` failed: {status}"))) }
+        };
+        Stage { name, work: Box::new(work) }
     }
 }
 
@@ -37,6 +95,7 @@ impl Stage {
 pub(crate) struct Done {
     pub(crate) name: &'static str,
     pub(crate) seconds: f64,
+    pub(crate) counts: Counts,
 }
 
 /// Runs `stages` in order up to the first that fails; `only`, when not empty, names those to run.
@@ -55,12 +114,33 @@ pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Result<Vec<Done>, Failur
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         eprintln!("== {} {verdict} in {seconds:.1} s", stage.name);
         times.push(format!("{:>8.1} s  {} {verdict}", seconds, stage.name));
-        if let Err(failure) = outcome {
-            eprintln!("{}", times.join("\n"));
-            return Err(failure);
+        match outcome {
+            Ok(counts) => done.push(Done { name: stage.name, seconds, counts }),
+            Err(failure) => {
+                eprintln!("{}", times.join("\n"));
+                return Err(failure);
+            }
         }
-        done.push(Done { name: stage.name, seconds });
     }
     eprintln!("{}\n{:>8.1} s  in all", times.join("\n"), started.elapsed().as_secs_f64());
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_from_what_tests_print() {
+        let text = "running 3 tests\ntest a ... ok\n\
+                    test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.10s\n\
+                    24 of 24 games passed in 8s, 1 of them played twice\n\
+                    40 of 40 games passed, 2 of them played twice\n\
+                    test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 9.00s\n\
+                    no line's end";
+        let (counts, mut passed_on) = (Mutex::new(Counts::default()), Vec::new());
+        pass_on(text.as_bytes(), &mut passed_on, &counts);
+        assert_eq!(*counts.lock().unwrap(), Counts { tests: 5, ignored: 1, games: 64, excused: 3 });
+        assert_eq!(passed_on, text.as_bytes());
+    }
 }

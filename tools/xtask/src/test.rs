@@ -1,6 +1,6 @@
 //! `cargo xtask test [--full] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails.
 use crate::stage::{self, Done, Stage};
-use crate::{Failure, Outcome, demo, mutants, setup};
+use crate::{Failure, Outcome, demo, fuzz, mutants, setup};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
@@ -39,8 +39,12 @@ fn more_stages() -> Vec<Stage> {
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
         Stage::of("mutants", || mutants::run(&[])),
+        Stage::of("fuzzing", || fuzz::for_each(&fuzz::TARGETS, FUZZ_SECONDS)),
     ]
 }
+
+/// How long `--full` runs each fuzz target.
+const FUZZ_SECONDS: u64 = 60;
 
 /// Where docs/INTEROP.md has the last full run's result, up to the end of the file.
 const HEADING: &str = "## The last full run";
@@ -52,24 +56,40 @@ fn keep(done: &[Done]) -> Outcome {
     let text = std::fs::read_to_string(&file).map_err(failed)?;
     let before = text.split(HEADING).next().unwrap_or(&text).trim_end();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let rows: String = done.iter().map(|Done { name, seconds }| format!("| {name} | {seconds:.0} |\n")).collect();
-    let table = format!("| stage | seconds |\n|---|---|\n{rows}");
+    let cell = |count: u64| if count == 0 { String::new() } else { count.to_string() };
+    let row = |Done { name, seconds, counts }: &Done| {
+        let [tests, ignored, games, excused] = [counts.tests, counts.ignored, counts.games, counts.excused].map(cell);
+        format!("| {name} | {tests} | {ignored} | {games} | {excused} | {seconds:.0} |\n")
+    };
+    let rows: String = done.iter().map(row).collect();
+    let table = format!(
+        "| stage | tests passed | not played | games passed | of them played twice | seconds |\n|---|---|---|---|---|---|\n{rows}"
+    );
     let text = format!(
-        "{before}\n\n{HEADING}\n\n`cargo xtask test --full`, every stage passed, on Linux {}:\n\n{table}",
+        "{before}\n\n{HEADING}\n\nWritten by `cargo xtask test --full`, every stage of which passed, on Linux {}. A game is a \
+         conversation of two programs in a matrix; one of fifty may be played twice, for reasons that the test names.\n\n{table}",
         kernel.trim()
     );
     std::fs::write(&file, text).map_err(failed)
 }
 
 fn stages() -> Vec<Stage> {
-    let without = ["--exclude", "rxe-rig", "--exclude", "uroce-wan", "--exclude", "uroce-cli"];
+    let without =
+        ["--exclude", "rxe-rig", "--exclude", "uroce-wan", "--exclude", "uroce-cli", "--exclude", "uroce-loom"];
     vec![
         Stage::of("setup", || setup::run(&[])),
         Stage::cargo("fmt", &["fmt", "--all", "--check"]),
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         // Unit tests, documentation examples, and the tests of the parts together that need no other machine.
         Stage::cargo("unit", &[&["test", "--quiet", "--workspace"][..], &without].concat()),
+        // The locks and protocols of our own, in all orders of threads.
+        Stage::cargo("loom", &["test", "--quiet", "--package", "uroce-loom"]),
         chaos("simulation", "dev", &["--seeds", "400"]),
+        // Compiled only: what runs them is built with nightly and takes minutes.
+        Stage::cargo(
+            "fuzz",
+            &["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target/fuzz/check"],
+        ),
         // The command line against itself, over AF_XDP in namespaces, and against the kernel's rxe in a machine. One at a
         // time: each may boot machines, and there are few processors.
         Stage::cargo("rig", &["test", "--quiet", "--package", "rxe-rig", "--", "--test-threads=1"]),

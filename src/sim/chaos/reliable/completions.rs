@@ -9,15 +9,32 @@ use super::oracle::{Connection, Oracle, Receive};
 
 /// What the oracle makes of completions, and of the end of queue pairs and regions.
 impl Oracle {
-    /// The side's queue pair may be in the error state through no fault of the stack.
+    /// The side's queue pair may be in the error state through no fault of the stack: the program put it there, a request of its
+    /// own has failed (which was reported then), or it refuses one of the peer's.
     fn may_be_dead(&self, c: usize, side: usize) -> bool {
         let connection = &self.connections[c];
-        let troubled = |flow: &Flow| flow.bad.is_some() || flow.failed;
-        connection.sides[side].killed
-            || self.weather == Weather::Harsh
-            || connection.rnr_retry != 7
-            || connection.flows.iter().any(troubled)
-            || connection.sides.iter().any(|side| side.deregistered)
+        let (own, peers) = (&connection.flows[side], &connection.flows[1 - side]);
+        connection.sides[side].killed || own.failed || peers.bad.is_some() || connection.sides[side].took_away
+    }
+
+    /// The requester of flow `s` has been patient as long as its attributes say: each of its retries and the last wait take the
+    /// timeout, unless the peer said before that something was missing.
+    fn was_patient(&self, now: Instant, c: usize, s: usize) -> Result<(), String> {
+        let connection = &self.connections[c];
+        let flow = &connection.flows[s];
+        let waits = u32::from(connection.retry_count) + 1;
+        let timeouts = if connection.selective[s] { waits } else { waits.saturating_sub(flow.naks) };
+        let (took, due) = (now.saturating_since(flow.patient_since), connection.timeout * timeouts);
+        // Silent for longer than a timeout with a retry left, although there was room to send.
+        let was_silent = now.saturating_since(flow.last_sent_at) > connection.timeout;
+        let was_idle = connection.is_patient && waits > 1 && flow.sent_again == 0 && was_silent;
+        if took < due || was_idle {
+            let Flow { sent_again, naks, .. } = flow;
+            return Err(format!(
+                "gave up after {took:?} of {due:?}, {sent_again} packets sent again and {naks} NAKs without progress"
+            ));
+        }
+        Ok(())
     }
 
     /// Takes all completions of a node.
@@ -84,7 +101,7 @@ impl Oracle {
                 return Err(format!("has {} bytes", wr.len));
             }
         } else {
-            self.check_failure(c, s, index, completion.status)?;
+            self.check_failure(now, c, s, index, completion.status)?;
         }
         // Everything before it was successful, reported or not.
         let done = if success { index + 1 } else { index };
@@ -105,13 +122,17 @@ impl Oracle {
     }
 
     /// Whether request `index` may fail like that.
-    fn check_failure(&self, c: usize, s: usize, index: u64, status: Status) -> Result<(), String> {
+    fn check_failure(&self, now: Instant, c: usize, s: usize, index: u64, status: Status) -> Result<(), String> {
         let connection = &self.connections[c];
         let flow = &connection.flows[s];
         let Some(wr) = flow.wr(index) else { return Err("unknown".into()) };
-        let peer_may_be_gone = connection.sides.iter().any(|side| side.killed || side.deregistered)
+        let peer_may_be_gone = connection.sides.iter().any(|side| side.killed || side.took_away)
             || connection.flows[1 - s].bad.is_some()
             || connection.flows[1 - s].failed;
+        // A completion that waited to be polled is of a time when less had come.
+        if status == Status::RetryExceeded && self.polls_at_once {
+            self.was_patient(now, c, s)?;
+        }
         let allowed = match status {
             Status::WrFlush => self.may_be_dead(c, s),
             Status::RetryExceeded => {
@@ -124,6 +145,7 @@ impl Oracle {
                 connection.rnr_retry != 7 && flow.most_rnr_naks > u32::from(connection.rnr_retry)
             }
             Status::RemoteAccess if wr.frozen => true,
+            Status::MwBind if wr.kind.is_local() && connection.sides[s].took_away => true,
             status => wr.fault.is_some_and(|fault| fault.status() == status),
         };
         if allowed {
@@ -152,6 +174,9 @@ impl Oracle {
             for &(start, len) in &wr.pieces {
                 self.verify_answer(now, c, s, &wr, start as usize, len as usize, success);
             }
+        }
+        if success && wr.kind.is_local() {
+            self.window_changed(c, s, &wr);
         }
         let side = &mut self.connections[c].sides[s];
         for &(start, len) in &wr.pieces {
@@ -217,9 +242,14 @@ impl Oracle {
                 Kind::WriteImmediate => CompletionKind::ReceiveWriteWithImmediate,
                 _ => CompletionKind::Receive,
             };
-            if (completion.kind, completion.byte_len, completion.immediate) != (kind, wr.len, wr.immediate) {
-                return Err(format!("{:?} {} of {} bytes has {:?}", wr.kind, wr.index, wr.len, wr.immediate));
+            let (told, due) = ((completion.immediate, completion.invalidated), (wr.immediate, wr.invalidates));
+            if (completion.kind, completion.byte_len, told) != (kind, wr.len, due) {
+                return Err(format!("{:?} {} of {} bytes has {due:?}", wr.kind, wr.index, wr.len));
             }
+            if wr.kind == Kind::SendInvalidate {
+                self.window_changed(c, s, &wr);
+            }
+            let connection = &mut self.connections[c];
             if wr.kind.is_send() {
                 let mut offset = 0;
                 for &(start, len) in &receive.pieces {
@@ -271,11 +301,12 @@ impl Oracle {
         }
     }
 
-    /// The target region of `side` is taken away now: nothing that is in flight may change it any more.
-    pub fn deregister(&mut self, now: Instant, c: usize, side: usize) {
-        self.verify_side(now, c, side, "before deregistration");
+    /// A window of `side`, or its target region, is taken away now: nothing that is in flight may change it by that any more.
+    pub fn take_away(&mut self, now: Instant, c: usize, side: usize, window: Option<usize>) {
+        self.verify_side(now, c, side, "before access is taken away");
         let connection = &mut self.connections[c];
-        connection.sides[side].deregistered = true;
+        connection.sides[side].took_away = true;
+        connection.sides[side].deregistered |= window.is_none();
         let (start, len) = connection.layout.target();
         connection.sides[side].arena.accept(start, len);
         let flow = &mut connection.flows[1 - side];
@@ -283,7 +314,8 @@ impl Oracle {
         let (executed, completed) = (flow.executed, flow.completed);
         for wr in flow.wrs.iter_mut() {
             if (wr.index >= executed || (wr.kind == Kind::Read && wr.index >= completed))
-                && !wr.kind.is_send()
+                && wr.kind.is_remote()
+                && wr.window == window
                 && wr.len > 0
             {
                 wr.frozen = true;

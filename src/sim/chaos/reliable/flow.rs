@@ -5,8 +5,8 @@ use arrayvec::ArrayVec;
 use crate::sim::chaos::arena::Piece;
 use crate::sim::pattern;
 use crate::time::Instant;
-use crate::transport::{CompletionKind, MAX_SGE, Status};
-use crate::wire::Psn;
+use crate::transport::{CompletionKind, MAX_SGE, Skipped, Status};
+use crate::wire::{Key, Psn};
 
 /// What a work request does at the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,9 @@ pub(super) enum Kind {
     Read,
     FetchAdd,
     CompareSwap,
+    SendInvalidate,
+    Bind,
+    LocalInvalidate,
 }
 
 impl Kind {
@@ -32,11 +35,21 @@ impl Kind {
 
     /// Whether it takes a receive request.
     pub fn consumes(self) -> bool {
-        matches!(self, Kind::Send | Kind::SendImmediate | Kind::WriteImmediate)
+        self.is_send() || self == Kind::WriteImmediate
+    }
+
+    /// Whether nothing is sent for it.
+    pub fn is_local(self) -> bool {
+        matches!(self, Kind::Bind | Kind::LocalInvalidate)
+    }
+
+    /// Whether it names the peer's memory.
+    pub fn is_remote(self) -> bool {
+        !self.is_send() && !self.is_local()
     }
 
     pub fn is_send(self) -> bool {
-        matches!(self, Kind::Send | Kind::SendImmediate)
+        matches!(self, Kind::Send | Kind::SendImmediate | Kind::SendInvalidate)
     }
 
     pub fn writes(self) -> bool {
@@ -45,7 +58,9 @@ impl Kind {
 
     pub fn completion(self) -> CompletionKind {
         match self {
-            Kind::Send | Kind::SendImmediate => CompletionKind::Send,
+            Kind::Send | Kind::SendImmediate | Kind::SendInvalidate => CompletionKind::Send,
+            Kind::Bind => CompletionKind::BindWindow,
+            Kind::LocalInvalidate => CompletionKind::LocalInvalidate,
             Kind::Write | Kind::WriteImmediate => CompletionKind::Write,
             Kind::Read => CompletionKind::Read,
             Kind::FetchAdd => CompletionKind::FetchAdd,
@@ -87,6 +102,8 @@ pub(super) enum Fault {
     Invalid,
     /// A local key of nothing.
     Local,
+    /// A window that cannot be bound so.
+    Binding,
 }
 
 impl Fault {
@@ -95,6 +112,7 @@ impl Fault {
             Fault::Access => Status::RemoteAccess,
             Fault::Invalid => Status::RemoteInvalidRequest,
             Fault::Local => Status::LocalProtection,
+            Fault::Binding => Status::MwBind,
         }
     }
 }
@@ -121,6 +139,12 @@ pub(super) struct Wr {
     pub immediate: Option<u32>,
     /// Which of the receive requests it takes, counted from the flow's first.
     pub receive: u64,
+    /// How many requests before it something is sent for.
+    pub messages: u64,
+    /// Which window of the peer it uses or invalidates; which of its own side it changes.
+    pub window: Option<usize>,
+    /// The key that the peer is to invalidate.
+    pub invalidates: Option<Key>,
     pub fault: Option<Fault>,
     /// Whether it may change the responder's memory.
     pub places: bool,
@@ -134,9 +158,47 @@ pub(super) struct Wr {
     pub answers: u32,
     /// A READ or atomic whose request has reached the responder more than once.
     pub asked_again: bool,
+    /// There was no receive request for it when the first of its packets reached the responder.
+    pub lacked: bool,
 }
 
 impl Wr {
+    /// A request for which nothing is sent.
+    pub fn nothing(index: u64, kind: Kind, first: u64, messages: u64) -> Wr {
+        Wr {
+            index,
+            kind,
+            first,
+            packets: 0,
+            len: 0,
+            signaled: true,
+            fence: false,
+            payload: Payload::Pattern(0),
+            pieces: ArrayVec::new(),
+            slot: None,
+            target: 0,
+            expected: Vec::new(),
+            immediate: None,
+            receive: 0,
+            messages,
+            window: None,
+            invalidates: None,
+            fault: None,
+            places: false,
+            frozen: false,
+            placed_before: false,
+            is_void: false,
+            answers: 0,
+            asked_again: false,
+            lacked: false,
+        }
+    }
+
+    /// Whether an answer is to come.
+    pub fn awaits_answer(&self) -> bool {
+        self.kind.is_answered() && self.answers < self.packets
+    }
+
     /// The PSN after its last one.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
@@ -154,7 +216,8 @@ impl Wr {
 
     /// The same, where it may be placed although one before it is not carried out.
     pub fn byte_written_early(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
-        self.bytes_for(offset, mtu).filter(|_| self.places || self.is_void)
+        // What a window gives access to may change between two packets.
+        self.bytes_for(offset, mtu).filter(|_| (self.places || self.is_void) && self.window.is_none())
     }
 
     fn bytes_for(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
@@ -193,12 +256,16 @@ pub(super) struct Flow {
     pub settled: u64,
     /// PSNs and receive requests that all posted requests take.
     pub posted_psn: u64,
+    pub posted_messages: u64,
     pub posted_receives: u64,
 
     /// Requests that the requester's completions have accounted for.
     pub completed: u64,
     /// An unsuccessful completion was seen.
     pub failed: bool,
+    /// The program wants the send queue drained: no request is begun; and it is, so that nothing is sent.
+    pub is_draining: bool,
+    pub is_drained: bool,
     /// The PSN after the highest one sent.
     pub sent: u64,
     /// The requester knows that everything before this PSN is done.
@@ -207,6 +274,14 @@ pub(super) struct Flow {
     pub acknowledged: u64,
     /// It must be silent until then.
     pub rnr_until: Option<Instant>,
+    /// When its patience began: with the latest progress, or with the first packet after all had been done.
+    pub patient_since: Instant,
+    /// Packets sent again since then; and what else but a timeout costs patience: sequence NAKs, and answers that show that
+    /// earlier ones are missing, with the time of the latest that counted.
+    pub sent_again: u32,
+    pub last_sent_at: Instant,
+    pub naks: u32,
+    pub gap_at: Option<Instant>,
     /// Answers that came before earlier ones, and were taken.
     early_answers: BTreeSet<u64>,
     /// RNR NAKs received since the last progress.
@@ -219,11 +294,15 @@ pub(super) struct Flow {
     pub arrived: u64,
     /// Packets behind a gap that have: from, to.
     early: BTreeMap<u64, u64>,
-    /// What a responder that takes packets in order only expects next.
+    /// What the responder expects next: exactly, of one that takes packets in order only; at the most, of one that keeps early
+    /// ones, since it may have had no room for some.
     pub expected: u64,
-    pub nak_sent: bool,
+    /// The PSN of its latest NAK. Until that comes it may be silent.
+    pub refused: Option<u64>,
     /// A NAK must be sent before the responder falls silent.
     pub nak_due: bool,
+    /// What was expected whenever something later came.
+    pub gaps: BTreeSet<u64>,
     /// Receive requests completed; and those that failed.
     pub received: u64,
     pub flushed: u64,
@@ -246,13 +325,21 @@ impl Flow {
             wrs: VecDeque::new(),
             settled: 0,
             posted_psn: 0,
+            posted_messages: 0,
             posted_receives: 0,
             completed: 0,
             failed: false,
+            is_draining: false,
+            is_drained: false,
             sent: 0,
             known: 0,
             acknowledged: 0,
             rnr_until: None,
+            patient_since: Instant::ZERO,
+            sent_again: 0,
+            last_sent_at: Instant::ZERO,
+            naks: 0,
+            gap_at: None,
             early_answers: BTreeSet::new(),
             rnr_naks: 0,
             most_rnr_naks: 0,
@@ -260,8 +347,9 @@ impl Flow {
             arrived: 0,
             early: BTreeMap::new(),
             expected: 0,
-            nak_sent: false,
+            refused: None,
             nak_due: false,
+            gaps: BTreeSet::new(),
             received: 0,
             flushed: 0,
             planned,
@@ -301,6 +389,11 @@ impl Flow {
         self.wrs.get(place).filter(|wr| wr.first <= psn)
     }
 
+    /// How many of the requests before that one something is sent for: the MSN; `None` when that is too long ago.
+    pub fn messages(&self, index: u64) -> Option<u64> {
+        if index == self.posted() { Some(self.posted_messages) } else { self.wr(index).map(|wr| wr.messages) }
+    }
+
     /// Requests all of whose PSNs are before `psn`; `None` when that is too long ago.
     pub fn messages_before(&self, psn: u64) -> Option<u64> {
         let front = self.wrs.front().map_or(self.posted_psn, |wr| wr.first);
@@ -332,11 +425,48 @@ impl Flow {
     /// The answer with this PSN has reached a requester that takes them in any order.
     pub fn answer(&mut self, psn: u64) {
         self.early_answers.insert(psn);
-        for wr in self.wrs.iter_mut().filter(|wr| wr.kind.is_answered() && wr.answers < wr.packets) {
+        for wr in self.wrs.iter_mut().filter(|wr| wr.awaits_answer()) {
             while wr.answers < wr.packets && self.early_answers.remove(&(wr.first + u64::from(wr.answers))) {
                 wr.answers += 1;
             }
         }
+    }
+
+    /// Whether one of a request's packets has reached the responder.
+    pub fn has_begun(&self, wr: &Wr) -> bool {
+        wr.first < self.arrived || self.early.range(wr.first..wr.end()).next().is_some()
+    }
+
+    /// Whether all that was posted is done, and both sides know it.
+    pub fn is_idle(&self) -> bool {
+        let is_received = self.received + self.flushed == self.posted_receives;
+        let is_local_done = |wr: &Wr| !wr.kind.is_local() || wr.index < self.completed;
+        is_received
+            && self.wrs.iter().all(is_local_done)
+            && self.early.is_empty()
+            && self.known == self.posted_psn
+            && !self.failed
+            && self.bad.is_none()
+    }
+
+    /// So much has gone by, in order, all of it done.
+    pub fn skip(&mut self, skipped: Skipped) {
+        let packets = u64::from(skipped.packets);
+        for count in [&mut self.posted_psn, &mut self.sent, &mut self.known, &mut self.acknowledged] {
+            *count += packets;
+        }
+        (self.arrived, self.expected) = (self.arrived + packets, self.arrived + packets);
+        (self.refused, self.nak_due) = (None, false);
+        self.early_answers.clear();
+        self.posted_messages += u64::from(skipped.messages);
+        self.posted_receives += u64::from(skipped.receives);
+        self.received += u64::from(skipped.receives);
+    }
+
+    /// Patience begins anew.
+    pub fn be_patient(&mut self, now: Instant) {
+        self.patient_since = now;
+        (self.sent_again, self.naks, self.gap_at) = (0, 0, None);
     }
 
     pub fn has_arrived(&self, psn: u64) -> bool {

@@ -2,9 +2,12 @@
 
 mod completions;
 mod flow;
+mod old_age;
 mod oracle;
 mod plan;
 mod post;
+mod states;
+mod windows;
 
 use std::sync::Arc;
 
@@ -21,8 +24,10 @@ use crate::transport::{Capabilities, CompletionQueue, MAX_SGE, QpAttributes, Que
 use crate::wire::{Key, Psn, Qpn};
 
 use flow::Flow;
+use old_age::Ages;
 use oracle::{Connection, Oracle, Side};
-use plan::{ACCESS, Plan, Scenario, Trouble};
+use plan::{ACCESS, Plan, Scenario, TARGET_ACCESS, Trouble};
+use windows::{Window, WindowState};
 
 /// Runs the scenario of `seed`.
 pub(super) fn run(seed: u64, capture: Option<Capture>) -> (Tally, Vec<String>) {
@@ -50,6 +55,18 @@ struct Program {
     keys: [Vec<Key>; 2],
     foreign_keys: [Key; 2],
     next_flag: u64,
+    ages: Ages,
+    /// For windows, and for the states of queue pairs.
+    window_random: Random,
+    /// How often it still looks whether nothing is on its way from the connection's life before.
+    quiet_tries: u32,
+}
+
+impl Program {
+    /// It posts nothing for now.
+    fn is_silent(&self) -> bool {
+        self.ages.is_waiting()
+    }
 }
 
 /// What the world is woken for.
@@ -59,6 +76,9 @@ enum Wake {
     Receive { c: usize, s: usize },
     Close { c: usize },
     Poll { node: usize },
+    Age { c: usize },
+    Resume { c: usize, s: usize },
+    Connect { c: usize },
 }
 
 impl Wake {
@@ -68,6 +88,9 @@ impl Wake {
             Wake::Receive { c, s } => (1, c, s),
             Wake::Close { c } => (2, c, 0),
             Wake::Poll { node } => (3, node, 0),
+            Wake::Age { c } => (4, c, 0),
+            Wake::Resume { c, s } => (5, c, s),
+            Wake::Connect { c } => (6, c, 0),
         };
         life << 32 | kind << 24 | (a as u64) << 8 | b as u64
     }
@@ -78,6 +101,9 @@ impl Wake {
             0 => Wake::Post { c: a, s: b },
             1 => Wake::Receive { c: a, s: b },
             2 => Wake::Close { c: a },
+            4 => Wake::Age { c: a },
+            5 => Wake::Resume { c: a, s: b },
+            6 => Wake::Connect { c: a },
             _ => Wake::Poll { node: a },
         };
         (token >> 32, wake)
@@ -136,6 +162,9 @@ impl World {
                     keys: [Vec::new(), Vec::new()],
                     foreign_keys: [Key(0); 2],
                     next_flag: 1,
+                    ages: Ages::new(total, &mut Random::new(seed, 2000 + c as u64)),
+                    window_random: Random::new(seed, 3000 + c as u64),
+                    quiet_tries: 0,
                 }
             })
             .collect();
@@ -211,6 +240,11 @@ impl World {
                 let (node, qpn) = (side.node, side.qpn);
                 let waiting = self.network.endpoint(node).queue_pair(qpn).map_or(0, |qp| qp.waiting_bytes());
                 let is_whole = !self.watch.oracle.connections[c].flows.iter().any(|flow| flow.failed);
+                let flow = &self.watch.oracle.connections[c].flows[s];
+                let drains = flow.is_draining && !flow.is_drained && !flow.failed;
+                if drains && self.programs[c].connected && !self.watch.oracle.connections[c].sides[s].killed {
+                    self.watch.oracle.violation_at(now, c, s, "the send queue is not drained");
+                }
                 if waiting > 0 && is_whole && self.programs[c].connected {
                     let text = format!("connection {c} side {s}: {waiting} bytes wait for what has come");
                     self.watch.oracle.violation(now, text);
@@ -229,6 +263,7 @@ impl World {
 
     /// Completions of a node may be there: they are polled now or after a while.
     fn after(&mut self, node: NodeId) {
+        self.take_events(node);
         let oracle = &mut self.watch.oracle;
         if oracle.polls_at_once {
             oracle.poll(self.network.now(), node);
@@ -270,7 +305,11 @@ impl World {
 
     fn want_post(&mut self, c: usize, s: usize) {
         let program = &mut self.programs[c];
-        if program.connected && !program.post_pending[s] && program.posted[s] < program.plan.quota[s] {
+        if program.connected
+            && !program.is_silent()
+            && !program.post_pending[s]
+            && program.posted[s] < program.plan.quota[s]
+        {
             program.post_pending[s] = true;
             let at = self.network.now() + program.random.up_to(program.plan.think);
             self.wake(at, Wake::Post { c, s }, c);
@@ -300,7 +339,16 @@ impl World {
                 let now = self.network.now();
                 self.watch.oracle.poll(now, NodeId(node));
             }
-            Wake::Post { c, .. } | Wake::Receive { c, .. } | Wake::Close { c } if life != self.programs[c].life => {}
+            Wake::Post { c, .. }
+            | Wake::Receive { c, .. }
+            | Wake::Close { c }
+            | Wake::Age { c }
+            | Wake::Resume { c, .. }
+            | Wake::Connect { c }
+                if life != self.programs[c].life => {}
+            Wake::Age { c } => self.age(c),
+            Wake::Resume { c, s } => self.resume(c, s),
+            Wake::Connect { c } => self.connect_when_quiet(c),
             Wake::Post { c, s } => {
                 self.programs[c].post_pending[s] = false;
                 self.post_batch(c, s);
@@ -316,7 +364,7 @@ impl World {
                 let program = &self.programs[c];
                 let left = [0, 1].into_iter().any(|s| program.posted[s] < program.plan.quota[s]);
                 if program.lives > 0 && left && self.watch.oracle.violations.is_empty() {
-                    self.connect(c);
+                    self.want_connect(c);
                 }
             }
         }
@@ -345,13 +393,18 @@ impl World {
             killed: true,
             destroyed: true,
             deregistered: false,
+            took_away: false,
+            windows: Vec::new(),
+            region_used: 0,
+            is_renewing: false,
+            is_reset: false,
             free_sources: Vec::new(),
             free_sinks: Vec::new(),
             free_receives: Vec::new(),
         });
         let flows = [0, 1].map(|_| Flow::new(Psn::default(), Vec::new(), 0));
         let name = (self.seed ^ (c as u64) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Connection::new(sides, flows, layout, plan.mtu.bytes(), plan.rnr_retry, plan.receives_ready, name)
+        Connection::new(sides, flows, layout, plan, name)
     }
 
     /// Makes queue pairs and keys on both sides, and begins.
@@ -362,6 +415,7 @@ impl World {
         program.life += 1;
         (program.connected, program.closing) = (true, false);
         (program.post_pending, program.receive_pending) = ([false; 2], [false; 2]);
+        program.ages.stop_waiting();
         let plan = program.plan.clone();
         // PSNs go on somewhere else in the next life.
         let psns = match program.life {
@@ -374,7 +428,8 @@ impl World {
             let side = &mut connection.sides[s];
             let queue = self.watch.oracle.queues[side.node.0][0].clone();
             let endpoint = self.network.endpoint(side.node);
-            side.pd = endpoint.allocate_pd();
+            // A queue pair keeps its domain.
+            side.pd = if side.is_reset { side.pd } else { endpoint.allocate_pd() };
             let stranger = endpoint.allocate_pd();
             let capabilities =
                 Capabilities { max_send_requests: plan.depth[s], max_receive_requests: plan.receive_depth[s] };
@@ -387,16 +442,20 @@ impl World {
                 srq: None,
                 path_mtu: plan.mtu,
             };
-            side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
+            if !std::mem::take(&mut side.is_reset) {
+                side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
+            }
             let (memory, arena) = (endpoint.memory(), &side.arena);
             side.local_key = arena.register(memory, side.pd, layout.local(), Access::LOCAL_WRITE);
             let relaxed = if plan.relaxed[s] { Access::RELAXED_ORDERING } else { Access::empty() };
-            side.remote_key = arena.register(memory, side.pd, layout.target(), ACCESS | relaxed);
+            side.remote_key = arena.register(memory, side.pd, layout.target(), TARGET_ACCESS | relaxed);
             program.foreign_keys[s] = arena.register(memory, stranger, layout.target(), ACCESS);
             program.keys[s] = vec![side.local_key, side.remote_key, program.foreign_keys[s]];
             side.receives.clear();
             side.posted_receives = 0;
-            (side.killed, side.destroyed, side.deregistered) = (false, false, false);
+            (side.killed, side.destroyed, side.deregistered, side.took_away) = (false, false, false, false);
+            (side.region_used, side.is_renewing) = (0, false);
+            side.windows = if plan.windows[s] { Window::pair(endpoint, side.pd) } else { Vec::new() };
             side.free_sources = (0..layout.sources).collect();
             side.free_sinks = (0..layout.sinks).collect();
             side.free_receives = (0..layout.receives).collect();
@@ -447,8 +506,15 @@ impl World {
         }
         self.watch.oracle.close(now, c);
         for s in [0, 1] {
-            self.destroy(c, s);
-            let node = self.watch.oracle.connections[c].sides[s].node;
+            match self.programs[c].plan.reuse {
+                true => self.reset(c, s),
+                false => self.destroy(c, s),
+            }
+            let side = &self.watch.oracle.connections[c].sides[s];
+            let node = side.node;
+            for window in side.windows.iter().filter(|window| window.state != WindowState::Gone) {
+                self.network.endpoint(node).memory().deallocate_window(window.key).expect("it was made");
+            }
             for key in std::mem::take(&mut self.programs[c].keys[s]) {
                 self.network.endpoint(node).memory().deregister(key).expect("it was registered");
             }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use rustc_hash::FxHashMap;
 
-use crate::frame::FrameBytes;
 use crate::memory::Pd;
 use crate::sim::chaos::arena::{Arena, Piece};
 use crate::sim::chaos::header::Header;
@@ -12,13 +11,15 @@ use crate::sim::chaos::layout::Layout;
 use crate::sim::chaos::setting::Weather;
 use crate::sim::chaos::stage::Violations;
 use crate::sim::frame_pool::Condition;
-use crate::sim::network::{NodeId, Observer, bth_offset};
-use crate::time::Instant;
-use crate::transport::{CompletionQueue, Endpoint, MAX_SGE, State};
-use crate::wire::{Key, NakCode, Opcode, Packet, Qpn, Syndrome};
+use crate::sim::network::{NodeId, Observer};
+use crate::time::{Duration, Instant};
+use crate::transport::{CompletionQueue, Endpoint, Event, MAX_SGE};
+use crate::wire::{Key, NakCode, Opcode, Qpn, Syndrome};
 
 use super::completions::{answer_may_be, may_have_received};
 use super::flow::{Fault, Flow, Kind, Wr, message_offset};
+use super::plan::Plan;
+use super::windows::{Window, WindowState};
 
 /// PSNs in flight at the most, towards any peer (see DESIGN: what peers without our extension can bear).
 const WINDOW_PACKETS: u64 = 128;
@@ -49,6 +50,15 @@ pub(super) struct Side {
     pub destroyed: bool,
     /// The program took the target region away.
     pub deregistered: bool,
+    /// It took that or a window away while the peer was using it.
+    pub took_away: bool,
+    pub windows: Vec<Window>,
+    /// The number of the peer's request after the last that uses the target region's own key.
+    pub region_used: u64,
+    /// The peer uses that key no more, until there is a new one.
+    pub is_renewing: bool,
+    /// The queue pair is there still, in RESET, to be used anew.
+    pub is_reset: bool,
     /// Slots that completions gave back: of sources, sinks and receive buffers.
     pub free_sources: Vec<usize>,
     pub free_sinks: Vec<usize>,
@@ -64,8 +74,11 @@ pub(super) struct Connection {
     pub mtu: usize,
     /// How often RNR NAKs are borne, 7 for ever.
     pub rnr_retry: u8,
-    /// Receive requests are always there before they are needed.
-    pub receives_ready: bool,
+    /// The local ACK timeout, and how often something is sent again before patience ends.
+    pub timeout: Duration,
+    pub retry_count: u8,
+    /// The timeout is longer than any queue is.
+    pub is_patient: bool,
     /// PSNs in flight at the most towards a peer that understands the extension; none for a side that knows none.
     pub windows: [Option<u64>; 2],
     /// Sides that know of the other that it understands the extension: they have seen its offer.
@@ -77,23 +90,17 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(
-        sides: [Side; 2],
-        flows: [Flow; 2],
-        layout: Layout,
-        mtu: usize,
-        rnr_retry: u8,
-        receives_ready: bool,
-        name: u64,
-    ) -> Connection {
+    pub fn new(sides: [Side; 2], flows: [Flow; 2], layout: Layout, plan: &Plan, name: u64) -> Connection {
         let (windows, selective, relaxed) = ([None; 2], [false; 2], [false; 2]);
         Connection {
             sides,
             flows,
             layout,
-            mtu,
-            rnr_retry,
-            receives_ready,
+            mtu: plan.mtu.bytes(),
+            rnr_retry: plan.rnr_retry,
+            timeout: Duration::from_nanos(4096 << plan.timeout),
+            retry_count: plan.retry_count,
+            is_patient: plan.is_patient,
             windows,
             selective,
             relaxed,
@@ -186,20 +193,33 @@ impl Oracle {
             let text = format!("sent opcode {:#04x} for request {index}, a {:?}", header.opcode.0, wr.kind);
             return self.violation_at(now, c, s, text);
         }
+        let is_new = psn >= flow.sent;
+        if flow.is_drained || (flow.is_draining && is_new && psn == first) {
+            return self.violation_at(
+                now,
+                c,
+                s,
+                format!("sent packet {psn} of request {index}, while the queue drains"),
+            );
+        }
         let last = is_read || psn + 1 == end;
         if last && !header.acknowledge_requested {
             return self.violation_at(now, c, s, format!("the last packet of request {index} asks for no acknowledge"));
         }
         let fenced = wr.fence && psn == first;
         if fenced {
-            let waiting =
-                flow.wrs.iter().find(|wr| wr.index < index && wr.kind.is_answered() && wr.answers < wr.packets);
+            let waiting = flow.wrs.iter().find(|wr| wr.index < index && wr.awaits_answer());
             if let Some(waiting) = waiting {
                 let text = format!("sent the fenced request {index} before the answers to {}", waiting.index);
                 return self.violation_at(now, c, s, text);
             }
         }
         let flow = &mut self.connections[c].flows[s];
+        if flow.known == flow.sent {
+            flow.be_patient(now);
+        }
+        flow.sent_again += u32::from(psn < flow.sent);
+        flow.last_sent_at = now;
         flow.sent = flow.sent.max(if is_read { end } else { psn + 1 });
     }
 
@@ -207,34 +227,51 @@ impl Oracle {
     fn answer_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let r = 1 - s;
         let flow = &self.connections[c].flows[s];
-        if self.connections[c].selective[r] && flow.executed == 0 && flow.is_before_first(header.psn) {
+        if self.connections[c].selective[r]
+            && flow.messages(flow.executed) == Some(0)
+            && flow.is_before_first(header.psn)
+        {
             // Something came early, and nothing was carried out.
             return;
         }
         let Some(psn) = flow.count(header.psn, flow.arrived) else {
             return self.violation_at(now, c, r, format!("answers PSN {} before the first", header.psn));
         };
+        let is_read =
+            is_positive(header) && !matches!(header.opcode, Opcode::RC_ACKNOWLEDGE | Opcode::RC_ATOMIC_ACKNOWLEDGE);
+        if is_read && self.connections[c].sides[r].killed {
+            let text = format!("reads memory for packet {psn}, although the program has put it into the error state");
+            return self.violation_at(now, c, r, text);
+        }
         if psn > flow.arrived || (psn == flow.arrived && is_positive(header)) {
             let text = format!("answers packet {psn} although only those before {} have arrived", flow.arrived);
             return self.violation_at(now, c, r, text);
         }
+        if is_positive(header) {
+            let flow = &mut self.connections[c].flows[s];
+            flow.expected = flow.expected.max(psn + 1);
+            flow.refused = flow.refused.filter(|refused| *refused > psn);
+        }
+        let flow = &self.connections[c].flows[s];
         let msn = u64::from(u32::from_be_bytes([0, header.words[0][1], header.words[0][2], header.words[0][3]]));
         let has_aeth = header.opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
-        let msn_now = flow.messages_before(flow.arrived);
+        let msn_now = flow.messages_before(flow.arrived).and_then(|index| flow.messages(index));
         let is_repeat = flow.find(psn).is_some_and(|wr| wr.asked_again);
         let (executed, msns) = match header.opcode {
             Opcode::RC_ACKNOWLEDGE => match Syndrome::from_byte(header.words[0][0]) {
                 Syndrome::Ack { .. } => {
                     let done = flow.messages_before(psn + 1);
                     // An acknowledge may stop short of a READ or atomic that is done.
-                    (done, done.map(|done| (done, msn_now.unwrap_or(done))))
+                    let low = done.and_then(|done| flow.messages(done));
+                    (done, low.map(|low| (low, msn_now.unwrap_or(low))))
                 }
                 syndrome => {
                     let done = flow.messages_before(psn);
+                    let low = done.and_then(|done| flow.messages(done));
                     self.nak_sent(now, c, s, psn, syndrome);
                     // A READ that is being answered again may find its region gone.
                     let again = msn_now.filter(|_| is_repeat).unwrap_or_default();
-                    (done, done.map(|done| (done, again.max(done + 1))))
+                    (done, low.map(|low| (low, again.max(low + 1))))
                 }
             },
             _ => {
@@ -244,12 +281,12 @@ impl Oracle {
                     return self.violation_at(now, c, r, text);
                 }
                 // Answers given again have the MSN of now.
-                let latest = msn_now.filter(|_| is_repeat).unwrap_or(wr.index + 1);
-                (Some(wr.index + 1), Some((wr.index + 1, latest)))
+                let latest = msn_now.filter(|_| is_repeat).unwrap_or(wr.messages + 1);
+                (Some(wr.index + 1), Some((wr.messages + 1, latest)))
             }
         };
         if let Some((low, high)) = msns.filter(|_| has_aeth)
-            && !(low..=high).contains(&msn)
+            && msn.wrapping_sub(low) & 0x00ff_ffff > high - low
         {
             let text = format!("MSN {msn} in an answer to packet {psn}, where {low} requests are done");
             self.violation_at(now, c, r, text);
@@ -261,14 +298,12 @@ impl Oracle {
 
     /// What a selective acknowledge of flow `s` says to have arrived must have.
     fn sack_sent(&mut self, now: Instant, c: usize, s: usize, frame: &[u8]) {
-        let Ok(packet) = Packet::parse(FrameBytes::from(&frame[bth_offset(frame)..])) else { return };
-        let is_selective = packet.bth().extended() && packet.bth().opcode() == Opcode::RC_ACKNOWLEDGE;
-        let Some(sack) = packet.sack().filter(|_| is_selective) else { return };
+        let psns = match Header::selectively_acknowledged(frame) {
+            Ok(None) => return,
+            Ok(Some(psns)) => psns,
+            Err(text) => return self.violation_at(now, c, 1 - s, text),
+        };
         let flow = &self.connections[c].flows[s];
-        let psns = sack
-            .blocks
-            .iter()
-            .flat_map(|(base, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| base.plus(bit)));
         let wrong =
             psns.into_iter().find(|psn| flow.count(*psn, flow.arrived).is_none_or(|psn| !flow.has_arrived(psn)));
         if let Some(psn) = wrong {
@@ -278,22 +313,33 @@ impl Oracle {
 
     fn nak_sent(&mut self, now: Instant, c: usize, s: usize, psn: u64, syndrome: Syndrome) {
         let connection = &mut self.connections[c];
+        let keeps_early = connection.windows[1 - s].is_some();
         let flow = &mut connection.flows[s];
         flow.nak_due = false;
         let wr = flow.find(psn).cloned();
+        let lacked = wr.as_ref().is_some_and(|wr| wr.kind.consumes() && wr.lacked);
+        let is_gap = flow.gaps.contains(&psn);
+        if psn <= flow.expected && (keeps_early || lacked || psn == flow.expected) {
+            flow.refused = Some(psn);
+            // One that waits for its turn stays where it is.
+            flow.expected = if keeps_early { flow.expected } else { psn };
+        }
         let text = match (syndrome, wr) {
             (Syndrome::RnrNak(_), Some(wr)) => {
                 if !wr.kind.consumes() {
                     format!("RNR NAK for {:?} {}, which needs no receive request", wr.kind, wr.index)
-                } else if connection.receives_ready {
+                } else if !lacked {
                     format!("RNR NAK for request {}, although a receive request is there", wr.index)
                 } else {
                     return;
                 }
             }
-            (Syndrome::Nak(NakCode::PsnSequenceError), _) => return,
-            // A READ that is answered once more, though done, after its region went.
-            (Syndrome::Nak(NakCode::RemoteAccessError), None) if connection.sides[1 - s].deregistered => return,
+            (Syndrome::Nak(NakCode::PsnSequenceError), wr) => {
+                if is_gap || lacked || keeps_early {
+                    return;
+                }
+                format!("sequence NAK for packet {psn} of {wr:?}, behind which nothing came before it")
+            }
             (Syndrome::Nak(code), Some(wr)) => {
                 let fault = match code {
                     NakCode::RemoteAccessError => Some(Fault::Access),
@@ -328,6 +374,9 @@ impl Oracle {
                 problem = Some(format!("{how} request {index}, which was never posted"));
                 break;
             };
+            if wr.kind.is_local() {
+                continue;
+            }
             if wr.end() > flow.arrived {
                 problem = Some(format!("{how} request {index} before all of it has arrived"));
             }
@@ -462,6 +511,50 @@ fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> 
     by_write || by_early_write() || by_answer() || by_send()
 }
 
+impl Oracle {
+    /// Takes an event of a node. Returns the side whose send queue is drained.
+    pub fn event(&mut self, now: Instant, node: NodeId, event: Event) -> Option<(usize, usize)> {
+        let (Event::SendQueueDrained(qpn) | Event::AccessError(qpn) | Event::RequestError(qpn)) = event else {
+            self.violation(now, format!("node {} tells {event:?}", node.0));
+            return None;
+        };
+        let &(c, s) = self.by_qpn.get(&(node.0, qpn.value()))?;
+        let connection = &mut self.connections[c];
+        let theirs = &connection.flows[1 - s];
+        let text = match event {
+            Event::SendQueueDrained(_) => {
+                let flow = &mut connection.flows[s];
+                let is_answered = flow.wrs.iter().all(|wr| wr.first >= flow.sent || !wr.awaits_answer());
+                if flow.is_draining && !flow.is_drained && flow.acknowledged == flow.sent && is_answered {
+                    flow.is_drained = true;
+                    return Some((c, s));
+                }
+                format!("tells {event:?} with {} of {} packets acknowledged", flow.acknowledged, flow.sent)
+            }
+            _ if theirs.bad.is_some() || connection.sides[s].took_away => return None,
+            _ => format!("tells {event:?}, and the peer did nothing wrong"),
+        };
+        self.violation_at(now, c, s, text);
+        None
+    }
+
+    /// A request about a window is complete: of flow `s`, about one of that side's own or, where it was a SEND, the peer's.
+    pub(super) fn window_changed(&mut self, c: usize, s: usize, wr: &Wr) {
+        let side = if wr.kind == Kind::SendInvalidate { 1 - s } else { s };
+        let Some(window) = wr.window.and_then(|number| self.connections[c].sides[side].windows.get_mut(number)) else {
+            return;
+        };
+        match (wr.kind, window.state) {
+            (Kind::Bind, WindowState::Binding(key)) => {
+                let stale = Some(window.key);
+                *window = Window { key, state: WindowState::Open, used: 0, stale, ..*window };
+            }
+            (Kind::LocalInvalidate | Kind::SendInvalidate, WindowState::Ending) => window.end(),
+            _ => {}
+        }
+    }
+}
+
 impl Observer for Oracle {
     fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
         let header = Header::of(frame);
@@ -487,7 +580,8 @@ impl Observer for Oracle {
                 let connection = &mut self.connections[c];
                 if connection.flows[s].nak_due && connection.sides[1 - s].node == node {
                     connection.flows[s].nak_due = false;
-                    if connection.sides[s].destroyed || connection.sides[1 - s].killed {
+                    if connection.sides[s].destroyed || connection.sides[1 - s].killed || connection.flows[1 - s].failed
+                    {
                         continue;
                     }
                     let expected = connection.flows[s].expected;
@@ -528,31 +622,6 @@ impl Observer for Oracle {
         if waiting > limit {
             self.violation(now, format!("{waiting} bytes wait on node {}, of {limit}", node.0));
         }
-        let Ok(queue_pair) = endpoint.queue_pair(header.qpn) else { return };
-        let keeps_early = self.connections[c].windows[receiver].is_some();
-        let flow = &mut self.connections[c].flows[1 - receiver];
-        if keeps_early
-            && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected)
-            && expected >= flow.expected
-        {
-            // What waited for the packet came with it; up to one that found no receive request, perhaps.
-            flow.expected = expected.min(flow.arrived).max(flow.expected);
-            flow.nak_sent |= flow.has_arrived(expected) && flow.find(expected).is_some_and(|wr| wr.kind.consumes());
-        }
-        if queue_pair.state() == State::Error {
-            flow.nak_due = false;
-        } else if !header.opcode.is_response()
-            && let Some(expected) = flow.count(queue_pair.psns().1, flow.expected)
-            && expected < flow.expected
-        {
-            // It has refused the packet: for that a receive request must be missing.
-            let consumes = flow.find(expected).is_some_and(|wr| wr.kind.consumes());
-            flow.expected = expected;
-            (flow.nak_sent, flow.nak_due) = (true, false);
-            if !consumes {
-                self.violation_at(now, c, receiver, format!("has not taken packet {expected}, which was next"));
-            }
-        }
     }
 }
 
@@ -572,24 +641,42 @@ impl Oracle {
         {
             wr.asked_again = true;
         }
-        flow.arrive(psn, end);
-        if psn == flow.expected {
-            flow.expected = end;
-            (flow.nak_sent, flow.nak_due) = (false, false);
-        } else if psn > flow.expected
-            && !flow.nak_sent
-            && !connection.selective[1 - s]
-            && !connection.sides[1 - s].killed
-            // Else nobody is there any more to send it to.
-            && !connection.sides[s].destroyed
+        let posted_receives = connection.sides[1 - s].posted_receives;
+        let keeps_early = connection.windows[1 - s].is_some();
+        if let Some(index) = flow.find(psn).filter(|wr| wr.kind.consumes() && !flow.has_begun(wr)).map(|wr| wr.index)
+            && let Some(wr) = flow.wr_mut(index)
         {
-            (flow.nak_sent, flow.nak_due) = (true, true);
+            wr.lacked = posted_receives <= wr.receive;
+        }
+        let before = flow.arrived;
+        flow.arrive(psn, end);
+        if flow.refused == Some(psn) {
+            (flow.refused, flow.nak_due) = (None, false);
+        }
+        let is_gap = if keeps_early { psn > before } else { psn > flow.expected };
+        if keeps_early {
+            flow.expected = flow.arrived;
+        } else if psn == flow.expected {
+            (flow.expected, flow.nak_due) = (end, false);
+        }
+        if is_gap {
+            flow.gaps.insert(flow.expected);
+        }
+        let flow = &connection.flows[s];
+        let is_alone = connection.sides[s].destroyed || connection.sides[1 - s].killed;
+        // Who is in error says nothing: its own requests may have led there, or those of the peer.
+        let may_be_in_error = connection.flows.iter().any(|flow| flow.bad.is_some() || flow.failed)
+            || connection.sides[1 - s].took_away
+            || !self.polls_at_once;
+        if is_gap && flow.refused.is_none() && !connection.selective[1 - s] && !is_alone && !may_be_in_error {
+            self.connections[c].flows[s].nak_due = true;
         }
     }
 
     /// An answer to flow `s` arrives at the requester.
     fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let rnr_retry = u32::from(self.connections[c].rnr_retry);
+        let timeout = self.connections[c].timeout;
         // Whoever wants nothing but go-back-N takes answers in order.
         let keeps_answers = self.connections[c].windows[s].is_some();
         let flow = &mut self.connections[c].flows[s];
@@ -606,7 +693,7 @@ impl Oracle {
             flow.answer(psn);
         } else if header.opcode != Opcode::RC_ACKNOWLEDGE {
             // Answers are taken in order.
-            let index = flow.wrs.iter().find(|wr| wr.kind.is_answered() && wr.answers < wr.packets).map(|wr| wr.index);
+            let index = flow.wrs.iter().find(|wr| wr.awaits_answer()).map(|wr| wr.index);
             if let Some(wr) = index.and_then(|index| flow.wr_mut(index))
                 && psn == wr.first + u64::from(wr.answers)
             {
@@ -616,13 +703,18 @@ impl Oracle {
                 done = psn;
             }
         }
-        let unanswered = flow.wrs.iter().find(|wr| wr.kind.is_answered() && wr.answers < wr.packets);
+        let unanswered = flow.wrs.iter().find(|wr| wr.awaits_answer());
         let limit = unanswered.map_or(done, |wr| wr.first + u64::from(wr.answers));
         let known = done.min(limit);
         if known > flow.known {
+            flow.be_patient(now);
             flow.known = known;
             flow.rnr_naks = 0;
             flow.rnr_until = None;
+        }
+        flow.naks += u32::from(syndrome == Syndrome::Nak(NakCode::PsnSequenceError));
+        if known < done && flow.gap_at.is_none_or(|at| at + timeout <= now) {
+            (flow.gap_at, flow.naks) = (Some(now), flow.naks + 1);
         }
         if let Syndrome::RnrNak(timer) = syndrome
             && (flow.known == psn || (keeps_answers && flow.known < psn && !is_late))

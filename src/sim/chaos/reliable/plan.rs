@@ -17,8 +17,12 @@ pub(super) enum Trouble {
     Kill,
     /// It destroys a queue pair.
     Destroy,
-    /// It takes the peer's target region away.
+    /// It takes its target region away, and the windows to it.
     Deregister,
+    /// It frees a window that the peer may be using.
+    FreeWindow,
+    /// It resets a queue pair.
+    Reset,
 }
 
 /// A connection and what its two programs do with it.
@@ -35,6 +39,8 @@ pub(super) struct Plan {
     pub quota: [u64; 2],
     pub rd_atomic: u8,
     pub timeout: u8,
+    /// Whether that is longer than a round trip with all queues full, four times over.
+    pub is_patient: bool,
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub rnr_timer: RnrTimer,
@@ -56,6 +62,12 @@ pub(super) struct Plan {
     pub lives: u32,
     /// Sides whose target is registered for WRITEs that overtake each other.
     pub relaxed: [bool; 2],
+    /// Sides with memory windows to their target.
+    pub windows: [bool; 2],
+    /// How often the send queue is drained, by batches of requests.
+    pub drain: f64,
+    /// Queue pairs are reset between lives, rather than destroyed.
+    pub reuse: bool,
 }
 
 /// A network, the connections in it, and what goes wrong.
@@ -72,6 +84,9 @@ pub(super) struct Scenario {
 
 pub(super) const ACCESS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// What the peer's target is registered for.
+pub(super) const TARGET_ACCESS: Access = ACCESS.union(Access::MW_BIND);
 
 impl Scenario {
     /// The scenario of a seed.
@@ -91,6 +106,17 @@ impl Scenario {
             (0..connections).map(|_| plan(setting.nodes, setting.weather, polls_at_once, round_trip, random)).collect();
         let relaxed = &mut Random::new(seed, 8);
         plans.iter_mut().for_each(|plan| plan.relaxed = [(); 2].map(|()| relaxed.chance(0.5)));
+        let apart = &mut Random::new(seed, 9);
+        for plan in &mut plans {
+            plan.windows = [(); 2].map(|()| apart.chance(0.4));
+            plan.drain = apart.choose(&[0.0, 0.0, 0.05, 0.3]);
+            plan.reuse = apart.chance(0.4);
+            plan.trouble = match (plan.trouble, apart.below(20)) {
+                (Trouble::None, 0) => Trouble::Reset,
+                (Trouble::None, 1 | 2) if plan.windows != [false; 2] => Trouble::FreeWindow,
+                (trouble, _) => trouble,
+            };
+        }
         let poll_every = setting.core.delay + Duration::from_micros(random.between(1, 200));
         Scenario { setting, polls_at_once, poll_every, plans, recovery }
     }
@@ -177,6 +203,10 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
     if mix.iter().all(|share| *share == 0) {
         mix[2] = 1;
     }
+    let timeout = match harsh && random.chance(0.5) {
+        true => patient.saturating_sub(random.below(5) as u8).max(1),
+        false => patient,
+    };
     Plan {
         nodes: [first, second],
         mtu,
@@ -190,11 +220,8 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
         },
         quota: [quota(random), quota(random)],
         rd_atomic: random.choose(&[1, 1, 2, 4, 8, 16]),
-        timeout: if harsh && random.chance(0.5) {
-            patient.saturating_sub(random.below(5) as u8).max(1)
-        } else {
-            patient
-        },
+        timeout,
+        is_patient: timeout >= patient,
         retry_count: if harsh { random.choose(&[1, 3, 7, 7, 7]) } else { 7 },
         rnr_retry: if receives_ready || random.chance(0.2) { random.choose(&[0, 1, 3]) } else { 7 },
         rnr_timer: RnrTimer::new(random.between(1, 14) as u8),
@@ -216,5 +243,8 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
         },
         lives: random.between(1, 3) as u32,
         relaxed: [false; 2],
+        windows: [false; 2],
+        drain: 0.0,
+        reuse: false,
     }
 }

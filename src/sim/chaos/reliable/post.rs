@@ -3,14 +3,27 @@ use arrayvec::ArrayVec;
 use crate::sim::chaos::arena::{Arena, Piece};
 use crate::sim::random::Random;
 use crate::transport::{
-    Data, MAX_INLINE_BYTES, MAX_SGE, QpAttributes, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, State,
+    Data, InlineBytes, MAX_INLINE_BYTES, MAX_SGE, QpAttributes, ReceiveRequest, Remote, SendOperation, SendRequest,
+    Sge, State,
 };
 use crate::wire::Key;
 
 use super::flow::{Fault, Kind, Payload, Wr};
 use super::oracle::Receive;
 use super::plan::Trouble;
+use super::windows::{Window, WindowState};
 use super::{Program, World};
+
+/// What is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// Anything that is right.
+    Any,
+    /// What must fail.
+    Bad,
+    /// A SEND that invalidates this window of the peer.
+    Invalidate(usize),
+}
 
 /// What programs post, and the trouble that they make.
 impl World {
@@ -48,7 +61,11 @@ impl World {
             let connection = &self.watch.oracle.connections[c];
             let outstanding = connection.flows[s].posted() - connection.flows[s].completed;
             let full = outstanding as usize >= program.plan.depth[s];
-            if full || program.posted[s] >= program.plan.quota[s] || connection.sides[s].killed {
+            if program.ages.is_due(program.posted) {
+                self.want_age(c);
+                break;
+            }
+            if full || program.is_silent() || program.posted[s] >= program.plan.quota[s] || connection.sides[s].killed {
                 break;
             }
             if program.trouble_at.is_some_and(|at| at <= program.posted[0] + program.posted[1]) {
@@ -59,8 +76,11 @@ impl World {
                 }
                 continue;
             }
-            self.post(c, s, false);
+            if !self.tend_windows(c, s) {
+                self.post(c, s, What::Any);
+            }
         }
+        self.drain_now_and_then(c, s);
         self.network.kick(node, &mut self.watch);
         self.after(node);
         let connection = &self.watch.oracle.connections[c];
@@ -74,7 +94,14 @@ impl World {
         let now = self.network.now();
         match self.programs[c].plan.trouble {
             Trouble::None => return,
-            Trouble::BadRequest => return self.post(c, s, true),
+            Trouble::BadRequest => {
+                let is_good =
+                    self.watch.oracle.connections[c].flows.iter().all(|flow| flow.bad.is_none() && !flow.void);
+                if self.programs[c].window_random.chance(0.1) && is_good && self.post_bad_binding(c, s) {
+                    return;
+                }
+                return self.post(c, s, What::Bad);
+            }
             Trouble::Kill => {
                 let side = &mut self.watch.oracle.connections[c].sides[s];
                 side.killed = true;
@@ -82,15 +109,25 @@ impl World {
                 let error = QpAttributes { state: Some(State::Error), ..QpAttributes::default() };
                 self.network.endpoint(node).modify(now, qpn, &error).expect("any queue pair may go to the error state");
             }
-            Trouble::Destroy => {
+            Trouble::Destroy | Trouble::Reset => {
                 let node = self.watch.oracle.connections[c].sides[s].node;
                 self.watch.oracle.poll(now, node);
                 self.watch.oracle.verify_side(now, c, s, "before destruction");
                 self.watch.oracle.abandon(c, s);
-                self.destroy(c, s);
+                match self.programs[c].plan.trouble {
+                    Trouble::Reset => self.reset(c, s),
+                    _ => self.destroy(c, s),
+                }
+            }
+            Trouble::FreeWindow => {
+                let windows = &self.watch.oracle.connections[c].sides[s].windows;
+                let Some(number) = super::windows::open(windows, &mut self.programs[c].window_random) else { return };
+                self.free_window(c, s, number);
             }
             Trouble::Deregister => {
-                self.watch.oracle.deregister(now, c, s);
+                let windows = self.watch.oracle.connections[c].sides[s].windows.len();
+                (0..windows).for_each(|number| self.free_window(c, s, number));
+                self.watch.oracle.take_away(now, c, s, None);
                 let side = &self.watch.oracle.connections[c].sides[s];
                 let key = side.remote_key;
                 let node = side.node;
@@ -101,10 +138,11 @@ impl World {
         self.want_close(c);
     }
 
-    /// Posts a random request; one that must fail if `bad`.
-    fn post(&mut self, c: usize, s: usize, bad: bool) {
+    /// Posts a request of that kind.
+    pub(super) fn post(&mut self, c: usize, s: usize, what: What) {
         let now = self.network.now();
-        let Program { plan, random, posted, foreign_keys, next_flag, .. } = &mut self.programs[c];
+        let Program { plan, random, posted, foreign_keys, next_flag, window_random, .. } = &mut self.programs[c];
+        let bad = what == What::Bad;
         let connection = &mut self.watch.oracle.connections[c];
         let (layout, name) = (connection.layout, connection.name());
         let (target, target_len) = layout.target();
@@ -130,6 +168,19 @@ impl World {
                 Kind::Write
             }
         };
+        let mut window = None;
+        {
+            let responder = &connection.sides[1 - s];
+            let is_needed = responder.is_renewing && !bad;
+            if let What::Invalidate(number) = what {
+                (kind, is_flag, window) = (Kind::SendInvalidate, false, Some(number));
+            } else if kind.is_remote() && !bad && (is_needed || window_random.chance(0.5)) {
+                window = super::windows::open(&responder.windows, window_random);
+                if window.is_none() && is_needed {
+                    (kind, is_flag) = (Kind::Send, false);
+                }
+            }
+        }
         let mut len = match random.below(8) {
             _ if kind.is_atomic() || is_flag => 8,
             0 => 0,
@@ -151,19 +202,28 @@ impl World {
             [a, b] if s == 0 => (a, b),
             [a, b] => (b, a),
         };
-        let mut remote_key = responder.remote_key;
+        let (target, target_len) = match window {
+            Some(_) if kind.is_remote() => Window::range(&layout),
+            _ => (target, target_len),
+        };
+        let area_end = layout.words().0;
+        let mut remote_key = window.map_or(responder.remote_key, |number| responder.windows[number].key);
         let mut local_key = requester.local_key;
         // Where it reads or writes.
         let mut at = match kind {
-            Kind::Send | Kind::SendImmediate => 0,
+            Kind::Send | Kind::SendImmediate | Kind::SendInvalidate | Kind::Bind | Kind::LocalInvalidate => 0,
             Kind::FetchAdd | Kind::CompareSwap => layout.word(random.below(8)),
             Kind::Read => target + random.below((target_len - len.min(target_len)) as u64 + 1) as usize,
             _ if is_flag => layout.words().1,
-            _ => target + random.below((layout.area - len) as u64 + 1) as usize,
+            _ => target + random.below((area_end - target - len) as u64 + 1) as usize,
         };
         if bad {
             is_flag = false;
             let which = random.below(9);
+            // Keys of windows: one that is none any more, or bytes that are outside.
+            let windows = &responder.windows;
+            let stale = windows.iter().find_map(|window| window.stale);
+            let shown = windows.iter().find(|window| window.state == WindowState::Open).map(|window| window.key);
             match which {
                 0..=4 => {
                     if !matches!(kind, Kind::Write | Kind::WriteImmediate | Kind::Read) {
@@ -174,7 +234,12 @@ impl World {
                     at = target + random.below((layout.area - len) as u64 + 1) as usize;
                     match which {
                         0 => remote_key = Key(remote_key.0 ^ random.choose(&[1, 0x80, 0x5500, 0x8000_0000])),
+                        1 if window_random.chance(0.5) => remote_key = stale.unwrap_or(foreign_key),
                         1 => remote_key = foreign_key,
+                        3 if shown.is_some() && window_random.chance(0.5) => {
+                            remote_key = shown.unwrap_or_default();
+                            at = Window::range(&layout).0 - 1;
+                        }
                         2 => at = target + target_len + 1 - len,
                         3 => at = target - 1,
                         _ => {
@@ -212,18 +277,22 @@ impl World {
             || posted[s] + 1 >= plan.quota[s]
             || (flow.posted() - flow.completed) as usize + 1 >= plan.depth[s]
             || fault.is_some();
-        let fence = random.chance(plan.fence);
+        // What a peer invalidates, nothing may be read by that is still to come.
+        let fence = random.chance(plan.fence) || kind == Kind::SendInvalidate;
         let inline = !kind.is_answered() && len <= MAX_INLINE_BYTES && fault.is_none() && random.chance(plan.inline);
         let immediate = matches!(kind, Kind::SendImmediate | Kind::WriteImmediate).then(|| random.u32());
 
         // What it carries, and what comes of it.
-        let planned = |at: usize, len: usize| at - target..at - target + len;
+        let (planned_from, _) = layout.target();
+        let planned = |at: usize, len: usize| at - planned_from..at - planned_from + len;
         let mut payload = Payload::Pattern(name);
         let mut expected = Vec::new();
         let remote = Remote { address: responder.arena.address(at), key: remote_key };
         let plain = fault.is_none() || fault == Some(Fault::Local);
         let operation = match kind {
             Kind::Send => SendOperation::Send,
+            Kind::SendInvalidate => SendOperation::SendWithInvalidate(remote_key),
+            Kind::Bind | Kind::LocalInvalidate => unreachable!("they are posted elsewhere"),
             Kind::SendImmediate => SendOperation::SendWithImmediate(immediate.unwrap_or_default()),
             Kind::Write => SendOperation::Write(remote),
             Kind::WriteImmediate => SendOperation::WriteWithImmediate(remote, immediate.unwrap_or_default()),
@@ -278,9 +347,9 @@ impl World {
         }
         let index = connection.flows[s].posted();
         let data = if inline {
-            let mut bytes = ArrayVec::<u8, MAX_INLINE_BYTES>::new();
+            let mut bytes = InlineBytes::new();
             for &(start, len) in &pieces {
-                bytes.extend(requester.arena.expected(start as usize, len as usize).iter().copied());
+                bytes.extend(requester.arena.expected(start as usize, len as usize), None).expect("it was looked at");
                 // The buffer is free again at once.
                 requester.arena.scribble(start as usize, len as usize, !name);
             }
@@ -307,6 +376,8 @@ impl World {
         let first = flow.posted_psn;
         let packets = if kind.is_atomic() { 1 } else { plan.mtu.packets(len) };
         flow.posted_psn += u64::from(packets);
+        let messages = flow.posted_messages;
+        flow.posted_messages += 1;
         let receive = flow.posted_receives;
         flow.posted_receives += u64::from(kind.consumes());
         if fault.is_some() {
@@ -323,9 +394,6 @@ impl World {
             flow.flags.push_back((value, index));
         }
         flow.wrs.push_back(Wr {
-            index,
-            kind,
-            first,
             packets,
             len: len as u32,
             signaled,
@@ -337,14 +405,21 @@ impl World {
             expected,
             immediate,
             receive,
+            window,
+            invalidates: (kind == Kind::SendInvalidate).then_some(remote_key),
             fault,
             places,
-            frozen: false,
-            answers: 0,
-            asked_again: false,
-            placed_before: false,
             is_void,
+            ..Wr::nothing(index, kind, first, messages)
         });
+        if kind.is_remote() {
+            let responder = &mut connection.sides[1 - s];
+            match window {
+                Some(number) => responder.windows[number].used = index + 1,
+                None => responder.region_used = index + 1,
+            }
+        }
+        let requester = &connection.sides[s];
         posted[s] += 1;
         if let Err(error) = self.network.endpoint(requester.node).post_send(now, requester.qpn, request) {
             self.watch

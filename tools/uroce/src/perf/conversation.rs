@@ -17,6 +17,7 @@ pub fn run(arguments: &Arguments, mut settings: Settings) -> Result<(), Failure>
     let mtu = arguments.mtu.unwrap_or(context.active_mtu());
     check_mtu(&context, mtu)?;
     let gid_index = choose_gid(&context, "-x", arguments.gid_index)?;
+    arguments.device.announce(&context, gid_index);
     if !settings.is_client {
         eprintln!("uroce: waiting for a client on TCP port {}", arguments.port);
     }

@@ -5,21 +5,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uroce::sim::loss_rtt::Cell;
+use uroce::sim::loss_rtt::{Cell, Ends};
 use uroce::sim::{Goodput, Operation, TransferError};
-use uroce::transport::Recovery;
 
 use super::cells::{self, Options};
 use super::picture::{self, Square};
 use crate::Failure;
 
-/// Goodput of a queue pair over a 10 Gb/s link by loss and round trip, selective repeat beside go-back-N; exit status 1 when a
-/// request fails (but for go-back-N that gives up) or memory is not what it must be.
+/// Goodput of a queue pair over a 10 Gb/s link by loss and round trip: selective repeat, what uroce takes from a plain peer,
+/// and go-back-N; exit status 1 when a request fails (except when one that goes back gives up) or memory is not what it must be.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Only these cells: op=write|read|send, recovery=selective|go-back-n, loss=0.01, loss_model=uniform|burst, rtt_ms=10;
+    /// Only these cells: op=write|read|send, recovery=selective|plain|go-back-n, loss=0.01, loss_model=uniform|burst, rtt_ms=10;
     /// several with commas. What is not named comes with all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -33,10 +32,6 @@ pub(super) struct Arguments {
 
 const KEYS: [&str; 5] = ["op", "recovery", "loss", "loss_model", "rtt_ms"];
 
-fn recovery(cell: &Cell) -> &'static str {
-    if cell.recovery == Recovery::GoBackN { "go-back-n" } else { "selective" }
-}
-
 fn loss_model(cell: &Cell) -> &'static str {
     if cell.bursts { "burst" } else { "uniform" }
 }
@@ -45,7 +40,7 @@ fn loss_model(cell: &Cell) -> &'static str {
 fn value(cell: &Cell, key: &str) -> String {
     match key {
         "op" => cell.operation.name().to_owned(),
-        "recovery" => recovery(cell).to_owned(),
+        "recovery" => cell.ends.name().to_owned(),
         "loss" => cell.loss.to_string(),
         "loss_model" => loss_model(cell).to_owned(),
         _ => cell.round_trip.as_millis().to_string(),
@@ -54,13 +49,13 @@ fn value(cell: &Cell, key: &str) -> String {
 
 fn table(only: &[String]) -> Result<Vec<Cell>, Failure> {
     let mut cells = Vec::new();
-    for recovery in [Recovery::Auto, Recovery::GoBackN] {
+    for ends in Ends::ALL {
         for bursts in [false, true] {
             for operation in Operation::ALL {
                 for loss in Cell::LOSSES {
                     for ms in Cell::ROUND_TRIPS_MS {
                         let round_trip = Duration::from_millis(ms);
-                        cells.push(Cell { operation, recovery, loss, bursts, round_trip });
+                        cells.push(Cell { operation, ends, loss, bursts, round_trip });
                     }
                 }
             }
@@ -81,15 +76,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for (cell, result) in cells.iter().zip(results) {
         failed |= match &result {
             Ok(_) => false,
-            // What becomes of go-back-N is what the table is about.
-            Err(error) => cell.recovery != Recovery::GoBackN || *error != TransferError::GaveUp,
+            // What becomes of those that go back is what the table is about.
+            Err(error) => cell.ends == Ends::Selective || *error != TransferError::GaveUp,
         };
         if !arguments.options.json {
             println!("{}", describe(cell, &result));
         }
         let which = json!({
             "op": cell.operation.name(),
-            "recovery": recovery(cell),
+            "recovery": cell.ends.name(),
             "loss": cell.loss,
             "loss_model": loss_model(cell),
             "rtt_ms": cell.round_trip.as_millis() as u64,
@@ -134,7 +129,7 @@ fn describe(cell: &Cell, result: &Result<Goodput, TransferError>) -> String {
     let what = format!(
         "{:5} {:9} {:5} % {:7} {:3} ms",
         operation.name(),
-        recovery(cell),
+        cell.ends.name(),
         loss * 100.0,
         loss_model(cell),
         round_trip.as_millis()

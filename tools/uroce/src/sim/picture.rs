@@ -22,7 +22,8 @@ pub(super) struct Square {
 
 /// What is drawn side by side, and one below the other: what lines say, and what the picture calls it.
 const OPERATIONS: [(&str, &str); 3] = [("write", "WRITE"), ("read", "READ"), ("send", "SEND")];
-const RECOVERIES: [(&str, &str); 2] = [("selective", "selective repeat"), ("go-back-n", "go-back-N")];
+const RECOVERIES: [(&str, &str); 3] =
+    [("selective", "selective repeat"), ("plain", "from a plain peer"), ("go-back-n", "go-back-N")];
 const LOSS_MODELS: [(&str, &str); 2] = [("uniform", "single losses"), ("burst", "bursts of eight")];
 
 // All in pixels.

@@ -3,17 +3,29 @@
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use uroce::link::EthernetHeader;
 use uroce::pcap::{Direction, Record, Writer};
 use uroce::time::Instant;
 use uroce::wire::{Addresses, Bth, Extension, Flow, Headers};
 
+use super::programs::UROCE;
+
 /// A file of this name in a folder of this test process.
 pub fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
     std::fs::create_dir_all(&folder).unwrap();
     folder.join(name)
+}
+
+/// The latest packets of a capture, a line each: what was on the wire before something stood still.
+pub fn latest(file: &Path) -> String {
+    const LINES: usize = 40;
+    let decoded = Command::new(UROCE).arg("decode").arg(file).output().unwrap();
+    let text = String::from_utf8_lossy(&decoded.stdout).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    format!("the latest packets of {}:\n  {}", file.display(), lines[lines.len().saturating_sub(LINES)..].join("\n  "))
 }
 
 /// The outer headers of four kinds: IPv4 and IPv6, without and with a VLAN tag.

@@ -119,7 +119,7 @@ pub fn some_games() -> Vec<Game> {
 /// Every test with sizes, all sizes, both directions, queue pairs, services, shared receive queues, kinds of GID, events and
 /// time, as perftest allows them. Nobody sends unreliable messages again: so few, each in one packet, that the machine's
 /// receive ring of 256 packets holds all there can be.
-pub fn all_games(has_ipv6: bool) -> Vec<Game> {
+pub fn all_games(gids: &[&'static str]) -> Vec<Game> {
     let mut games = Vec::new();
     for test in ["send-bw", "send-lat", "write-bw", "write-lat", "read-bw", "read-lat"] {
         for size in ["2", "4096", "65536"] {
@@ -148,7 +148,8 @@ pub fn all_games(has_ipv6: bool) -> Vec<Game> {
         games.push(Game::new(test, "4096", "20", &["-c", "UC"]));
     }
     games.push(Game::new("write-bw", "4096", "20", &["-x", "1", "-m", "1024"]));
-    for gid in if has_ipv6 { &["0", "2"][..] } else { &[] } {
+    // Those above are by the first IPv4 one, which perftest and uroce choose.
+    for gid in gids.iter().filter(|gid| **gid != "1") {
         for test in TESTS {
             let size = if test.starts_with("atomic") { "8" } else { "4096" };
             games.push(Game::new(test, size, "20", &["-x", gid]));

@@ -233,7 +233,8 @@ static void sizes_and_nulls(struct objects *o)
     for (long cqe = 0; cqe > -3; cqe--)
         NOTHING(ibv_create_cq(context, (int)cqe, NULL, NULL, 0), EINVAL);
     NOTHING(ibv_create_cq(context, 0x7fffffff, NULL, NULL, 0), EINVAL);
-    NOTHING(ibv_create_cq(context, 8, NULL, NULL, 1), EINVAL);
+    NOTHING(ibv_create_cq(context, 8, NULL, NULL, context->num_comp_vectors), EINVAL);
+    NOTHING(ibv_create_cq(context, 8, NULL, NULL, -1), EINVAL);
     NOTHING(ibv_create_cq(context, 8, NULL, (void *)o->cq, 0), EINVAL);
     for (long cqe = 0; cqe > -3; cqe--)
         FAILS(ibv_resize_cq(o->cq, (int)cqe), EINVAL);
@@ -302,7 +303,10 @@ static void sizes_and_nulls(struct objects *o)
     attr.qp_state = 99;
     FAILS(ibv_modify_qp(o->qp, &attr, IBV_QP_STATE), EINVAL);
     FAILS(ibv_modify_qp(o->qp, &attr, IBV_QP_ALT_PATH), EOPNOTSUPP);
-    FAILS(ibv_attach_mcast(o->qp, &(union ibv_gid){0}, 0), EOPNOTSUPP);
+    /* No group; and the queue pair is none for datagrams. */
+    FAILS(ibv_attach_mcast(o->qp, &(union ibv_gid){0}, 0), EINVAL);
+    FAILS(ibv_attach_mcast(o->qp, &(union ibv_gid){.raw = {0xff, 0x0e, [15] = 7}}, 0), EINVAL);
+    FAILS(ibv_detach_mcast(o->qp, NULL, 0), EINVAL);
     FAILS(ibv_query_qp(o->qp, NULL, 0, NULL), EINVAL);
     /* Requests: no room, no such queue, lists that cannot be. */
     struct ibv_sge sge = {(uintptr_t)buffer, 8, o->mr->lkey}, many[32] = {{0}};

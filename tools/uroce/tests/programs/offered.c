@@ -4,6 +4,7 @@
 #include "check.h"
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 
 /* Exported, and declared in headers that Debian does not install, or in those of librdmacm. */
 extern int ibv_read_sysfs_file(const char *, const char *, char *, size_t);
@@ -60,6 +61,43 @@ static struct ibv_device *device;
 static struct ibv_context *context;
 static union ibv_gid gid;
 static char memory[8192];
+
+/* Of rdma-core 59 and later: Debian 12's header has none of them. What is not offered is called without arguments. */
+static void *later(const char *name, const char *version)
+{
+    void *found = dlvsym(RTLD_DEFAULT, name, version);
+    if (!found)
+        fprintf(stderr, "there is no %s@%s\n", name, version);
+    CHECK(found);
+    return found;
+}
+
+static void later_versions(void)
+{
+    static const struct {
+        const char *name, *version;
+    } numbers[] = {
+        {"ibv_dealloc_dmah", "IBVERBS_1.15"}, {"_ibv_query_comp_cntr_caps", "IBVERBS_1.18"},
+        {"ibv_destroy_comp_cntr", "IBVERBS_1.18"}, {"ibv_inc_comp_cntr", "IBVERBS_1.18"},
+        {"ibv_inc_err_comp_cntr", "IBVERBS_1.18"}, {"ibv_qp_attach_comp_cntr", "IBVERBS_1.18"},
+        {"ibv_read_comp_cntr", "IBVERBS_1.18"}, {"ibv_read_err_comp_cntr", "IBVERBS_1.18"},
+        {"ibv_set_comp_cntr", "IBVERBS_1.18"}, {"ibv_set_err_comp_cntr", "IBVERBS_1.18"},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        int (*function)(void) = later(numbers[i].name, numbers[i].version);
+        FAILS(function(), EOPNOTSUPP);
+        printf("refused %s\n", numbers[i].name);
+    }
+    REFUSED_POINTER(ibv_alloc_dmah, ((void *(*)(void))later("ibv_alloc_dmah", "IBVERBS_1.15"))());
+    REFUSED_POINTER(ibv_create_comp_cntr, ((void *(*)(void))later("ibv_create_comp_cntr", "IBVERBS_1.18"))());
+    MINUS(((int (*)(void *))later("ibv_dm_export_dmabuf_fd", "IBVERBS_1.16"))(NULL), EOPNOTSUPP);
+    puts("refused ibv_dm_export_dmabuf_fd");
+    int (*query_speed)(struct ibv_context *, uint32_t, uint64_t *) = later("ibv_query_port_speed", "IBVERBS_1.16");
+    uint64_t speed = 0;
+    WORKS(ibv_query_port_speed, query_speed(context, 1, &speed) == 0 && speed >= 25);
+    FAILS(query_speed(context, 2, &speed), EINVAL);
+    FAILS(query_speed(context, 1, NULL), EINVAL);
+}
 
 static void *private(const char *name)
 {
@@ -190,6 +228,24 @@ static void objects(void)
     WORKS(ibv_dereg_mr, ibv_dereg_mr(second) == 0);
     WORKS(ibv_reg_mr_iova2, (second = ibv_reg_mr_iova2(pd, memory, 64, 0x1000, IBV_ACCESS_RELAXED_ORDERING)));
     CHECK(ibv_dereg_mr(second) == 0);
+    /* programs/memory.c has more of these four. */
+    struct {
+        size_t length;
+        int access;
+        uint64_t comp_mask, iova;
+        void *addr;
+        uint64_t rest[4];
+    } attr = {.length = 64, .comp_mask = 2, .addr = memory};
+    struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, void *) = later("ibv_reg_mr_ex", "IBVERBS_1.15");
+    WORKS(ibv_reg_mr_ex, (second = reg_mr_ex(pd, &attr)) && ibv_dereg_mr(second) == 0);
+    void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = later("ibv_alloc_buf", "IBVERBS_1.17"), *buf, *bytes;
+    WORKS(ibv_alloc_buf, bytes = alloc_buf(pd, 4096, &buf));
+    struct ibv_mr *(*reg_buf_mr)(struct ibv_pd *, void *, void *, size_t, int) = later("ibv_reg_buf_mr", "IBVERBS_1.17");
+    WORKS(ibv_reg_buf_mr, (second = reg_buf_mr(pd, buf, bytes, 4096, 0)) && ibv_dereg_mr(second) == 0);
+    MINUS(((int (*)(void *))later("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18"))(buf), ENODATA); /* it is plain memory */
+    puts("works ibv_export_buf_dmabuf_fd");
+    ((void (*)(void *))later("ibv_free_buf", "IBVERBS_1.17"))(buf);
+    puts("works ibv_free_buf");
     WORKS(ibv_rereg_mr, ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == 0);
     REFUSED_POINTER(ibv_reg_dmabuf_mr, ibv_reg_dmabuf_mr(pd, 0, 64, 0, 0, 0));
     REFUSED_POINTER(ibv_import_mr, ibv_import_mr(pd, 1));
@@ -227,8 +283,12 @@ static void objects(void)
     WORKS(ibv_destroy_qp, ibv_destroy_qp(c) == 0);
     REFUSED(ibv_query_ece, ibv_query_ece(a, &(struct ibv_ece){0}));
     REFUSED(ibv_set_ece, ibv_set_ece(a, &(struct ibv_ece){0}));
-    REFUSED(ibv_attach_mcast, ibv_attach_mcast(a, &gid, 0));
-    REFUSED(ibv_detach_mcast, ibv_detach_mcast(a, &gid, 0));
+    struct ibv_qp_init_attr for_groups = {.send_cq = cq, .recv_cq = cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_UD};
+    struct ibv_qp *d = ibv_create_qp(pd, &for_groups);
+    union ibv_gid group = {.raw = {0xff, 0x0e, [15] = 1}};
+    WORKS(ibv_attach_mcast, d && ibv_attach_mcast(d, &group, 0) == 0);
+    WORKS(ibv_detach_mcast, ibv_detach_mcast(d, &group, 0) == 0 && ibv_detach_mcast(d, &group, 0) == EINVAL);
+    CHECK(ibv_destroy_qp(d) == 0);
 
     struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
     struct ibv_recv_wr receive = {.sg_list = &sge, .num_sge = 1}, *bad_receive;
@@ -276,12 +336,47 @@ static void objects(void)
     WORKS(ibv_close_device, ibv_close_device(context) == 0);
 }
 
+static void on_signal(int number)
+{
+    (void)number;
+}
+
+extern void (*__sysv_signal(int, void (*)(int)))(int);
+
+/* What is in place of the C library's, with memory registered: the handler and the mask are the program's, as far as it sees. */
+static void signals(void)
+{
+    context = open_first();
+    struct ibv_pd *pd = ibv_alloc_pd(context);
+    struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, 0);
+    CHECK(pd && mr);
+    struct sigaction action = {.sa_handler = on_signal}, old;
+    WORKS(sigaction, sigaction(SIGSEGV, &action, &old) == 0 && old.sa_handler == SIG_DFL);
+    WORKS(signal, signal(SIGSEGV, SIG_IGN) == on_signal);
+    CHECK(sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_IGN && old.sa_flags == SA_RESTART);
+    CHECK(raise(SIGSEGV) == 0);
+    WORKS(__sysv_signal, __sysv_signal(SIGSEGV, on_signal) == SIG_IGN && raise(SIGSEGV) == 0);
+    CHECK(sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+    sigset_t all, before, now;
+    sigfillset(&all);
+    WORKS(sigprocmask, sigprocmask(SIG_BLOCK, &all, &before) == 0 && !sigismember(&before, SIGUSR1));
+    WORKS(pthread_sigmask, pthread_sigmask(SIG_SETMASK, &before, &now) == 0 && sigismember(&now, SIGUSR1));
+    CHECK(!sigismember(&now, SIGSEGV) && !sigismember(&now, SIGBUS) && !sigismember(&now, SIGKILL));
+    errno = 0;
+    CHECK(pthread_sigmask(99, &all, NULL) == EINVAL && errno == 0);
+    CHECK(sigprocmask(99, &all, NULL) == -1 && errno == EINVAL);
+    CHECK(sigaction(SIGKILL, &action, NULL) == -1 && errno == EINVAL && signal(SIGKILL, on_signal) == SIG_ERR);
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+}
+
 int main(void)
 {
     devices();
     providers();
     queries();
+    later_versions();
     translations();
     objects();
+    signals();
     return 0;
 }

@@ -107,6 +107,7 @@ fn check_way_back(c: &mut Conversation<'_>, gid: usize, done: &Done, header: &[u
         qpn: Qpn::new(done.qpn),
         source_qpn: Qpn::new(done.source.expect("of a datagram")),
         has_grh: true,
+        time: uroce::time::Instant::ZERO,
     };
     let vector =
         c.context().reply_vector(&completion, header.try_into().unwrap()).unwrap_or_else(|e| panic!("{what}: {e}"));

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::objects::{offsets, sizes};
-use super::{IbvCompChannel, IbvCq, IbvGid, IbvPd, IbvSrq};
+use super::{IbvBuf, IbvCompChannel, IbvCq, IbvGid, IbvPd, IbvSrq, IbvTd};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -50,8 +50,8 @@ pub(crate) struct IbvDeviceAttr {
     pub phys_port_cnt: u8,
 }
 
-/// What is behind `comp_mask` is zero but for the number of ports: on-demand paging, timestamps, segmentation, scaling,
-/// pacing, tag matching, moderation, device memory and PCI atomics are not offered.
+/// What is behind `comp_mask` is zero but for the clock, the flags and the number of ports: on-demand paging, segmentation,
+/// scaling, pacing, tag matching, moderation, device memory and PCI atomics are not offered.
 #[repr(C)]
 pub(crate) struct IbvDeviceAttrEx {
     pub orig_attr: IbvDeviceAttr,
@@ -226,7 +226,44 @@ pub(crate) struct IbvCqInitAttrEx {
     pub parent_domain: *mut IbvPd,
 }
 
+#[repr(C)]
+pub(crate) struct IbvTdInitAttr {
+    pub comp_mask: u32,
+}
+
+#[repr(C)]
+pub(crate) struct IbvParentDomainInitAttr {
+    pub pd: *mut IbvPd,
+    pub td: *mut IbvTd,
+    pub comp_mask: u32,
+    pub alloc: *const c_void,
+    pub free: *const c_void,
+    pub pd_context: *mut c_void,
+}
+
+#[repr(C)]
+pub(crate) struct IbvValuesEx {
+    pub comp_mask: u32,
+    pub raw_clock: libc::timespec,
+}
+
+/// Of rdma-core 59 and later.
+#[repr(C)]
+pub(crate) struct IbvMrInitAttr {
+    pub length: usize,
+    pub access: c_int,
+    pub comp_mask: u64,
+    pub iova: u64,
+    pub addr: *mut c_void,
+    pub fd: c_int,
+    pub fd_offset: u64,
+    pub dmah: *mut c_void,
+    /// Of rdma-core 64 and later.
+    pub buf: *mut IbvBuf,
+}
+
 sizes! {
+    IbvTdInitAttr = 4, IbvParentDomainInitAttr = 48, IbvValuesEx = 24, IbvMrInitAttr = 72,
     IbvDeviceAttr = 232, IbvDeviceAttrEx = 400, IbvPortAttr = 52, IbvGlobalRoute = 24, IbvAhAttr = 32, IbvQpCap = 20,
     IbvQpAttr = 144, IbvQpInitAttr = 64, IbvQpInitAttrEx = 136, IbvSrqAttr = 12, IbvSrqInitAttr = 24,
     IbvSrqInitAttrEx = 64, IbvCqInitAttrEx = 56,
@@ -246,5 +283,8 @@ offsets! {
     IbvQpInitAttr, qp_type = 52; IbvQpInitAttr, sq_sig_all = 56; IbvQpInitAttrEx, comp_mask = 60;
     IbvQpInitAttrEx, pd = 64; IbvQpInitAttrEx, create_flags = 80; IbvQpInitAttrEx, send_ops_flags = 128;
     IbvSrqInitAttrEx, comp_mask = 20; IbvSrqInitAttrEx, pd = 32; IbvSrqInitAttrEx, tm_cap = 56;
+    IbvParentDomainInitAttr, comp_mask = 16; IbvParentDomainInitAttr, pd_context = 40; IbvValuesEx, raw_clock = 8;
+    IbvMrInitAttr, comp_mask = 16; IbvMrInitAttr, iova = 24; IbvMrInitAttr, fd = 40; IbvMrInitAttr, dmah = 56;
+    IbvMrInitAttr, buf = 64;
     IbvCqInitAttrEx, wc_flags = 32; IbvCqInitAttrEx, comp_mask = 40; IbvCqInitAttrEx, parent_domain = 48;
 }

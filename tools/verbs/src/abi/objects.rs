@@ -3,9 +3,9 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    AtomicWriteFn, IbvDeviceAttrEx, IbvMwBind, IbvMwBindInfo, IbvPortAttr, IbvRecvWr, IbvSendWr, IbvSge, IbvWc,
+    AtomicWriteFn, FlushFn, IbvDeviceAttrEx, IbvMwBind, IbvMwBindInfo, IbvPortAttr, IbvRecvWr, IbvSendWr, IbvSge, IbvWc,
 };
-use super::{IbvCqInitAttrEx, IbvQpInitAttrEx, IbvSrqInitAttrEx};
+use super::{IbvCqInitAttrEx, IbvParentDomainInitAttr, IbvQpInitAttrEx, IbvSrqInitAttrEx, IbvTdInitAttr, IbvValuesEx};
 
 /// Room for a `pthread_mutex_t`, which only the stock library uses.
 type Mutex = [u64; 5];
@@ -63,13 +63,21 @@ pub(crate) struct IbvContext {
 #[repr(C)]
 pub(crate) struct VerbsContext {
     pub query_port: Option<unsafe extern "C" fn(*mut IbvContext, u8, *mut IbvPortAttr, usize) -> c_int>,
-    /// advise_mr … query_rt_values: memory advice, counters, device memory, flows, thread domains, work queues.
-    pub not_offered_1: [Unused; 24],
+    pub advise_mr: Unused,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut IbvPd) -> *mut IbvMr>,
+    /// read_counters … modify_qp_rate_limit: counters, device memory, flow actions, pacing.
+    pub not_offered_1: [Unused; 11],
+    pub alloc_parent_domain: Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvParentDomainInitAttr) -> *mut IbvPd>,
+    pub dealloc_td: Option<unsafe extern "C" fn(*mut IbvTd) -> c_int>,
+    pub alloc_td: Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvTdInitAttr) -> *mut IbvTd>,
+    /// modify_cq … create_wq: moderation, tag matching, scaling, work queues.
+    pub not_offered_2: [Unused; 7],
+    pub query_rt_values: Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvValuesEx) -> c_int>,
     pub create_cq_ex: Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvCqInitAttrEx) -> *mut IbvCqEx>,
     pub private: Unused,
     pub query_device_ex:
         Option<unsafe extern "C" fn(*mut IbvContext, *const c_uint, *mut IbvDeviceAttrEx, usize) -> c_int>,
-    pub not_offered_2: [Unused; 4],
+    pub not_offered_3: [Unused; 4],
     pub open_qp: Unused,
     pub create_qp_ex: Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvQpInitAttrEx) -> *mut IbvQp>,
     pub get_srq_num: Option<unsafe extern "C" fn(*mut IbvSrq, *mut u32) -> c_int>,
@@ -91,6 +99,11 @@ pub(crate) struct IbvPd {
 }
 
 #[repr(C)]
+pub(crate) struct IbvTd {
+    pub context: *mut IbvContext,
+}
+
+#[repr(C)]
 pub(crate) struct IbvMr {
     pub context: *mut IbvContext,
     pub pd: *mut IbvPd,
@@ -99,6 +112,12 @@ pub(crate) struct IbvMr {
     pub handle: u32,
     pub lkey: u32,
     pub rkey: u32,
+}
+
+/// `struct ibv_buf`, which programs only pass back.
+#[repr(C)]
+pub(crate) struct IbvBuf {
+    pub addr: *mut c_void,
 }
 
 #[repr(C)]
@@ -213,6 +232,8 @@ pub(crate) struct IbvQpEx {
     pub wr_complete: Option<unsafe extern "C" fn(*mut IbvQpEx) -> c_int>,
     pub wr_abort: Option<unsafe extern "C" fn(*mut IbvQpEx)>,
     pub wr_atomic_write: Option<AtomicWriteFn>,
+    /// Since rdma-core 45; earlier headers end before it.
+    pub wr_flush: Option<FlushFn>,
 }
 
 #[repr(C)]
@@ -261,8 +282,8 @@ macro_rules! offsets {
 pub(super) use {offsets, sizes};
 
 sizes! {
-    IbvDevice = 664, IbvContextOps = 256, IbvContext = 328, VerbsContext = 648, IbvPd = 16, IbvMr = 48, IbvMw = 32,
-    IbvCompChannel = 16, IbvCq = 128, IbvCqEx = 288, IbvSrq = 128, IbvQp = 160, IbvQpEx = 352, IbvAh = 24, IbvGid = 16,
+    IbvDevice = 664, IbvContextOps = 256, IbvContext = 328, VerbsContext = 648, IbvPd = 16, IbvTd = 8, IbvMr = 48, IbvMw = 32,
+    IbvCompChannel = 16, IbvCq = 128, IbvCqEx = 288, IbvSrq = 128, IbvQp = 160, IbvQpEx = 360, IbvAh = 24, IbvGid = 16,
     IbvGidEntry = 32, IbvAsyncEvent = 16, IbvDataBuf = 16,
 }
 
@@ -273,6 +294,7 @@ offsets! {
     IbvContextOps, post_send = 200; IbvContextOps, post_recv = 208;
     IbvContext, ops = 8; IbvContext, cmd_fd = 264; IbvContext, async_fd = 268; IbvContext, num_comp_vectors = 272;
     IbvContext, abi_compat = 320;
+    VerbsContext, alloc_null_mr = 16; VerbsContext, alloc_td = 128; VerbsContext, query_rt_values = 192;
     VerbsContext, create_cq_ex = 200; VerbsContext, query_device_ex = 216; VerbsContext, open_qp = 256;
     VerbsContext, create_qp_ex = 264; VerbsContext, get_srq_num = 272; VerbsContext, create_srq_ex = 280;
     VerbsContext, open_xrcd = 288; VerbsContext, sz = 312; VerbsContext, context = 320;
@@ -281,6 +303,6 @@ offsets! {
     IbvCqEx, start_poll = 144; IbvCqEx, read_wc_flags = 216; IbvCqEx, read_completion_wallclock_ns = 280;
     IbvSrq, handle = 24; IbvSrq, events_completed = 120; IbvQp, qp_num = 52; IbvQp, state = 56; IbvQp, qp_type = 60;
     IbvQp, events_completed = 152; IbvQpEx, comp_mask = 160; IbvQpEx, wr_flags = 176; IbvQpEx, wr_send = 240;
-    IbvQpEx, wr_set_ud_addr = 272; IbvQpEx, wr_start = 320; IbvQpEx, wr_atomic_write = 344;
+    IbvQpEx, wr_set_ud_addr = 272; IbvQpEx, wr_start = 320; IbvQpEx, wr_atomic_write = 344; IbvQpEx, wr_flush = 352;
     IbvAh, handle = 16; IbvGidEntry, gid_type = 24; IbvAsyncEvent, event_type = 8;
 }

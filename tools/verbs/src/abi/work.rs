@@ -6,6 +6,7 @@ use super::objects::{offsets, sizes};
 use super::{IbvAh, IbvMr, IbvMw, IbvQpEx};
 
 pub(crate) type AtomicWriteFn = unsafe extern "C" fn(*mut IbvQpEx, u32, u64, *const c_void);
+pub(crate) type FlushFn = unsafe extern "C" fn(*mut IbvQpEx, u32, u64, usize, u8, u8);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -124,6 +125,7 @@ pub(crate) mod wr {
     pub(crate) const BIND_MW: c_int = 8;
     pub(crate) const SEND_WITH_INV: c_int = 9;
     pub(crate) const TSO: c_int = 10;
+    pub(crate) const FLUSH: c_int = 14;
     pub(crate) const ATOMIC_WRITE: c_int = 15;
 }
 

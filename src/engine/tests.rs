@@ -1,0 +1,131 @@
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::frame::{FrameBytes, Hop};
+use crate::link::HopError;
+use crate::memory::{Access, HostMemory};
+use crate::transport::{Capabilities, CompletionQueue, Path, QpAttributes, QueuePairInit, Service, State};
+use crate::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PathMtu, Psn, Reth, RnrTimer};
+
+/// A link that takes whatever it is given, and counts.
+struct Sink {
+    packets: Arc<AtomicUsize>,
+    buffer: Vec<u8>,
+}
+
+impl Link for Sink {
+    fn receive(&mut self, _: Instant, _: &mut Vec<Frame>, _: usize) -> usize {
+        0
+    }
+
+    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.buffer)
+    }
+
+    fn transmit(&mut self, _: Instant, _: usize, _: Hop) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
+        Err(HopError::NoRoute(source, destination))
+    }
+
+    fn max_packet_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    fn poll_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
+    fn mode(&self) -> String {
+        "sink".to_owned()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+const FIRST_PSN: Psn = Psn::new(9);
+
+/// A core with a connected queue pair, and the addresses from its peer.
+fn connected(packets: &Arc<AtomicUsize>, memory: &Arc<HostMemory>) -> (Core, Qpn, Reth, Flow) {
+    let mut endpoint = Endpoint::new([1; 32]);
+    let pd = endpoint.allocate_pd();
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
+    let key = endpoint.memory().register(pd, memory.clone(), access);
+    let cq = Arc::new(CompletionQueue::new(16, || {}));
+    let init = QueuePairInit {
+        service: Service::Rc,
+        pd,
+        capabilities: Capabilities { max_send_requests: 16, max_receive_requests: 16 },
+        send_cq: cq.clone(),
+        receive_cq: cq,
+        srq: None,
+        path_mtu: PathMtu::Mtu1024,
+    };
+    let qpn = endpoint.create_queue_pair(init).unwrap();
+    let addresses = Addresses::V4 { source: Ipv4Addr::new(10, 0, 0, 1), destination: Ipv4Addr::new(10, 0, 0, 2) };
+    let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+    let to_init = QpAttributes {
+        state: Some(State::Init),
+        p_key_index: Some(0),
+        port: Some(1),
+        access: Some(access),
+        ..Default::default()
+    };
+    let to_receive = QpAttributes {
+        state: Some(State::ReadyToReceive),
+        path: Some(Path { flow, hop: Hop(0) }),
+        path_mtu: Some(PathMtu::Mtu1024),
+        destination: Some(Qpn::new(77)),
+        receive_psn: Some(FIRST_PSN),
+        max_dest_rd_atomic: Some(4),
+        min_rnr_timer: Some(RnrTimer::new(1)),
+        ..Default::default()
+    };
+    for attributes in [to_init, to_receive] {
+        endpoint.modify(Instant::ZERO, qpn, &attributes).unwrap();
+    }
+    let sink = Sink { packets: packets.clone(), buffer: vec![0; 2048] };
+    let reth = Reth::new(memory.address(), key, memory.len() as u32);
+    (Core::new(endpoint, Box::new(sink)), qpn, reth, Flow { addresses: addresses.reversed(), ..flow })
+}
+
+fn take(core: &mut Core, flow: &Flow, bth: Bth, reth: Reth, payload: &[u8]) {
+    let mut frame = vec![0; 2048];
+    frame[12] = 8;
+    let fill = |out: &mut [u8]| {
+        out.copy_from_slice(payload);
+        Ok::<(), Infallible>(())
+    };
+    let headers = Headers { bth, extension: Extension::Reth(reth) };
+    let len = headers.write_extended(&mut frame[14..], flow, 1, payload.len(), fill, &[]).unwrap();
+    core.endpoint.handle_frame(Instant::ZERO, FrameBytes::from(&frame[..14 + len]));
+}
+
+/// The peer READs 4 MiB, 4096 packets, and WRITEs; then the queue pair goes away.
+#[test]
+fn what_is_owed_when_a_queue_pair_goes_away_is_an_acknowledge_and_not_megabytes() {
+    let memory = Arc::new(HostMemory::new(4 << 20).unwrap());
+    for all in [false, true] {
+        let packets = Arc::new(AtomicUsize::new(0));
+        let (mut core, qpn, reth, flow) = connected(&packets, &memory);
+        let bth = |opcode, psn| Bth::new(opcode, qpn, psn).with_ack_request(true);
+        take(&mut core, &flow, bth(Opcode::RC_READ_REQUEST, FIRST_PSN), reth, &[]);
+        let write = Reth::new(reth.address(), reth.key(), 4);
+        take(&mut core, &flow, bth(Opcode::RC_WRITE_ONLY, FIRST_PSN.plus(4096)), write, &[1; 4]);
+        assert_eq!(core.endpoint.queue_pair(qpn).unwrap().psns().1, FIRST_PSN.plus(4097));
+        match all {
+            true => core.settle_all(Instant::ZERO),
+            false => core.settle(Instant::ZERO, qpn),
+        }
+        assert_eq!(packets.load(Ordering::Relaxed), 1);
+        assert!(core.endpoint.may_transmit(), "the answers are for whoever goes on");
+    }
+}

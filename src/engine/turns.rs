@@ -1,0 +1,244 @@
+use std::io;
+use std::os::fd::RawFd;
+
+use super::wake::Wake;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{LockResult, Mutex, MutexGuard, thread};
+use crate::time::{Duration, Instant};
+
+/// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
+pub(super) const PASSIVE: Duration = Duration::from_micros(500);
+
+/// How many times the background thread lets frames wake it while it leaves the work to the program, after it has found some
+/// that the program had left lying for [`PASSIVE`]: programs poll for their own requests, and then wait for the peer's in
+/// memory, without a call (as `ib_write_lat` does). A program that only polls is disturbed this often at the most.
+const WATCHFUL_WAITS: u32 = 16;
+
+/// How long it then leaves them to the program still: some polls' time.
+const GRACE: Duration = Duration::from_micros(5);
+
+/// How many polls that find the core taken until the program gives its time away. Whoever has the core may be waiting for
+/// this very processor: programs are often bound to one (by mpirun, say), and their background thread with them. A step
+/// takes up to some 100 µs, as many polls as this a microsecond or two.
+const YIELD_EVERY: u64 = 32;
+
+/// Who drives the core: the program's threads, or the background thread when none of them does.
+pub(super) struct Turns {
+    /// Threads that want the core for something that cannot wait. Steppers let them pass: a mutex is not fair.
+    waiting: AtomicUsize,
+    /// Polls by program threads.
+    polls: AtomicU64,
+    /// Those of them that stepped. The others found the core taken, or somebody waiting for it.
+    steps: AtomicU64,
+    /// Those that did not.
+    misses: AtomicU64,
+    /// Whether the background thread does the stepping now.
+    background_is_active: AtomicBool,
+    /// Completion queues with a notification asked for, about: their programs sleep and do not step.
+    sleepers: AtomicBool,
+    stop: AtomicBool,
+    wake: Wake,
+}
+
+/// What the background thread did when it stepped.
+pub(super) struct Round {
+    /// Frames had come.
+    pub received: bool,
+    /// There may be more to do at once.
+    pub worked: bool,
+    /// How long there is nothing to do, unless something comes.
+    pub sleep: Duration,
+}
+
+impl Turns {
+    pub fn new() -> io::Result<Turns> {
+        Ok(Turns {
+            waiting: AtomicUsize::new(0),
+            polls: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            background_is_active: AtomicBool::new(false),
+            sleepers: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            wake: Wake::new()?,
+        })
+    }
+
+    /// Waits for the core.
+    pub fn lock<'a, T>(&self, core: &'a Mutex<T>) -> LockResult<MutexGuard<'a, T>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let locked = core.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        locked
+    }
+
+    /// Has a program that polls do a `step`, if nobody else has the core or wants it.
+    pub fn poll<T>(&self, core: &Mutex<T>, step: impl FnOnce(&mut T)) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        if self.waiting.load(Ordering::Relaxed) == 0
+            && let Ok(mut core) = core.try_lock()
+        {
+            // Nobody else counts: we have the core.
+            self.steps.store(self.steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            step(&mut core);
+        } else if self.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
+            thread::yield_now();
+        }
+    }
+
+    /// The core was changed, and given back: what the background thread sleeps for may be earlier now.
+    pub fn changed(&self) {
+        if self.background_is_active.load(Ordering::Relaxed)
+            && !mutated!("change-wakes-nobody", by "uroce --lib what_changes_wakes_the_background_thread")
+        {
+            self.wake.signal();
+        }
+    }
+
+    /// The program will sleep: from now on the background thread must watch.
+    pub fn will_sleep(&self) {
+        self.sleepers.store(true, Ordering::Release);
+        self.wake.signal();
+    }
+
+    /// Ends [`run_in_background`](Turns::run_in_background).
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        if !mutated!("end-wakes-nobody", by "uroce --lib what_changes_wakes_the_background_thread") {
+            self.wake.signal();
+        }
+    }
+
+    /// Does the stepping whenever no program does: a call of `round` each, which takes the core. Frames make `fds` readable.
+    pub fn run_in_background(&self, fds: &[RawFd], now: impl Fn() -> Instant, mut round: impl FnMut() -> Round) {
+        // Waits in which frames wake us, too: the program has left some lying lately.
+        let mut watchful = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            let before = self.steps.load(Ordering::Relaxed);
+            if !self.sleepers.load(Ordering::Acquire) {
+                self.wake.wait(if watchful > 0 { fds } else { &[] }, PASSIVE);
+                if watchful > 0 && self.steps.load(Ordering::Relaxed) == before {
+                    self.let_the_program_go_first(before, &now);
+                }
+                if self.steps.load(Ordering::Relaxed) != before {
+                    watchful = u32::saturating_sub(watchful, 1);
+                    continue;
+                }
+            }
+            self.background_is_active.store(true, Ordering::Release);
+            if self.step_until_programs_do(fds, &mut round) {
+                watchful = WATCHFUL_WAITS;
+            }
+            self.background_is_active.store(false, Ordering::Release);
+        }
+    }
+
+    /// Frames came: a program that polls takes them in a moment, and should.
+    fn let_the_program_go_first(&self, before: u64, now: &impl Fn() -> Instant) {
+        let end = now() + GRACE;
+        while self.steps.load(Ordering::Relaxed) == before && now() < end {
+            thread::spin_loop();
+        }
+    }
+
+    /// Returns whether frames had been lying there at first.
+    fn step_until_programs_do(&self, fds: &[RawFd], round: &mut impl FnMut() -> Round) -> bool {
+        let mut before = self.polls.load(Ordering::Relaxed);
+        let mut found = None;
+        while !self.stop.load(Ordering::Acquire) {
+            let Round { received, worked, sleep } = round();
+            found.get_or_insert(received);
+            let polls = self.polls.load(Ordering::Relaxed);
+            if self.sleepers.swap(false, Ordering::AcqRel) {
+                // They will sleep after polling for the last time.
+                before = polls;
+            } else if polls != before
+                && (self.waiting.load(Ordering::Relaxed) == 0
+                    || mutated!("background-rests-while-others-wait", by "uroce --lib polls_that_cannot_step_do_not"))
+            {
+                // They can step. While others wait for the core, theirs would come to nothing.
+                break;
+            }
+            if !worked {
+                self.wake.wait(fds, sleep);
+            }
+        }
+        found.unwrap_or(false)
+    }
+}
+
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Turns({} polls, {} steps)", self.polls.load(Ordering::Relaxed), self.steps.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As when many threads post without a pause: one of them always waits for the core, and polls come to nothing.
+    #[test]
+    fn polls_that_cannot_step_do_not_keep_the_background_thread_from_it() {
+        let (turns, core) = (Turns::new().unwrap(), Mutex::new(0));
+        let poll = || turns.poll(&core, |steps| *steps += 1);
+        let steps = || turns.steps.load(Ordering::Relaxed);
+        turns.waiting.fetch_add(1, Ordering::Relaxed);
+        poll();
+        assert_eq!((steps(), *core.lock().unwrap()), (0, 0), "it stays the background thread's turn");
+        // The program polls before each look, and the background thread goes on.
+        let mut rounds = 0;
+        let mut round = || {
+            poll();
+            rounds += 1;
+            match rounds {
+                100 => turns.stop(),
+                50 => assert_eq!(turns.waiting.fetch_sub(1, Ordering::Relaxed), 1),
+                _ => {}
+            }
+            Round { received: false, worked: true, sleep: Duration::ZERO }
+        };
+        turns.step_until_programs_do(&[], &mut round);
+        assert_eq!(rounds, 50, "until nobody waits any more: then the program can step");
+        poll();
+        assert_eq!((steps(), *core.lock().unwrap()), (1, 1));
+    }
+
+    /// It sleeps for long: what is posted meanwhile, and the end, must not wait for that.
+    #[test]
+    fn what_changes_wakes_the_background_thread() {
+        let (turns, rounds) = (Turns::new().unwrap(), AtomicU64::new(0));
+        let wait_for = |what: &dyn Fn() -> bool| {
+            let looks = (0..2000).any(|_| {
+                std::thread::park_timeout(std::time::Duration::from_millis(5));
+                what()
+            });
+            if !looks {
+                turns.stop();
+            }
+            assert!(looks, "after ten seconds");
+        };
+        let has_ended = AtomicBool::new(false);
+        let background = || {
+            let round = || {
+                rounds.fetch_add(1, Ordering::Relaxed);
+                Round { received: false, worked: false, sleep: Duration::from_millis(20_000) }
+            };
+            turns.run_in_background(&[], || Instant::ZERO, round);
+            has_ended.store(true, Ordering::Release);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(background);
+            wait_for(&|| rounds.load(Ordering::Relaxed) > 0);
+            for _ in 0..3 {
+                // Long after it has fallen asleep.
+                std::thread::park_timeout(std::time::Duration::from_millis(20));
+                let before = rounds.load(Ordering::Relaxed);
+                turns.changed();
+                wait_for(&|| rounds.load(Ordering::Relaxed) > before);
+            }
+            turns.stop();
+            wait_for(&|| has_ended.load(Ordering::Acquire));
+        });
+    }
+}

@@ -1,0 +1,215 @@
+//! Who else takes RoCE from an interface: sockets on UDP port 4791, and programs over AF_XDP.
+//!
+//! An XDP program takes the frames that such sockets wait for, and neither end is told. So the two kinds of link look for each
+//! other: AF_XDP links claim the interface, then look for sockets; links over sockets bind them, then look for a claim. Of two
+//! that are opened at once at least one sees the other, and the one over sockets gives way.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use crate::wire::ROCE_PORT;
+
+/// An interface taken over AF_XDP: a socket whose name only one process of the network namespace can have, and which
+/// everybody sees there, without any privilege. It goes with its process.
+pub(super) struct Claim {
+    _socket: UnixDatagram,
+}
+
+impl Claim {
+    /// Claims the interface in the calling thread's network namespace; EADDRINUSE when it is claimed.
+    pub(super) fn new(interface: u32) -> io::Result<Claim> {
+        let address = SocketAddr::from_abstract_name(claim_name(interface))?;
+        Ok(Claim { _socket: UnixDatagram::bind_addr(&address)? })
+    }
+}
+
+fn claim_name(interface: u32) -> String {
+    format!("uroce-xdp-{interface}")
+}
+
+/// Who has claimed the interface, in words.
+pub(super) fn claimant(interface: u32) -> Option<String> {
+    let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
+    let wanted = format!("@{}", claim_name(interface));
+    let inode = table.lines().find_map(|line| named_socket_inode(line, &wanted))?;
+    Some(described(process_with(inode)))
+}
+
+/// `0000000000000000: 00000002 00000000 00000000 0002 01 48723 @uroce-xdp-7`: the seventh word of the socket with that name.
+fn named_socket_inode(line: &str, wanted: &str) -> Option<u64> {
+    let mut words = line.split_whitespace();
+    let inode = words.nth(6)?;
+    if words.next()? == wanted { inode.parse().ok() } else { None }
+}
+
+fn described(process: Option<(u32, String)>) -> String {
+    match process {
+        Some((pid, name)) => format!("process {pid} ({name})"),
+        None => "a process of another user or namespace".to_owned(),
+    }
+}
+
+/// The process that has an XDP program open, by the program's number, in words. None has one that `ip link` attached.
+pub(super) fn program_owner(program: u32) -> Option<String> {
+    let wanted = format!("prog_id:\t{program}");
+    let has_it = |folder: &fs::DirEntry| {
+        let infos = fs::read_dir(folder.path().join("fdinfo")).into_iter().flatten().flatten();
+        let mut texts = infos.filter_map(|info| fs::read_to_string(info.path()).ok());
+        texts.any(|text| text.lines().any(|line| line == wanted))
+    };
+    process_that(has_it).map(|process| described(Some(process)))
+}
+
+/// Who has RoCE's port on `address`, and what to do, as far as this process may know.
+pub(super) fn port_holder(address: IpAddr) -> String {
+    match inode_on(address) {
+        Some(inode) => port_owner(inode),
+        None => "somebody who has gone by now: try again".to_owned(),
+    }
+}
+
+/// Who has a socket on RoCE's port, and what to do.
+fn port_owner(inode: u64) -> String {
+    if let Some(process) = process_with(inode) {
+        return format!("{}: one process at a time can have it", described(Some(process)));
+    }
+    // The kernel's module is there, and no process has the socket.
+    match has_rxe() {
+        true => "the kernel's rxe, it seems: `rdma link` lists its links, `rdma link delete NAME` ends one".to_owned(),
+        false => "a process of another user or namespace: `ss -ulpn sport = :4791` as root says which".to_owned(),
+    }
+}
+
+fn has_rxe() -> bool {
+    fs::exists("/sys/module/rdma_rxe").unwrap_or(false)
+}
+
+/// Whether anybody has RoCE's port on `address`.
+pub(super) fn is_taken(address: IpAddr) -> bool {
+    inode_on(address).is_some()
+}
+
+/// The socket that has the port on `address`, or on all.
+fn inode_on(address: IpAddr) -> Option<u64> {
+    let has_it = |(local, _): &(IpAddr, u64)| *local == address || local.is_unspecified();
+    socket_inodes().into_iter().find(has_it).map(|(_, inode)| inode)
+}
+
+/// A socket that would lose its packets to an XDP program on an interface with these addresses: its address, and its inode.
+/// The kernel's rxe has one socket on all addresses, whichever interface it is on.
+pub(super) fn socket_that_loses(interface: &str, addresses: &[IpAddr]) -> Option<(IpAddr, u64)> {
+    socket_inodes().into_iter().find(|(local, inode)| match local.is_unspecified() {
+        true => !has_rxe() || process_with(*inode).is_some() || has_rxe_link(interface),
+        false => addresses.contains(local),
+    })
+}
+
+/// Who that socket belongs to, in words.
+pub(super) fn loser((_, inode): (IpAddr, u64)) -> String {
+    match process_with(inode) {
+        None if has_rxe() => "the kernel's rxe, it seems (`rdma link` lists its links)".to_owned(),
+        process => described(process),
+    }
+}
+
+/// Whether an rxe link is on the interface, as far as sysfs shows.
+fn has_rxe_link(interface: &str) -> bool {
+    let links = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let mut parents = links.filter_map(|link| fs::read_to_string(link.path().join("parent")).ok());
+    parents.any(|parent| parent.trim_end() == interface)
+}
+
+/// Addresses and inodes of the sockets on the port, in this network namespace.
+fn socket_inodes() -> Vec<(IpAddr, u64)> {
+    let mut found = Vec::new();
+    for file in ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"] {
+        let table = fs::read_to_string(file).unwrap_or_default();
+        found.extend(table.lines().skip(1).filter_map(socket_inode));
+    }
+    found
+}
+
+/// `  12: 0100000A:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000  0 4711 …`: the local address is of
+/// 32-bit words as they lie in memory, the inode is the tenth word.
+fn socket_inode(line: &str) -> Option<(IpAddr, u64)> {
+    let mut words = line.split_whitespace();
+    let (address, port) = words.nth(1)?.split_once(':')?;
+    if u16::from_str_radix(port, 16).ok()? != ROCE_PORT {
+        return None;
+    }
+    let inode = words.nth(7)?.parse().ok()?;
+    let word = |at: usize| u32::from_str_radix(address.get(8 * at..8 * at + 8)?, 16).ok().map(u32::to_ne_bytes);
+    let address = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        _ => {
+            let mut bytes = [0; 16];
+            for (at, out) in bytes.chunks_exact_mut(4).enumerate() {
+                out.copy_from_slice(&word(at)?);
+            }
+            IpAddr::from(bytes)
+        }
+    };
+    Some((address.to_canonical(), inode))
+}
+
+/// The process that has the socket open, and its name; `None` when this one may not see it.
+fn process_with(inode: u64) -> Option<(u32, String)> {
+    let target = format!("socket:[{inode}]");
+    process_that(|folder| {
+        let descriptors = fs::read_dir(folder.path().join("fd")).into_iter().flatten().flatten();
+        let mut targets = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+        targets.any(|to| to.as_os_str() == target.as_str())
+    })
+}
+
+/// The first process whose folder in /proc is such a one, and its name.
+fn process_that(is_it: impl Fn(&fs::DirEntry) -> bool) -> Option<(u32, String)> {
+    let number = |folder: &fs::DirEntry| folder.file_name().to_str().and_then(|name| name.parse().ok());
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let (pid, folder) = processes.filter_map(|folder| Some((number(&folder)?, folder))).find(|(_, it)| is_it(it))?;
+    let name = fs::read_to_string(folder.path().join("comm")).unwrap_or_default();
+    Some((pid, name.trim_end().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_table_of_sockets_is_read() {
+        let v4 =
+            "  12: 0100000A:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0000 0";
+        assert_eq!(socket_inode(v4), Some((IpAddr::from([10, 0, 0, 1]), 4711)));
+        let v6 = "  7: 000080FE00000000FF00780001000OFE:12B7 0:0 07 0:0 00:0 0 0 0 5 2 0 0";
+        assert_eq!(socket_inode(v6), None, "a letter that is no digit");
+        let v6 = "  7: 000080FE00000000FF007800010000FE:12B7 0:0 07 0:0 00:0 0 0 0 5 2 0 0";
+        assert_eq!(socket_inode(v6), Some(("fe80::78:ff:fe00:1".parse().unwrap(), 5)));
+        assert_eq!(socket_inode("  1: 0100000A:0035 0:0 07 0:0 00:0 0 0 0 5"), None);
+        assert_eq!(socket_inode("nonsense"), None);
+    }
+
+    #[test]
+    fn the_kernels_table_of_named_sockets_is_read() {
+        let line = "0000000000000000: 00000002 00000000 00000000 0002 01 48723 @uroce-xdp-7";
+        assert_eq!(named_socket_inode(line, "@uroce-xdp-7"), Some(48723));
+        assert_eq!(named_socket_inode(line, "@uroce-xdp-77"), None);
+        assert_eq!(named_socket_inode("0000000000000000: 00000002 00000000 00000000 0002 01 5", "@uroce-xdp-7"), None);
+        assert_eq!(named_socket_inode("Num       RefCount Protocol", "@uroce-xdp-7"), None);
+    }
+
+    /// An interface that cannot be there: claims are of this process's namespace.
+    #[test]
+    fn a_claim_is_exclusive_and_names_its_process() {
+        let interface = u32::MAX - std::process::id();
+        assert_eq!(claimant(interface), None);
+        let claim = Claim::new(interface).unwrap();
+        assert_eq!(Claim::new(interface).err().and_then(|error| error.raw_os_error()), Some(libc::EADDRINUSE));
+        let who = claimant(interface).expect("it is seen");
+        assert!(who.starts_with(&format!("process {} (", std::process::id())), "{who}");
+        drop(claim);
+        assert_eq!(claimant(interface), None);
+    }
+}

@@ -1,0 +1,113 @@
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+
+use crate::wire::Qpn;
+
+use super::attributes::Service;
+
+/// Multicast groups of an endpoint at the most: each takes a socket. rxe allows 8192.
+pub const MAX_MULTICAST_GROUPS: usize = 64;
+
+/// Queue pairs in a multicast group at the most: each gets a copy. rxe allows 56.
+pub const MAX_MULTICAST_MEMBERS: usize = 64;
+
+/// Which queue pairs datagrams to multicast groups go to (IBTA 10.5.2).
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    attached: FxHashMap<IpAddr, Vec<Qpn>>,
+}
+
+/// Why a queue pair was not attached to a multicast group, or detached from it (IBTA 11.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// No such queue pair.
+    #[error("there is no queue pair {0}")]
+    NoSuchQueuePair(Qpn),
+    /// Only datagrams go to groups.
+    #[error("{0} queue pairs cannot be attached to multicast groups: UD ones can")]
+    Service(Service),
+    /// The address is no multicast group's.
+    #[error("{0} is no multicast group")]
+    NotAGroup(IpAddr),
+    /// There are too many groups, or too many queue pairs in one.
+    #[error("more than {MAX_MULTICAST_GROUPS} multicast groups, or {MAX_MULTICAST_MEMBERS} queue pairs in one")]
+    TooMany,
+    /// The queue pair is not attached to the group.
+    #[error("the queue pair is not attached to {0}")]
+    NotAttached(IpAddr),
+}
+
+impl Groups {
+    /// Attaches a queue pair; once more does nothing. Returns whether it is the group's first.
+    pub fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
+        if !group.is_multicast() {
+            return Err(AttachError::NotAGroup(group));
+        }
+        if self.attached.len() >= MAX_MULTICAST_GROUPS && !self.attached.contains_key(&group) {
+            return Err(AttachError::TooMany);
+        }
+        let members = self.attached.entry(group).or_default();
+        if !members.contains(&qpn) {
+            if members.len() >= MAX_MULTICAST_MEMBERS {
+                return Err(AttachError::TooMany);
+            }
+            members.push(qpn);
+        }
+        Ok(members.len() == 1)
+    }
+
+    /// Detaches a queue pair. Returns whether it was the group's last.
+    pub fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
+        let not_attached = AttachError::NotAttached(group);
+        let members = self.attached.get_mut(&group).ok_or(not_attached)?;
+        let at = members.iter().position(|member| *member == qpn).ok_or(not_attached)?;
+        members.remove(at);
+        let was_last = members.is_empty();
+        if was_last {
+            self.attached.remove(&group);
+        }
+        Ok(was_last)
+    }
+
+    /// The groups of a queue pair.
+    pub fn of(&self, qpn: Qpn) -> Vec<IpAddr> {
+        let has = |(group, members): (&IpAddr, &Vec<Qpn>)| members.contains(&qpn).then_some(*group);
+        self.attached.iter().filter_map(has).collect()
+    }
+
+    /// The queue pair at `index` of a group.
+    pub fn member(&self, group: IpAddr, index: usize) -> Option<Qpn> {
+        self.attached.get(&group)?.get(index).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_and_members_are_bounded_and_first_and_last_are_told() {
+        let mut groups = Groups::default();
+        let group = |n: usize| IpAddr::from([239, 0, 0, n as u8]);
+        let (one, two) = (Qpn::new(5), Qpn::new(6));
+        assert_eq!(groups.attach(one, group(0)), Ok(true));
+        assert_eq!(groups.attach(one, group(0)), Ok(true), "nobody else is there");
+        assert_eq!(groups.attach(two, group(0)), Ok(false));
+        assert_eq!(groups.detach(one, group(0)), Ok(false));
+        assert_eq!(groups.detach(one, group(0)), Err(AttachError::NotAttached(group(0))));
+        assert_eq!((groups.member(group(0), 0), groups.member(group(0), 1)), (Some(two), None));
+        assert_eq!(groups.detach(two, group(0)), Ok(true));
+        let unicast = IpAddr::from([10, 0, 0, 1]);
+        assert_eq!(groups.attach(one, unicast), Err(AttachError::NotAGroup(unicast)));
+        for n in 0..MAX_MULTICAST_GROUPS {
+            assert_eq!(groups.attach(one, group(n)), Ok(true));
+        }
+        assert_eq!(groups.attach(one, group(MAX_MULTICAST_GROUPS)), Err(AttachError::TooMany));
+        assert_eq!(groups.of(one).len(), MAX_MULTICAST_GROUPS);
+        for n in 1..MAX_MULTICAST_MEMBERS as u32 {
+            assert_eq!(groups.attach(Qpn::new(100 + n), group(0)), Ok(false));
+        }
+        assert_eq!(groups.attach(two, group(0)), Err(AttachError::TooMany));
+    }
+}

@@ -1,0 +1,66 @@
+//! What the tests of several roles share.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::frame::Hop;
+use crate::memory::{KeySource, MemoryTable, Pd};
+use crate::time::Instant;
+use crate::wire::{Addresses, Flow, PathMtu, Qpn};
+
+use super::attributes::{Path, Service};
+use super::completion::CompletionQueue;
+use super::counters::Counters;
+use super::endpoint::Event;
+use super::extension::Extension;
+use super::identity::Identity;
+use super::receive_queue::SharedReceiveQueues;
+use super::surroundings::Surroundings;
+
+/// What the roles of a queue pair work with.
+pub(super) struct World {
+    pub identity: Identity,
+    pub memory: MemoryTable,
+    shared: SharedReceiveQueues,
+    counters: Counters,
+    events: VecDeque<Event>,
+    identification: u16,
+}
+
+impl World {
+    pub fn new(path_mtu: PathMtu) -> World {
+        let cq = Arc::new(CompletionQueue::new(16, || {}));
+        let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
+        let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+        let identity = Identity {
+            qpn: Qpn::new(2),
+            service: Service::Rc,
+            pd: Pd(1),
+            remote: Qpn::new(3),
+            path_mtu,
+            path: Some(Path { flow, hop: Hop(0) }),
+            extension: Extension::new(Default::default()),
+            send_cq: cq.clone(),
+            receive_cq: cq,
+        };
+        let memory = MemoryTable::new(KeySource::new([1; 32]));
+        let (shared, counters) = (SharedReceiveQueues::default(), Counters::default());
+        World { identity, memory, shared, counters, events: VecDeque::new(), identification: 0 }
+    }
+
+    pub fn with<T>(&mut self, work: impl FnOnce(&Identity, &mut Surroundings<'_>) -> T) -> T {
+        let World { identity, memory, shared, counters, events, identification } = self;
+        let mut cx = Surroundings {
+            now: Instant::ZERO,
+            memory,
+            shared,
+            counters,
+            events,
+            identification,
+            multipath: &mut None,
+            waiting_elsewhere: 0,
+            has_lost_completion: false,
+        };
+        work(identity, &mut cx)
+    }
+}
