@@ -17,8 +17,8 @@ use crate::{completion_channel, context, domain};
 /// Completion queues at the most, in all contexts.
 pub(crate) const MAX_CQS: usize = 1 << 16;
 
-/// Completions in a queue at the most: 56 MiB.
-pub(crate) const MAX_CQE: usize = 1 << 20;
+/// Completions in a queue at the most, by what is asked for and reported.
+pub(crate) const MAX_CQE: usize = (1 << 20) - 1;
 
 /// A completion queue.
 pub(crate) struct Cq {
@@ -90,18 +90,25 @@ pub(crate) fn vectors() -> c_int {
     std::thread::available_parallelism().map_or(1, |count| count.get().try_into().unwrap_or(c_int::MAX))
 }
 
-/// A number of completions that a queue can be made for.
-fn entries(cqe: u64) -> Result<usize, Failure> {
+/// The room of a queue for which `cqe` completions are asked: as mlx5 has it, the power of two above that, of which one less is
+/// [`reported`]. Programs count on more than they ask for: `ib_send_lat -e` takes the event of the peer's answer for that of its
+/// own request when the answer comes before the acknowledge, and from then on leaves a completion in its queue of one.
+fn room(cqe: u64) -> Result<usize, Failure> {
     if (1..=MAX_CQE as u64).contains(&cqe) {
-        Ok(cqe as usize)
+        Ok((cqe as usize + 1).next_power_of_two())
     } else {
         Err(Failure::new(libc::EINVAL, format_args!("{cqe} completions: 1 to {MAX_CQE} are possible")))
     }
 }
 
+/// What `cqe` says of a queue with such a [`room`].
+fn reported(room: usize) -> c_int {
+    (room - 1) as c_int
+}
+
 fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Failure> {
     let open = context::get(context)?;
-    let capacity = entries(wanted.cqe)?;
+    let room = room(wanted.cqe)?;
     let vectors = vectors();
     if !(0..i64::from(vectors)).contains(&wanted.comp_vector) {
         return Err(Failure::new(libc::EINVAL, format_args!("there are completion vectors 0 to {}", vectors - 1)));
@@ -118,7 +125,7 @@ fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Fai
     // Whom to notify is known when the structure has its place.
     let place = Arc::new(OnceLock::<Arc<CqLink>>::new());
     let notified = place.clone();
-    let cq = Arc::new(opened.context.create_completion_queue_with(capacity, wanted.ignores_overrun, move || {
+    let cq = Arc::new(opened.context.create_completion_queue_with(room, wanted.ignores_overrun, move || {
         if let Some(link) = notified.get() {
             link.notify();
         }
@@ -129,7 +136,7 @@ fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Fai
             channel: wanted.channel,
             cq_context: wanted.cq_context,
             handle: 0,
-            cqe: wanted.cqe as c_int,
+            cqe: reported(room),
             mutex: [0; 5],
             cond: [0; 6],
             comp_events_completed: 0,
@@ -256,12 +263,12 @@ pub(crate) unsafe extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mu
 pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
     let resize = || {
         let resized = get(cq)?;
-        let capacity = entries(u64::try_from(cqe).unwrap_or(0))?;
-        resized.cq.resize(capacity).map_err(|waiting| {
+        let room = room(u64::try_from(cqe).unwrap_or(0))?;
+        resized.cq.resize(room).map_err(|waiting| {
             Failure::new(libc::EINVAL, format_args!("{waiting} completions wait in the queue, more than {cqe}"))
         })?;
         // SAFETY: the slot's structure.
-        unsafe { (*resized.c().as_ptr()).cq.cqe = cqe };
+        unsafe { (*resized.c().as_ptr()).cq.cqe = reported(room) };
         Ok(())
     };
     number("ibv_resize_cq", resize())

@@ -459,15 +459,15 @@ static void resizing(void)
     struct ibv_cq *cq = ibv_create_cq(context, 2, NULL, NULL, 0);
     struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {4, 8, 1, 1, 0}};
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(cq && qp && ibv_resize_cq(cq, 8) == 0 && cq->cqe == 8);
+    CHECK(cq && qp && ibv_resize_cq(cq, 8) == 0 && cq->cqe == 15);
     to_init(qp);
     struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR}, reset = {.qp_state = IBV_QPS_RESET};
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 5; i++)
             receive(qp, i, memory, 10);
         CHECK(ibv_modify_qp(qp, &error, IBV_QP_STATE) == 0);
-        FAILS(ibv_resize_cq(cq, 4), EINVAL);
-        CHECK(cq->cqe == 8 && ibv_resize_cq(cq, 5) == 0 && cq->cqe == 5);
+        FAILS(ibv_resize_cq(cq, 3), EINVAL);
+        CHECK(cq->cqe == 15 && ibv_resize_cq(cq, 5) == 0 && cq->cqe == 7);
         struct ibv_wc wc;
         for (int i = 0; i < 3; i++)
             CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == (uint64_t)i && wc.status == IBV_WC_WR_FLUSH_ERR);

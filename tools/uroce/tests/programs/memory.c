@@ -422,10 +422,42 @@ static void times_and_vectors(void)
     cq = plain;
 }
 
+/* A WRITE whose completion nobody polls yet: the device's own thread brings it. */
+static void write_unpolled(struct pair pair, uint64_t wr_id)
+{
+    struct ibv_sge sge = {(uintptr_t)memory, 100, mr->lkey};
+    struct ibv_send_wr wr = {.wr_id = wr_id, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge,
+                             .num_sge = 1, .wr.rdma = {(uintptr_t)memory + 8192, mr->rkey}}, *bad;
+    CHECK(ibv_post_send(pair.a, &wr, &bad) == 0);
+    usleep(20000);
+}
+
+/* A queue of one holds two, as RNICs' do: ib_send_lat -e leaves one in it. */
+static void one_more(void)
+{
+    struct ibv_cq *plain = cq;
+    CHECK(cq = ibv_create_cq(context, 1, NULL, NULL, 0));
+    struct pair pair = connected(pd);
+    for (int i = 0; i < 2; i++)
+        write_unpolled(pair, i);
+    struct ibv_wc wc;
+    int count = 0;
+    for (int tries = 0; tries < 1000 && count < 2; tries++) {
+        if (ibv_poll_cq(cq, 1, &wc) == 1)
+            CHECK(wc.wr_id == (uint64_t)count++ && wc.status == IBV_WC_SUCCESS);
+        else
+            usleep(1000);
+    }
+    CHECK(count == 2);
+    destroy(pair);
+    CHECK(ibv_destroy_cq(cq) == 0);
+    cq = plain;
+}
+
 /* A full queue of this kind loses its oldest completions, and the queue pair goes on. */
 static void overrun(void)
 {
-    enum { ROOM = 4, REQUESTS = 8 };
+    enum { ROOM = 4, REQUESTS = 16 };
     struct ibv_cq_init_attr_ex init = {
         .cqe = ROOM,
         .wc_flags = IBV_WC_STANDARD_FLAGS,
@@ -435,13 +467,8 @@ static void overrun(void)
     struct ibv_cq *plain = cq;
     CHECK(cq = ibv_cq_ex_to_cq(ibv_create_cq_ex(context, &init)));
     struct pair pair = connected(pd);
-    for (int i = 0; i < REQUESTS; i++) {
-        struct ibv_sge sge = {(uintptr_t)memory, 100, mr->lkey};
-        struct ibv_send_wr wr = {.wr_id = i, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge,
-                                 .num_sge = 1, .wr.rdma = {(uintptr_t)memory + 8192, mr->rkey}}, *bad;
-        CHECK(ibv_post_send(pair.a, &wr, &bad) == 0);
-        usleep(20000); /* nobody polls: the device's own thread brings the completions */
-    }
+    for (int i = 0; i < REQUESTS; i++)
+        write_unpolled(pair, i);
     struct ibv_wc wcs[REQUESTS];
     int count = 0, got;
     for (int tries = 0; tries < 1000 && (count == 0 || wcs[count - 1].wr_id != REQUESTS - 1); tries++) {
@@ -473,6 +500,7 @@ int main(void)
     buffers();
     parent_domains();
     times_and_vectors();
+    one_more();
     overrun();
     inline_data();
     CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);

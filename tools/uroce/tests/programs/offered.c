@@ -255,7 +255,7 @@ static void objects(void)
     WORKS(ibv_create_comp_channel, channel = ibv_create_comp_channel(context));
     struct ibv_cq *cq;
     WORKS(ibv_create_cq, cq = ibv_create_cq(context, 4, NULL, channel, 0));
-    WORKS(ibv_resize_cq, ibv_resize_cq(cq, 16) == 0 && cq->cqe == 16);
+    WORKS(ibv_resize_cq, ibv_resize_cq(cq, 16) == 0 && cq->cqe == 31);
     struct ibv_srq_init_attr srq_init = {.attr = {.max_wr = 4, .max_sge = 1}};
     struct ibv_srq *srq;
     WORKS(ibv_create_srq, srq = ibv_create_srq(pd, &srq_init));
