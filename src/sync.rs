@@ -1,10 +1,11 @@
 //! What threads share, by one name: the models in `tools/loom` put their own in its place.
 
-pub use std::sync::{LockResult, Mutex, MutexGuard};
+pub use crossbeam::queue::ArrayQueue;
+pub use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-/// Atomic numbers.
+/// Atomic numbers, and their fence.
 pub mod atomic {
-    pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
 /// Gives the processor away, and waits a moment.

@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("recovery", &["time"]),
     ("path", &["time", "recovery"]),
     ("congestion", &["time"]),
-    ("transport", &["time", "frame", "wire", "memory", "recovery", "path", "congestion"]),
+    ("transport", &["sync", "time", "frame", "wire", "memory", "recovery", "path", "congestion"]),
     ("link", &["time", "frame", "wire", "pcap"]),
     ("replay", &["time", "frame", "wire", "memory", "pcap", "transport"]),
     ("sim", &["time", "frame", "wire", "memory", "pcap", "path", "congestion", "transport", "link"]),

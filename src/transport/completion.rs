@@ -1,8 +1,5 @@
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-
-use crossbeam::queue::ArrayQueue;
-
+use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use crate::sync::{ArrayQueue, PoisonError, RwLock, RwLockReadGuard};
 use crate::time::Instant;
 use crate::wire::{Key, Qpn};
 
@@ -165,6 +162,9 @@ impl CompletionQueue {
     /// The oldest completion. Waits for nobody, but while the queue is being resized or cleared of a queue pair: saying that there
     /// is none would have its program sleep over one that is there.
     pub fn poll(&self) -> Option<Completion> {
+        if mutated!("poll-does-not-wait-for-changes", by "uroce-loom --test completions what_is_there_is_found") {
+            return self.ring.try_read().ok()?.pop();
+        }
         self.ring().pop()
     }
 
@@ -218,7 +218,9 @@ impl CompletionQueue {
     pub fn request_notification(&self, notify: Notify) {
         self.notify.fetch_max(notify as u8, Ordering::AcqRel);
         // Before the program polls for the last time.
-        fence(Ordering::SeqCst);
+        if !mutated!("asks-without-a-fence", by "uroce-loom --test completions a_completion_is_not_slept_over") {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Whether a notification is asked for.
@@ -235,8 +237,9 @@ impl CompletionQueue {
             return Err(Overrun { is_first: !self.overflowed.swap(true, Ordering::AcqRel) });
         }
         let wanted = if urgent { Notify::Solicited as u8 } else { Notify::Next as u8 };
-        // After it was added, in the one order that all see.
-        let asked = self.notify.load(Ordering::SeqCst);
+        // After it was added, in the one order that all see: the exchange that moved the ring's tail is in it, too.
+        let early = mutated!("sleepers-are-looked-for-early", by "uroce-loom --test completions a_completion_is_not");
+        let asked = self.notify.load(if early { Ordering::Acquire } else { Ordering::SeqCst });
         if asked >= wanted
             && asked != 0
             && self.notify.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -13,22 +13,46 @@
     reason = "the files have more than the models use, and are documented where they belong"
 )]
 
+use std::sync::LazyLock;
+
 extern crate self as uroce;
 
-/// The points of the mutants are none here.
+/// The points of the mutants: the environment says which one is on, also without the feature that uroce needs.
 #[macro_export]
 macro_rules! mutated {
-    ($($what:tt)*) => {
-        $crate::NO_MISTAKE
+    ($name:literal $(, by $test:literal)?) => {
+        $crate::is_mutated($name)
     };
 }
-pub const NO_MISTAKE: bool = false;
 
+/// Whether this mistake is to be made: `cargo xtask mutants`.
+pub fn is_mutated(name: &str) -> bool {
+    static CHOSEN: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("UROCE_MUTANT").ok());
+    CHOSEN.as_deref() == Some(name)
+}
+
+/// Runs `model` in all orders in which threads are interrupted up to so many times: loops that wait make those of more
+/// endless.
+pub fn explore(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(interruptions);
+    builder.check(model);
+}
+
+mod ring;
+mod rw_lock;
 mod sync;
 
 #[path = "../../../src/time.rs"]
 pub mod time;
 
+#[path = "../../../src/wire/numbers.rs"]
+mod numbers;
+mod wire {
+    pub use crate::numbers::{Key, Qpn};
+}
+
+pub mod completions;
 pub mod engine;
 
 #[path = "../../verbs/src/lock.rs"]

@@ -5,9 +5,38 @@ use std::ptr::NonNull;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use loom::sync::{LockResult, Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
+pub use std::sync::PoisonError;
+
+pub use crate::ring::ArrayQueue;
+pub use crate::rw_lock::{RwLock, RwLockReadGuard};
 
 pub mod atomic {
-    pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+    /// loom takes a `SeqCst` read for one that acquires, but has the one order of `SeqCst` fences. Where a `SeqCst` write
+    /// comes before the read, as in [`ArrayQueue::push`](super::ArrayQueue::push), a fence between both does the same.
+    pub struct AtomicU8(loom::sync::atomic::AtomicU8);
+
+    impl AtomicU8 {
+        pub fn new(value: u8) -> AtomicU8 {
+            AtomicU8(loom::sync::atomic::AtomicU8::new(value))
+        }
+
+        pub fn load(&self, order: Ordering) -> u8 {
+            if order == Ordering::SeqCst {
+                fence(Ordering::SeqCst);
+            }
+            self.0.load(order)
+        }
+
+        pub fn fetch_max(&self, value: u8, order: Ordering) -> u8 {
+            self.0.fetch_max(value, order)
+        }
+
+        pub fn compare_exchange(&self, from: u8, to: u8, done: Ordering, not: Ordering) -> Result<u8, u8> {
+            self.0.compare_exchange(from, to, done, not)
+        }
+    }
 }
 
 pub mod thread {
