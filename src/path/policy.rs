@@ -100,8 +100,10 @@ mod tests {
 
     #[test]
     fn every_policy_keeps_to_the_paths_that_may_be_taken() {
+        // With 256 Miri takes minutes.
+        let counts = if cfg!(miri) { &[1, 2, 3, 16][..] } else { &[1, 2, 3, 16, 256] };
         for policy in PathPolicy::ALL {
-            for count in [1, 2, 3, 16, 256] {
+            for &count in counts {
                 let mut running = policy.start(count);
                 for usable in 0..count {
                     let is_usable = |path: u8| usize::from(path) == usable;

@@ -369,7 +369,8 @@ mod tests {
                 _ => byte == udp + 6 || byte == udp + 7 || byte == udp + 8 + 4,
             };
             for byte in ip..good.len() {
-                for bit in 0..8 {
+                // Miri takes a minute for all of them.
+                for bit in (0..8).step_by(if cfg!(miri) { 7 } else { 1 }) {
                     let mut bytes = good.clone();
                     bytes[byte] ^= 1 << bit;
                     let ok = RoceFrame::parse(FrameBytes::from(&bytes[..])).is_ok_and(|f| f.icrc_ok());

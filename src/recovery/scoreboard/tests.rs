@@ -28,11 +28,12 @@ fn resend(board: &mut Scoreboard, path: u8, now: Instant) -> Vec<u64> {
 /// A READ of 256 MiB at path MTU 256 behind a window of WRITEs that never ends.
 #[test]
 fn what_a_long_read_took_is_given_back_although_something_is_always_in_flight() {
-    const ANSWERS: u32 = 1 << 20;
+    // Miri takes an hour for a million.
+    const ANSWERS: u32 = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
     let mut board = Scoreboard::new(0, us(100_000));
     board.sent(0, ANSWERS, true, 0, at(0));
     let at_most = board.memory_bytes();
-    assert!(at_most >= 12 << 20, "{at_most} bytes");
+    assert!(at_most >= 12 * ANSWERS as usize, "{at_most} bytes");
     // Every other answer comes first.
     for position in (1..u64::from(ANSWERS)).step_by(2).chain((0..u64::from(ANSWERS)).step_by(2)) {
         board.answered(position, at(900));

@@ -5,6 +5,7 @@ mod coverage;
 mod demo;
 mod fuzz;
 mod lab;
+mod miri;
 mod mutants;
 mod nightly;
 mod program;

@@ -70,11 +70,21 @@ impl Stage {
     pub(crate) fn cargo_with(name: &'static str, words: &[&str], variables: &[(&str, &str)]) -> Stage {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        // What setup installs is there: a test that cannot do its work without is to fail.
-        command.args(words).env("UROCE_CI", "1").envs(variables.iter().copied());
-        let line = format!("cargo {}", words.join(" "));
+        command.args(words).envs(variables.iter().copied());
+        Stage::command(name, format!("cargo {}", words.join(" ")), || Ok(command))
+    }
+
+    /// A command that is told as `line`, and made when its turn comes: what it needs may have to be installed.
+    pub(crate) fn command(
+        name: &'static str,
+        line: String,
+        make: impl FnOnce() -> Result<Command, Failure> + 'static,
+    ) -> Stage {
         let work = move || {
             eprintln!("   {line}");
+            let mut command = make()?;
+            // What setup installs is there: a test that cannot do its work without is to fail.
+            command.env("UROCE_CI", "1");
             let failed = |e: std::io::Error| Failure::Failed(format!("starting `{line}`: {e}"));
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
             let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
@@ -129,6 +139,29 @@ pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Result<Vec<Done>, Failur
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stage_is_made_when_its_turn_comes_and_its_counts_are_kept() {
+        fn shell(words: &str) -> Result<Command, Failure> {
+            let mut command = Command::new("sh");
+            command.args(["-c", words]);
+            Ok(command)
+        }
+        let stages = |status: &'static str| {
+            vec![
+                Stage::command("first", "sh".into(), move || shell(status)),
+                Stage::command("second", "sh".into(), || panic!("its turn did not come")),
+                Stage::command("third", "sh".into(), || {
+                    shell("echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured'")
+                }),
+            ]
+        };
+        let done = run(stages("exit 0"), &["first", "third"]).ok().unwrap();
+        let counts: Vec<_> = done.iter().map(|done| (done.name, done.counts)).collect();
+        let three = Counts { tests: 3, ignored: 1, ..Counts::default() };
+        assert_eq!(counts, [("first", Counts::default()), ("third", three)]);
+        assert!(run(stages("exit 1"), &[]).is_err(), "nothing comes after the first that fails");
+    }
 
     #[test]
     fn counts_are_read_from_what_tests_print() {
