@@ -5,6 +5,7 @@
 //! A [`Network`] carries frames between [`Node`]s; whoever drives it with [`Network::step`] is the program. [`chaos`]
 //! runs random programs over random networks and checks all they do.
 
+pub mod attack;
 pub mod chaos;
 mod frame_pool;
 mod goodput;

@@ -15,6 +15,7 @@ use uroce::sim::chaos::{self, Kind, Outcome};
 
 use crate::Failure;
 
+mod attack;
 mod cells;
 mod loss_rtt;
 mod path_failure;
@@ -35,6 +36,7 @@ enum Table {
     LossRtt(loss_rtt::Arguments),
     Paths(paths::Arguments),
     PathFailure(path_failure::Arguments),
+    Attack(attack::Arguments),
 }
 
 /// Random programs over random networks with every fault, everything checked; exit status 1 on any violation.
@@ -76,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::LossRtt(arguments) => loss_rtt::run(arguments),
         Table::Paths(arguments) => paths::run(arguments),
         Table::PathFailure(arguments) => path_failure::run(arguments),
+        Table::Attack(arguments) => attack::run(arguments),
     }
 }
 
