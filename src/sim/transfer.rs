@@ -4,12 +4,13 @@ use crate::frame::Hop;
 use crate::memory::{Access, HostMemory};
 use crate::time::Instant;
 use crate::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit, ReceiveRequest, RecoverySettings,
-    Remote, SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoverySettings, Remote,
+    SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
 };
-use crate::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
+use crate::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
 
 use super::network::{Network, NodeId, Observer, Step};
+use super::peering::Peering;
 use super::planes::FIRST_PORT;
 use super::random::Random;
 
@@ -155,36 +156,16 @@ impl Transfer {
                 hop_limit: 64,
                 flow_label: 0,
             };
-            let modifications = [
-                QpAttributes {
-                    state: Some(State::Init),
-                    p_key_index: Some(0),
-                    port: Some(1),
-                    access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
-                    ..QpAttributes::default()
-                },
-                QpAttributes {
-                    state: Some(State::ReadyToReceive),
-                    path: Some(Path { flow, hop: Hop(there.node.0 as u32) }),
-                    path_mtu: Some(MTU),
-                    destination: Some(there.qpn),
-                    receive_psn: Some(Psn::new(0xff_fe00)),
-                    max_dest_rd_atomic: Some(QpAttributes::MAX_RD_ATOMIC),
-                    min_rnr_timer: Some(RnrTimer::default()),
-                    ..QpAttributes::default()
-                },
-                QpAttributes {
-                    state: Some(State::ReadyToSend),
-                    send_psn: Some(Psn::new(0xff_fe00)),
-                    timeout: Some(self.plan.timeout),
-                    retry_count: Some(7),
-                    rnr_retry: Some(7),
-                    max_rd_atomic: Some(QpAttributes::MAX_RD_ATOMIC),
-                    ..QpAttributes::default()
-                },
-            ];
+            let peering = Peering {
+                path: Path { flow, hop: Hop(there.node.0 as u32) },
+                path_mtu: MTU,
+                destination: there.qpn,
+                send_psn: Psn::new(0xff_fe00),
+                receive_psn: Psn::new(0xff_fe00),
+                timeout: self.plan.timeout,
+            };
             let now = network.now();
-            for attributes in modifications {
+            for attributes in peering.steps() {
                 network.endpoint(here.node).modify(now, here.qpn, &attributes).expect("a legal transition");
             }
         }

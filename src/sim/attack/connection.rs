@@ -6,13 +6,14 @@ use crate::memory::{Access, HostMemory};
 use crate::path::PathPolicy;
 use crate::time::{Duration, Instant};
 use crate::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit, ReceiveRequest, Recovery,
-    RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, Recovery, RecoverySettings,
+    Remote, SendOperation, SendRequest, Service, Sge, SgeList, Status,
 };
-use crate::wire::{Addresses, Flow, Key, Psn, Qpn, RnrTimer};
+use crate::wire::{Addresses, Flow, Key, Psn, Qpn};
 
 use super::super::link::{Faults, LinkProfile};
 use super::super::network::{LinkEnd, Network, NodeId, Observer, Step, bth_offset};
+use super::super::peering::Peering;
 use super::super::planes::FIRST_PORT;
 use super::super::random::Random;
 use super::super::transfer::Operation;
@@ -230,37 +231,16 @@ impl Connection {
     fn connect(&mut self, first_psns: [Psn; 2]) {
         for side in [0, 1] {
             let (here, there) = (&self.sides[side], &self.sides[1 - side]);
-            let path = Path { flow: flow(side), hop: Hop(there.node.0 as u32) };
-            let modifications = [
-                QpAttributes {
-                    state: Some(State::Init),
-                    p_key_index: Some(0),
-                    port: Some(1),
-                    access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
-                    ..QpAttributes::default()
-                },
-                QpAttributes {
-                    state: Some(State::ReadyToReceive),
-                    path: Some(path),
-                    path_mtu: Some(MTU),
-                    destination: Some(there.qpn),
-                    receive_psn: Some(first_psns[1 - side]),
-                    max_dest_rd_atomic: Some(QpAttributes::MAX_RD_ATOMIC),
-                    min_rnr_timer: Some(RnrTimer::default()),
-                    ..QpAttributes::default()
-                },
-                QpAttributes {
-                    state: Some(State::ReadyToSend),
-                    send_psn: Some(first_psns[side]),
-                    timeout: Some(TIMEOUT_CODE),
-                    retry_count: Some(7),
-                    rnr_retry: Some(7),
-                    max_rd_atomic: Some(QpAttributes::MAX_RD_ATOMIC),
-                    ..QpAttributes::default()
-                },
-            ];
+            let peering = Peering {
+                path: Path { flow: flow(side), hop: Hop(there.node.0 as u32) },
+                path_mtu: MTU,
+                destination: there.qpn,
+                send_psn: first_psns[side],
+                receive_psn: first_psns[1 - side],
+                timeout: TIMEOUT_CODE,
+            };
             let now = self.network.now();
-            for attributes in modifications {
+            for attributes in peering.steps() {
                 self.network.endpoint(here.node).modify(now, here.qpn, &attributes).expect("a legal transition");
             }
         }
@@ -480,6 +460,7 @@ fn flow(side: usize) -> Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::{QpAttributes, State};
 
     const PLAN: Plan = Plan {
         operation: Operation::Write,
