@@ -94,7 +94,8 @@ impl Host {
             QpAttributes {
                 state: Some(State::ReadyToSend),
                 send_psn: Some(Psn::new(7)),
-                timeout: Some(17),
+                // Long: an interface that changes may stop a busy machine for seconds.
+                timeout: Some(19),
                 retry_count: Some(7),
                 rnr_retry: Some(7),
                 max_rd_atomic: Some(16),
@@ -137,13 +138,22 @@ impl Transfer<'_> {
                 self.post();
             }
             while let Some(completion) = self.a.cq.poll() {
-                assert_eq!((completion.status, completion.wr_id), (Status::Success, self.completed), "{what}");
+                let is_next = (completion.status, completion.wr_id) == (Status::Success, self.completed);
+                assert!(is_next, "{what}: {completion:?} for {}; {:?}", self.completed, self.counters());
                 self.check(completion.wr_id);
                 self.completed += 1;
             }
-            let counters = || (self.a.context.counters(), self.b.context.counters());
-            assert!(start.elapsed() < LIMIT, "{what}: not in {LIMIT:?}, {} done; {:?}", self.completed, counters());
+            assert!(
+                start.elapsed() < LIMIT,
+                "{what}: not in {LIMIT:?}, {} done; {:?}",
+                self.completed,
+                self.counters()
+            );
         }
+    }
+
+    fn counters(&self) -> [Vec<(&'static str, u64)>; 2] {
+        [self.a, self.b].map(|host| host.context.counters())
     }
 
     fn ends(&self) -> (&Host, &Host) {

@@ -219,6 +219,22 @@ fn a_peer_that_answers_nothing_is_given_up() {
     assert_eq!(statuses, [uroce::transport::Status::RetryExceeded, uroce::transport::Status::WrFlush]);
 }
 
+/// A virtual machine that is paused, a laptop that sleeps: the peer's answers are not late, we are.
+#[test]
+fn a_peer_is_not_given_up_because_we_stood_still() {
+    let mut us = speaking(Recovery::Selective);
+    us.post_writes(2);
+    us.seen();
+    for _ in 0..3 {
+        us.now = us.now + Duration::from_secs(3600);
+        us.endpoint.handle_timeout(us.now);
+        assert!(!us.seen().is_empty(), "it asks again");
+    }
+    us.sack_from_peer(psn(2), &[]);
+    let statuses: Vec<_> = std::iter::from_fn(|| us.completion()).map(|completion| completion.status).collect();
+    assert_eq!((statuses, us.state()), (vec![uroce::transport::Status::Success; 2], State::ReadyToSend));
+}
+
 #[test]
 fn a_flood_of_gaps_is_bounded() {
     let reorder_bytes = 10_000;

@@ -70,7 +70,7 @@ pub(super) struct Requester {
     pub(super) timeout: Option<Duration>,
     pub(super) retry_count: u8,
     rnr_retry: u8,
-    retries_left: u8,
+    pub(super) retries_left: u8,
     rnr_retries_left: u8,
     pub(super) retransmit_at: Option<Instant>,
     /// After an RNR NAK: when to try again.
@@ -641,14 +641,20 @@ impl Requester {
 
     /// Goes back to that PSN, if patience allows.
     pub(super) fn retry_from(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+        self.take_retry(identity, cx)?;
+        cx.counters.completer_retry += 1;
+        self.go_back_to(psn);
+        self.restart_timer(cx.now);
+        Ok(())
+    }
+
+    /// One retry less; the oldest request fails when there are none (IBTA 9.9.2.4.1.1).
+    pub(super) fn take_retry(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
         let Some(left) = self.retries_left.checked_sub(1) else {
             cx.counters.retry_exceeded_err += 1;
             return self.fail_oldest(Status::RetryExceeded, identity, cx);
         };
         self.retries_left = left;
-        cx.counters.completer_retry += 1;
-        self.go_back_to(psn);
-        self.restart_timer(cx.now);
         Ok(())
     }
 

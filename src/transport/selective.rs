@@ -17,8 +17,9 @@ use super::surroundings::{Fatal, Surroundings};
 #[derive(Debug)]
 pub(super) struct Selective {
     board: Scoreboard,
-    /// When to give up, unless there is progress until then.
-    give_up_at: Option<Instant>,
+    /// When the peer has been silent for a timeout more, unless there is progress until then. A retry each, as when going back:
+    /// however long this host stood still, that is one.
+    timeout_at: Option<Instant>,
     /// The request that the peer was not ready for.
     not_ready: Option<u64>,
 }
@@ -28,7 +29,7 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Selective {
     pub fn deadline(&self) -> Option<Instant> {
-        [self.board.deadline(), self.give_up_at].into_iter().flatten().min()
+        [self.board.deadline(), self.timeout_at].into_iter().flatten().min()
     }
 
     pub fn may_transmit(&self) -> bool {
@@ -81,7 +82,7 @@ impl Requester {
         let before = self.queue.range(..self.cursor.index);
         self.reads_in_flight = before.filter(|wqe| wqe.request.operation.counts_as_read()).count() as u32;
         let not_ready = self.is_waiting_for_receiver().then_some(0);
-        self.selective = Some(Box::new(Selective { board, give_up_at: None, not_ready }));
+        self.selective = Some(Box::new(Selective { board, timeout_at: None, not_ready }));
         self.retransmit_at = None;
         self.rearm(now);
     }
@@ -100,15 +101,14 @@ impl Requester {
         self.unacknowledged.plus((position - first) as u32)
     }
 
-    /// Patience starts anew.
+    /// The next timeout begins.
     fn rearm(&mut self, now: Instant) {
-        let retries = u32::from(self.retry_count) + 1;
         let timeout = self.timeout;
         let Some(selective) = &mut self.selective else { return };
         let in_flight = selective.board.first() < selective.board.next();
         // A timeout may be shorter than a round trip; a peer is not gone before three of them.
         let least = selective.board.patience() * 3;
-        selective.give_up_at = timeout.filter(|_| in_flight).map(|timeout| now + timeout.max(least) * retries);
+        selective.timeout_at = timeout.filter(|_| in_flight).map(|timeout| now + timeout.max(least));
     }
 
     /// The board learns what the paths mean for it, if there are several.
@@ -264,6 +264,7 @@ impl Requester {
                 }
                 self.wait_for_receiver(timer.delay(), cx);
                 // The peer is there.
+                self.retries_left = self.retry_count;
                 self.rearm(cx.now);
                 if let Some(selective) = &mut self.selective {
                     selective.not_ready = position;
@@ -386,7 +387,7 @@ impl Requester {
     pub fn sent_selectively(&mut self, psn: Psn, count: u32, answers: bool, path: u8, now: Instant) {
         let Some(position) = self.position(psn) else { return };
         self.board().sent(position, count, answers, path, now);
-        if self.selective.as_ref().is_some_and(|selective| selective.give_up_at.is_none()) {
+        if self.selective.as_ref().is_some_and(|selective| selective.timeout_at.is_none()) {
             self.rearm(now);
         }
     }
@@ -398,11 +399,11 @@ impl Requester {
             return Ok(());
         }
         self.learn_paths(cx);
-        let Some(selective) = &mut self.selective else { return Ok(()) };
-        if selective.give_up_at.is_some_and(|at| at <= now) {
-            cx.counters.retry_exceeded_err += 1;
-            return self.fail_oldest(Status::RetryExceeded, identity, cx);
+        if self.selective.as_ref().is_some_and(|selective| selective.timeout_at.is_some_and(|at| at <= now)) {
+            self.take_retry(identity, cx)?;
+            self.rearm(now);
         }
+        let Some(selective) = &mut self.selective else { return Ok(()) };
         if selective.board.handle_timeout(now) {
             cx.counters.completer_retry += 1;
         }
