@@ -224,6 +224,7 @@ impl Oracle {
                 Status::WrFlush if ours => {}
                 Status::LocalLength if too_long => {}
                 Status::RemoteInvalidRequest | Status::LocalAccess if theirs => {}
+                Status::LocalAccess if consumer.as_ref().is_some_and(|wr| wr.frozen) => {}
                 _ => return Err("no reason to fail".into()),
             }
             for &(start, len) in &receive.pieces {
@@ -322,6 +323,9 @@ impl Oracle {
                 wr.placed_before |= wr.places || wr.is_void;
                 (wr.places, wr.is_void) = (false, false);
             }
+            // One that was to end a window finds it gone.
+            wr.frozen |=
+                wr.kind == Kind::SendInvalidate && wr.index >= executed && window.is_some() && wr.window == window;
         }
         let (_, flag) = connection.layout.words();
         flow.last_flag = connection.sides[side].arena.actual_u64(flag);
