@@ -42,7 +42,8 @@ impl Selective {
 
     /// The wait for a receiver that was not ready is over.
     pub fn receiver_may_be_ready(&mut self) {
-        if let Some(position) = self.not_ready.take() {
+        // An answer to what is before it may be all that is missing.
+        if let Some(position) = self.not_ready.take().filter(|position| !self.board.is_carried_out(*position)) {
             self.board.lose(position);
         }
     }

@@ -703,9 +703,10 @@ impl Oracle {
                 done = psn;
             }
         }
+        // Whoever keeps answers remembers what it heard while earlier ones were missing.
+        let heard = if keeps_answers { flow.acknowledged } else { done };
         let unanswered = flow.wrs.iter().find(|wr| wr.awaits_answer());
-        let limit = unanswered.map_or(done, |wr| wr.first + u64::from(wr.answers));
-        let known = done.min(limit);
+        let known = unanswered.map_or(heard, |wr| heard.min(wr.first + u64::from(wr.answers)));
         if known > flow.known {
             flow.be_patient(now);
             flow.known = known;
