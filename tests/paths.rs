@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use common::crafted::{ALL, Crafted, FIRST_PSN, PEER, US};
+use common::crafted::{ALL, Crafted, FIRST_PSN, PEER, US, without_tag};
 use uroce::frame::{FrameBytes, Hop};
 use uroce::path::PathPolicy;
 use uroce::sim::Operation;
@@ -62,7 +62,7 @@ impl Crafted {
             assert!(roce.icrc_ok());
             let packet = Packet::parse(roce.ib).unwrap();
             let opcode = packet.bth().opcode();
-            Sent { flow: roce.flow(), opcode, trailer: packet.acknowledge_trailer() }
+            Sent { flow: roce.flow(), opcode, trailer: without_tag(&packet).acknowledge_trailer() }
         };
         self.frames().into_iter().map(one).collect()
     }
@@ -89,8 +89,10 @@ impl Crafted {
             out.copy_from_slice(payload);
             Ok::<(), std::convert::Infallible>(())
         };
+        let tag = self.tag.to_be_bytes();
+        let trailer = [trailer, if bth.extended() { &tag } else { &[] }].concat();
         let len =
-            Headers { bth, extension }.write_extended(&mut packet, &flow, 1, payload.len(), fill, trailer).unwrap();
+            Headers { bth, extension }.write_extended(&mut packet, &flow, 1, payload.len(), fill, &trailer).unwrap();
         [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00][..], &packet[..len]].concat()
     }
 
@@ -132,14 +134,6 @@ impl Crafted {
         }
         self.now = end;
         all
-    }
-
-    /// The peer shows that it understands.
-    fn meet(&mut self) {
-        let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
-        let bth = self.bth(Opcode::RC_ACKNOWLEDGE, FIRST_PSN.minus(1)).with_offer(true);
-        let frame = self.frame(bth, aeth, &[]);
-        self.hand_over(&frame);
     }
 
     /// So many paths, all of which have been probed and answered.
@@ -201,6 +195,7 @@ fn a_probe_is_answered_the_way_it_came() {
 #[test]
 fn who_knows_no_other_paths_answers_a_peer_that_does() {
     let mut us = with_paths(Recovery::Auto, 1);
+    us.get_acquainted();
     let probe = PathProbe { path: 3, is_answer: false, delay_us: 0, token: 5 };
     us.take_trailer((PEER, US), 0xc003, &probe.to_bytes());
     us.take_trailer((PEER, US), 0xc003, &probe.to_bytes());
@@ -213,6 +208,7 @@ fn who_knows_no_other_paths_answers_a_peer_that_does() {
 fn who_was_given_no_number_uses_as_many_paths_as_the_peer() {
     let settings = RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() };
     let mut us = Crafted::with(ALL, settings);
+    us.get_acquainted();
     let answer_all = |us: &mut Crafted| {
         for sent in us.pass(Duration::from_millis(1)) {
             if let Some(probe) = sent.probe().filter(|probe| !probe.is_answer) {
@@ -303,7 +299,7 @@ fn a_flood_of_probes_is_bounded() {
 fn a_rail_is_used_when_both_have_named_it_and_a_probe_came_back() {
     let mut us = with_paths(Recovery::Auto, 2);
     us.endpoint.set_local_rails(vec![vec![IpAddr::V4(OUR_OTHER)]]);
-    us.meet();
+    us.get_acquainted();
     us.write_once(0);
     let sent = [us.sent(), us.pass(Duration::from_micros(100))].concat();
     let lists: Vec<_> = sent.iter().filter_map(Sent::list).collect();
@@ -352,7 +348,7 @@ fn a_rail_is_used_when_both_have_named_it_and_a_probe_came_back() {
 fn lists_that_cannot_be_are_refused() {
     let mut us = with_paths(Recovery::Auto, 2);
     us.endpoint.set_local_rails(vec![vec![IpAddr::V4(OUR_OTHER)]]);
-    us.meet();
+    us.get_acquainted();
     us.write_once(0);
     us.sent();
     // Longer than there may be.

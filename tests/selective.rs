@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use common::crafted::{ALL, Crafted, FIRST_PSN};
+use common::crafted::{ALL, Crafted, FIRST_PSN, without_tag};
 use proptest::prelude::*;
 use uroce::frame::FrameBytes;
 use uroce::sim::Operation;
@@ -28,7 +28,8 @@ fn seen(frame: &[u8]) -> Seen {
     let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(frame)).unwrap().ib).unwrap();
     let bth = packet.bth();
     let is_acknowledge = bth.opcode() == Opcode::RC_ACKNOWLEDGE;
-    let attempt = packet.split_trailer().filter(|_| bth.extended() && !is_acknowledge).map(|(_, t)| t.attempt);
+    let attempt =
+        without_tag(&packet).split_trailer().filter(|_| bth.extended() && !is_acknowledge).map(|(_, t)| t.attempt);
     Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack: packet.sack() }
 }
 
@@ -104,11 +105,11 @@ fn an_offer_is_made_until_eight_answers_came_without_it() {
         assert_eq!(sent[0].offers, number < 8, "request {number}");
         us.plain_acknowledge(psn(number));
     }
-    // What comes now is too late.
-    us.post_writes(1);
+    // What comes now is too late: a peer does not learn it while a connection lasts.
     us.sack_from_peer(psn(12), &[]);
-    let known = us.endpoint.queue_pair(us.qpn).unwrap().is_extended();
-    assert!(known, "an offer of the peer's own counts whenever it comes");
+    us.hello_from_peer(None);
+    us.post_writes(1);
+    assert!(!us.seen()[0].offers && us.hellos.is_empty());
 }
 
 #[test]
@@ -145,6 +146,7 @@ fn whoever_speaks_go_back_n_only_offers_nothing_and_ignores_offers() {
 #[test]
 fn requests_that_come_early_wait_and_are_carried_out_in_order() {
     let mut us = speaking(Recovery::Auto);
+    us.get_acquainted();
     let answers = us.write_from_peer(2, 100, 3);
     us.assert_untouched("the second write waits");
     let sack = answers[0].sack.clone().expect("a selective acknowledge");
@@ -240,6 +242,7 @@ fn a_flood_of_gaps_is_bounded() {
     let reorder_bytes = 10_000;
     let recovery = RecoverySettings { recovery: Recovery::Auto, reorder_bytes, ..RecoverySettings::default() };
     let mut us = Crafted::with(ALL, recovery);
+    us.get_acquainted();
     for number in (1..2000).map(|number| number * 3) {
         us.write_from_peer(number, 0, 7);
     }
@@ -334,6 +337,7 @@ fn goodput_holds_over_a_lossy_network() {
         let result = cell.run(7).unwrap();
         let share = result.goodput_bps / result.ideal_bps;
         assert!(share > 0.97, "{cell:?}: {share}");
-        assert!(result.spurious_fraction < 0.001, "{cell:?}: {}", result.spurious_fraction);
+        // Before the peers know each other, one goes back now and then: up to 128 packets of some 70,000.
+        assert!(result.spurious_fraction < 0.002, "{cell:?}: {}", result.spurious_fraction);
     }
 }

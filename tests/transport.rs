@@ -126,8 +126,12 @@ fn every_operation_at_every_mtu_over_a_perfect_network(recovery: Recovery) {
 /// first; the acknowledge follows at once.
 fn one_request_goes_before_a_plain_acknowledge(recovery: Recovery) {
     let mut pair = Pair::new(recovery, 1, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
-    pair.post_receive(Side::A, 3, Pair::HALF, 64);
     let write = SendOperation::Write(pair.remote(Side::B, Pair::HALF));
+    // The sides get to know each other.
+    pair.post(Side::A, SendRequest::new(0, write, pair.data(Side::A, 0, 64)));
+    assert_eq!(pair.completion(Side::A).wr_id, 0);
+    pair.assert_quiet();
+    pair.post_receive(Side::A, 3, Pair::HALF, 64);
     pair.post(Side::A, SendRequest::new(1, write, pair.data(Side::A, 0, 64)));
     let end = pair.now + Duration::from_millis(1);
     assert!(!pair.owes_only_acknowledges(Side::A) && !pair.owes_only_acknowledges(Side::B));

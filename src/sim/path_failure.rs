@@ -123,7 +123,7 @@ impl Observer for Watch {
 /// Whether a frame answers a probe.
 fn is_answer(frame: &[u8]) -> bool {
     let Ok(packet) = Packet::parse(FrameBytes::from(&frame[bth_offset(frame)..])) else { return false };
-    matches!(packet.acknowledge_trailer(), Some(AcknowledgeTrailer::Probe(probe)) if probe.is_answer)
+    matches!(packet.split_tag().and_then(|(packet, _)| packet.acknowledge_trailer()), Some(AcknowledgeTrailer::Probe(probe)) if probe.is_answer)
 }
 
 impl FailureCell {

@@ -18,7 +18,7 @@ impl Requester {
         cx: &mut Surroundings<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
-        if identity.extension.is_on() {
+        if identity.is_extended() {
             self.start_selective(cx.now);
             return self.handle_response_selectively(packet, sack, identity, cx);
         }
@@ -84,7 +84,8 @@ impl Requester {
                 cx.counters.rcvd_seq_err += 1;
                 self.acknowledge_before(psn, identity, cx)?;
                 // While it waits for the receiver it will go back anyway.
-                if !self.is_next_of_peer(psn) || self.is_waiting_for_receiver() {
+                let comes_better = identity.extension.is_getting_acquainted();
+                if !self.is_next_of_peer(psn) || self.is_waiting_for_receiver() || comes_better {
                     return Ok(());
                 }
                 self.retry_from(psn, identity, cx)

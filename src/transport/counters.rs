@@ -74,6 +74,8 @@ counters! {
     reorder_overflow,
     /// Packets that announce a trailer and have none that can be.
     bad_trailer,
+    /// Packets without the tag that the peer's have, or with another one.
+    wrong_tag,
     /// Answers to probes of paths that nobody waits for: late, or invented.
     stray_probe,
     /// Lists of further addresses that cannot be, or are not those of before.

@@ -2,7 +2,8 @@ use std::str::FromStr;
 
 use crate::congestion::{Pacer, Rate};
 use crate::path::{PathPolicy, PathSet};
-use crate::wire::{Bth, PathMtu, Sack};
+use crate::time::{Duration, Instant};
+use crate::wire::{Hello, Packet, PathMtu, Psn, Sack};
 
 /// How losses are dealt with between queue pairs of reliable connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,39 +105,114 @@ impl Default for RecoverySettings {
 }
 
 /// What a queue pair of a reliable connection knows of its peer and the extension.
+///
+/// Nobody is believed to understand before it has brought back a number that only the peer can have seen (docs/EXTENSIONS.md):
+/// each side draws a nonce, tells it in a hello, and from then on looks for it in all packets.
 #[derive(Clone, Debug)]
 pub(super) struct Extension {
     pub settings: RecoverySettings,
     peer: Peer,
     pub pacer: Option<Pacer>,
+    /// What the peer brings back; 0 until it is needed.
+    nonce: u32,
+    /// The peer has made the offer.
+    has_offered: bool,
+    /// The nonce of somebody who has not brought ours back; 0 for none.
+    heard: u32,
+    /// The tag of the hello that is owed.
+    owed: Option<u32>,
+    /// What the latest hello said, its tag and whether we knew the peer, and until when that is not said again.
+    said: Option<(u32, bool, Instant)>,
+    /// Which of the peer's answers have tags, and which of its requests.
+    answers: Tags,
+    requests: Tags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     /// It has given so many answers, all without the offer.
     Unknown(u8),
-    Understands,
+    /// It has brought our nonce back.
+    Known(Known),
     Plain,
 }
 
-/// What is around the payload of an extended packet at the most: IPv6, UDP, BTH, immediate, trailer, ICRC.
-const AROUND_PAYLOAD_BYTES: usize = 40 + 8 + 12 + 4 + 24 + 4;
+/// A peer that understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    nonce: u32,
+    /// PSNs that it has in flight at the most.
+    window: u32,
+    /// Our own requests from there on have tags.
+    tags_from: Psn,
+}
 
-/// What is around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, ICRC.
-const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + 4;
+/// Which packets of the peer have tags, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tags {
+    /// None, as far as is known.
+    Unknown,
+    /// Those from there on; what is before may still be on its way.
+    From(Psn),
+    All,
+}
+
+impl Tags {
+    /// Whether a packet without one may be the peer's; `next` is the first PSN that has not come.
+    fn may_lack(&mut self, psn: Psn, next: Psn) -> bool {
+        if let Tags::From(first) = *self {
+            // For good: numbers come again.
+            if !next.is_before(first) {
+                *self = Tags::All;
+            }
+        }
+        match *self {
+            Tags::Unknown => true,
+            Tags::From(first) => psn.is_before(first),
+            Tags::All => false,
+        }
+    }
+}
+
+/// Why a packet is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It announces a tag and has none.
+    NoTag,
+    /// It has none although it should, or another one.
+    WrongTag,
+}
+
+/// What is around the payload of an extended packet at the most: IPv6, UDP, BTH, immediate, trailer, tag, ICRC.
+const AROUND_PAYLOAD_BYTES: usize = 40 + 8 + 12 + 4 + 24 + Packet::TAG_BYTES + 4;
+
+/// What is around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, tag, ICRC.
+const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + Packet::TAG_BYTES + 4;
 
 /// Answers without the offer after which a peer is known not to understand.
 const PLAIN_AFTER: u8 = 8;
 
+/// A hello is not said again before.
+const HELLO_PAUSE: Duration = Duration::from_millis(1);
+
 impl Extension {
     pub fn new(settings: RecoverySettings) -> Extension {
         let peer = match settings.recovery {
-            Recovery::Auto if mutated!("selective-towards-everybody") => Peer::Understands,
-            Recovery::Auto => Peer::Unknown(0),
-            Recovery::Selective => Peer::Understands,
+            Recovery::Auto | Recovery::Selective => Peer::Unknown(0),
             Recovery::GoBackN => Peer::Plain,
         };
-        Extension { settings, peer, pacer: settings.rate.map(Pacer::new) }
+        Extension {
+            settings,
+            peer,
+            pacer: settings.rate.map(Pacer::new),
+            nonce: 0,
+            has_offered: false,
+            heard: 0,
+            owed: None,
+            said: None,
+            answers: Tags::Unknown,
+            requests: Tags::Unknown,
+        }
     }
 
     /// The path MTU is known: extended packets must fit into the link's, or there are none.
@@ -157,18 +233,91 @@ impl Extension {
         self.settings.recovery != Recovery::GoBackN
     }
 
-    /// Whether the peer has shown that it understands.
+    /// Whether the peer has shown that it understands, or is taken to.
     pub fn is_on(&self) -> bool {
-        self.peer == Peer::Understands
+        match self.peer {
+            Peer::Unknown(_) => {
+                self.settings.recovery == Recovery::Selective || mutated!("selective-towards-everybody")
+            }
+            Peer::Known(_) => true,
+            Peer::Plain => false,
+        }
     }
 
-    /// A packet came from the peer. `offered`: the latest request to it made the offer.
-    pub fn observe(&mut self, bth: &Bth, offered: bool) {
-        if bth.offers() && (self.settings.recovery != Recovery::GoBackN || mutated!("offer-taken-although-unwanted")) {
-            self.peer = Peer::Understands;
+    /// Whether what is sent keeps to the rate: also while the peer, which offers, is not known yet. READ responses of a round trip
+    /// would stand in the first path's queue else.
+    pub fn keeps_to_rate(&self) -> bool {
+        self.is_on() || (self.has_offered && matches!(self.peer, Peer::Unknown(_)))
+    }
+
+    /// How many PSNs the peer has in flight at the most, as far as it has said so.
+    pub fn peer_window(&self) -> u32 {
+        match self.peer {
+            Peer::Known(known) => known.window,
+            _ => RecoverySettings::MAX_WINDOW,
+        }
+    }
+
+    /// Takes the tag off a packet, and looks whether it may be the peer's; `next` are the first PSNs not answered, and not asked,
+    /// by it. Returns whether it has one.
+    pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: (Psn, Psn)) -> Result<(Packet<'a>, bool), Refused> {
+        if self.peer == Peer::Plain {
+            return Ok((*packet, false));
+        }
+        let (packet, tag) = match packet.bth().extended() {
+            true => packet.split_tag().ok_or(Refused::NoTag)?,
+            false => (*packet, 0),
+        };
+        if tag != 0 {
+            let is_right =
+                tag == self.nonce || mutated!("any-tag-taken", by "uroce --test strangers what_has_another_tag");
+            return if is_right { Ok((packet, true)) } else { Err(Refused::WrongTag) };
+        }
+        if mutated!("tag-not-needed", by "uroce --test strangers what_has_no_tag") {
+            return Ok((packet, false));
+        }
+        let psn = packet.bth().psn();
+        let may_lack = match packet.bth().opcode().is_response() {
+            true => self.answers.may_lack(psn, next.0),
+            false => self.requests.may_lack(psn, next.1),
+        };
+        if may_lack { Ok((packet, false)) } else { Err(Refused::WrongTag) }
+    }
+
+    /// Whether trailers are looked for, whether we use them or not: the peer may know us before we know it.
+    pub fn reads_trailers(&self) -> bool {
+        self.peer != Peer::Plain
+    }
+
+    /// A packet with our tag came: what answers requests that we have not sent by now will have one; `sent` is the first of these.
+    pub fn tag_came(&mut self, sent: Psn) {
+        if self.answers == Tags::Unknown {
+            self.answers = Tags::From(sent);
+        }
+    }
+
+    /// The peer sends a new request with a tag: all that come after it have one.
+    pub fn new_request_has_tag(&mut self, psn: Psn) {
+        if self.requests == Tags::Unknown {
+            self.requests = Tags::From(psn);
+        }
+    }
+
+    /// A packet that may be the peer's, by its PSN, makes the offer, or does not. `is_asked`: it answers, and the latest request
+    /// made the offer. A hello may be owed then, for which `draw` gives a nonce.
+    pub fn observe(&mut self, packet: &Packet<'_>, is_asked: bool, now: Instant, draw: impl FnOnce() -> u32) {
+        if self.peer == Peer::Plain && !mutated!("offer-taken-although-unwanted") {
+            return;
+        }
+        if packet.bth().offers() {
+            self.has_offered = true;
+            // Whoever knows us has heard all that a hello says.
+            if self.answers == Tags::Unknown {
+                self.owe_hello(now, draw);
+            }
         } else if let Peer::Unknown(answers) = &mut self.peer
-            && bth.opcode().is_response()
-            && offered
+            && is_asked
+            && self.settings.recovery == Recovery::Auto
         {
             *answers += 1;
             if *answers == PLAIN_AFTER {
@@ -177,11 +326,99 @@ impl Extension {
         }
     }
 
+    /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer. `sent` is
+    /// the first PSN that was not sent.
+    pub fn take_hello(
+        &mut self,
+        hello: &Hello,
+        brings_back: bool,
+        sent: Psn,
+        now: Instant,
+        draw: impl FnOnce() -> u32,
+    ) {
+        if self.peer == Peer::Plain {
+            return;
+        }
+        self.has_offered = true;
+        let Hello { nonce, window, tags_from } = *hello;
+        if !brings_back && !mutated!("hello-believed-at-once", by "uroce --test strangers a_hello_that_brings_nothing")
+        {
+            self.heard = nonce;
+            return self.owe_hello(now, draw);
+        }
+        if let Peer::Unknown(_) = self.peer {
+            self.peer = Peer::Known(Known { nonce, window, tags_from: sent });
+        }
+        let is_the_same = matches!(self.peer, Peer::Known(known) if known.nonce == nonce);
+        match tags_from.filter(|_| is_the_same) {
+            Some(psn) => {
+                // It has heard that we know it, or will by our next packet.
+                let is_news = self.answers == Tags::Unknown;
+                self.tag_came(sent);
+                self.new_request_has_tag(psn);
+                if is_news {
+                    self.owe_hello(now, draw);
+                }
+            }
+            None => self.owe_hello(now, draw),
+        }
+    }
+
+    fn owe_hello(&mut self, now: Instant, draw: impl FnOnce() -> u32) {
+        if self.nonce == 0 {
+            self.nonce = draw().max(1);
+        }
+        let (tag, knows) = match self.peer {
+            Peer::Known(known) => (known.nonce, true),
+            _ => (self.heard, false),
+        };
+        let is_new = self.said.is_none_or(|(said, knew, until)| (said, knew) != (tag, knows) || until <= now);
+        if is_new {
+            self.said = Some((tag, knows, now + HELLO_PAUSE));
+            self.owed = Some(tag);
+        }
+    }
+
+    /// Whether the peer has said its nonce, and is expected to bring ours back in a moment: what was lost until then is best sent
+    /// again by itself.
+    pub fn is_getting_acquainted(&self) -> bool {
+        matches!(self.peer, Peer::Unknown(_)) && self.heard != 0
+    }
+
+    /// Whether a hello is owed.
+    pub fn owes_hello(&self) -> bool {
+        self.owed.is_some()
+    }
+
+    /// The hello that is owed, and its tag.
+    pub fn poll_hello(&mut self) -> Option<(Hello, u32)> {
+        let tag = self.owed.take()?;
+        let tags_from = match self.peer {
+            Peer::Known(known) => Some(known.tags_from),
+            _ => None,
+        };
+        Some((Hello { nonce: self.nonce, window: self.settings.window, tags_from }, tag))
+    }
+
+    /// The tag of what is sent: the peer's nonce, 0 while that is not known.
+    pub fn tag(&self) -> u32 {
+        match self.peer {
+            Peer::Known(known) => known.nonce,
+            _ => 0,
+        }
+    }
+
+    /// Whether answers make the offer: to whoever has made it.
+    pub fn answers_offer(&self) -> bool {
+        self.peer != Peer::Plain && (self.has_offered || self.is_on())
+    }
+
     /// Whether a request offers the extension, after so many timeouts in a row.
     pub fn offer(&self, timeouts: u32) -> bool {
         match self.peer {
+            _ if self.is_on() => true,
             Peer::Unknown(_) => timeouts.is_multiple_of(2),
-            Peer::Understands => true,
+            Peer::Known(_) => true,
             Peer::Plain => false,
         }
     }

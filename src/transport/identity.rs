@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use crate::memory::{MemoryTable, Pd};
-use crate::wire::{Headers, PathMtu, Qpn, WriteError};
+use crate::wire::{Headers, Packet, PathMtu, Qpn, Sack, WriteError};
 
 use super::attributes::{Path, Service};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Overrun, Status};
@@ -25,8 +27,13 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Writes one packet to the connected peer over `path`, with a trailer unless that is empty, which the BTH must announce.
-    /// `Ok(None)` when it cannot be written, which is counted.
+    /// Whether it says what docs/EXTENSIONS.md adds in each packet.
+    pub fn is_extended(&self) -> bool {
+        self.service == Service::Rc && self.extension.is_on()
+    }
+
+    /// Writes one packet to the connected peer over `path`, with a trailer unless that is empty, and with a tag when the peer
+    /// understands. `Ok(None)` when it cannot be written, which is counted.
     #[allow(clippy::too_many_arguments, reason = "all that a packet is made of")]
     pub fn write_over<E>(
         &self,
@@ -46,9 +53,31 @@ impl Identity {
             }
         });
         match path {
+            Some(path) if self.is_extended() => {
+                self.write_tagged(&path, out, headers, payload_bytes, cx, fill, trailer, self.extension.tag())
+            }
             Some(path) => write(&path, out, headers, payload_bytes, cx, fill, trailer),
             None => Ok(None),
         }
+    }
+
+    /// Writes one extended packet.
+    #[allow(clippy::too_many_arguments, reason = "all that a packet is made of")]
+    pub fn write_tagged<E>(
+        &self,
+        path: &Path,
+        out: &mut [u8],
+        headers: Headers,
+        payload_bytes: usize,
+        cx: &mut Surroundings<'_>,
+        fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
+        trailer: &[u8],
+        tag: u32,
+    ) -> Result<Option<Transmit>, E> {
+        let mut end = ArrayVec::<u8, { Sack::MAX_BYTES + Packet::TAG_BYTES }>::new();
+        end.extend(trailer.iter().copied().chain(tag.to_be_bytes()));
+        let headers = Headers { bth: headers.bth.with_offer(true).with_extended(true), ..headers };
+        write(path, out, headers, payload_bytes, cx, fill, &end)
     }
 
     /// Reports a send request.

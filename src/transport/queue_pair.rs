@@ -5,18 +5,20 @@ use std::sync::Arc;
 use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
-use crate::wire::{AcknowledgeTrailer, AddressList, Flow, IpHeader, Packet, PathMtu, PathProbe, Psn, QKey, Qpn};
+use crate::wire::{
+    AcknowledgeTrailer, AddressList, Flow, Hello, IpHeader, Opcode, Packet, PathMtu, PathProbe, Psn, QKey, Qpn,
+};
 
 use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::CompletionQueue;
 use super::datagram::DatagramResponder;
 use super::endpoint::{Event, Transmit};
-use super::extension::{Extension, RecoverySettings};
-use super::identity::{Identity, write};
+use super::extension::{Extension, RecoverySettings, Refused};
+use super::identity::Identity;
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
 use super::receive_queue::{ReceiveQueue, Srq};
-use super::requester::Requester;
+use super::requester::{Requester, WINDOW_PACKETS};
 use super::responder::Responder;
 use super::surroundings::{Fatal, Surroundings};
 use super::unreliable::UnreliableResponder;
@@ -47,6 +49,15 @@ pub struct QueuePair {
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
     pub(super) armed: Option<Instant>,
+}
+
+/// A packet that may be the peer's.
+struct Admitted<'a> {
+    /// Without its tag.
+    packet: Packet<'a>,
+    has_tag: bool,
+    /// What it may say beyond the IBTA is looked for.
+    may_have_trailer: bool,
 }
 
 /// The receiving side, by service.
@@ -358,7 +369,7 @@ impl QueuePair {
 
     /// Whether the peer has shown that it understands docs/EXTENSIONS.md.
     pub fn is_extended(&self) -> bool {
-        self.identity.service == Service::Rc && self.identity.extension.is_on()
+        self.identity.is_extended()
     }
 
     /// Completes everything that is posted as flushed (IBTA 10.3.1.6). What is owed to requests served before stays
@@ -441,17 +452,30 @@ impl QueuePair {
         cx: &mut Surroundings<'_>,
     ) {
         let opcode = packet.bth().opcode();
-        let mut is_extended = false;
+        let mut admitted = Admitted { packet: *packet, has_tag: false, may_have_trailer: false };
         if self.identity.service == Service::Rc {
-            self.identity.extension.observe(packet.bth(), self.requester.has_offered());
-            is_extended = packet.bth().extended() && self.identity.extension.is_on();
+            match self.admit(packet, cx) {
+                Some(packet) => admitted = packet,
+                None => return,
+            }
         }
+        let Admitted { packet, has_tag, may_have_trailer } = &admitted;
         if opcode.is_response() {
-            let trailer = if is_extended { packet.acknowledge_trailer() } else { None };
-            if is_extended && trailer.is_none() {
+            let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
+            if *may_have_trailer
+                && trailer.is_none()
+                && opcode == Opcode::RC_ACKNOWLEDGE
+                && !packet.payload().is_empty()
+            {
                 cx.counters.bad_trailer += 1;
                 return;
             }
+            match &trailer {
+                Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, *has_tag, cx),
+                _ if *has_tag => self.identity.extension.tag_came(self.requester.sent),
+                _ => {}
+            }
+            let trailer = trailer.filter(|_| self.is_extended());
             let is_about_paths =
                 matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
             let mut sack = None;
@@ -459,7 +483,7 @@ impl QueuePair {
                 Some(AcknowledgeTrailer::Sack(found)) => sack = Some(found),
                 Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(&probe, way, cx),
                 Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(&list, cx),
-                None => {}
+                Some(AcknowledgeTrailer::Hello(_)) | None => {}
             }
             if !self.state.sends() {
                 cx.counters.wrong_state += 1;
@@ -478,28 +502,81 @@ impl QueuePair {
             cx.counters.wrong_state += 1;
             return;
         }
-        let identity = &self.identity;
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
-                let split = if is_extended { packet.split_trailer() } else { None };
-                if is_extended && split.is_none() {
+                let identity = &self.identity;
+                let split = if *may_have_trailer { packet.split_trailer() } else { None };
+                if *may_have_trailer && split.is_none() {
                     cx.counters.bad_trailer += 1;
                     return;
                 }
                 let is_marked = ip.traffic_class() & 3 == 3;
                 match split {
                     Some((packet, trailer)) => {
+                        if *has_tag {
+                            self.identity.extension.tag_came(self.requester.sent);
+                        }
+                        if *has_tag && trailer.attempt == 0 {
+                            self.identity.extension.new_request_has_tag(packet.bth().psn());
+                        }
+                        let identity = &self.identity;
                         responder.handle_request(&packet, Some(&trailer), is_marked, identity, cx)
                     }
                     None => responder.handle_request(packet, None, is_marked, identity, cx),
                 }
             }
-            AnyResponder::Unreliable(responder) => responder.handle_request(packet, identity, cx),
-            AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, identity, cx),
+            AnyResponder::Unreliable(responder) => responder.handle_request(packet, &self.identity, cx),
+            AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, &self.identity, cx),
         };
         if handled.is_err() {
             self.fail(cx);
         }
+    }
+
+    /// Looks whether a packet of a reliable connection may be the peer's, as far as its tag and its PSN tell, and what it says of
+    /// the extension.
+    fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Surroundings<'_>) -> Option<Admitted<'a>> {
+        let next = (self.requester.unacknowledged, self.responder.expected());
+        let (packet, has_tag) = match self.identity.extension.admit(packet, next) {
+            Ok(admitted) => admitted,
+            Err(Refused::NoTag) => {
+                cx.counters.bad_trailer += 1;
+                return None;
+            }
+            Err(Refused::WrongTag) => {
+                cx.counters.wrong_tag += 1;
+                return None;
+            }
+        };
+        if self.is_plausible(&packet)
+            || mutated!("offer-of-any-psn-taken", by "uroce --test strangers an_offer_with_a_psn")
+        {
+            let is_asked = packet.bth().opcode().is_response() && self.requester.has_offered();
+            let memory = &mut *cx.memory;
+            self.identity.extension.observe(&packet, is_asked, cx.now, || memory.keys().next_u32());
+        }
+        let may_have_trailer = packet.bth().extended() && self.identity.extension.reads_trailers();
+        Some(Admitted { packet, has_tag, may_have_trailer })
+    }
+
+    /// Whether the peer may have sent that now: what it answers is in flight or was lately, what it asks is near what is expected.
+    fn is_plausible(&self, packet: &Packet<'_>) -> bool {
+        let psn = packet.bth().psn();
+        if packet.bth().opcode().is_response() {
+            psn.is_before(self.requester.sent) && psn.since(self.requester.unacknowledged) >= -WINDOW_PACKETS
+        } else {
+            psn.since(self.responder.expected()).abs() <= WINDOW_PACKETS
+        }
+    }
+
+    /// Takes a hello.
+    fn take_hello(&mut self, hello: &Hello, has_tag: bool, cx: &mut Surroundings<'_>) {
+        if !self.state.receives() {
+            return;
+        }
+        let memory = &mut *cx.memory;
+        let draw = || memory.keys().next_u32();
+        self.identity.extension.take_hello(hello, has_tag, self.requester.sent, cx.now, draw);
     }
 
     /// Takes a probe of a path, which is to be answered, or the answer to one of ours.
@@ -545,6 +622,9 @@ impl QueuePair {
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
     pub(super) fn may_transmit(&self, multipath: Option<&Multipath>) -> bool {
+        if self.owes_hello() {
+            return true;
+        }
         if self.state.receives() && multipath.is_some_and(Multipath::may_transmit) {
             return true;
         }
@@ -558,7 +638,11 @@ impl QueuePair {
 
     /// Whether a plain acknowledge is all that it has to send.
     pub(super) fn owes_only_an_acknowledge(&self) -> bool {
-        self.owes_acknowledge() && !(self.state.sends() && self.requester.may_transmit())
+        self.owes_acknowledge() && !self.owes_hello() && !(self.state.sends() && self.requester.may_transmit())
+    }
+
+    fn owes_hello(&self) -> bool {
+        self.state.receives() && self.identity.extension.owes_hello()
     }
 
     fn owes_acknowledge(&self) -> bool {
@@ -568,18 +652,29 @@ impl QueuePair {
     /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, but one request goes
     /// before a plain acknowledge: it is what the peer waits for when messages go to and fro.
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
-        if !self.identity.extension.is_on() {
+        if self.owes_hello()
+            && let Some(transmit) = self.poll_hello(out, cx)
+        {
+            return Some(transmit);
+        }
+        if self.identity.service != Service::Rc || !self.identity.extension.keeps_to_rate() {
             return self.poll_unpaced(out, cx);
         }
-        if let Some(transmit) = self.poll_paths(out, cx) {
+        if self.is_extended()
+            && let Some(transmit) = self.poll_paths(out, cx)
+        {
             if let Some(pacer) = &mut self.identity.extension.pacer {
                 pacer.sent(cx.now, transmit.len);
             }
             return Some(transmit);
         }
-        if let (Some(pacer), Some(multipath)) = (&mut self.identity.extension.pacer, &cx.multipath) {
+        if let Some(pacer) = &mut self.identity.extension.pacer {
             // Paths that carry nothing take their share of the rate along.
-            pacer.set_share(multipath.set.good().into(), multipath.set.count().into());
+            let (good, count) = match &cx.multipath {
+                Some(multipath) => (multipath.set.good(), multipath.set.count()),
+                None => (1, self.recovery.paths),
+            };
+            pacer.set_share(good.into(), count.into());
         }
         self.paced_until = self.identity.extension.pacer.as_ref().and_then(|pacer| pacer.wait(cx.now));
         if self.paced_until.is_some() {
@@ -619,11 +714,23 @@ impl QueuePair {
             };
             // A rail may have lost its next hop meanwhile.
             let Some(path) = path else { continue };
-            let headers = responder.extended_acknowledge(identity);
+            let headers = responder.acknowledge_of_all(identity);
             let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-            let Ok(written) = write(&path, out, headers, 0, cx, nothing, &trailer);
+            let tag = identity.extension.tag();
+            let Ok(written) = identity.write_tagged(&path, out, headers, 0, cx, nothing, &trailer, tag);
             return written;
         }
+    }
+
+    /// Writes the hello that is owed. It is a plain acknowledge, too.
+    fn poll_hello(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+        let (hello, tag) = self.identity.extension.poll_hello()?;
+        let (identity, AnyResponder::Reliable(responder)) = (&self.identity, &self.responder) else { return None };
+        let path = identity.path?;
+        let headers = responder.acknowledge_of_all(identity);
+        let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
+        let Ok(written) = identity.write_tagged(&path, out, headers, 0, cx, nothing, &hello.to_bytes(), tag);
+        written
     }
 
     fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {

@@ -165,7 +165,14 @@ impl Reorder {
     /// Acknowledges take this path from now on. If it is another one, what is on its way over the old one is overtaken, and said
     /// once more, the oldest first.
     pub fn take_path(&mut self, path: u8) {
-        if std::mem::replace(&mut self.path, path) == path || self.end <= self.expected {
+        if std::mem::replace(&mut self.path, path) != path {
+            self.report_all();
+        }
+    }
+
+    /// The peer is told all that came early, the oldest first.
+    pub fn report_all(&mut self) {
+        if self.end <= self.expected {
             return;
         }
         self.changed.clear();
@@ -177,12 +184,13 @@ impl Reorder {
     }
 
     /// Keeps a request that is `ahead` PSNs after the expected one, of which at most `window` are kept, in `limit` bytes;
-    /// its bytes go to their place when they may.
+    /// its bytes go to their place when they may. `is_reported`: the peer is told.
     pub fn keep(
         &mut self,
         ahead: u32,
         arrival: &Arrival<'_>,
         (window, limit): (u32, usize),
+        is_reported: bool,
         counters: &mut Counters,
     ) -> Early {
         let position = self.expected + u64::from(ahead);
@@ -223,7 +231,7 @@ impl Reorder {
                 self.tries.push_back(position);
             }
         }
-        self.mark(position, arrival.identity.extension.is_on());
+        self.mark(position, is_reported);
         Early::Kept
     }
 

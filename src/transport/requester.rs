@@ -360,7 +360,7 @@ impl Requester {
         if self.rnr_until.is_some() {
             return Ok(None);
         }
-        if identity.extension.is_on() && self.service == Service::Rc {
+        if identity.is_extended() {
             self.start_selective(cx.now);
             if let Some(transmit) = self.poll_again(out, identity, cx)? {
                 return Ok(Some(transmit));
@@ -780,8 +780,7 @@ pub(super) fn write_request(
             position.ends() || is_again || opcode == Opcode::RC_READ_REQUEST || psn.value() % every == every - 1,
         )
         .with_solicited(wqe.request.solicited && position.ends() && carries_event)
-        .with_offer(offers)
-        .with_extended(trailer.is_some());
+        .with_offer(offers);
     let trailer = trailer.map(|trailer| trailer.to_bytes()).unwrap_or_default();
     let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, identity.pd, offset, out);
     identity.write_over(path, out, Headers { bth, extension }, payload_bytes as usize, cx, gather, &trailer)

@@ -190,8 +190,13 @@ impl Responder {
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
         if identity.extension.is_on() {
-            self.is_selective = true;
             let reorder = self.reorder.get_or_insert_default();
+            if !std::mem::replace(&mut self.is_selective, true) {
+                // Whoever goes back is told nothing of it.
+                reorder.report_all();
+            }
+        }
+        if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
             let attempt = trailer.map_or(0, |trailer| trailer.attempt);
             reorder.note(psn, attempt, is_marked, packet.bth().ack_request(), cx.now);
         }
@@ -245,8 +250,8 @@ impl Responder {
         cx: &mut Surroundings<'_>,
     ) {
         let settings = &identity.extension.settings;
-        // Whoever goes back has no more than that on its way.
-        let window = if self.is_selective { u32::MAX } else { WINDOW_PACKETS as u32 };
+        // Whoever repeats selectively has said how much it has on its way; whoever goes back has no more than that.
+        let window = if self.is_selective { identity.extension.peer_window() } else { WINDOW_PACKETS as u32 };
         let rest = settings.endpoint_reorder_bytes.saturating_sub(cx.waiting_elsewhere);
         let limit = settings.reorder_bytes.min(if mutated!("endpoint-bound-off") { usize::MAX } else { rest });
         let (opcode, is_single) = (packet.bth().opcode(), packet.bth().opcode().position() == Position::Only);
@@ -259,7 +264,8 @@ impl Responder {
         let receive_pd = self.inbound.pd(identity, cx);
         let (inbound, memory) = (&self.inbound, &*cx.memory);
         let arrival = Arrival { packet, trailer, inbound, identity, memory, receive_pd };
-        let early = self.reorder.get_or_insert_default().keep(ahead, &arrival, (window, limit), cx.counters);
+        let early =
+            self.reorder.get_or_insert_default().keep(ahead, &arrival, (window, limit), self.is_selective, cx.counters);
         match early {
             Early::Kept => cx.counters.reordered += 1,
             Early::Duplicate if self.is_selective => cx.counters.duplicate_request += 1,
@@ -711,10 +717,10 @@ impl Responder {
         self.owe(Answer::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
-    /// The headers of an acknowledge of all that was carried out, with a trailer behind them.
-    pub fn extended_acknowledge(&self, identity: &Identity) -> Headers {
+    /// The headers of an acknowledge of all that was carried out.
+    pub fn acknowledge_of_all(&self, identity: &Identity) -> Headers {
         let done = self.expected.minus(u32::from(!mutated!("sack-acknowledges-what-waits")));
-        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, done).with_offer(true).with_extended(true);
+        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, done);
         Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
     }
 
@@ -736,7 +742,7 @@ impl Responder {
             }
         }
         let sack = reorder.sack(self.expected, identity.extension.max_blocks(), cx.now);
-        let headers = self.extended_acknowledge(identity);
+        let headers = self.acknowledge_of_all(identity);
         let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
         let Ok(written) = identity.write_over(path, out, headers, 0, cx, nothing, &sack.to_bytes());
         written
@@ -782,7 +788,7 @@ impl Responder {
                 (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
             }
         };
-        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.is_selective);
+        let bth = Bth::new(opcode, identity.remote, psn).with_offer(identity.extension.answers_offer());
         let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
         let headers = Headers { bth, extension };
         let Ok(written) = identity.write_over(cx.quickest_path(), out, headers, 0, cx, nothing, &[]);
@@ -814,7 +820,7 @@ impl Responder {
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
         };
         let ReadAnswer { msn, key, psn, address, .. } = *read;
-        let bth = Bth::new(opcode, identity.remote, psn).with_offer(self.is_selective);
+        let bth = Bth::new(opcode, identity.remote, psn).with_offer(identity.extension.answers_offer());
         let path = cx.choose_path();
         let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;

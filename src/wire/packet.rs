@@ -79,7 +79,19 @@ impl<'a> Packet<'a> {
     /// Bytes of the BTH and the longest extended headers.
     pub const HEADER_BYTES_MAX: usize = Bth::BYTES + 28;
 
-    /// A request and its trailer, which counts as payload until then. `None` when there can be none.
+    /// Bytes of the tag that ends each extended packet.
+    pub const TAG_BYTES: usize = 4;
+
+    /// An extended packet without its tag, which counts as payload until then, and the tag. `None` when there can be none.
+    pub fn split_tag(&self) -> Option<(Packet<'a>, u32)> {
+        let rest = self.body.len().checked_sub(Self::TAG_BYTES).filter(|rest| *rest >= self.bth.pad())?;
+        let mut tag = [0; Self::TAG_BYTES];
+        self.body.skip(rest).copy_to_slice(&mut tag);
+        let announces = self.bth.extended() && self.trailer_bytes == 0;
+        announces.then_some((Packet { body: self.body.take(rest), ..*self }, u32::from_be_bytes(tag)))
+    }
+
+    /// A request without its tag, and its trailer, which counts as payload until then. `None` when there can be none.
     pub fn split_trailer(&self) -> Option<(Packet<'a>, RequestTrailer)> {
         let trailer = RequestTrailer::at_end(self.body)?;
         let trailer_bytes = trailer.bytes();
@@ -87,16 +99,15 @@ impl<'a> Packet<'a> {
         fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
     }
 
-    /// What follows the AETH of an acknowledge that announces a trailer. `None` for every other packet, and when it can be no
-    /// trailer.
+    /// What follows the AETH of an acknowledge without its tag. `None` for every other packet, and when it can be no trailer.
     pub fn acknowledge_trailer(&self) -> Option<AcknowledgeTrailer> {
         let announces = self.bth.extended() && self.bth.opcode() == Opcode::RC_ACKNOWLEDGE;
         if announces { AcknowledgeTrailer::of(self.body) } else { None }
     }
 
-    /// The selective acknowledge that follows an AETH. `None` when there is none.
+    /// The selective acknowledge that follows an AETH, before the tag. `None` when there is none.
     pub fn sack(&self) -> Option<Sack> {
-        match self.acknowledge_trailer()? {
+        match self.split_tag()?.0.acknowledge_trailer()? {
             AcknowledgeTrailer::Sack(sack) => Some(sack),
             _ => None,
         }

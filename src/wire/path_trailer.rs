@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
 
-use super::Sack;
+use super::{Hello, Sack};
 
 /// A probe of a path, or its answer: after the AETH of an acknowledge (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub enum AcknowledgeTrailer {
     Probe(PathProbe),
     /// The sender's further addresses.
     Addresses(AddressList),
+    /// The sender's nonce.
+    Hello(Hello),
 }
 
 /// The kinds, in the upper half of the last byte.
@@ -113,6 +115,7 @@ impl AcknowledgeTrailer {
         body.copy_to_slice(bytes);
         match *bytes.last()? {
             Sack::LAST_BYTE => Sack::parse(bytes).map(AcknowledgeTrailer::Sack),
+            Hello::LAST_BYTE => Hello::parse(bytes).map(AcknowledgeTrailer::Hello),
             last if last == PROBE << 4 => PathProbe::parse(bytes).map(AcknowledgeTrailer::Probe),
             last if last == ADDRESSES << 4 => AddressList::parse(bytes).map(AcknowledgeTrailer::Addresses),
             _ => None,

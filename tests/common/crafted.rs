@@ -11,7 +11,8 @@ use uroce::transport::{
     ReceiveRequest, Recovery, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
-    Addresses, Bth, Extension, Flow, Headers, Key, Opcode, Packet, PathMtu, Psn, Qpn, RnrTimer, RoceFrame, Syndrome,
+    AcknowledgeTrailer, Addresses, Aeth, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu, Psn,
+    Qpn, RnrTimer, RoceFrame, Syndrome,
 };
 
 /// Our own address, and the peer's.
@@ -20,6 +21,9 @@ pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// The peer's queue pair.
 pub const PEER_QPN: Qpn = Qpn::new(0x00be_ef11);
+
+/// What the peer wants brought back.
+pub const PEER_NONCE: u32 = 0x5eed_0001;
 
 /// The first PSN of both directions: they wrap soon.
 pub const FIRST_PSN: Psn = Psn::new(0xff_fffc);
@@ -55,6 +59,10 @@ pub struct Crafted {
     /// Registered for the peer too, but in another protection domain; and registered without remote access.
     pub foreign: (Arc<HostMemory>, Key),
     pub private: (Arc<HostMemory>, Key),
+    /// What ends extended packets from the peer; 0 while it does not know our nonce.
+    pub tag: u32,
+    /// Hellos that were sent, and their tags.
+    pub hellos: Vec<(Hello, u32)>,
 }
 
 impl Crafted {
@@ -92,7 +100,7 @@ impl Crafted {
         let private = register(pd, Access::LOCAL_WRITE);
         let cq = Arc::new(cq);
         let qpn = Crafted::connect(&mut endpoint, pd, &cq, access);
-        Crafted { now: Instant::ZERO, endpoint, qpn, key, pd, cq, memory, foreign, private }
+        Crafted { now: Instant::ZERO, endpoint, qpn, key, pd, cq, memory, foreign, private, tag: 0, hellos: Vec::new() }
     }
 
     /// A further queue pair, connected to the same one of the peer.
@@ -113,6 +121,16 @@ impl Crafted {
             path_mtu: PathMtu::Mtu1024,
         };
         let qpn = endpoint.create_queue_pair(init).unwrap();
+        Crafted::bring_up(endpoint, qpn, access);
+        qpn
+    }
+
+    /// Brings the queue pair, which was reset, up again.
+    pub fn reconnect(&mut self) {
+        Crafted::bring_up(&mut self.endpoint, self.qpn, ALL);
+    }
+
+    fn bring_up(endpoint: &mut Endpoint, qpn: Qpn, access: Access) {
         let flow = Flow {
             addresses: Addresses::V4 { source: US, destination: PEER },
             source_port: 0xc000,
@@ -151,7 +169,6 @@ impl Crafted {
         for attributes in &steps {
             endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
         }
-        qpn
     }
 
     /// Puts the queue pair into a state, as its program does.
@@ -188,6 +205,26 @@ impl Crafted {
         new_key
     }
 
+    /// The peer and we get to know each other (docs/EXTENSIONS.md): from now on its extended packets have the right tag.
+    pub fn get_acquainted(&mut self) {
+        self.hello_from_peer(None);
+        assert_eq!(self.answers(), []);
+        let (hello, tag) = self.hellos.pop().expect("a hello is answered");
+        assert_eq!((tag, hello.tags_from), (PEER_NONCE, None), "to the peer, as whom we do not know");
+        self.tag = hello.nonce;
+        self.hello_from_peer(Some(FIRST_PSN));
+        assert!(self.endpoint.queue_pair(self.qpn).unwrap().is_extended());
+    }
+
+    /// The peer says its nonce, in an acknowledge of nothing.
+    pub fn hello_from_peer(&mut self, tags_from: Option<Psn>) {
+        let hello = Hello { nonce: PEER_NONCE, window: RecoverySettings::MAX_WINDOW, tags_from };
+        let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
+        let bth = self.bth(Opcode::RC_ACKNOWLEDGE, FIRST_PSN.minus(1)).with_offer(true).with_extended(true);
+        let frame = self.extended_frame(bth, aeth, &[], &hello.to_bytes());
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+    }
+
     /// A request's or response's base header, to us.
     pub fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth::new(opcode, self.qpn, psn)
@@ -198,8 +235,18 @@ impl Crafted {
         self.extended_frame(bth, extension, payload, &[])
     }
 
-    /// The same with a trailer.
+    /// The same with a trailer, and with a tag if the packet is extended.
     pub fn extended_frame(&self, bth: Bth, extension: Extension, payload: &[u8], trailer: &[u8]) -> Vec<u8> {
+        let tag = self.tag.to_be_bytes();
+        self.frame_ending_with(bth, extension, payload, &[trailer, if bth.extended() { &tag } else { &[] }].concat())
+    }
+
+    /// An extended packet that has none.
+    pub fn frame_without_tag(&self, bth: Bth, extension: Extension) -> Vec<u8> {
+        self.frame_ending_with(bth, extension, &[], &[])
+    }
+
+    fn frame_ending_with(&self, bth: Bth, extension: Extension, payload: &[u8], end: &[u8]) -> Vec<u8> {
         let flow = Flow {
             addresses: Addresses::V4 { source: PEER, destination: US },
             source_port: 0xc000,
@@ -213,7 +260,7 @@ impl Crafted {
             Ok::<(), std::convert::Infallible>(())
         };
         let headers = Headers { bth, extension };
-        let len = headers.write_extended(&mut packet, &flow, 1, payload.len(), fill, trailer).unwrap();
+        let len = headers.write_extended(&mut packet, &flow, 1, payload.len(), fill, end).unwrap();
         [&ETHERNET[..], &packet[..len]].concat()
     }
 
@@ -235,7 +282,7 @@ impl Crafted {
         for frame in self.frames() {
             let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).expect("what is sent is RoCE");
             assert!(roce.icrc_ok() && roce.ip.checksum_ok());
-            let packet = Packet::parse(roce.ib).expect("what is sent is a packet");
+            let packet = without_tag(&Packet::parse(roce.ib).expect("what is sent is a packet"));
             assert_eq!(packet.bth().destination(), PEER_QPN);
             answers.push(Answer {
                 opcode: packet.bth().opcode(),
@@ -247,14 +294,24 @@ impl Crafted {
         answers
     }
 
-    /// Everything that the endpoint wants to send, as Ethernet frames.
+    /// Everything that the endpoint wants to send, as Ethernet frames, but hellos, which are kept.
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut packet = vec![0; 8192];
-        std::iter::from_fn(|| {
-            let transmit = self.endpoint.poll_transmit(self.now, &mut packet)?;
-            Some([&ETHERNET[..], &packet[..transmit.len]].concat())
-        })
-        .collect()
+        let mut frames = Vec::new();
+        while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut packet) {
+            let frame = [&ETHERNET[..], &packet[..transmit.len]].concat();
+            let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).expect("what is sent is RoCE");
+            let sent = Packet::parse(roce.ib).expect("what is sent is a packet").split_tag();
+            let hello = sent.and_then(|(packet, tag)| match packet.acknowledge_trailer()? {
+                AcknowledgeTrailer::Hello(hello) => Some((hello, tag)),
+                _ => None,
+            });
+            match hello {
+                Some(hello) => self.hellos.push(hello),
+                None => frames.push(frame),
+            }
+        }
+        frames
     }
 
     pub fn completion(&mut self) -> Option<Completion> {
@@ -299,6 +356,11 @@ pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::FLUSH_PERSISTENT)
     .union(Access::MW_BIND);
+
+/// The packet without the tag that ends extended ones.
+pub fn without_tag<'a>(packet: &Packet<'a>) -> Packet<'a> {
+    packet.split_tag().map_or(*packet, |(packet, _)| packet)
+}
 
 /// An acknowledge without data.
 pub fn acknowledge(psn: Psn, syndrome: Syndrome) -> Answer {

@@ -127,7 +127,7 @@ impl<'a> Exploration<'a> {
         let mut places = [Place::new(0), Place::new(1)];
         let introductions = [places[0].introduce(), places[1].introduce()];
         (places[0].peer, places[1].peer) = (Some(introductions[1]), Some(introductions[0]));
-        if plan.age.is_some() {
+        if plan.has_prelude() {
             let preludes = preludes(&places, plan);
             places.iter_mut().zip(preludes).for_each(|(place, prelude)| place.prelude = prelude);
         }

@@ -25,7 +25,15 @@ const FEW: Faults = Faults { drops: 1, duplicates: 1, timeouts: 1 };
 fn plan(a: &[Request], b: &[Request]) -> Plan {
     let first_psns = [Psn::new(0).minus(2), Psn::new(0).minus(1)];
     let recovery = [Recovery::GoBackN; 2];
-    Plan { requests: [a.to_vec(), b.to_vec()], late_receives: false, lazy: false, first_psns, recovery, age: None }
+    Plan {
+        requests: [a.to_vec(), b.to_vec()],
+        late_receives: false,
+        lazy: false,
+        first_psns,
+        recovery,
+        age: None,
+        is_acquainted: false,
+    }
 }
 
 #[allow(clippy::disallowed_methods, reason = "it tells how long it took")]
@@ -121,15 +129,23 @@ fn answers_of_a_peer_that_goes_back() {
     explore("answers and a SEND", &mixed, FEW, 500_000);
 }
 
+/// They find out that both repeat selectively, whatever of that is lost, comes twice or late.
+#[test]
+fn getting_to_know_each_other() {
+    let plan = Plan { recovery: [Recovery::Auto; 2], ..plan(&[Write(1)], &[]) };
+    explore("strangers", &plan, FEW, 1_000);
+}
+
 /// What was missing is sent again by itself, both ways.
 #[test]
 fn selective_repeat_on_both_sides() {
     let recovery = [Recovery::Auto; 2];
-    let sends = Plan { recovery, ..plan(&[Send(2), Write(1)], &[]) };
+    let plan = |a: &[Request], b: &[Request]| Plan { recovery, is_acquainted: true, ..plan(a, b) };
+    let sends = plan(&[Send(2), Write(1)], &[]);
     explore("SENDs and WRITEs repeated selectively", &sends, FEW, 100_000);
-    let answers = Plan { recovery, ..plan(&[Read(2), FetchAdd], &[]) };
-    explore("answers repeated selectively", &answers, FEW, 2_000_000);
-    let late = Plan { recovery, late_receives: true, ..plan(&[Send(1), FetchAdd], &[]) };
+    let answers = plan(&[Read(2), FetchAdd], &[]);
+    explore("answers repeated selectively", &answers, FEW, 1_000_000);
+    let late = Plan { late_receives: true, ..plan(&[Send(1), FetchAdd], &[]) };
     explore("SENDs repeated selectively without receive requests", &late, FEW, 200_000);
 }
 

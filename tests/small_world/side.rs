@@ -112,6 +112,15 @@ pub struct Plan {
     pub recovery: [Recovery; 2],
     /// The connection is so many PSNs older than a READ and an atomic of each side.
     pub age: Option<u32>,
+    /// The sides have exchanged a READ and an atomic each, and know each other if both repeat selectively.
+    pub is_acquainted: bool,
+}
+
+impl Plan {
+    /// Whether something happens before the exploration.
+    pub fn has_prelude(&self) -> bool {
+        self.age.is_some() || self.is_acquainted
+    }
 }
 
 /// The fixed part of a side: its memory, used again for every run.
@@ -191,9 +200,10 @@ impl<'a> Side<'a> {
     /// The side as it begins, with all its requests posted.
     pub fn begin(place: &'a Place, plan: &'a Plan) -> Side<'a> {
         let mut side = Side::connect(place, plan);
-        if let Some(packets) = plan.age {
+        if plan.has_prelude() {
             side.prelude();
             place.prelude.iter().for_each(|frames| drop(side.take_all(frames)));
+            let packets = plan.age.unwrap_or(0);
             let skipped = Skipped { packets, messages: packets, receives: 0 };
             skip(&mut side.endpoint, side.now, side.qpn, skipped, skipped).unwrap();
             while side.cq.poll().is_some() {}

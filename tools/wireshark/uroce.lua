@@ -10,7 +10,8 @@
 
 local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
 
-local KINDS = { [1] = "request", [2] = "selective acknowledge", [3] = "probe of a path", [4] = "further addresses" }
+local KINDS = { [1] = "request", [2] = "selective acknowledge", [3] = "probe of a path", [4] = "further addresses",
+    [5] = "hello" }
 
 local field = {
     icrc = ProtoField.string("uroce.icrc", "ICRC verdict", base.ASCII,
@@ -21,6 +22,7 @@ local field = {
         { "the sender understands the extension", "none" }, 0x40, "BTH byte 8"),
     extended = ProtoField.bool("uroce.extended", "Extended", 8,
         { "a trailer before the ICRC", "no trailer" }, 0x20, "BTH byte 8"),
+    tag = ProtoField.uint32("uroce.tag", "Tag", base.HEX, nil, nil, "The receiver's nonce; 0 while it is not known"),
     trailer = ProtoField.bytes("uroce.trailer", "Trailer"),
     kind = ProtoField.uint8("uroce.kind", "Kind", base.DEC, KINDS, 0xf0),
     words = ProtoField.uint8("uroce.words", "Length in words", base.DEC, nil, 0x0f, "Of kind 1 only"),
@@ -58,6 +60,14 @@ local field = {
     addresses_known = ProtoField.bool("uroce.addresses.known", "Known", 8,
         { "the sender knows the receiver's list", "no" }, 0x01),
     addresses_count = ProtoField.uint8("uroce.addresses.count", "Addresses", base.DEC, nil, nil, "How many"),
+    hello_nonce = ProtoField.uint32("uroce.hello.nonce", "Nonce", base.HEX,
+        nil, nil, "What the sender wants brought back as the tag of all that is sent to it"),
+    hello_window = ProtoField.uint24("uroce.hello.window", "Window", base.DEC,
+        nil, nil, "PSNs that the sender has in flight at the most"),
+    hello_tags_from = ProtoField.uint24("uroce.hello.tags_from", "Tags from", base.DEC,
+        nil, nil, "The PSN of the sender's first request with a tag"),
+    hello_knows = ProtoField.bool("uroce.hello.knows", "Knows", 8,
+        { "the sender knows the receiver's nonce", "no" }, 0x01),
 }
 uroce.fields = field
 
@@ -82,6 +92,7 @@ local UDP_PROTOCOL = 17
 local UDP_BYTES = 8
 local BTH_BYTES = 12
 local ICRC_BYTES = 4
+local TAG_BYTES = 4
 
 -- Bytes of extended headers between BTH and payload, by RC opcode (IBTA Table 38, A19); none where nothing stands.
 local EXTENDED_HEADER_BYTES = {
@@ -292,16 +303,29 @@ local function show_addresses(tvb, tree, at, count)
     tree:add(field.kind, tvb(at + 3, 1))
 end
 
--- Shows the trailer that ends at `stop`, where the ICRC begins; no more than `room` bytes are left for it.
+local function show_hello(tvb, tree, at)
+    tree:add(field.hello_nonce, tvb(at, 4))
+    tree:add(field.hello_window, tvb(at + 4, 3))
+    tree:add(field.hello_tags_from, tvb(at + 7, 3))
+    tree:add(field.hello_knows, tvb(at + 10, 1))
+    tree:add(field.kind, tvb(at + 11, 1))
+end
+
+-- Shows the tag that ends at `stop`, where the ICRC begins, and the trailer before it; no more than `room` bytes are left for both.
 local function show_trailer(tvb, tree, opcode, room, stop)
     local function malformed(text)
         tree:add_proto_expert_info(wrong.trailer, "The trailer cannot be: " .. text)
     end
-    if room < 1 then return malformed("there is no room for it") end
+    if room < TAG_BYTES then return malformed("there is no room for its tag") end
     if tvb:captured_len() < stop then
         tree:add_proto_expert_info(wrong.cut)
         return
     end
+    room, stop = room - TAG_BYTES, stop - TAG_BYTES
+    tree:add(field.tag, tvb(stop, TAG_BYTES))
+    -- Answers need none: data and its acknowledge are as ever.
+    if not is_request(opcode) and (opcode ~= ACKNOWLEDGE or room == 0) then return end
+    if room < 1 then return malformed("there is no room for it") end
     local last = tvb(stop - 1, 1):uint()
     local kind, words = bit32.rshift(last, 4), bit32.band(last, 0x0f)
     local bytes, blocks, is_in_place
@@ -322,6 +346,9 @@ local function show_trailer(tvb, tree, opcode, room, stop)
         if blocks > ADDRESSES_MAX then return malformed(string.format("%d addresses", blocks)) end
         bytes = 4 + 16 * blocks
         is_in_place = opcode == ACKNOWLEDGE
+    elseif kind == 5 and words == 0 then
+        bytes = 12
+        is_in_place = opcode == ACKNOWLEDGE
     else
         return malformed(string.format("there is no 0x%02x", last))
     end
@@ -339,8 +366,10 @@ local function show_trailer(tvb, tree, opcode, room, stop)
         show_acknowledge(tvb, trailer, at, blocks)
     elseif kind == 3 then
         show_probe(tvb, trailer, at)
-    else
+    elseif kind == 4 then
         show_addresses(tvb, trailer, at, blocks)
+    else
+        show_hello(tvb, trailer, at)
     end
 end
 

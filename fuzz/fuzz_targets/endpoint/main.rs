@@ -233,6 +233,8 @@ impl World {
             trailer.extend(near(input));
             let words = trailer.len() as u8 / 4 + 1;
             trailer.push(if input.is_wild() { input.byte() } else { 0x10 | words });
+            // Without a tag, as from a peer that does not know us yet.
+            trailer.extend(if input.is_wild() { input.u32() } else { 0 }.to_be_bytes());
         }
         self.deliver(to, &frames::craft(&flow, bth, &extension, payload_bytes, &trailer), input);
     }

@@ -8,8 +8,10 @@ pub(super) struct Header {
     pub qpn: Qpn,
     pub psn: Psn,
     pub acknowledge_requested: bool,
-    /// Whether the sender offers the extension (docs/EXTENSIONS.md).
-    pub offers: bool,
+    /// Whether it ends with a trailer and a tag (docs/EXTENSIONS.md).
+    pub is_extended: bool,
+    /// The nonce that it says and its tag, if it is a hello.
+    pub hello: Option<(u32, u32)>,
     /// The first words behind the BTH: the AETH, in answers that have one; the DETH, in datagrams.
     pub words: [[u8; 4]; 2],
 }
@@ -25,7 +27,8 @@ impl Header {
             qpn: Qpn::new(three(5)),
             psn: Psn::new(three(9)),
             acknowledge_requested: bth[8] & 0x80 != 0,
-            offers: bth[8] & 0x40 != 0,
+            is_extended: bth[8] & 0x20 != 0,
+            hello: Header::hello_in(frame),
             words: [word(12), word(16)],
         }
     }
@@ -35,6 +38,23 @@ impl Header {
         near.checked_add_signed(i64::from(self.psn.since(base.plus(near as u32))))
     }
 
+    /// An extended packet from its BTH to its trailer, and its tag.
+    fn split_tag(frame: &[u8]) -> Option<(&[u8], u32)> {
+        let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
+        let (rest, tag) = bth.split_last_chunk::<4>()?;
+        (bth[8] & 0x20 != 0).then_some((rest, u32::from_be_bytes(*tag)))
+    }
+
+    /// The nonce that the hello in a frame says, and its tag, as docs/EXTENSIONS.md describes it: kind 5. `None` in all other
+    /// frames.
+    fn hello_in(frame: &[u8]) -> Option<(u32, u32)> {
+        const BEFORE_TRAILER: usize = 12 + 4;
+        let (bth, tag) = Header::split_tag(frame)?;
+        let trailer = bth.get(BEFORE_TRAILER..).filter(|_| Opcode(bth[0]) == Opcode::RC_ACKNOWLEDGE)?;
+        let &[a, b, c, d, .., 0x50] = trailer else { return None };
+        Some((u32::from_be_bytes([a, b, c, d]), tag))
+    }
+
     /// What the selective acknowledge in a frame says has arrived, as docs/EXTENSIONS.md describes it: kind 2. Read here and not
     /// by the stack, which is what is judged. `Ok(None)` in all other frames; the error says what does not fit together.
     pub fn selectively_acknowledged(frame: &[u8]) -> Result<Option<Vec<Psn>>, String> {
@@ -42,9 +62,9 @@ impl Header {
         const BEFORE_BLOCKS: usize = 8;
         const BLOCK: usize = 12;
         const TAIL: usize = 4;
-        let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
-        let is_extended = bth[8] & 0x20 != 0;
-        if !is_extended || Opcode(bth[0]) != Opcode::RC_ACKNOWLEDGE || bth.last() != Some(&0x20) {
+        let Some((bth, _)) = Header::split_tag(frame) else { return Ok(None) };
+        let is_trailer = bth.len() >= BEFORE_TRAILER + BEFORE_BLOCKS + TAIL && bth.last() == Some(&0x20);
+        if Opcode(bth[0]) != Opcode::RC_ACKNOWLEDGE || !is_trailer {
             return Ok(None);
         }
         let blocks = bth.get(BEFORE_TRAILER + BEFORE_BLOCKS..bth.len() - TAIL).unwrap_or_default();

@@ -452,7 +452,7 @@ impl World {
 impl Observer for World {
     fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], _to: NodeId) {
         let header = Header::of(frame);
-        if (node == SERVER) != (header.opcode == Opcode::RC_ACKNOWLEDGE) {
+        if (node == SERVER) != (header.opcode == Opcode::RC_ACKNOWLEDGE) && header.hello.is_none() {
             self.violations.push(now, format!("node {} sends opcode {:#04x}", node.0, header.opcode.0));
         }
     }

@@ -81,7 +81,7 @@ fn no_packet_of_a_send_is_placed_beyond_two_gib() {
         let (inbound, memory) = (&inbound, &world.memory);
         let arrival = Arrival { packet: &packet, trailer: Some(&trailer), inbound, identity, memory, receive_pd };
         let (mut reorder, mut counters) = (Reorder::default(), Counters::default());
-        assert_eq!(reorder.keep(1, &arrival, (512, usize::MAX), &mut counters), Early::Kept);
+        assert_eq!(reorder.keep(1, &arrival, (512, usize::MAX), false, &mut counters), Early::Kept);
         assert_eq!(counters.placed_early, u64::from(is_placed), "{received} bytes before the missing packet");
     }
 }

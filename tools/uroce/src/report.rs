@@ -54,6 +54,9 @@ pub(crate) struct Report {
     offer: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     trailer: Option<TrailerReport>,
+    /// The tag of an extended packet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<u32>,
     payload_bytes: Option<usize>,
     icrc: String,
     /// As it stands in the packet, its first byte first.
@@ -219,6 +222,7 @@ impl Report {
             mad: packet.filter(|_| !is_cut).and_then(MadReport::of),
             offer: bth.is_some_and(Bth::offers),
             trailer: packet.filter(|_| !is_cut).and_then(TrailerReport::of),
+            tag: packet.filter(|_| !is_cut).and_then(|packet| packet.split_tag()).map(|(_, tag)| tag),
             payload_bytes: packet.map(|p| p.payload().len()),
             icrc: dissection.icrc.to_string(),
             icrc_value: stored.map(|value| format!("{:#010x}", value.swap_bytes())),
@@ -391,6 +395,9 @@ impl fmt::Display for Report {
         }
         if let Some(trailer) = &self.trailer {
             trailer.fmt(f)?;
+        }
+        if let Some(tag) = self.tag {
+            write!(f, " tag={tag:#010x}")?;
         }
         write!(f, " ICRC {}", self.icrc)?;
         if let Some(comment) = &self.comment {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use uroce::wire::{AcknowledgeTrailer, Opcode, Packet, PathProbe};
+use uroce::wire::{AcknowledgeTrailer, Hello, Opcode, Packet, PathProbe};
 
 /// The trailer of a packet; `payload_bytes` counts it too, as stock dissectors do.
 #[derive(Debug, Serialize)]
@@ -34,14 +34,18 @@ pub(crate) enum TrailerReport {
         /// The sender knows the receiver's.
         is_known: bool,
     },
+    Hello {
+        nonce: u32,
+        window: u32,
+        /// The first of the sender's requests that have tags, once it knows the receiver's nonce.
+        tags_from: Option<u32>,
+    },
 }
 
 impl TrailerReport {
     /// The trailer that the packet announces; `None` when there is none that can be.
     pub(crate) fn of(packet: &Packet<'_>) -> Option<TrailerReport> {
-        if !packet.bth().extended() {
-            return None;
-        }
+        let (packet, _) = packet.split_tag()?;
         if packet.bth().opcode() != Opcode::RC_ACKNOWLEDGE {
             let (_, trailer) = packet.split_trailer()?;
             let (index, attempt, receive_number) = (trailer.index, trailer.attempt, trailer.receive_number);
@@ -51,6 +55,9 @@ impl TrailerReport {
             AcknowledgeTrailer::Sack(sack) => sack,
             AcknowledgeTrailer::Probe(PathProbe { path, is_answer, delay_us, token }) => {
                 return Some(TrailerReport::Probe { path, is_answer, delay_us, token });
+            }
+            AcknowledgeTrailer::Hello(Hello { nonce, window, tags_from }) => {
+                return Some(TrailerReport::Hello { nonce, window, tags_from: tags_from.map(|psn| psn.value()) });
             }
             AcknowledgeTrailer::Addresses(list) => {
                 return Some(TrailerReport::Addresses { addresses: list.addresses.to_vec(), is_known: list.is_known });
@@ -93,6 +100,10 @@ impl fmt::Display for TrailerReport {
             TrailerReport::Probe { path, is_answer, delay_us, token } => {
                 let what = if *is_answer { "answer" } else { "probe" };
                 write!(f, " PATH {what} path={path} delay={delay_us}us token={token:#010x}")
+            }
+            TrailerReport::Hello { nonce, window, tags_from } => {
+                write!(f, " HELLO nonce={nonce:#010x} window={window}")?;
+                tags_from.map_or(Ok(()), |psn| write!(f, " tags-from={psn}"))
             }
             TrailerReport::Addresses { addresses, is_known } => {
                 write!(f, " ADDRESSES known={is_known}")?;

@@ -129,7 +129,7 @@ fn paths_have_source_ports_of_their_own() {
         let source = roce.ip.addresses().source();
         if [VethPair::B.ipv4.into(), VethPair::SECOND_B.ipv4.into()].contains(&source) {
             ways.insert((source, roce.flow().source_port));
-        } else if let Some(AcknowledgeTrailer::Probe(probe)) = Packet::parse(roce.ib).unwrap().acknowledge_trailer()
+        } else if let Some(AcknowledgeTrailer::Probe(probe)) = trailer(&Packet::parse(roce.ib).unwrap())
             && !probe.is_answer
         {
             probed.insert(probe.path);
@@ -138,6 +138,10 @@ fn paths_have_source_ports_of_their_own() {
     let interfaces: BTreeSet<_> = ways.iter().map(|(source, _)| *source).collect();
     assert_eq!((ways.len(), interfaces.len()), (6, 2), "{ways:?}");
     assert_eq!(probed.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+}
+
+fn trailer(packet: &Packet<'_>) -> Option<AcknowledgeTrailer> {
+    packet.split_tag()?.0.acknowledge_trailer()
 }
 
 #[test]

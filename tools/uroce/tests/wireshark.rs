@@ -178,9 +178,16 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
 }
 
-/// Frames of each kind of outer headers around the bytes from the BTH up to the ICRC, with a right ICRC.
+/// What ends extended packets.
+const TAG: [u8; 4] = [0, 0, 0x1a, 0x2b];
+
+/// Frames of each kind of outer headers around the bytes from the BTH up to the ICRC, with a right ICRC, and with a tag if the
+/// packet is an extended one of a reliable connection.
 fn frames_around(ib: &str) -> Vec<Vec<u8>> {
-    let ib = hex(ib);
+    let mut ib = hex(ib);
+    if ib[0] < 0x20 && ib[8] & 0x20 != 0 {
+        ib.extend(TAG);
+    }
     let of = |outer: &_| {
         // Any packet of the same length has the same outer headers.
         let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(1), Psn::new(1));
@@ -387,6 +394,49 @@ fn probes_and_addresses_are_shown_and_nothing_is_malformed_without() {
     assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
 }
 
+/// How peers get to know each other, and what has no trailer beside its tag: answers with data, refusals, plain acknowledges.
+#[test]
+fn hellos_and_tags_are_shown_and_nothing_is_malformed_without() {
+    const SHOWN: [&str; 6] = [
+        "uroce.tag",
+        "uroce.kind",
+        "uroce.hello.nonce",
+        "uroce.hello.window",
+        "uroce.hello.tags_from",
+        "uroce.hello.knows",
+    ];
+    const TAG: &str = "0x00001a2b";
+    let packets = [
+        (
+            "11 00 ffff 00 000012 60 000020 1f 000009 01020304 000200 00abcd 01 50",
+            [TAG, "5", "0x01020304", "512", "43981", "1"],
+        ),
+        (
+            "11 00 ffff 00 000012 60 000020 1f 000009 ffffffff ffffff 000000 00 50",
+            [TAG, "5", "0xffffffff", "16777215", "0", "0"],
+        ),
+        ("11 00 ffff 00 000012 60 000020 1f 000009", [TAG, "", "", "", "", ""]),
+        ("11 00 ffff 00 000012 60 000020 62 000009", [TAG, "", "", "", "", ""]),
+        ("0e 00 ffff 00 000012 60 000020 01020304 05060712", [TAG, "", "", "", "", ""]),
+        ("0f 30 ffff 00 000012 60 000020 1f 000009 01000000", [TAG, "", "", "", "", ""]),
+        ("12 00 ffff 00 000012 60 000020 1f 000009 0000000000000001", [TAG, "", "", "", "", ""]),
+    ];
+    let file = scratch("hellos.pcap");
+    let all: Vec<_> = packets.iter().flat_map(|(ib, _)| frames_around(ib)).collect();
+    write(&file, all.clone());
+    let wrong =
+        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
+    let shown = tshark(&file, true, &[&SHOWN[..], &wrong].concat());
+    assert_eq!(shown.len(), all.len());
+    for (fields, (ib, expected)) in shown.values().zip(packets.iter().flat_map(|packet| [packet; 4])) {
+        assert_eq!(fields[..6], *expected, "{ib}");
+        assert!(fields[6..].iter().all(String::is_empty), "{ib}: {:?}", &fields[6..]);
+    }
+    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
+    assert_eq!(stock.len(), all.len());
+    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
+}
+
 /// The first frames of a transfer over 16 paths that lose: all is understood, with the script and without.
 #[test]
 fn a_sprayed_and_lossy_capture_is_understood() {
@@ -447,7 +497,7 @@ fn a_sprayed_and_lossy_transfer_of_real_frames_is_understood() {
     for (frame, fields) in &shown {
         assert!(fields[4..].iter().all(String::is_empty), "frame {frame}: {:?}", &fields[4..]);
     }
-    for kind in ["1", "2", "3", "4"] {
+    for kind in ["1", "2", "3", "4", "5"] {
         assert!(shown.values().any(|fields| fields[0] == kind), "no trailer of kind {kind}");
     }
     assert!(shown.values().any(|fields| fields[1] == "1"), "nothing was sent again");
@@ -467,14 +517,13 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
     let zeros = |bytes: usize| "00".repeat(bytes);
     let mut packets = Vec::new();
     // No such kind, and no such length of kind 1.
-    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20, 0x30, 0x40].contains(last)) {
+    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20, 0x30, 0x40, 0x50].contains(last)) {
         packets.push((send(&format!("{} {last:02x}", zeros(63))), true));
     }
     for (ib, is_malformed) in [
         (send(""), true),
         (send(&format!("{} 12", zeros(7))), false),
         (send("000000 12"), true),
-        (acknowledge(""), true),
         (acknowledge(&format!("{} 20", zeros(7))), true),
         (acknowledge(&format!("{} 0001 00 20", zeros(20))), false),
         (acknowledge(&format!("{} 0001 00 20", zeros(16))), true),
@@ -484,6 +533,9 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
         (acknowledge(&format!("{} 30", zeros(7))), true),
         (acknowledge(&format!("{} 30", zeros(15))), true),
         (acknowledge("0000 00 40"), false),
+        (acknowledge(&format!("{} 50", zeros(11))), false),
+        (acknowledge(&format!("{} 50", zeros(7))), true),
+        (acknowledge(&format!("{} 50", zeros(15))), true),
         (acknowledge(&format!("{} 0000 07 40", zeros(112))), false),
         (acknowledge(&format!("{} 0000 08 40", zeros(128))), true),
         (acknowledge(&format!("{} 0000 02 40", zeros(16))), true),
@@ -509,7 +561,7 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
     let strange = [
         format!("11 00 ffff 00 000012 60 000020 1f 000009 {} 12", zeros(7)),
         format!("04 00 ffff 00 000011 60 000001 {} 20", zeros(11)),
-        format!("0e 00 ffff 00 000011 60 000001 {} 12", zeros(7)),
+        format!("04 00 ffff 00 000011 60 000001 {} 50", zeros(11)),
         format!("08 00 ffff 00 000011 60 000001 {} 12", zeros(7)),
         format!("04 00 ffff 00 000011 60 000001 {} 16", zeros(23)),
         format!("04 00 ffff 00 000011 60 000001 {} 30", zeros(11)),

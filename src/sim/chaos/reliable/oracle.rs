@@ -81,8 +81,10 @@ pub(super) struct Connection {
     pub is_patient: bool,
     /// PSNs in flight at the most towards a peer that understands the extension; none for a side that knows none.
     pub windows: [Option<u64>; 2],
-    /// Sides that know of the other that it understands the extension: they have seen its offer.
+    /// Sides that know of the other that it understands the extension: they have seen it bring back their nonce.
     pub selective: [bool; 2],
+    /// The nonces that the sides have said.
+    pub nonces: [Option<u32>; 2],
     /// Sides whose target is registered for WRITEs that overtake each other.
     pub relaxed: [bool; 2],
     /// Names of the next patterns.
@@ -103,6 +105,7 @@ impl Connection {
             is_patient: plan.is_patient,
             windows,
             selective,
+            nonces: [None; 2],
             relaxed,
             next_name: name,
         }
@@ -227,7 +230,7 @@ impl Oracle {
     fn answer_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let r = 1 - s;
         let flow = &self.connections[c].flows[s];
-        if self.connections[c].selective[r]
+        if (self.connections[c].selective[r] || header.hello.is_some())
             && flow.messages(flow.executed) == Some(0)
             && flow.is_before_first(header.psn)
         {
@@ -563,6 +566,12 @@ impl Observer for Oracle {
         if self.connections[c].sides[sender].node != node {
             return self.violation_at(now, c, receiver, format!("node {} sends to its queue pair", node.0));
         }
+        if let Some((nonce, _)) = header.hello {
+            self.connections[c].nonces[sender] = Some(nonce);
+        } else if header.is_extended && !self.connections[c].selective[sender] {
+            let text = format!("sends an extended packet to a peer that it does not know: {:#04x}", header.opcode.0);
+            self.violation_at(now, c, sender, text);
+        }
         if header.opcode.is_response() {
             self.answer_sent(now, c, receiver, &header);
             self.sack_sent(now, c, receiver, frame);
@@ -598,7 +607,9 @@ impl Observer for Oracle {
         let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
         let connection = &mut self.connections[c];
-        connection.selective[receiver] |= header.offers && connection.windows[receiver].is_some();
+        if let Some((_, tag)) = header.hello {
+            connection.selective[receiver] |= connection.nonces[receiver] == Some(tag);
+        }
         if header.opcode.is_response() {
             self.answer_arrives(now, c, receiver, &header);
         } else {

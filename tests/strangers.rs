@@ -1,0 +1,267 @@
+//! Who may say what docs/EXTENSIONS.md adds, frame by frame: what somebody sends who knows addresses and queue pair numbers, and
+//! sees nothing, switches nothing on, names no address and is not carried out between peers that know each other.
+
+mod common;
+
+use common::crafted::{ALL, Crafted, FIRST_PSN, PEER_NONCE, acknowledge};
+use uroce::frame::FrameBytes;
+use uroce::time::Duration;
+use uroce::transport::{Recovery, Remote, SendOperation, State, Status};
+use uroce::wire::{Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome};
+
+fn psn(number: u32) -> Psn {
+    FIRST_PSN.plus(number)
+}
+
+fn auto() -> Crafted {
+    Crafted::with_access(ALL, Recovery::Auto)
+}
+
+impl Crafted {
+    fn is_extended(&self) -> bool {
+        self.endpoint.queue_pair(self.qpn).unwrap().is_extended()
+    }
+
+    /// A WRITE of 16 times `byte` to the region's beginning, as plain peers send it, but for its flags.
+    fn plain_write(&mut self, psn: Psn, byte: u8, with: fn(Bth) -> Bth) {
+        let reth = Extension::Reth(Reth::new(self.at(0), self.key, 16));
+        let frame = self.frame(with(self.bth(Opcode::RC_WRITE_ONLY, psn).with_ack_request(true)), reth, &[byte; 16]);
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+    }
+
+    fn extended_write(&mut self, psn: Psn, byte: u8) {
+        let reth = Extension::Reth(Reth::new(self.at(0), self.key, 16));
+        let bth = self.bth(Opcode::RC_WRITE_ONLY, psn).with_offer(true).with_extended(true);
+        let frame = self.extended_frame(bth, reth, &[byte; 16], &RequestTrailer::default().to_bytes());
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+    }
+
+    fn acknowledge(&mut self, psn: Psn, trailer: &[u8], with: fn(Bth) -> Bth) {
+        let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+        let frame = self.extended_frame(with(self.bth(Opcode::RC_ACKNOWLEDGE, psn)), aeth, &[], trailer);
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+    }
+
+    fn holds(&self, byte: u8) -> bool {
+        self.memory.to_vec(0, 16) == [byte; 16]
+    }
+
+    fn post_write(&mut self, wr_id: u64) {
+        let remote = Remote { address: 0x1000, key: self.key };
+        self.post_send(wr_id, SendOperation::Write(remote), 100, 16);
+    }
+
+    /// What is sent: whether it offers, and its tag if it is extended.
+    fn marks(&mut self) -> Vec<(bool, Option<u32>)> {
+        let marks = |frame: &Vec<u8>| {
+            let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(&frame[..])).unwrap().ib).unwrap();
+            (packet.bth().offers(), packet.split_tag().map(|(_, tag)| tag))
+        };
+        self.frames().iter().map(marks).collect()
+    }
+}
+
+fn plain(bth: Bth) -> Bth {
+    bth
+}
+
+fn offering(bth: Bth) -> Bth {
+    bth.with_offer(true)
+}
+
+fn extended(bth: Bth) -> Bth {
+    bth.with_offer(true).with_extended(true)
+}
+
+fn sack() -> Vec<u8> {
+    let blocks = [(psn(1), 1)].into_iter().collect();
+    Sack { trigger: psn(1), attempt: 0, delay_us: 0, marked: 0, is_trigger_marked: false, blocks }.to_bytes().to_vec()
+}
+
+#[test]
+fn an_offer_with_a_psn_that_cannot_be_the_peers_is_not_heard() {
+    let mut us = auto();
+    for number in [1 << 20, 1 << 23, 200, (1 << 24) - 200] {
+        us.plain_write(psn(number), 7, offering);
+        us.acknowledge(psn(number), &[], offering);
+        us.marks();
+    }
+    assert_eq!(us.hellos, []);
+    us.assert_untouched("none was the next");
+    us.plain_write(psn(0), 7, offering);
+    assert_eq!(us.marks(), [(true, None)], "to whoever offers, but without a trailer");
+    let &[(hello, tag)] = &us.hellos[..] else { panic!("{:?}", us.hellos) };
+    assert_eq!((tag, hello.tags_from, hello.window, us.is_extended()), (0, None, 512, false));
+}
+
+#[test]
+fn a_hello_that_brings_nothing_back_is_answered_and_not_believed() {
+    let mut us = auto();
+    us.hello_from_peer(None);
+    assert_eq!(us.marks(), []);
+    us.hello_from_peer(Some(psn(0)));
+    assert_eq!((us.marks(), us.is_extended()), (vec![], false));
+    let &[(hello, PEER_NONCE)] = &us.hellos[..] else { panic!("once a millisecond: {:?}", us.hellos) };
+    assert_eq!(hello.tags_from, None);
+    us.post_write(0);
+    assert_eq!(us.marks(), [(true, None)], "a plain request still");
+    us.plain_write(psn(0), 7, plain);
+    assert!(us.holds(7));
+    // Whoever brings it back is the peer.
+    us.tag = hello.nonce;
+    us.hello_from_peer(None);
+    us.marks();
+    assert!(us.is_extended());
+    let (hello, tag) = us.hellos[1];
+    assert_eq!(
+        (hello.nonce, hello.tags_from, tag),
+        (us.tag, Some(psn(1)), PEER_NONCE),
+        "what was sent before has no tag"
+    );
+}
+
+#[test]
+fn what_has_no_tag_is_not_taken_from_a_peer_that_has_one() {
+    let mut us = auto();
+    us.get_acquainted();
+    us.post_write(0);
+    assert_eq!(us.marks(), [(true, Some(PEER_NONCE))]);
+    us.plain_write(psn(0), 7, plain);
+    us.plain_write(psn(1), 7, offering);
+    us.acknowledge(psn(0), &[], plain);
+    // Nor may it be left out from an extended packet.
+    let tag = std::mem::take(&mut us.tag);
+    us.extended_write(psn(0), 7);
+    us.acknowledge(psn(0), &sack(), extended);
+    us.assert_untouched("none of these is the peer's");
+    assert_eq!((us.completion(), us.counters().wrong_tag, us.marks()), (None, 5, vec![]));
+    us.tag = tag;
+    us.extended_write(psn(0), 8);
+    us.acknowledge(psn(0), &[], extended);
+    assert!(us.holds(8));
+    assert_eq!(us.completion().map(|done| (done.wr_id, done.status)), Some((0, Status::Success)));
+}
+
+#[test]
+fn what_has_another_tag_is_not_taken() {
+    let mut us = auto();
+    us.get_acquainted();
+    us.post_write(0);
+    us.marks();
+    let tag = us.tag;
+    let others: Vec<u32> = (0..32).map(|bit| tag ^ 1 << bit).chain([PEER_NONCE, u32::MAX]).collect();
+    for other in &others {
+        us.tag = *other;
+        us.extended_write(psn(0), 7);
+        us.acknowledge(psn(0), &[], extended);
+        us.acknowledge(psn(0), &sack(), extended);
+    }
+    us.assert_untouched("none of these is the peer's");
+    assert_eq!((us.completion(), us.counters().wrong_tag), (None, 3 * others.len() as u64));
+}
+
+#[test]
+fn what_was_sent_before_the_peer_knew_us_is_taken_although_it_comes_late() {
+    let mut us = auto();
+    us.hello_from_peer(None);
+    us.answers();
+    us.tag = us.hellos[0].0.nonce;
+    us.hello_from_peer(Some(psn(2)));
+    us.plain_write(psn(0), 1, plain);
+    assert!(us.holds(1));
+    us.plain_write(psn(2), 9, plain);
+    us.plain_write(psn(3), 9, plain);
+    assert_eq!(us.counters().wrong_tag, 2);
+    us.plain_write(psn(1), 2, plain);
+    assert!(us.holds(2));
+    // All that has none was carried out: never again, wherever numbers are by then.
+    us.plain_write(psn(1), 9, plain);
+    us.plain_write(psn(1).minus(1 << 22), 9, plain);
+    assert_eq!((us.counters().wrong_tag, us.counters().duplicate_request), (4, 0));
+    us.extended_write(psn(2), 3);
+    assert!(us.holds(3));
+}
+
+#[test]
+fn who_is_known_stays_who_it_is() {
+    let mut us = auto();
+    us.get_acquainted();
+    // Somebody else's hello, with our nonce or without.
+    let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
+    let other = uroce::wire::Hello { nonce: 77, window: 5, tags_from: Some(psn(9)) };
+    let tag = us.tag;
+    for tag in [0, tag, 0x1234_5678] {
+        us.tag = tag;
+        let frame =
+            us.extended_frame(extended(us.bth(Opcode::RC_ACKNOWLEDGE, psn(0).minus(1))), aeth, &[], &other.to_bytes());
+        us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
+    }
+    us.tag = tag;
+    us.post_write(0);
+    assert_eq!(us.marks(), [(true, Some(PEER_NONCE))]);
+    us.extended_write(psn(0), 8);
+    assert!(us.holds(8));
+}
+
+#[test]
+fn whoever_has_not_heard_a_hello_gets_another_one() {
+    let mut us = auto();
+    us.hello_from_peer(None);
+    us.answers();
+    us.tag = us.hellos[0].0.nonce;
+    us.hello_from_peer(None);
+    us.answers();
+    // The hello that says that we know the peer is lost: it goes on offering.
+    us.hellos.clear();
+    us.plain_write(psn(0), 1, offering);
+    us.answers();
+    assert_eq!((us.holds(1), us.hellos.len()), (true, 0), "not within a millisecond");
+    us.now = us.now + Duration::from_millis(1);
+    us.plain_write(psn(1), 2, offering);
+    us.answers();
+    assert_eq!(
+        us.hellos.iter().map(|(hello, tag)| (hello.tags_from, *tag)).collect::<Vec<_>>(),
+        [(Some(psn(0)), PEER_NONCE)]
+    );
+    // A request with the tag shows that it has heard, and where those without end.
+    us.extended_write(psn(2), 3);
+    us.now = us.now + Duration::from_millis(1);
+    us.plain_write(psn(3), 9, offering);
+    us.answers();
+    assert_eq!((us.holds(3), us.counters().wrong_tag, us.hellos.len()), (true, 1, 1));
+}
+
+#[test]
+fn a_reset_makes_strangers_of_both() {
+    let mut us = auto();
+    us.get_acquainted();
+    let old = us.tag;
+    us.answers();
+    us.hellos.clear();
+    us.modify(State::Reset);
+    us.reconnect();
+    assert!(!us.is_extended());
+    // Late packets of the old connection.
+    us.extended_write(psn(0), 7);
+    us.acknowledge(psn(0).minus(1), &[], extended);
+    us.hello_from_peer(Some(psn(0)));
+    assert_eq!(us.marks(), []);
+    us.assert_untouched("they have the old tag");
+    assert_eq!((us.is_extended(), us.counters().wrong_tag, us.hellos.len()), (false, 3, 0));
+    us.tag = 0;
+    us.get_acquainted();
+    assert_ne!(us.tag, old);
+    us.extended_write(psn(0), 8);
+    assert!(us.holds(8));
+}
+
+#[test]
+fn an_extended_packet_without_room_for_a_tag_is_dropped() {
+    let mut us = auto();
+    let bth = extended(us.bth(Opcode::RC_ACKNOWLEDGE, psn(0).minus(1)));
+    let frame = us.frame_without_tag(bth, Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1))));
+    us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
+    assert_eq!((us.counters().bad_trailer, us.marks()), (1, vec![]));
+    us.plain_write(psn(0), 1, plain);
+    assert_eq!(us.answers(), [acknowledge(psn(0), Syndrome::ACK)]);
+}
