@@ -1,4 +1,5 @@
-//! A blind attack in virtual time (docs/SECURITY.md): what is computed for plain reliable connections is what is counted.
+//! A blind attack in virtual time (docs/SECURITY.md): what is computed for plain reliable connections is what is counted, and peers
+//! that know each other take nothing.
 //!
 //! Of the PSN only some bits are guessed here, so that few packets are enough for many to be believed.
 
@@ -69,5 +70,31 @@ fn a_plain_connection_is_neither_redirected_nor_extended() {
     for forgery in Forgery::ALL {
         let result = run(forgery, 20_000, 1_000_000, 24);
         assert_eq!((result.packets, result.connections), (20_000, 1), "{forgery:?}, seed {SEED}: {result:?}");
+    }
+}
+
+/// Nine bits of the PSN are guessed, and the tag.
+#[test]
+fn peers_that_know_each_other_take_nothing_of_a_stranger() {
+    for forgery in Forgery::ALL {
+        let cell = AttackCell { forgery, victim: Victim::AutoTowardsAuto };
+        let result = cell.run(Effort { packets: 4_000, packets_per_second: 20_000, psn_bits: 9 }, SEED).unwrap();
+        assert!(result.completed > 100, "{forgery:?}: the connection is in use: {result:?}");
+        assert_eq!(
+            (Vec::from_iter(result.exceeded()), result.connections),
+            (vec![], 1),
+            "{forgery:?}, seed {SEED}: {result:?}"
+        );
+    }
+}
+
+/// Nobody who sees nothing makes a peer that understands of a plain one, or has anything sent elsewhere.
+#[test]
+fn nobody_switches_the_extension_on_towards_a_plain_peer() {
+    for forgery in [Forgery::OfferingAcknowledge, Forgery::OfferingSend, Forgery::Addresses, Forgery::Hello] {
+        let cell = AttackCell { forgery, victim: Victim::AutoTowardsPlain };
+        let result = cell.run(Effort { packets: 4_000, packets_per_second: 20_000, psn_bits: 9 }, SEED).unwrap();
+        let counts = (result.counts[Outcome::SwitchedOn], result.counts[Outcome::Redirected]);
+        assert_eq!(counts, (0, 0), "{forgery:?}, seed {SEED}: {result:?}");
     }
 }

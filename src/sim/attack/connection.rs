@@ -9,7 +9,7 @@ use crate::transport::{
     Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, Recovery, RecoverySettings,
     Remote, SendOperation, SendRequest, Service, Sge, SgeList, Status,
 };
-use crate::wire::{Addresses, Flow, Key, Psn, Qpn};
+use crate::wire::{Addresses, Flow, ICRC_BYTES, Key, Packet, Psn, Qpn};
 
 use super::super::link::{Faults, LinkProfile};
 use super::super::network::{LinkEnd, Network, NodeId, Observer, Step, bth_offset};
@@ -130,11 +130,15 @@ struct Watch {
 impl Observer for Watch {
     fn sent(&mut self, _now: Instant, node: NodeId, frame: &[u8], _to: NodeId) {
         const IS_EXTENDED: u8 = 0x20;
+        const HELLO: u8 = 0x50;
         if node != self.node {
             return;
         }
         self.has_sent_elsewhere |= !self.peer.iter().any(|address| frame[30..34] == *address);
-        self.has_sent_extended |= self.is_peer_plain && frame[bth_offset(frame) + 8] & IS_EXTENDED != 0;
+        let is_extended = frame[bth_offset(frame) + 8] & IS_EXTENDED != 0;
+        // Whoever seems to make the offer gets a hello, which is an acknowledge to who does not know it.
+        let is_hello = frame[frame.len() - ICRC_BYTES - Packet::TAG_BYTES - 1] == HELLO;
+        self.has_sent_extended |= self.is_peer_plain && is_extended && !is_hello;
     }
 }
 

@@ -4,8 +4,8 @@ use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
 use crate::wire::{
-    AddressList, Aeth, Bth, Extension, Flow, Headers, ICRC_BYTES, Key, Msn, NakCode, Opcode, PathMtu, Psn, Qpn,
-    RequestTrailer, Reth, Sack, Syndrome, icrc,
+    AddressList, Aeth, Bth, Extension, Flow, Headers, Hello, ICRC_BYTES, Key, Msn, NakCode, Opcode, Packet, PathMtu,
+    Psn, Qpn, RequestTrailer, Reth, Sack, Syndrome, icrc,
 };
 
 use super::super::network::bth_offset;
@@ -45,11 +45,13 @@ pub enum Forgery {
     SelectiveAcknowledge,
     /// An acknowledge that names an address of the stranger's.
     Addresses,
+    /// An acknowledge that says a nonce.
+    Hello,
 }
 
 impl Forgery {
     /// All of them.
-    pub const ALL: [Forgery; 15] = [
+    pub const ALL: [Forgery; 16] = [
         Forgery::WriteGuessedKey,
         Forgery::WriteKnownKey,
         Forgery::SendOnly,
@@ -65,6 +67,7 @@ impl Forgery {
         Forgery::ExtendedWrite,
         Forgery::SelectiveAcknowledge,
         Forgery::Addresses,
+        Forgery::Hello,
     ];
 
     /// As tables call it.
@@ -85,6 +88,7 @@ impl Forgery {
             Forgery::ExtendedWrite => "extended-write",
             Forgery::SelectiveAcknowledge => "sack",
             Forgery::Addresses => "addresses",
+            Forgery::Hello => "hello",
         }
     }
 
@@ -118,7 +122,8 @@ impl Forgery {
             | Forgery::Refusal
             | Forgery::OfferingAcknowledge
             | Forgery::SelectiveAcknowledge
-            | Forgery::Addresses => Opcode::RC_ACKNOWLEDGE,
+            | Forgery::Addresses
+            | Forgery::Hello => Opcode::RC_ACKNOWLEDGE,
         }
     }
 
@@ -128,7 +133,7 @@ impl Forgery {
 
     fn is_extended(self) -> bool {
         use Forgery as F;
-        matches!(self, F::ExtendedSend | F::ExtendedWrite | F::SelectiveAcknowledge | F::Addresses)
+        matches!(self, F::ExtendedSend | F::ExtendedWrite | F::SelectiveAcknowledge | F::Addresses | F::Hello)
     }
 }
 
@@ -226,6 +231,9 @@ impl Forger {
             _ => SPOT_BYTES,
         };
         let trailer = trailer(forgery);
+        // What ends them, and is drawn below.
+        let tag: &[u8] = if forgery.is_extended() { &[0; Packet::TAG_BYTES] } else { &[] };
+        let end = [&trailer[..], tag].concat();
         let mut frame = vec![0; ETHERNET_BYTES + known.flow.header_bytes() + 2 * MTU.bytes()];
         frame[12..14].copy_from_slice(&[8, 0]);
         let fill = |out: &mut [u8]| {
@@ -233,12 +241,12 @@ impl Forger {
             Ok::<_, std::convert::Infallible>(())
         };
         let out = &mut frame[ETHERNET_BYTES..];
-        let len = Headers { bth, extension }.write_extended(out, &known.flow, 0, payload_bytes, fill, &trailer);
+        let len = Headers { bth, extension }.write_extended(out, &known.flow, 0, payload_bytes, fill, &end);
         frame.truncate(ETHERNET_BYTES + len.expect("there is room"));
 
         let bth = bth_offset(&frame);
         let mut fields = vec![(bth + 9, Field::Psn)];
-        let (behind_bth, trailer_at) = (bth + Bth::BYTES, frame.len() - ICRC_BYTES - trailer.len());
+        let (behind_bth, trailer_at) = (bth + Bth::BYTES, frame.len() - ICRC_BYTES - end.len());
         match extension {
             Extension::Reth(_) => fields.push((behind_bth, Field::Spot)),
             // The MSN, which nobody checks.
@@ -247,11 +255,15 @@ impl Forger {
         }
         match forgery {
             Forgery::WriteGuessedKey => fields.push((behind_bth + 8, Field::Random(4))),
+            Forgery::Hello => fields.push((trailer_at, Field::Random(4))),
             // The receive number.
             Forgery::ExtendedSend | Forgery::ExtendedWrite => fields.push((trailer_at + 4, Field::Random(3))),
             // The trigger, and the first PSN of the block.
             Forgery::SelectiveAcknowledge => fields.extend([(trailer_at, Field::Psn), (trailer_at + 8, Field::Psn)]),
             _ => {}
+        }
+        if forgery.is_extended() {
+            fields.push((trailer_at + trailer.len(), Field::Random(tag.len())));
         }
         fields.iter().for_each(|(at, field)| frame[*at..at + field.bytes()].fill(0));
         let icrc = icrc_of(&frame);
@@ -304,6 +316,7 @@ fn trailer(forgery: Forgery) -> Vec<u8> {
             let list = AddressList { addresses: ArrayVec::from_iter([STRANGER.into()]), is_known: true };
             list.to_bytes().to_vec()
         }
+        Forgery::Hello => Hello { nonce: 1, window: 1, tags_from: Some(Psn::new(0)) }.to_bytes().to_vec(),
         _ => Vec::new(),
     }
 }
@@ -311,7 +324,7 @@ fn trailer(forgery: Forgery) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Addresses, Operation as WireOperation, Packet, RoceFrame};
+    use crate::wire::{Addresses, Operation as WireOperation, RoceFrame};
 
     fn forger(forgery: Forgery) -> Forger {
         let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
@@ -336,8 +349,12 @@ mod tests {
                     Forgery::SelectiveAcknowledge => {
                         assert_eq!(packet.sack().unwrap().blocks[0].0, packet.bth().psn());
                     }
-                    Forgery::Addresses => assert!(packet.acknowledge_trailer().is_some()),
-                    Forgery::ExtendedSend | Forgery::ExtendedWrite => assert!(packet.split_trailer().is_some()),
+                    Forgery::Addresses | Forgery::Hello => {
+                        assert!(packet.split_tag().unwrap().0.acknowledge_trailer().is_some());
+                    }
+                    Forgery::ExtendedSend | Forgery::ExtendedWrite => {
+                        assert!(packet.split_tag().unwrap().0.split_trailer().is_some());
+                    }
                     _ => assert!(!packet.bth().extended()),
                 }
                 if packet.bth().opcode().operation() == WireOperation::Write && forgery != Forgery::WriteMiddle {

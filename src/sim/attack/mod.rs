@@ -190,7 +190,9 @@ impl Forgery {
             Forgery::SendOutOfSequence | Forgery::ExtendedWrite => (0.0, 0.0, 1.0),
             // In place of the last packet it is a bad response.
             Forgery::ReadResponse => ((long - 1.0) / long, (long - 1.0) / long, 1.0 / long),
-            Forgery::Acknowledge | Forgery::OfferingAcknowledge | Forgery::Addresses => (0.0, WINDOW, 0.0),
+            Forgery::Acknowledge | Forgery::OfferingAcknowledge | Forgery::Addresses | Forgery::Hello => {
+                (0.0, WINDOW, 0.0)
+            }
             Forgery::Refusal => (0.0, WINDOW, WINDOW),
             // What is lost after it was acknowledged is never sent again.
             Forgery::SelectiveAcknowledge => (0.0, WINDOW, WINDOW),
@@ -210,7 +212,9 @@ impl AttackCell {
     pub fn odds(&self) -> Option<Odds> {
         match self.victim {
             Victim::Plain => Some(self.forgery.plain_odds()),
-            Victim::AutoTowardsPlain | Victim::AutoTowardsAuto => None,
+            Victim::AutoTowardsPlain => None,
+            // The tag is one of 2^32, beside the PSN.
+            Victim::AutoTowardsAuto => Some(Odds::default()),
         }
     }
 
