@@ -630,7 +630,7 @@ impl QueuePair {
         }
         if self.paced_until.is_some() {
             // All but acknowledges waits.
-            return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_selective());
+            return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_at_once());
         }
         let answers = matches!(&self.responder, AnyResponder::Reliable(responder) if responder.has_answers());
         answers || (self.state.sends() && self.requester.may_transmit())
@@ -679,8 +679,8 @@ impl QueuePair {
         self.paced_until = self.identity.extension.pacer.as_ref().and_then(|pacer| pacer.wait(cx.now));
         if self.paced_until.is_some() {
             return match &mut self.responder {
-                AnyResponder::Reliable(responder) if responder.owes_selective() => {
-                    responder.poll_selective(out, &self.identity, cx)
+                AnyResponder::Reliable(responder) if responder.owes_at_once() => {
+                    responder.poll_owed(out, &self.identity, cx)
                 }
                 _ => None,
             };

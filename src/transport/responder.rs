@@ -144,6 +144,13 @@ impl Responder {
         self.reorder.as_ref().is_some_and(|reorder| reorder.owes())
     }
 
+    /// Whether the next answer is an acknowledge, a refusal or the result of an atomic, which keep to no rate. What a peer that goes back
+    /// is told stays behind the READ responses before it.
+    pub fn owes_at_once(&self) -> bool {
+        let is_next = |answer: &Answer| !matches!(answer, Answer::Read(_));
+        self.owes_selective() || (!self.is_selective && self.answers.front().is_some_and(is_next))
+    }
+
     /// Bytes of memory that requests which came early take.
     pub fn memory_bytes(&self) -> usize {
         self.reorder.as_ref().map_or(0, |reorder| reorder.memory_bytes())
