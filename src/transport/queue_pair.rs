@@ -520,7 +520,9 @@ impl QueuePair {
                             self.identity.extension.new_request_has_tag(packet.bth().psn());
                         }
                         let identity = &self.identity;
-                        responder.handle_request(&packet, Some(&trailer), is_marked, identity, cx)
+                        // A peer that is not known yet is served as a plain one.
+                        let trailer = Some(&trailer).filter(|_| identity.extension.is_on());
+                        responder.handle_request(&packet, trailer, is_marked, identity, cx)
                     }
                     None => responder.handle_request(packet, None, is_marked, identity, cx),
                 }

@@ -146,7 +146,7 @@ fn selective_repeat_on_both_sides() {
     let answers = plan(&[Read(2), FetchAdd], &[]);
     explore("answers repeated selectively", &answers, FEW, 1_000_000);
     let late = Plan { late_receives: true, ..plan(&[Send(1), FetchAdd], &[]) };
-    explore("SENDs repeated selectively without receive requests", &late, FEW, 200_000);
+    explore("SENDs repeated selectively without receive requests", &late, FEW, 150_000);
 }
 
 /// What is remembered of half the PSN space ago is neither before nor after anything.

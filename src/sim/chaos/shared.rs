@@ -486,7 +486,8 @@ impl Observer for World {
                 (self.armed, self.limit_is_due) = (None, true);
             }
         }
-        let is_refused = self.is_intact && header.psn == before && client.expected == before && !client.is_killed;
+        let is_request = self.is_intact && !header.opcode.is_response();
+        let is_refused = is_request && header.psn == before && client.expected == before && !client.is_killed;
         if is_refused && !self.free.is_empty() {
             self.violations.push(now, format!("client {index} must wait although a receive request is there"));
         }
