@@ -383,6 +383,11 @@ impl Flow {
         self.wrs.get_mut(index.checked_sub(self.settled)? as usize)
     }
 
+    /// Whether the answers to a READ have not all reached the requester.
+    pub fn awaits_read(&self) -> bool {
+        self.wrs.iter().any(|wr| wr.kind == Kind::Read && wr.awaits_answer())
+    }
+
     /// The request that a PSN belongs to.
     pub fn find(&self, psn: u64) -> Option<&Wr> {
         let place = self.wrs.partition_point(|wr| wr.end() <= psn);

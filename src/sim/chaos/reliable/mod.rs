@@ -466,6 +466,7 @@ impl World {
         for s in [0, 1] {
             let recovery = self.scenario.recovery[plan.nodes[s]];
             connection.windows[s] = (recovery.recovery != Recovery::GoBackN).then_some(recovery.window.into());
+            connection.has_rate[s] = recovery.rate.is_some();
         }
         for s in [0, 1] {
             let (target, len) = layout.target();

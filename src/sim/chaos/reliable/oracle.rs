@@ -85,6 +85,8 @@ pub(super) struct Connection {
     pub selective: [bool; 2],
     /// The nonces that the sides have said.
     pub nonces: [Option<u32>; 2],
+    /// Sides that keep to a rate.
+    pub has_rate: [bool; 2],
     /// Sides whose target is registered for WRITEs that overtake each other.
     pub relaxed: [bool; 2],
     /// Names of the next patterns.
@@ -106,6 +108,7 @@ impl Connection {
             windows,
             selective,
             nonces: [None; 2],
+            has_rate: [false; 2],
             relaxed,
             next_name: name,
         }
@@ -587,7 +590,9 @@ impl Observer for Oracle {
         for c in 0..self.connections.len() {
             for s in [0, 1] {
                 let connection = &mut self.connections[c];
-                if connection.flows[s].nak_due && connection.sides[1 - s].node == node {
+                // It stays behind the answers to READs before it, which keep to the rate.
+                let may_wait = connection.has_rate[1 - s] && connection.flows[s].awaits_read();
+                if connection.flows[s].nak_due && connection.sides[1 - s].node == node && !may_wait {
                     connection.flows[s].nak_due = false;
                     if connection.sides[s].destroyed || connection.sides[1 - s].killed || connection.flows[1 - s].failed
                     {
