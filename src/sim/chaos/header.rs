@@ -12,6 +12,10 @@ pub(super) struct Header {
     pub is_extended: bool,
     /// The nonce that it says and its tag, if it is a hello.
     pub hello: Option<(u32, u32)>,
+    /// Which of the sender's interfaces it left by, as the addresses of the scene have it.
+    pub rail: u8,
+    /// Whether it says which further addresses its sender has.
+    pub names_addresses: bool,
     /// The first words behind the BTH: the AETH, in answers that have one; the DETH, in datagrams.
     pub words: [[u8; 4]; 2],
 }
@@ -29,6 +33,9 @@ impl Header {
             acknowledge_requested: bth[8] & 0x80 != 0,
             is_extended: bth[8] & 0x20 != 0,
             hello: Header::hello_in(frame),
+            rail: if frame[12..14] == [0x86, 0xdd] { frame[14 + 8 + 3] } else { frame[14 + 12 + 1] },
+            names_addresses: Opcode(bth[0]) == Opcode::RC_ACKNOWLEDGE
+                && Header::split_tag(frame).is_some_and(|(bth, _)| bth.last() == Some(&0x40)),
             words: [word(12), word(16)],
         }
     }

@@ -461,7 +461,7 @@ impl World {
             side.free_receives = (0..layout.receives).collect();
             self.watch.oracle.by_qpn.insert((side.node.0, side.qpn.value()), (c, s));
         }
-        (connection.selective, connection.nonces) = ([false; 2], [None; 2]);
+        (connection.selective, connection.nonces, connection.knows_addresses) = ([false; 2], [None; 2], [false; 2]);
         connection.relaxed = plan.relaxed;
         for s in [0, 1] {
             let recovery = self.scenario.recovery[plan.nodes[s]];

@@ -85,6 +85,8 @@ pub(super) struct Connection {
     pub selective: [bool; 2],
     /// The nonces that the sides have said.
     pub nonces: [Option<u32>; 2],
+    /// Sides that were told of the other's further addresses: what comes from these is nobody's before.
+    pub knows_addresses: [bool; 2],
     /// Sides that keep to a rate.
     pub has_rate: [bool; 2],
     /// Sides whose target is registered for WRITEs that overtake each other.
@@ -108,6 +110,7 @@ impl Connection {
             windows,
             selective,
             nonces: [None; 2],
+            knows_addresses: [false; 2],
             has_rate: [false; 2],
             relaxed,
             next_name: name,
@@ -612,6 +615,10 @@ impl Observer for Oracle {
         let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
         let connection = &mut self.connections[c];
+        connection.knows_addresses[receiver] |= header.names_addresses;
+        if header.rail > 0 && !connection.knows_addresses[receiver] {
+            return;
+        }
         if let Some((_, tag)) = header.hello {
             connection.selective[receiver] |= connection.nonces[receiver] == Some(tag);
         }
