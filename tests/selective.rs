@@ -12,7 +12,9 @@ use uroce::frame::FrameBytes;
 use uroce::sim::Operation;
 use uroce::sim::loss_rtt::{Cell, Ends};
 use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State};
-use uroce::wire::{Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome};
+use uroce::wire::{
+    Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
+};
 
 /// What a frame is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +109,7 @@ fn an_offer_is_made_until_eight_answers_came_without_it() {
     }
     // What comes now is too late: a peer does not learn it while a connection lasts.
     us.sack_from_peer(psn(12), &[]);
-    us.hello_from_peer(None);
+    us.hello_from_peer(Tagged::None);
     us.post_writes(1);
     assert!(!us.seen()[0].offers && us.hellos.is_empty());
 }

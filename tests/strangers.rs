@@ -7,7 +7,9 @@ use common::crafted::{ALL, Crafted, FIRST_PSN, PEER_NONCE, acknowledge};
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
 use uroce::transport::{Recovery, Remote, SendOperation, State, Status};
-use uroce::wire::{Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome};
+use uroce::wire::{
+    Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
+};
 
 fn psn(number: u32) -> Psn {
     FIRST_PSN.plus(number)
@@ -91,31 +93,31 @@ fn an_offer_with_a_psn_that_cannot_be_the_peers_is_not_heard() {
     us.plain_write(psn(0), 7, offering);
     assert_eq!(us.marks(), [(true, None)], "to whoever offers, but without a trailer");
     let &[(hello, tag)] = &us.hellos[..] else { panic!("{:?}", us.hellos) };
-    assert_eq!((tag, hello.tags_from, hello.window, us.is_extended()), (0, None, 512, false));
+    assert_eq!((tag, hello.tagged, hello.window, us.is_extended()), (0, Tagged::None, 512, false));
 }
 
 #[test]
 fn a_hello_that_brings_nothing_back_is_answered_and_not_believed() {
     let mut us = auto();
-    us.hello_from_peer(None);
+    us.hello_from_peer(Tagged::None);
     assert_eq!(us.marks(), []);
-    us.hello_from_peer(Some(psn(0)));
+    us.hello_from_peer(Tagged::From(psn(0)));
     assert_eq!((us.marks(), us.is_extended()), (vec![], false));
     let &[(hello, PEER_NONCE)] = &us.hellos[..] else { panic!("once a millisecond: {:?}", us.hellos) };
-    assert_eq!(hello.tags_from, None);
+    assert_eq!(hello.tagged, Tagged::None);
     us.post_write(0);
     assert_eq!(us.marks(), [(true, None)], "a plain request still");
     us.plain_write(psn(0), 7, plain);
     assert!(us.holds(7));
     // Whoever brings it back is the peer.
     us.tag = hello.nonce;
-    us.hello_from_peer(None);
+    us.hello_from_peer(Tagged::None);
     us.marks();
     assert!(us.is_extended());
     let (hello, tag) = us.hellos[1];
     assert_eq!(
-        (hello.nonce, hello.tags_from, tag),
-        (us.tag, Some(psn(1)), PEER_NONCE),
+        (hello.nonce, hello.tagged, tag),
+        (us.tag, Tagged::From(psn(1)), PEER_NONCE),
         "what was sent before has no tag"
     );
 }
@@ -163,10 +165,10 @@ fn what_has_another_tag_is_not_taken() {
 #[test]
 fn what_was_sent_before_the_peer_knew_us_is_taken_although_it_comes_late() {
     let mut us = auto();
-    us.hello_from_peer(None);
+    us.hello_from_peer(Tagged::None);
     us.answers();
     us.tag = us.hellos[0].0.nonce;
-    us.hello_from_peer(Some(psn(2)));
+    us.hello_from_peer(Tagged::From(psn(2)));
     us.plain_write(psn(0), 1, plain);
     assert!(us.holds(1));
     us.plain_write(psn(2), 9, plain);
@@ -182,13 +184,49 @@ fn what_was_sent_before_the_peer_knew_us_is_taken_although_it_comes_late() {
     assert!(us.holds(3));
 }
 
+/// Before the queue pair may send nobody knows which PSN its first request will have.
+#[test]
+fn who_is_known_before_anything_can_be_sent_gets_a_tag_with_all_of_it() {
+    let mut us = auto();
+    us.modify(State::Reset);
+    us.get_ready_to_receive();
+    us.get_acquainted();
+    us.answers();
+    let (hello, tag) = us.hellos.pop().expect("a hello is answered");
+    assert_eq!((hello.tagged, tag), (Tagged::All, PEER_NONCE));
+    us.get_ready_to_send();
+    us.post_write(0);
+    assert_eq!(us.marks(), [(true, Some(PEER_NONCE))]);
+    // All that answers it has one, too.
+    let tag = std::mem::take(&mut us.tag);
+    us.acknowledge(psn(0), &[], offering);
+    assert_eq!((us.completion(), us.counters().wrong_tag), (None, 1));
+    us.tag = tag;
+    us.acknowledge(psn(0), &[], extended);
+    assert!(us.completion().is_some());
+}
+
+#[test]
+fn a_peer_of_which_all_requests_have_a_tag_is_believed_in_nothing_else() {
+    let mut us = auto();
+    us.hello_from_peer(Tagged::None);
+    us.answers();
+    us.tag = us.hellos[0].0.nonce;
+    us.hello_from_peer(Tagged::All);
+    us.answers();
+    us.plain_write(psn(0), 7, plain);
+    us.assert_untouched("it has no tag");
+    us.extended_write(psn(0), 8);
+    assert!(us.holds(8));
+}
+
 #[test]
 fn who_is_known_stays_who_it_is() {
     let mut us = auto();
     us.get_acquainted();
     // Somebody else's hello, with our nonce or without.
     let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
-    let other = uroce::wire::Hello { nonce: 77, window: 5, tags_from: Some(psn(9)) };
+    let other = uroce::wire::Hello { nonce: 77, window: 5, tagged: Tagged::From(psn(9)) };
     let tag = us.tag;
     for tag in [0, tag, 0x1234_5678] {
         us.tag = tag;
@@ -206,10 +244,10 @@ fn who_is_known_stays_who_it_is() {
 #[test]
 fn whoever_has_not_heard_a_hello_gets_another_one() {
     let mut us = auto();
-    us.hello_from_peer(None);
+    us.hello_from_peer(Tagged::None);
     us.answers();
     us.tag = us.hellos[0].0.nonce;
-    us.hello_from_peer(None);
+    us.hello_from_peer(Tagged::None);
     us.answers();
     // The hello that says that we know the peer is lost: it goes on offering.
     us.hellos.clear();
@@ -220,8 +258,8 @@ fn whoever_has_not_heard_a_hello_gets_another_one() {
     us.plain_write(psn(1), 2, offering);
     us.answers();
     assert_eq!(
-        us.hellos.iter().map(|(hello, tag)| (hello.tags_from, *tag)).collect::<Vec<_>>(),
-        [(Some(psn(0)), PEER_NONCE)]
+        us.hellos.iter().map(|(hello, tag)| (hello.tagged, *tag)).collect::<Vec<_>>(),
+        [(Tagged::From(psn(0)), PEER_NONCE)]
     );
     // A request with the tag shows that it has heard, and where those without end.
     us.extended_write(psn(2), 3);
@@ -244,7 +282,7 @@ fn a_reset_makes_strangers_of_both() {
     // Late packets of the old connection.
     us.extended_write(psn(0), 7);
     us.acknowledge(psn(0).minus(1), &[], extended);
-    us.hello_from_peer(Some(psn(0)));
+    us.hello_from_peer(Tagged::From(psn(0)));
     assert_eq!(us.marks(), []);
     us.assert_untouched("they have the old tag");
     assert_eq!((us.is_extended(), us.counters().wrong_tag, us.hellos.len()), (false, 3, 0));

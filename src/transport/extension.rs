@@ -3,7 +3,7 @@ use std::str::FromStr;
 use crate::congestion::{Pacer, Rate};
 use crate::path::{PathPolicy, PathSet};
 use crate::time::{Duration, Instant};
-use crate::wire::{Hello, Packet, PathMtu, Psn, Sack};
+use crate::wire::{Hello, Packet, PathMtu, Psn, Sack, Tagged};
 
 /// How losses are dealt with between queue pairs of reliable connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,8 +143,8 @@ struct Known {
     nonce: u32,
     /// PSNs that it has in flight at the most.
     window: u32,
-    /// Our own requests from there on have tags.
-    tags_from: Psn,
+    /// Which of our own requests have tags.
+    tagged: Tagged,
 }
 
 /// Which packets of the peer have tags, in one direction.
@@ -289,10 +289,11 @@ impl Extension {
         self.peer != Peer::Plain
     }
 
-    /// A packet with our tag came: what answers requests that we have not sent by now will have one; `sent` is the first of these.
-    pub fn tag_came(&mut self, sent: Psn) {
+    /// A packet with our tag came: what answers requests that we have not sent by now will have one; `sent` is the first of these,
+    /// `None` when there were none and its number is not decided.
+    pub fn tag_came(&mut self, sent: Option<Psn>) {
         if self.answers == Tags::Unknown {
-            self.answers = Tags::From(sent);
+            self.answers = sent.map_or(Tags::All, Tags::From);
         }
     }
 
@@ -327,12 +328,12 @@ impl Extension {
     }
 
     /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer. `sent` is
-    /// the first PSN that was not sent.
+    /// the first PSN that was not sent, `None` while that is not decided.
     pub fn take_hello(
         &mut self,
         hello: &Hello,
         brings_back: bool,
-        sent: Psn,
+        sent: Option<Psn>,
         now: Instant,
         draw: impl FnOnce() -> u32,
     ) {
@@ -340,22 +341,30 @@ impl Extension {
             return;
         }
         self.has_offered = true;
-        let Hello { nonce, window, tags_from } = *hello;
+        let Hello { nonce, window, tagged } = *hello;
         if !brings_back && !mutated!("hello-believed-at-once", by "uroce --test strangers a_hello_that_brings_nothing")
         {
             self.heard = nonce;
             return self.owe_hello(now, draw);
         }
         if let Peer::Unknown(_) = self.peer {
-            self.peer = Peer::Known(Known { nonce, window, tags_from: sent });
+            let tagged = sent.map_or(Tagged::All, Tagged::From);
+            self.peer = Peer::Known(Known { nonce, window, tagged });
         }
         let is_the_same = matches!(self.peer, Peer::Known(known) if known.nonce == nonce);
-        match tags_from.filter(|_| is_the_same) {
-            Some(psn) => {
+        let requests = match tagged {
+            Tagged::From(psn) => Some(Tags::From(psn)),
+            Tagged::All => Some(Tags::All),
+            Tagged::None => None,
+        };
+        match requests.filter(|_| is_the_same) {
+            Some(requests) => {
                 // It has heard that we know it, or will by our next packet.
                 let is_news = self.answers == Tags::Unknown;
                 self.tag_came(sent);
-                self.new_request_has_tag(psn);
+                if self.requests == Tags::Unknown {
+                    self.requests = requests;
+                }
                 if is_news {
                     self.owe_hello(now, draw);
                 }
@@ -393,11 +402,11 @@ impl Extension {
     /// The hello that is owed, and its tag.
     pub fn poll_hello(&mut self) -> Option<(Hello, u32)> {
         let tag = self.owed.take()?;
-        let tags_from = match self.peer {
-            Peer::Known(known) => Some(known.tags_from),
-            _ => None,
+        let tagged = match self.peer {
+            Peer::Known(known) => known.tagged,
+            _ => Tagged::None,
         };
-        Some((Hello { nonce: self.nonce, window: self.settings.window, tags_from }, tag))
+        Some((Hello { nonce: self.nonce, window: self.settings.window, tagged }, tag))
     }
 
     /// The tag of what is sent: the peer's nonce, 0 while that is not known.

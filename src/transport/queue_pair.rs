@@ -471,8 +471,8 @@ impl QueuePair {
                 return;
             }
             match &trailer {
-                Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, *has_tag, cx),
-                _ if *has_tag => self.identity.extension.tag_came(self.requester.sent),
+                Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), *has_tag, cx),
+                _ if *has_tag => self.identity.extension.tag_came(self.first_not_sent()),
                 _ => {}
             }
             let trailer = trailer.filter(|_| self.is_extended());
@@ -502,6 +502,7 @@ impl QueuePair {
             cx.counters.wrong_state += 1;
             return;
         }
+        let sent = self.first_not_sent();
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
                 let identity = &self.identity;
@@ -514,7 +515,7 @@ impl QueuePair {
                 match split {
                     Some((packet, trailer)) => {
                         if *has_tag {
-                            self.identity.extension.tag_came(self.requester.sent);
+                            self.identity.extension.tag_came(sent);
                         }
                         if *has_tag && trailer.attempt == 0 {
                             self.identity.extension.new_request_has_tag(packet.bth().psn());
@@ -571,14 +572,23 @@ impl QueuePair {
         }
     }
 
-    /// Takes a hello.
-    fn take_hello(&mut self, hello: &Hello, has_tag: bool, cx: &mut Surroundings<'_>) {
-        if !self.state.receives() {
+    /// Takes a hello from an acknowledge with that PSN.
+    fn take_hello(&mut self, hello: &Hello, psn: Psn, has_tag: bool, cx: &mut Surroundings<'_>) {
+        let (sent, unacknowledged) = (self.first_not_sent(), self.requester.unacknowledged);
+        let may_be_now =
+            |sent| psn.is_before(sent) && psn.since(unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32);
+        if !self.state.receives() || !sent.is_none_or(may_be_now) {
+            cx.counters.stray_response += 1;
             return;
         }
         let memory = &mut *cx.memory;
         let draw = || memory.keys().next_u32();
-        self.identity.extension.take_hello(hello, has_tag, self.requester.sent, cx.now, draw);
+        self.identity.extension.take_hello(hello, has_tag, sent, cx.now, draw);
+    }
+
+    /// The first PSN that was not sent, once the attributes say with which one it begins.
+    fn first_not_sent(&self) -> Option<Psn> {
+        self.state.sends().then_some(self.requester.sent)
     }
 
     /// Takes a probe of a path, which is to be answered, or the answer to one of ours.

@@ -7,15 +7,27 @@ pub struct Hello {
     pub nonce: u32,
     /// PSNs that the sender has in flight at the most, 1 to 2^24 − 1.
     pub window: u32,
-    /// The sender knows the receiver's nonce. All that it sends has a tag; of its requests, those from this PSN on.
-    pub tags_from: Option<Psn>,
+    /// Whether the sender knows the receiver's nonce. Then all that it sends has a tag, requests sent before aside.
+    pub tagged: Tagged,
+}
+
+/// Which of the sender's requests have a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tagged {
+    /// None: it does not know the receiver.
+    None,
+    /// Those from this PSN on.
+    From(Psn),
+    /// All: it had sent none before it knew the receiver.
+    All,
 }
 
 /// The kind, in the upper half of the last byte.
 const HELLO: u8 = 5;
 
-/// A bit of its flags.
-const TAGS: u8 = 1;
+/// Bits of its flags: it knows the receiver; and all of its requests have tags.
+const KNOWS: u8 = 1;
+const ALL: u8 = 2;
 
 impl Hello {
     /// Bytes on the wire.
@@ -28,16 +40,25 @@ impl Hello {
     pub fn to_bytes(&self) -> [u8; Hello::BYTES] {
         let [a, b, c, d] = self.nonce.to_be_bytes();
         let [_, e, f, g] = self.window.to_be_bytes();
-        let [h, i, j] = self.tags_from.unwrap_or_default().to_be_bytes();
-        [a, b, c, d, e, f, g, h, i, j, if self.tags_from.is_some() { TAGS } else { 0 }, Self::LAST_BYTE]
+        let (flags, from) = match self.tagged {
+            Tagged::None => (0, Psn::default()),
+            Tagged::From(psn) => (KNOWS, psn),
+            Tagged::All => (KNOWS | ALL, Psn::default()),
+        };
+        let [h, i, j] = from.to_be_bytes();
+        [a, b, c, d, e, f, g, h, i, j, flags, Self::LAST_BYTE]
     }
 
     /// All of `bytes`, whose last one is [`LAST_BYTE`](Self::LAST_BYTE). `None` when it cannot be.
     pub(super) fn parse(bytes: &[u8]) -> Option<Hello> {
         let &[a, b, c, d, e, f, g, h, i, j, flags, _] = bytes else { return None };
         let (nonce, window) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([0, e, f, g]));
-        let tags_from = (flags & TAGS != 0).then(|| Psn::from_be_bytes([h, i, j]));
-        (nonce != 0 && window != 0).then_some(Hello { nonce, window, tags_from })
+        let tagged = match (flags & KNOWS != 0, flags & ALL != 0) {
+            (false, _) => Tagged::None,
+            (true, false) => Tagged::From(Psn::from_be_bytes([h, i, j])),
+            (true, true) => Tagged::All,
+        };
+        (nonce != 0 && window != 0).then_some(Hello { nonce, window, tagged })
     }
 }
 
@@ -47,12 +68,14 @@ mod tests {
 
     #[test]
     fn hellos_read_back() {
-        let hello = Hello { nonce: 0x0102_0304, window: 0x0005_0607, tags_from: Some(Psn::new(0x0008_090a)) };
+        let hello = Hello { nonce: 0x0102_0304, window: 0x0005_0607, tagged: Tagged::From(Psn::new(0x0008_090a)) };
         let bytes = hello.to_bytes();
         assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 0x50]);
         assert_eq!(Hello::parse(&bytes), Some(hello));
-        let other = Hello { tags_from: None, ..hello };
-        assert_eq!(Hello::parse(&other.to_bytes()), Some(other));
+        for tagged in [Tagged::None, Tagged::All] {
+            let other = Hello { tagged, ..hello };
+            assert_eq!(Hello::parse(&other.to_bytes()), Some(other));
+        }
         for wrong in [Hello { nonce: 0, ..hello }, Hello { window: 0, ..hello }] {
             assert_eq!(Hello::parse(&wrong.to_bytes()), None);
         }

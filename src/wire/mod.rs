@@ -34,7 +34,7 @@ pub use feth::{Feth, Placement, Selectivity};
 pub use flow::{Addresses, Flow};
 pub use frame::{FrameError, IpHeader, Layer, RoceFrame};
 pub use headers::{Extension, Headers, WriteError};
-pub use hello::Hello;
+pub use hello::{Hello, Tagged};
 pub use immediate::{Ieth, ImmDt};
 pub use mtu::PathMtu;
 pub use numbers::{Key, Msn, PKey, QKey, Qpn};

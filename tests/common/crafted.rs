@@ -12,7 +12,7 @@ use uroce::transport::{
 };
 use uroce::wire::{
     AcknowledgeTrailer, Addresses, Aeth, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu, Psn,
-    Qpn, RnrTimer, RoceFrame, Syndrome,
+    Qpn, RnrTimer, RoceFrame, Syndrome, Tagged,
 };
 
 /// Our own address, and the peer's.
@@ -121,16 +121,33 @@ impl Crafted {
             path_mtu: PathMtu::Mtu1024,
         };
         let qpn = endpoint.create_queue_pair(init).unwrap();
-        Crafted::bring_up(endpoint, qpn, access);
+        for attributes in Crafted::steps(access) {
+            endpoint.modify(Instant::ZERO, qpn, &attributes).unwrap();
+        }
         qpn
     }
 
     /// Brings the queue pair, which was reset, up again.
     pub fn reconnect(&mut self) {
-        Crafted::bring_up(&mut self.endpoint, self.qpn, ALL);
+        self.get_ready_to_receive();
+        self.get_ready_to_send();
     }
 
-    fn bring_up(endpoint: &mut Endpoint, qpn: Qpn, access: Access) {
+    /// The first steps of that.
+    pub fn get_ready_to_receive(&mut self) {
+        let [init, receive, _] = Crafted::steps(ALL);
+        for attributes in [init, receive] {
+            self.endpoint.modify(self.now, self.qpn, &attributes).unwrap();
+        }
+    }
+
+    /// The last one.
+    pub fn get_ready_to_send(&mut self) {
+        let [_, _, send] = Crafted::steps(ALL);
+        self.endpoint.modify(self.now, self.qpn, &send).unwrap();
+    }
+
+    fn steps(access: Access) -> [QpAttributes; 3] {
         let flow = Flow {
             addresses: Addresses::V4 { source: US, destination: PEER },
             source_port: 0xc000,
@@ -138,7 +155,7 @@ impl Crafted {
             hop_limit: 64,
             flow_label: 0,
         };
-        let steps = [
+        [
             QpAttributes {
                 state: Some(State::Init),
                 p_key_index: Some(0),
@@ -165,10 +182,7 @@ impl Crafted {
                 max_rd_atomic: Some(RD_ATOMIC),
                 ..Default::default()
             },
-        ];
-        for attributes in &steps {
-            endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
-        }
+        ]
     }
 
     /// Puts the queue pair into a state, as its program does.
@@ -207,18 +221,18 @@ impl Crafted {
 
     /// The peer and we get to know each other (docs/EXTENSIONS.md): from now on its extended packets have the right tag.
     pub fn get_acquainted(&mut self) {
-        self.hello_from_peer(None);
+        self.hello_from_peer(Tagged::None);
         assert_eq!(self.answers(), []);
         let (hello, tag) = self.hellos.pop().expect("a hello is answered");
-        assert_eq!((tag, hello.tags_from), (PEER_NONCE, None), "to the peer, as whom we do not know");
+        assert_eq!((tag, hello.tagged), (PEER_NONCE, Tagged::None), "to the peer, as whom we do not know");
         self.tag = hello.nonce;
-        self.hello_from_peer(Some(FIRST_PSN));
+        self.hello_from_peer(Tagged::From(FIRST_PSN));
         assert!(self.endpoint.queue_pair(self.qpn).unwrap().is_extended());
     }
 
     /// The peer says its nonce, in an acknowledge of nothing.
-    pub fn hello_from_peer(&mut self, tags_from: Option<Psn>) {
-        let hello = Hello { nonce: PEER_NONCE, window: RecoverySettings::MAX_WINDOW, tags_from };
+    pub fn hello_from_peer(&mut self, tagged: Tagged) {
+        let hello = Hello { nonce: PEER_NONCE, window: RecoverySettings::MAX_WINDOW, tagged };
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
         let bth = self.bth(Opcode::RC_ACKNOWLEDGE, FIRST_PSN.minus(1)).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, aeth, &[], &hello.to_bytes());

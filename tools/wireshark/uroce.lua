@@ -68,6 +68,8 @@ local field = {
         nil, nil, "The PSN of the sender's first request with a tag"),
     hello_knows = ProtoField.bool("uroce.hello.knows", "Knows", 8,
         { "the sender knows the receiver's nonce", "no" }, 0x01),
+    hello_tags_all = ProtoField.bool("uroce.hello.tags_all", "Tags all", 8,
+        { "all of the sender's requests have tags", "no" }, 0x02),
 }
 uroce.fields = field
 
@@ -308,6 +310,7 @@ local function show_hello(tvb, tree, at)
     tree:add(field.hello_window, tvb(at + 4, 3))
     tree:add(field.hello_tags_from, tvb(at + 7, 3))
     tree:add(field.hello_knows, tvb(at + 10, 1))
+    tree:add(field.hello_tags_all, tvb(at + 10, 1))
     tree:add(field.kind, tvb(at + 11, 1))
 end
 

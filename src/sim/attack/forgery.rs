@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use crate::frame::FrameBytes;
 use crate::wire::{
     AddressList, Aeth, Bth, Extension, Flow, Headers, Hello, ICRC_BYTES, Key, Msn, NakCode, Opcode, Packet, PathMtu,
-    Psn, Qpn, RequestTrailer, Reth, Sack, Syndrome, icrc,
+    Psn, Qpn, RequestTrailer, Reth, Sack, Syndrome, Tagged, icrc,
 };
 
 use super::super::network::bth_offset;
@@ -316,7 +316,7 @@ fn trailer(forgery: Forgery) -> Vec<u8> {
             let list = AddressList { addresses: ArrayVec::from_iter([STRANGER.into()]), is_known: true };
             list.to_bytes().to_vec()
         }
-        Forgery::Hello => Hello { nonce: 1, window: 1, tags_from: Some(Psn::new(0)) }.to_bytes().to_vec(),
+        Forgery::Hello => Hello { nonce: 1, window: 1, tagged: Tagged::From(Psn::new(0)) }.to_bytes().to_vec(),
         _ => Vec::new(),
     }
 }

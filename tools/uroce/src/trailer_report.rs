@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use uroce::wire::{AcknowledgeTrailer, Hello, Opcode, Packet, PathProbe};
+use uroce::wire::{AcknowledgeTrailer, Hello, Opcode, Packet, PathProbe, Tagged};
 
 /// The trailer of a packet; `payload_bytes` counts it too, as stock dissectors do.
 #[derive(Debug, Serialize)]
@@ -39,6 +39,8 @@ pub(crate) enum TrailerReport {
         window: u32,
         /// The first of the sender's requests that have tags, once it knows the receiver's nonce.
         tags_from: Option<u32>,
+        /// All of them have: it had sent none before.
+        tags_all: bool,
     },
 }
 
@@ -56,8 +58,12 @@ impl TrailerReport {
             AcknowledgeTrailer::Probe(PathProbe { path, is_answer, delay_us, token }) => {
                 return Some(TrailerReport::Probe { path, is_answer, delay_us, token });
             }
-            AcknowledgeTrailer::Hello(Hello { nonce, window, tags_from }) => {
-                return Some(TrailerReport::Hello { nonce, window, tags_from: tags_from.map(|psn| psn.value()) });
+            AcknowledgeTrailer::Hello(Hello { nonce, window, tagged }) => {
+                let tags_from = match tagged {
+                    Tagged::From(psn) => Some(psn.value()),
+                    Tagged::None | Tagged::All => None,
+                };
+                return Some(TrailerReport::Hello { nonce, window, tags_from, tags_all: tagged == Tagged::All });
             }
             AcknowledgeTrailer::Addresses(list) => {
                 return Some(TrailerReport::Addresses { addresses: list.addresses.to_vec(), is_known: list.is_known });
@@ -101,8 +107,11 @@ impl fmt::Display for TrailerReport {
                 let what = if *is_answer { "answer" } else { "probe" };
                 write!(f, " PATH {what} path={path} delay={delay_us}us token={token:#010x}")
             }
-            TrailerReport::Hello { nonce, window, tags_from } => {
+            TrailerReport::Hello { nonce, window, tags_from, tags_all } => {
                 write!(f, " HELLO nonce={nonce:#010x} window={window}")?;
+                if *tags_all {
+                    write!(f, " tags=all")?;
+                }
                 tags_from.map_or(Ok(()), |psn| write!(f, " tags-from={psn}"))
             }
             TrailerReport::Addresses { addresses, is_known } => {

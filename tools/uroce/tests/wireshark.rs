@@ -397,29 +397,34 @@ fn probes_and_addresses_are_shown_and_nothing_is_malformed_without() {
 /// How peers get to know each other, and what has no trailer beside its tag: answers with data, refusals, plain acknowledges.
 #[test]
 fn hellos_and_tags_are_shown_and_nothing_is_malformed_without() {
-    const SHOWN: [&str; 6] = [
+    const SHOWN: [&str; 7] = [
         "uroce.tag",
         "uroce.kind",
         "uroce.hello.nonce",
         "uroce.hello.window",
         "uroce.hello.tags_from",
         "uroce.hello.knows",
+        "uroce.hello.tags_all",
     ];
     const TAG: &str = "0x00001a2b";
     let packets = [
         (
             "11 00 ffff 00 000012 60 000020 1f 000009 01020304 000200 00abcd 01 50",
-            [TAG, "5", "0x01020304", "512", "43981", "1"],
+            [TAG, "5", "0x01020304", "512", "43981", "1", "0"],
+        ),
+        (
+            "11 00 ffff 00 000012 60 000020 1f 000009 01020304 000200 000000 03 50",
+            [TAG, "5", "0x01020304", "512", "0", "1", "1"],
         ),
         (
             "11 00 ffff 00 000012 60 000020 1f 000009 ffffffff ffffff 000000 00 50",
-            [TAG, "5", "0xffffffff", "16777215", "0", "0"],
+            [TAG, "5", "0xffffffff", "16777215", "0", "0", "0"],
         ),
-        ("11 00 ffff 00 000012 60 000020 1f 000009", [TAG, "", "", "", "", ""]),
-        ("11 00 ffff 00 000012 60 000020 62 000009", [TAG, "", "", "", "", ""]),
-        ("0e 00 ffff 00 000012 60 000020 01020304 05060712", [TAG, "", "", "", "", ""]),
-        ("0f 30 ffff 00 000012 60 000020 1f 000009 01000000", [TAG, "", "", "", "", ""]),
-        ("12 00 ffff 00 000012 60 000020 1f 000009 0000000000000001", [TAG, "", "", "", "", ""]),
+        ("11 00 ffff 00 000012 60 000020 1f 000009", [TAG, "", "", "", "", "", ""]),
+        ("11 00 ffff 00 000012 60 000020 62 000009", [TAG, "", "", "", "", "", ""]),
+        ("0e 00 ffff 00 000012 60 000020 01020304 05060712", [TAG, "", "", "", "", "", ""]),
+        ("0f 30 ffff 00 000012 60 000020 1f 000009 01000000", [TAG, "", "", "", "", "", ""]),
+        ("12 00 ffff 00 000012 60 000020 1f 000009 0000000000000001", [TAG, "", "", "", "", "", ""]),
     ];
     let file = scratch("hellos.pcap");
     let all: Vec<_> = packets.iter().flat_map(|(ib, _)| frames_around(ib)).collect();
@@ -429,8 +434,9 @@ fn hellos_and_tags_are_shown_and_nothing_is_malformed_without() {
     let shown = tshark(&file, true, &[&SHOWN[..], &wrong].concat());
     assert_eq!(shown.len(), all.len());
     for (fields, (ib, expected)) in shown.values().zip(packets.iter().flat_map(|packet| [packet; 4])) {
-        assert_eq!(fields[..6], *expected, "{ib}");
-        assert!(fields[6..].iter().all(String::is_empty), "{ib}: {:?}", &fields[6..]);
+        assert_eq!(fields[..SHOWN.len()], *expected, "{ib}");
+        let rest = &fields[SHOWN.len()..];
+        assert!(rest.iter().all(String::is_empty), "{ib}: {rest:?}");
     }
     let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
     assert_eq!(stock.len(), all.len());
