@@ -328,7 +328,10 @@ impl Oracle {
         let wr = flow.find(psn).cloned();
         let lacked = wr.as_ref().is_some_and(|wr| wr.kind.consumes() && wr.lacked);
         let is_gap = flow.gaps.contains(&psn);
-        if psn <= flow.expected && (keeps_early || lacked || psn == flow.expected) {
+        // What came while a NAK for its absence waited to be sent has been taken since; what there was no receive request for has
+        // not.
+        let is_not_ready = lacked && matches!(syndrome, Syndrome::RnrNak(_));
+        if psn <= flow.expected && (keeps_early || is_not_ready || psn == flow.expected) {
             flow.refused = Some(psn);
             // One that waits for its turn stays where it is.
             flow.expected = if keeps_early { flow.expected } else { psn };
