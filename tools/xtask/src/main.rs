@@ -11,6 +11,7 @@ mod nightly;
 mod program;
 mod pyverbs;
 mod rxe;
+mod sanitizers;
 mod setup;
 mod stage;
 mod test;

@@ -1,6 +1,6 @@
 //! `cargo xtask test [--full] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails.
 use crate::stage::{self, Done, Stage};
-use crate::{Failure, Outcome, demo, fuzz, miri, mutants, setup};
+use crate::{Failure, Outcome, demo, fuzz, miri, mutants, sanitizers, setup};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
@@ -32,6 +32,8 @@ fn more_stages() -> Vec<Stage> {
     }
     vec![
         miri::stage(),
+        sanitizers::ADDRESS.stage(),
+        sanitizers::THREAD.stage(),
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, and every pingpong; the interop stage plays some of it.
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
