@@ -69,6 +69,13 @@ impl Crafted {
         self.request(opcode, number, extension, &payload, told(index, 0, (index > 0).then_some(reth)));
     }
 
+    /// A WRITE of 16 times `byte`, each to a place of its own, as peers send it that know nothing of the extension.
+    fn plain_write(&mut self, number: u32, byte: u8) -> Vec<Answer> {
+        let bth = self.bth(Opcode::RC_WRITE_ONLY, psn(number));
+        let reth = Reth::new(self.at(number as usize * 16), self.key, 16);
+        self.send(bth, Extension::Reth(reth), &[byte; 16])
+    }
+
     fn has(&self, offset: usize, len: usize, byte: u8) -> bool {
         self.memory.to_vec(offset, len).iter().all(|here| *here == byte)
     }
@@ -107,6 +114,10 @@ impl Crafted {
     fn post_receives(&mut self, count: u64) {
         (0..count).for_each(|number| self.post_receive(number, number as usize * 1000, 600));
     }
+}
+
+fn nak(number: u32) -> Vec<Answer> {
+    vec![acknowledge(psn(number), Syndrome::Nak(NakCode::PsnSequenceError))]
 }
 
 fn told_of(completions: &[Completion]) -> Vec<(u64, Status, u32)> {
@@ -430,38 +441,55 @@ fn all_queue_pairs_together_keep_to_the_endpoints_bound_and_each_goes_on_with_it
 }
 
 #[test]
-fn what_a_plain_peer_sends_early_waits_and_is_acknowledged_once_it_has_gone_back_for_it() {
+fn what_a_plain_peer_sends_early_is_carried_out_when_it_comes_to_something_after_it_again() {
     for recovery in [Recovery::Auto, Recovery::GoBackN] {
         let mut us = with(RecoverySettings { recovery, ..RecoverySettings::default() });
-        let write = |us: &mut Crafted, number: u32| {
-            let bth = us.bth(Opcode::RC_WRITE_ONLY, psn(number));
-            let reth = Reth::new(us.at(number as usize * 16), us.key, 16);
-            us.send(bth, Extension::Reth(reth), &[number as u8; 16])
-        };
+        let write = |us: &mut Crafted, number: u32| us.plain_write(number, number as u8);
         assert_eq!(write(&mut us, 0), []);
-        let nak = |number| vec![acknowledge(psn(number), Syndrome::Nak(NakCode::PsnSequenceError))];
         assert_eq!(write(&mut us, 2), nak(1));
         assert_eq!((write(&mut us, 3), write(&mut us, 5)), (vec![], vec![]), "one NAK a gap");
         // Farther ahead than such a peer can be.
         assert_eq!(write(&mut us, 200), []);
         us.assert_untouched_but(0..16, "all wait");
-        let ack = |number| vec![acknowledge(psn(number), Syndrome::ACK)];
-        let keeps = recovery == Recovery::Auto;
         assert_eq!(write(&mut us, 1), []);
-        assert_eq!(us.has(48, 16, 3), keeps);
-        if keeps {
-            // It goes on from there, and 2 is lost once more: nobody asks for it.
-            assert_eq!(write(&mut us, 3), ack(3));
-            assert_eq!(write(&mut us, 6), nak(4), "the next gap has a NAK of its own");
-            assert_eq!(write(&mut us, 4), []);
-            assert_eq!(us.has(96, 16, 6), keeps);
-            assert_eq!(write(&mut us, 2), ack(4), "not beyond what it has sent again");
-            assert_eq!(write(&mut us, 5), ack(5));
-            assert_eq!(write(&mut us, 6), ack(6));
-            assert_eq!(write(&mut us, 5), ack(6));
-            assert_eq!((us.waiting_bytes(), us.counters().reordered), (0, 4));
+        assert!(!us.has(32, 16, 2), "it may be anybody's");
+        if recovery == Recovery::GoBackN {
+            assert_eq!(write(&mut us, 3), nak(2));
+            continue;
         }
+        // It goes on from there, and 2 is lost once more: nobody asks for it.
+        assert_eq!(write(&mut us, 3), []);
+        assert!(us.has(32, 16, 2) && us.has(48, 16, 3));
+        assert_eq!(write(&mut us, 6), nak(4), "the next gap has a NAK of its own");
+        assert_eq!(write(&mut us, 4), []);
+        assert_eq!(write(&mut us, 2), vec![acknowledge(psn(4), Syndrome::ACK)], "not beyond what it has sent again");
+        assert_eq!(write(&mut us, 6), []);
+        assert!(us.has(80, 16, 5) && us.has(96, 16, 6));
+        assert_eq!(write(&mut us, 5), vec![acknowledge(psn(6), Syndrome::ACK)]);
+        assert_eq!((us.waiting_bytes(), us.counters().reordered), (0, 4));
     }
+}
+
+#[test]
+fn what_a_stranger_sends_in_the_name_of_a_plain_peer_gives_way_to_what_the_peer_sends() {
+    let mut us = with(RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() });
+    const FORGED: u8 = 99;
+    // Nothing is missing: what the peer sends in its turn counts.
+    assert_eq!(us.plain_write(1, FORGED), nak(0));
+    assert_eq!((us.plain_write(0, 1), us.plain_write(1, 1)), (vec![], vec![]));
+    assert!(us.has(0, 32, 1));
+    // 2 is lost, and 4 comes after the forged one.
+    assert_eq!(us.plain_write(3, 1), nak(2));
+    assert_eq!((us.plain_write(4, FORGED), us.plain_write(4, 1)), (vec![], vec![]));
+    assert_eq!((us.plain_write(2, 1), us.plain_write(4, 1)), (vec![], vec![]));
+    assert!(us.has(0, 5 * 16, 1));
+    // 5 is lost, and 6 came before the forged one: when it comes again it is not what waits.
+    assert_eq!((us.plain_write(6, 1), us.plain_write(6, FORGED)), (nak(5), vec![]));
+    assert_eq!((us.plain_write(5, 1), us.plain_write(6, 1)), (vec![], vec![]));
+    assert!(us.has(0, 7 * 16, 1));
+    // What a stranger repeats shows nothing while something before it is missing.
+    assert_eq!((us.plain_write(9, FORGED), us.plain_write(9, FORGED), us.plain_write(8, 1)), (nak(7), vec![], vec![]));
+    us.assert_untouched_but(0..7 * 16, "only what the peer has come to");
 }
 
 proptest! {

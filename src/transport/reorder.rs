@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::frame::FrameBytes;
 use crate::time::Instant;
-use crate::wire::{Packet, Psn, Sack};
+use crate::wire::{Bth, Operation, Packet, PathMtu, Psn, Sack};
 
 use super::counters::Counters;
 use super::early::{Arrival, Messages, Placed, Spot};
@@ -91,6 +91,14 @@ const CHANGED_BLOCKS: usize = 32;
 /// What a request that waits counts for, beside its entry: no less than once it is placed.
 fn charge(waiting: &[u8]) -> usize {
     waiting.len().max(PLACED_BYTES - 1)
+}
+
+/// Whether a request was sent twice, from the BTH on: some bits may differ, since an acknowledge may be asked for at other places,
+/// and routers tell of congestion.
+fn is_the_same(a: &[u8], b: &[u8]) -> bool {
+    const MAY_DIFFER: [usize; 2] = [4, 8];
+    let differs = |at: usize| a[at] != b[at] && !MAY_DIFFER.contains(&at);
+    a.len() == b.len() && !(0..Bth::BYTES).any(differs) && a[Bth::BYTES..] == b[Bth::BYTES..]
 }
 
 /// Places the bytes of a request that belongs to `spot`, if they may be placed before its turn, and keeps the rest of it.
@@ -197,6 +205,8 @@ impl Reorder {
         if u64::from(ahead) >= u64::from(window).min(WINDOW) {
             return Early::Overflow;
         }
+        // Of a peer that goes back nothing is placed, and what it sends again counts.
+        let is_newer = !is_reported && self.drop_waiting(position);
         if self.has(position) && (self.waiting.contains_key(&position) || !mutated!("early-request-placed-again")) {
             return Early::Duplicate;
         }
@@ -232,7 +242,7 @@ impl Reorder {
             }
         }
         self.mark(position, is_reported);
-        Early::Kept
+        if is_newer { Early::Duplicate } else { Early::Kept }
     }
 
     /// Places a request that waits, if it may be by now: the last packet of a WRITE whose others are placed; one that might
@@ -247,6 +257,35 @@ impl Reorder {
             self.waiting.remove(&spot.position());
         }
         was_placed
+    }
+
+    /// Forgets the request that waits at `position`. Returns whether there was one.
+    fn drop_waiting(&mut self, position: u64) -> bool {
+        let Some(waiting) = self.waiting.remove(&position) else { return false };
+        self.waiting_bytes -= charge(&waiting);
+        self.words[(position / 64 - self.expected / 64) as usize] &= !(1 << (position % 64));
+        true
+    }
+
+    /// Whether the request that is `ahead` PSNs after the expected one waits already, just as it came again, and so does all before
+    /// it.
+    pub fn is_sent_again(&self, ahead: u32, packet: &Packet<'_>, path_mtu: PathMtu) -> bool {
+        let (mut position, end) = (self.expected, self.expected + u64::from(ahead));
+        let is_here = |waiting: &[u8]| is_the_same(waiting, &packet.without_trailer());
+        if !self.waiting.get(&end).is_some_and(|waiting| is_here(waiting)) {
+            return false;
+        }
+        while position < end {
+            let Some(waiting) = self.waiting.get(&position) else { return false };
+            let Ok(packet) = Packet::parse(FrameBytes::from(&waiting[..])) else { return false };
+            position += match packet.bth().opcode().operation() {
+                Operation::ReadRequest => {
+                    packet.reth().map_or(1, |reth| path_mtu.packets(reth.length() as usize).into())
+                }
+                _ => 1,
+            };
+        }
+        position == end
     }
 
     /// Whether the request at `position`, not before the expected one, is here.

@@ -43,9 +43,6 @@ pub(super) struct Responder {
     is_selective: bool,
     /// What came early.
     reorder: Option<Box<Reorder>>,
-    /// The peer goes back, and has sent again up to there; more is here already. It must not hear of that yet: an rxe that is
-    /// acknowledged beyond what it has sent again waits for ever when the last packet is lost then (docs/INTEROP.md).
-    sent_again: Option<Psn>,
     /// READ responses that such a peer asks for again: they go first.
     again: VecDeque<ReadAnswer>,
 }
@@ -131,7 +128,7 @@ impl Responder {
         }
         self.msn = Msn::new(self.msn.value() + skipped.messages);
         self.inbound.skip(skipped.receives);
-        (self.nak_outstanding, self.sent_again) = (false, None);
+        self.nak_outstanding = false;
         self.reorder.iter_mut().for_each(|reorder| reorder.skip(skipped.packets, self.expected.minus(1)));
     }
 
@@ -199,8 +196,8 @@ impl Responder {
         if identity.extension.is_on() {
             let reorder = self.reorder.get_or_insert_default();
             if !std::mem::replace(&mut self.is_selective, true) {
-                // Whoever goes back is told nothing of it.
-                reorder.report_all();
+                // What came before may be anybody's.
+                reorder.forget();
             }
         }
         if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
@@ -209,9 +206,6 @@ impl Responder {
         }
         // Step 1: is it the next one?
         let ahead = psn.since(self.expected);
-        if self.sent_again.is_some_and(|to| ahead >= 0 || self.age(psn) < self.age(to)) {
-            self.sent_again = Some(psn).filter(|psn| ahead < 0 && psn.plus(1) != self.expected);
-        }
         if ahead < 0 {
             cx.counters.duplicate_request += 1;
             if let (Some(reorder), Some(_)) = (&mut self.reorder, &cx.multipath) {
@@ -225,26 +219,52 @@ impl Responder {
             let _ = self.inbound.serve(packet, None, identity, cx);
         }
         if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
-            if identity.extension.keeps_early() {
-                self.keep(ahead as u32, packet, trailer, identity, cx);
-            }
             if self.is_selective {
+                self.keep(ahead as u32, packet, trailer, identity, cx);
                 return Ok(());
             }
-            cx.counters.out_of_seq_request += 1;
-            if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
-                self.answer(psn, Syndrome::ACK);
-            }
-            if !self.nak_outstanding && self.may_answer(cx) {
-                self.nak_outstanding = true;
-                self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
-            }
-            return Ok(());
+            return self.take_early_of_plain(ahead as u32, packet, identity, cx);
+        }
+        if !self.is_selective {
+            return self.carry_out(packet, None, identity, cx);
         }
         if !self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected()) {
             self.carry_out(packet, None, identity, cx)?;
         }
-        self.carry_out_waiting(identity, cx)
+        self.carry_out_waiting(None, identity, cx)
+    }
+
+    /// Takes a request that a peer which goes back sent before earlier ones. Nobody says whose it is: a stranger has a window of
+    /// PSNs to hit. So it is kept, and carried out only when the peer has gone back, has come to something after it, and
+    /// nothing else came in its place meanwhile: then what lacks of what is sent again need not be sent a third time.
+    ///
+    /// The peer hears of nothing that it has not sent again: an rxe that does waits for ever when the last packet is lost then
+    /// (docs/INTEROP.md).
+    fn take_early_of_plain(
+        &mut self,
+        ahead: u32,
+        packet: &Packet<'_>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let psn = packet.bth().psn();
+        if self.reorder.as_ref().is_some_and(|reorder| reorder.is_sent_again(ahead, packet, identity.path_mtu)) {
+            self.carry_out_waiting(Some(psn), identity, cx)?;
+            // One before it may have to wait for a receive request.
+            return if self.expected == psn { self.carry_out(packet, None, identity, cx) } else { Ok(()) };
+        }
+        if identity.extension.keeps_early() {
+            self.keep(ahead, packet, None, identity, cx);
+        }
+        cx.counters.out_of_seq_request += 1;
+        if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
+            self.answer(psn, Syndrome::ACK);
+        }
+        if !self.nak_outstanding && self.may_answer(cx) {
+            self.nak_outstanding = true;
+            self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
+        }
+        Ok(())
     }
 
     /// Keeps a request that came early, and places its bytes if they may be.
@@ -282,13 +302,17 @@ impl Responder {
         }
     }
 
-    /// Carries out what waited for the packet that has just been carried out.
-    fn carry_out_waiting(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
-        while let Some((waiting, headers)) = self.take_waiting(identity) {
+    /// Carries out what waits from the expected PSN on, up to that one or all.
+    fn carry_out_waiting(
+        &mut self,
+        to: Option<Psn>,
+        identity: &Identity,
+        cx: &mut Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        while to != Some(self.expected)
+            && let Some((waiting, headers)) = self.take_waiting(identity)
+        {
             let (psn, mut buffer) = (self.expected, [0; Packet::HEADER_BYTES_MAX]);
-            if !self.is_selective && self.sent_again.is_none() {
-                self.sent_again = Some(psn.minus(1));
-            }
             let (packet, placed) = match (&waiting, &headers) {
                 (Waiting::Placed(placed), Some(headers)) => {
                     (Ok(Packet::of_headers(headers, &mut buffer)), Some(placed))
@@ -602,9 +626,8 @@ impl Responder {
                 let following = self.saved.iter().map(|saved| saved.first_psn);
                 let following = following.into_iter().find(|first| self.age(*first) < self.age(psn));
                 let done = following.unwrap_or(self.expected).minus(1);
-                let sent_again = self.sent_again.filter(|to| self.age(done) < self.age(*to) && !self.is_selective);
                 if !mutated!("lost-ack-not-repeated") {
-                    self.acknowledge(sent_again.unwrap_or(done), cx);
+                    self.acknowledge(done, cx);
                 }
             }
             (Operation::ReadRequest, Some(saved)) if saved.original.is_none() => {
@@ -692,9 +715,6 @@ impl Responder {
 
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
-        if !self.is_selective && self.sent_again.is_some_and(|to| self.age(psn) < self.age(to)) {
-            return;
-        }
         let expected = self.expected;
         if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
             reorder.is_owed = true;
