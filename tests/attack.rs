@@ -88,6 +88,19 @@ fn peers_that_know_each_other_take_nothing_of_a_stranger() {
     }
 }
 
+/// What is kept of what came early gives way to what the peer sends. (Guessing fewer bits, a stranger would hit one PSN several
+/// times in a round trip, as no stranger does who has all of them to guess.)
+#[test]
+fn a_plain_peer_is_believed_in_no_more_than_twice_as_much_as_by_plain_responders() {
+    for forgery in Forgery::ALL.into_iter().filter(|forgery| *forgery != Forgery::ReadResponse) {
+        let cell = AttackCell { forgery, victim: Victim::AutoTowardsPlain };
+        let effort = Effort { packets: 500_000, packets_per_second: 1_000_000, psn_bits: 18 };
+        let result = cell.run(effort, SEED).unwrap();
+        assert!(result.completed > 100, "{forgery:?}: the connection is in use: {result:?}");
+        assert_eq!(Vec::from_iter(result.exceeded()), [], "{forgery:?}, seed {SEED}: {result:?}");
+    }
+}
+
 /// Nobody who sees nothing makes a peer that understands of a plain one, or has anything sent elsewhere.
 #[test]
 fn nobody_switches_the_extension_on_towards_a_plain_peer() {

@@ -80,6 +80,12 @@ impl Index<Outcome> for Odds {
     }
 }
 
+impl Odds {
+    fn times(self, factor: f64) -> Odds {
+        Odds(self.0.map(|odds| odds * factor))
+    }
+}
+
 /// Who is attacked, and who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Victim {
@@ -212,7 +218,9 @@ impl AttackCell {
     pub fn odds(&self) -> Option<Odds> {
         match self.victim {
             Victim::Plain => Some(self.forgery.plain_odds()),
-            Victim::AutoTowardsPlain => None,
+            // READ responses are placed as they come.
+            Victim::AutoTowardsPlain if self.forgery == Forgery::ReadResponse => None,
+            Victim::AutoTowardsPlain => Some(self.forgery.plain_odds().times(2.0)),
             // The tag is one of 2^32, beside the PSN.
             Victim::AutoTowardsAuto => Some(Odds::default()),
         }
