@@ -220,6 +220,21 @@ fn a_peer_of_which_all_requests_have_a_tag_is_believed_in_nothing_else() {
     assert!(us.holds(8));
 }
 
+/// It came without a tag, from anybody.
+#[test]
+fn what_waits_is_forgotten_when_the_peer_becomes_known() {
+    let mut us = auto();
+    us.plain_write(psn(1), 9, plain);
+    us.answers();
+    us.hellos.clear();
+    us.get_acquainted();
+    us.extended_write(psn(0), 8);
+    assert!(us.holds(8));
+    us.answers();
+    us.extended_write(psn(1), 7);
+    assert!(us.holds(7));
+}
+
 #[test]
 fn who_is_known_stays_who_it_is() {
     let mut us = auto();

@@ -206,7 +206,9 @@ impl Reorder {
             return Early::Overflow;
         }
         // Of a peer that goes back nothing is placed, and what it sends again counts.
-        let is_newer = !is_reported && self.drop_waiting(position);
+        let is_newer = !is_reported
+            && !mutated!("first-copy-of-a-plain-peer-counts", by "uroce --test early what_a_stranger_sends")
+            && self.drop_waiting(position);
         if self.has(position) && (self.waiting.contains_key(&position) || !mutated!("early-request-placed-again")) {
             return Early::Duplicate;
         }
@@ -271,7 +273,10 @@ impl Reorder {
     /// it.
     pub fn is_sent_again(&self, ahead: u32, packet: &Packet<'_>, path_mtu: PathMtu) -> bool {
         let (mut position, end) = (self.expected, self.expected + u64::from(ahead));
-        let is_here = |waiting: &[u8]| is_the_same(waiting, &packet.without_trailer());
+        let is_here = |waiting: &[u8]| {
+            is_the_same(waiting, &packet.without_trailer())
+                || mutated!("whatever-waits-is-believed", by "uroce --test early what_a_stranger_sends")
+        };
         if !self.waiting.get(&end).is_some_and(|waiting| is_here(waiting)) {
             return false;
         }

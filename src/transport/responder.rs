@@ -195,7 +195,9 @@ impl Responder {
         let psn = packet.bth().psn();
         if identity.extension.is_on() {
             let reorder = self.reorder.get_or_insert_default();
-            if !std::mem::replace(&mut self.is_selective, true) {
+            if !std::mem::replace(&mut self.is_selective, true)
+                && !mutated!("what-waited-for-anybody-is-kept", by "uroce --test strangers what_waits_is_forgotten")
+            {
                 // What came before may be anybody's.
                 reorder.forget();
             }
