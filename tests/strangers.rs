@@ -235,6 +235,26 @@ fn what_waits_is_forgotten_when_the_peer_becomes_known() {
     assert!(us.holds(7));
 }
 
+/// The peer knows us, and goes on with tags; that it said so was lost.
+#[test]
+fn whoever_lost_the_hello_of_a_peer_that_knows_it_asks_for_another() {
+    let mut us = auto();
+    us.hello_from_peer(Tagged::None);
+    us.answers();
+    us.tag = us.hellos.pop().unwrap().0.nonce;
+    for number in 0..3 {
+        us.now = us.now + Duration::from_millis(1);
+        us.extended_write(psn(number), 8);
+        us.answers();
+        assert_eq!(
+            (us.hellos.pop().map(|(hello, tag)| (hello.tagged, tag)), us.is_extended()),
+            (Some((Tagged::None, PEER_NONCE)), false)
+        );
+    }
+    us.hello_from_peer(Tagged::From(psn(0)));
+    assert!(us.is_extended());
+}
+
 #[test]
 fn who_is_known_stays_who_it_is() {
     let mut us = auto();

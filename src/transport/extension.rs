@@ -312,8 +312,10 @@ impl Extension {
         }
         if packet.bth().offers() {
             self.has_offered = true;
-            // Whoever knows us has heard all that a hello says.
-            if self.answers == Tags::Unknown {
+            // Whoever knows us has heard all that a hello says; but we may not have heard the one that says so.
+            let is_unknown = matches!(self.peer, Peer::Unknown(_))
+                && !mutated!("lost-hello-not-asked-for", by "uroce --test strangers whoever_lost_the_hello");
+            if is_unknown || self.answers == Tags::Unknown {
                 self.owe_hello(now, draw);
             }
         } else if let Peer::Unknown(answers) = &mut self.peer
