@@ -123,9 +123,9 @@ pub(super) struct Extension {
     owed: Option<u32>,
     /// What the latest hello said, its tag and whether we knew the peer, and until when that is not said again.
     said: Option<(u32, bool, Instant)>,
-    /// Which of the peer's answers have tags, and which of its requests.
-    answers: Tags,
-    requests: Tags,
+    /// Which of the peer's answers have tags, and which of its requests, as far as is known. What is before may still be on its way.
+    answers: Tagged,
+    requests: Tagged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,30 +147,25 @@ struct Known {
     tagged: Tagged,
 }
 
-/// Which packets of the peer have tags, in one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tags {
-    /// None, as far as is known.
-    Unknown,
-    /// Those from there on; what is before may still be on its way.
-    From(Psn),
-    All,
+/// Whether a packet without a tag may be the peer's; `next` is the first PSN that has not come.
+fn may_lack(tagged: &mut Tagged, psn: Psn, next: Psn) -> bool {
+    if let Tagged::From(first) = *tagged {
+        // For good: numbers come again.
+        if !next.is_before(first) {
+            *tagged = Tagged::All;
+        }
+    }
+    match *tagged {
+        Tagged::None => true,
+        Tagged::From(first) => psn.is_before(first),
+        Tagged::All => false,
+    }
 }
 
-impl Tags {
-    /// Whether a packet without one may be the peer's; `next` is the first PSN that has not come.
-    fn may_lack(&mut self, psn: Psn, next: Psn) -> bool {
-        if let Tags::From(first) = *self {
-            // For good: numbers come again.
-            if !next.is_before(first) {
-                *self = Tags::All;
-            }
-        }
-        match *self {
-            Tags::Unknown => true,
-            Tags::From(first) => psn.is_before(first),
-            Tags::All => false,
-        }
+/// The first that is heard of it counts.
+fn learn(tagged: &mut Tagged, heard: Tagged) {
+    if *tagged == Tagged::None {
+        *tagged = heard;
     }
 }
 
@@ -210,8 +205,8 @@ impl Extension {
             heard: 0,
             owed: None,
             said: None,
-            answers: Tags::Unknown,
-            requests: Tags::Unknown,
+            answers: Tagged::None,
+            requests: Tagged::None,
         }
     }
 
@@ -278,8 +273,8 @@ impl Extension {
         }
         let psn = packet.bth().psn();
         let may_lack = match packet.bth().opcode().is_response() {
-            true => self.answers.may_lack(psn, next.0),
-            false => self.requests.may_lack(psn, next.1),
+            true => may_lack(&mut self.answers, psn, next.0),
+            false => may_lack(&mut self.requests, psn, next.1),
         };
         if may_lack { Ok((packet, false)) } else { Err(Refused::WrongTag) }
     }
@@ -289,19 +284,14 @@ impl Extension {
         self.peer != Peer::Plain
     }
 
-    /// A packet with our tag came: what answers requests that we have not sent by now will have one; `sent` is the first of these,
-    /// `None` when there were none and its number is not decided.
-    pub fn tag_came(&mut self, sent: Option<Psn>) {
-        if self.answers == Tags::Unknown {
-            self.answers = sent.map_or(Tags::All, Tags::From);
-        }
+    /// A packet with our tag came: what answers our requests from now on, which are `from_now`, will have one.
+    pub fn tag_came(&mut self, from_now: Tagged) {
+        learn(&mut self.answers, from_now);
     }
 
     /// The peer sends a new request with a tag: all that come after it have one.
     pub fn new_request_has_tag(&mut self, psn: Psn) {
-        if self.requests == Tags::Unknown {
-            self.requests = Tags::From(psn);
-        }
+        learn(&mut self.requests, Tagged::From(psn));
     }
 
     /// A packet that may be the peer's, by its PSN, makes the offer, or does not. `is_asked`: it answers, and the latest request
@@ -315,7 +305,7 @@ impl Extension {
             // Whoever knows us has heard all that a hello says; but we may not have heard the one that says so.
             let is_unknown = matches!(self.peer, Peer::Unknown(_))
                 && !mutated!("lost-hello-not-asked-for", by "uroce --test strangers whoever_lost_the_hello");
-            if is_unknown || self.answers == Tags::Unknown {
+            if is_unknown || self.answers == Tagged::None {
                 self.owe_hello(now, draw);
             }
         } else if let Peer::Unknown(answers) = &mut self.peer
@@ -329,13 +319,13 @@ impl Extension {
         }
     }
 
-    /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer. `sent` is
-    /// the first PSN that was not sent, `None` while that is not decided.
+    /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer.
+    /// `from_now` are our requests from now on.
     pub fn take_hello(
         &mut self,
         hello: &Hello,
         brings_back: bool,
-        sent: Option<Psn>,
+        from_now: Tagged,
         now: Instant,
         draw: impl FnOnce() -> u32,
     ) {
@@ -350,28 +340,18 @@ impl Extension {
             return self.owe_hello(now, draw);
         }
         if let Peer::Unknown(_) = self.peer {
-            let tagged = sent.map_or(Tagged::All, Tagged::From);
-            self.peer = Peer::Known(Known { nonce, window, tagged });
+            self.peer = Peer::Known(Known { nonce, window, tagged: from_now });
         }
         let is_the_same = matches!(self.peer, Peer::Known(known) if known.nonce == nonce);
-        let requests = match tagged {
-            Tagged::From(psn) => Some(Tags::From(psn)),
-            Tagged::All => Some(Tags::All),
-            Tagged::None => None,
-        };
-        match requests.filter(|_| is_the_same) {
-            Some(requests) => {
-                // It has heard that we know it, or will by our next packet.
-                let is_news = self.answers == Tags::Unknown;
-                self.tag_came(sent);
-                if self.requests == Tags::Unknown {
-                    self.requests = requests;
-                }
-                if is_news {
-                    self.owe_hello(now, draw);
-                }
-            }
-            None => self.owe_hello(now, draw),
+        if tagged == Tagged::None || !is_the_same {
+            return self.owe_hello(now, draw);
+        }
+        // It has heard that we know it, or will by our next packet.
+        let is_news = self.answers == Tagged::None;
+        self.tag_came(from_now);
+        learn(&mut self.requests, tagged);
+        if is_news {
+            self.owe_hello(now, draw);
         }
     }
 

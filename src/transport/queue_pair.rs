@@ -6,7 +6,7 @@ use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
 use crate::wire::{
-    AcknowledgeTrailer, AddressList, Flow, Hello, IpHeader, Opcode, Packet, PathMtu, PathProbe, Psn, QKey, Qpn,
+    AcknowledgeTrailer, AddressList, Flow, Hello, IpHeader, Opcode, Packet, PathMtu, PathProbe, Psn, QKey, Qpn, Tagged,
 };
 
 use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
@@ -472,7 +472,7 @@ impl QueuePair {
             }
             match &trailer {
                 Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), *has_tag, cx),
-                _ if *has_tag => self.identity.extension.tag_came(self.first_not_sent()),
+                _ if *has_tag => self.identity.extension.tag_came(self.not_sent_yet()),
                 _ => {}
             }
             let trailer = trailer.filter(|_| self.is_extended());
@@ -502,7 +502,7 @@ impl QueuePair {
             cx.counters.wrong_state += 1;
             return;
         }
-        let sent = self.first_not_sent();
+        let from_now = self.not_sent_yet();
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
                 let identity = &self.identity;
@@ -515,7 +515,7 @@ impl QueuePair {
                 match split {
                     Some((packet, trailer)) => {
                         if *has_tag {
-                            self.identity.extension.tag_came(sent);
+                            self.identity.extension.tag_came(from_now);
                         }
                         if *has_tag && trailer.attempt == 0 {
                             self.identity.extension.new_request_has_tag(packet.bth().psn());
@@ -574,21 +574,25 @@ impl QueuePair {
 
     /// Takes a hello from an acknowledge with that PSN.
     fn take_hello(&mut self, hello: &Hello, psn: Psn, has_tag: bool, cx: &mut Surroundings<'_>) {
-        let (sent, unacknowledged) = (self.first_not_sent(), self.requester.unacknowledged);
-        let may_be_now =
-            |sent| psn.is_before(sent) && psn.since(unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32);
-        if !self.state.receives() || !sent.is_none_or(may_be_now) {
+        let (from_now, unacknowledged) = (self.not_sent_yet(), self.requester.unacknowledged);
+        let may_be_now = match from_now {
+            Tagged::From(sent) => {
+                psn.is_before(sent) && psn.since(unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32)
+            }
+            Tagged::None | Tagged::All => true,
+        };
+        if !self.state.receives() || !may_be_now {
             cx.counters.stray_response += 1;
             return;
         }
         let memory = &mut *cx.memory;
         let draw = || memory.keys().next_u32();
-        self.identity.extension.take_hello(hello, has_tag, sent, cx.now, draw);
+        self.identity.extension.take_hello(hello, has_tag, from_now, cx.now, draw);
     }
 
-    /// The first PSN that was not sent, once the attributes say with which one it begins.
-    fn first_not_sent(&self) -> Option<Psn> {
-        self.state.sends().then_some(self.requester.sent)
+    /// The requests that have not been sent: all, while the attributes do not say with which PSN they begin.
+    fn not_sent_yet(&self) -> Tagged {
+        if self.state.sends() { Tagged::From(self.requester.sent) } else { Tagged::All }
     }
 
     /// Takes a probe of a path, which is to be answered, or the answer to one of ours.
