@@ -260,12 +260,13 @@ fn two_containers_with_one_folder_for_temporary_files_do_not_meet() {
     let pair = VethPair::create(1500).unwrap();
     let temporary = scratch("two-containers");
     std::fs::create_dir_all(&temporary).unwrap();
-    // Each is the same process of its own namespace; each waits until the other's folder is there.
-    let count = "ls -d $TMPDIR/uroce-run-* 2>/dev/null | wc -l";
-    let script =
-        format!("n=0; while [ $({count}) -lt 2 ] && [ $n -lt 3000 ]; do n=$((n+1)); sleep 0.01; done; {count}");
-    let words = ["sh", "-c", script.as_str()];
-    let both = [0, 1].map(|_| run_in_a_pid_namespace(&pair.a, &temporary, &words));
+    // Each is the same process of its own namespace.
+    let go_on = temporary.join("go-on");
+    std::fs::write(&go_on, "").unwrap();
+    let script = format!("while [ -e {} ]; do sleep 0.01; done", go_on.display());
+    let both = [0, 1].map(|_| run_in_a_pid_namespace(&pair.a, &temporary, &["sh", "-c", &script]));
+    wait_until("each has a folder of its own", || library_folders(&temporary).len() == 2);
+    std::fs::remove_file(&go_on).unwrap();
     for one in both {
         let ended = one.end().succeeded();
         assert_eq!(ended.stderr, "", "{ended:#?}");
