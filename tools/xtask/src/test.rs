@@ -25,7 +25,7 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
-    let matrices = ["--test", "perftest", "--test", "rxe_run", "--test", "rxe_perf"];
+    let matrices = ["--test", "perftest", "--test", "rxe_pingpong", "--test", "rxe_run", "--test", "rxe_perf"];
     let programs = ["--test", "pyverbs", "--test", "qperf", "--test", "readme"];
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
         [&["test", "--quiet", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
