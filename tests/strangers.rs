@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::crafted::{ALL, Crafted, FIRST_PSN, PEER_NONCE, acknowledge};
+use common::crafted::{ALL, Crafted, FIRST_PSN, MTU, PEER_NONCE, acknowledge};
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
 use uroce::transport::{Recovery, Remote, SendOperation, State, Status};
@@ -28,6 +28,12 @@ impl Crafted {
     fn plain_write(&mut self, psn: Psn, byte: u8, with: fn(Bth) -> Bth) {
         let reth = Extension::Reth(Reth::new(self.at(0), self.key, 16));
         let frame = self.frame(with(self.bth(Opcode::RC_WRITE_ONLY, psn).with_ack_request(true)), reth, &[byte; 16]);
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+    }
+
+    fn plain_read(&mut self, psn: Psn, length: u32, with: fn(Bth) -> Bth) {
+        let reth = Extension::Reth(Reth::new(self.at(0), self.key, length));
+        let frame = self.frame(with(self.bth(Opcode::RC_READ_REQUEST, psn)), reth, &[]);
         self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
     }
 
@@ -94,6 +100,25 @@ fn an_offer_with_a_psn_that_cannot_be_the_peers_is_not_heard() {
     assert_eq!(us.marks(), [(true, None)], "to whoever offers, but without a trailer");
     let &[(hello, tag)] = &us.hellos[..] else { panic!("{:?}", us.hellos) };
     assert_eq!((tag, hello.tagged, hello.window, us.is_extended()), (0, Tagged::None, 512, false));
+}
+
+/// The answers to a READ take thousands of PSNs; what lacks of them is asked for when its PSN was the next long ago.
+#[test]
+fn an_offer_that_asks_again_for_a_part_of_a_read_is_heard() {
+    let mut us = auto();
+    us.plain_read(psn(0), Crafted::BYTES as u32, plain);
+    let after = MTU.packets(Crafted::BYTES);
+    for number in 0..200 {
+        us.plain_write(psn(after + number), 7, plain);
+    }
+    us.marks();
+    us.plain_read(psn(after), 16, offering);
+    us.plain_read(psn(1 << 23), 16, offering);
+    us.marks();
+    assert_eq!(us.hellos, [], "there was no READ");
+    us.plain_read(psn(5), 16, offering);
+    us.marks();
+    assert_eq!(us.hellos.len(), 1);
 }
 
 #[test]

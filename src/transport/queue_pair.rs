@@ -130,6 +130,10 @@ impl AnyResponder {
             AnyResponder::Datagram(_) => Psn::default(),
         }
     }
+
+    fn is_saved(&self, psn: Psn) -> bool {
+        matches!(self, AnyResponder::Reliable(responder) if responder.is_saved(psn))
+    }
 }
 
 impl QueuePair {
@@ -562,13 +566,16 @@ impl QueuePair {
         Some(Admitted { packet, has_tag, may_have_trailer })
     }
 
-    /// Whether the peer may have sent that now: what it answers is in flight or was lately, what it asks is near what is expected.
+    /// Whether the peer may have sent that now: what it answers is in flight or was lately, what it asks is near what is expected,
+    /// or was asked for before.
     fn is_plausible(&self, packet: &Packet<'_>) -> bool {
         let psn = packet.bth().psn();
         if packet.bth().opcode().is_response() {
             psn.is_before(self.requester.sent) && psn.since(self.requester.unacknowledged) >= -WINDOW_PACKETS
         } else {
             psn.since(self.responder.expected()).abs() <= WINDOW_PACKETS
+                || (self.responder.is_saved(psn)
+                    && !mutated!("offer-that-asks-again-not-heard", by "uroce --test strangers an_offer_that_asks_again"))
         }
     }
 

@@ -115,6 +115,11 @@ impl Responder {
         self.expected
     }
 
+    /// Whether a READ or atomic that may be asked for again has this PSN.
+    pub fn is_saved(&self, psn: Psn) -> bool {
+        self.saved.iter().any(|saved| psn.is_within(saved.first_psn, saved.packets))
+    }
+
     /// Moves on as if so much had been received, carried out and acknowledged: SENDs and WRITEs, in order.
     pub fn skip(&mut self, skipped: Skipped) {
         debug_assert!(self.answers.is_empty() && self.again.is_empty(), "only an idle responder can be moved on");
