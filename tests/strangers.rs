@@ -121,6 +121,23 @@ fn an_offer_that_asks_again_for_a_part_of_a_read_is_heard() {
     assert_eq!(us.hellos.len(), 1);
 }
 
+/// A peer that goes back takes an acknowledge that comes before the answers to a READ for their loss.
+#[test]
+fn a_hello_goes_before_the_answers_to_a_read_and_does_not_acknowledge_them() {
+    let mut us = auto();
+    us.plain_write(psn(0), 7, plain);
+    us.marks();
+    us.plain_read(psn(1), 600, offering);
+    let mut out = [0; 2048];
+    let len = us.endpoint.poll_transmit(us.now, &mut out).expect("the hello").len;
+    let bytes = [&[0; 12], &[8, 0][..], &out[..len]].concat();
+    let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(&bytes[..])).unwrap().ib).unwrap();
+    assert_eq!((packet.bth().opcode(), packet.bth().extended()), (Opcode::RC_ACKNOWLEDGE, true));
+    assert_eq!(packet.bth().psn(), psn(0));
+    let psns: Vec<Psn> = us.answers().iter().map(|answer| answer.psn).collect();
+    assert_eq!(psns, [psn(1), psn(2), psn(3)]);
+}
+
 #[test]
 fn a_hello_that_brings_nothing_back_is_answered_and_not_believed() {
     let mut us = auto();

@@ -750,7 +750,7 @@ impl QueuePair {
         let (hello, tag) = self.identity.extension.poll_hello()?;
         let (identity, AnyResponder::Reliable(responder)) = (&self.identity, &self.responder) else { return None };
         let path = identity.path?;
-        let headers = responder.acknowledge_of_all(identity);
+        let headers = responder.acknowledge_of_answered(identity);
         let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
         let Ok(written) = identity.write_tagged(&path, out, headers, 0, cx, nothing, &hello.to_bytes(), tag);
         written

@@ -753,7 +753,22 @@ impl Responder {
 
     /// The headers of an acknowledge of all that was carried out.
     pub fn acknowledge_of_all(&self, identity: &Identity) -> Headers {
-        let done = self.expected.minus(u32::from(!mutated!("sack-acknowledges-what-waits")));
+        self.acknowledge_to(self.expected.minus(u32::from(!mutated!("sack-acknowledges-what-waits"))), identity)
+    }
+
+    /// The headers of an acknowledge of all before the first answer with data that is owed: whoever goes back takes an acknowledge
+    /// beyond it for its loss.
+    pub fn acknowledge_of_answered(&self, identity: &Identity) -> Headers {
+        let owed = self.answers.iter().filter_map(|answer| match answer {
+            Answer::Read(ReadAnswer { psn, .. }) | Answer::Atomic { psn, .. } | Answer::Empty { psn, .. } => Some(*psn),
+            Answer::Acknowledge { .. } => None,
+        });
+        let first = owed.chain([self.expected]).min_by_key(|psn| psn.since(self.expected));
+        let is_beyond = mutated!("hello-acknowledges-what-was-not-answered", by "uroce --test strangers a_hello_goes");
+        self.acknowledge_to(first.filter(|_| !is_beyond).unwrap_or(self.expected).minus(1), identity)
+    }
+
+    fn acknowledge_to(&self, done: Psn, identity: &Identity) -> Headers {
         let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, done);
         Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
     }
