@@ -1,13 +1,12 @@
-//! Answers of a peer that knows the IBTA only, frame by frame: what comes after a gap is kept, just what is missing is asked for
-//! again (IBTA 9.7.5.1.1), and `go-back-n` does none of that.
+//! Answers of a peer that knows the IBTA only, frame by frame: all from the oldest missing one on is asked for again (IBTA
+//! 9.7.5.1.1), what came after it is kept but not believed, and `go-back-n` keeps nothing.
 
 mod common;
 
 use common::crafted::{ALL, Crafted, FIRST_PSN, MTU};
 use uroce::frame::FrameBytes;
-use uroce::time::Duration;
-use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State, Status};
-use uroce::wire::{Aeth, AtomicAckEth, Extension, Msn, NakCode, Opcode, Packet, Psn, RnrTimer, RoceFrame, Syndrome};
+use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, Status};
+use uroce::wire::{Aeth, AtomicAckEth, Extension, Msn, Opcode, Packet, Psn, RoceFrame, Syndrome};
 
 const FULL: usize = MTU.bytes();
 
@@ -86,127 +85,125 @@ fn part(first: u32, packets: u32) -> Sent {
 }
 
 #[test]
-fn just_what_lacks_is_asked_for_and_what_came_after_it_is_kept() {
+fn what_came_early_makes_up_for_an_answer_that_is_lost_twice_when_the_next_one_comes() {
     let mut us = with(Recovery::Auto);
     us.post_read(7, 0, 8 * FULL as u32);
     assert_eq!(us.sent(), [part(0, 8)]);
     assert_eq!(us.data(Opcode::RC_READ_RESPONSE_FIRST, 0, 1, FULL), []);
-    // 1 and 2 are lost, and 5.
-    assert_eq!(us.middle(3, 4), [part(1, 2)]);
-    assert_eq!(us.middle(4, 5), []);
-    assert_eq!(us.middle(6, 7), [], "asked for 5, rxe would forget 1 and 2");
-    assert_eq!(us.memory.to_vec(3 * FULL, 2 * FULL), [[4; FULL], [5; FULL]].concat(), "placed at once");
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_LAST, 7, 8, FULL), []);
-    // rxe goes on with MIDDLE, the IBTA begins anew with FIRST or ONLY: both are the same to us.
+    // 1 is lost.
+    assert_eq!(us.middle(2, 3), [part(1, 7)]);
+    for number in 3..6 {
+        assert_eq!(us.middle(number, number as u8 + 1), []);
+    }
+    assert_eq!(us.memory.to_vec(FULL, 5 * FULL), [0xe7; 5 * FULL], "nothing of it is believed");
+    // rxe goes on with MIDDLE, the IBTA begins anew with FIRST: both are the same to us. 2 is lost now.
     assert_eq!(us.data(Opcode::RC_READ_RESPONSE_FIRST, 1, 2, FULL), []);
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_LAST, 2, 3, FULL), [part(5, 1)]);
-    assert_eq!(us.done(), []);
+    assert_eq!(us.memory.to_vec(2 * FULL, FULL), [0xe7; FULL]);
+    assert_eq!(us.middle(3, 4), []);
+    assert_eq!(us.memory.to_vec(2 * FULL, 2 * FULL), [[3; FULL], [4; FULL]].concat());
+    // 4 and 5 are lost, and 6 is not the next one after 4.
+    assert_eq!(us.middle(6, 7), [part(4, 4)]);
+    assert_eq!(us.memory.to_vec(4 * FULL, FULL), [0xe7; FULL]);
+    assert_eq!(us.middle(5, 6), []);
+    assert_eq!(us.memory.to_vec(4 * FULL, 2 * FULL), [[5; FULL], [6; FULL]].concat());
+    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_LAST, 7, 8, FULL), []);
     // What came once is not taken again.
     us.middle(4, 99);
-    assert_eq!(us.counters().stray_response, 1);
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 5, 6, FULL), []);
-    assert_eq!(us.done(), [(7, Status::Success)]);
+    assert_eq!((us.counters().stray_response, us.done()), (1, vec![(7, Status::Success)]));
     let expected: Vec<u8> = (1..=8).flat_map(|byte| [byte; FULL]).collect();
     assert_eq!(us.memory.to_vec(0, 8 * FULL), expected);
-    assert_eq!((us.counters().retransmitted, us.endpoint.poll_timeout().is_some()), (2, true));
 }
 
 #[test]
-fn what_is_lost_again_is_asked_for_again_by_later_answers_or_a_timeout() {
+fn the_answer_to_the_next_request_counts_as_the_next_one() {
     let mut us = with(Recovery::Auto);
-    us.post_read(0, 0, 6 * FULL as u32);
-    us.post_read(1, 6 * FULL, 3 * FULL as u32);
-    assert_eq!(us.sent(), [part(0, 6), part(6, 3)]);
-    assert_eq!(us.middle(3, 4), [part(0, 3)]);
-    us.middle(4, 5);
-    us.data(Opcode::RC_READ_RESPONSE_LAST, 5, 6, FULL);
-    us.data(Opcode::RC_READ_RESPONSE_FIRST, 6, 7, FULL);
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_LAST, 8, 9, FULL), [part(7, 1)], "of another READ");
-    // Of the answers to the first ask the one in the middle is lost.
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_FIRST, 0, 1, FULL), []);
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_LAST, 2, 3, FULL), [part(1, 1)]);
-    // The answer to the second overtakes that to the third not.
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 7, 8, FULL), []);
-    // It is lost as well, and nothing later comes.
-    assert_eq!(us.next_sent(), [part(1, 1)], "what is here is not asked for again");
-    assert_eq!(us.done(), []);
-    // A request that was sent after that is answered: lost once more.
-    us.post_read(2, 9 * FULL, FULL as u32);
-    assert_eq!(us.sent(), [part(9, 1)]);
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 9, 10, FULL), [part(1, 1)]);
-    us.data(Opcode::RC_READ_RESPONSE_ONLY, 1, 2, FULL);
-    assert_eq!(us.done(), [0, 1, 2].map(|wr_id| (wr_id, Status::Success)));
-    let expected: Vec<u8> = (1..=10).flat_map(|byte| [byte; FULL]).collect();
-    assert_eq!(us.memory.to_vec(0, 10 * FULL), expected);
+    us.post_read(0, 0, FULL as u32);
+    us.post_send(1, SendOperation::Send, 0, 16);
+    us.post_read(2, FULL, FULL as u32);
+    let remote = Remote { address: AT, key: us.key };
+    us.post_send(3, SendOperation::FetchAdd { remote, add: 1 }, 100, 8);
+    let sent = us.sent();
+    assert_eq!(sent.len(), 4);
+    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 2, 3, FULL), sent, "0 is lost");
+    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 0, 1, FULL), []);
+    assert_eq!(us.done(), [(0, Status::Success)]);
+    // 2 is lost for the second time.
+    let atomic = Extension::AethAtomicAck(Aeth::new(Syndrome::ACK, Msn::new(2)), AtomicAckEth::new(77));
+    let frame = us.frame(us.bth(Opcode::RC_ATOMIC_ACKNOWLEDGE, psn(3)), atomic, &[]);
+    us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
+    assert_eq!((us.sent(), us.done()), (vec![], [1, 2, 3].map(|wr_id| (wr_id, Status::Success)).to_vec()));
+    assert_eq!(us.memory.to_vec(0, 100), [1; 100]);
+    assert_eq!(us.memory.to_vec(100, 8), 77u64.to_ne_bytes());
+    assert_eq!(us.memory.to_vec(FULL, FULL), [3; FULL]);
 }
 
 #[test]
-fn an_acknowledge_beyond_an_answer_tells_that_it_lacks_and_requests_are_not_sent_again() {
+fn a_stranger_has_two_psns_to_hit_and_what_it_says_of_others_gives_way_to_what_the_peer_says() {
+    const FORGED: u8 = 99;
+    let mut us = with(Recovery::Auto);
+    us.post_read(0, 0, 8 * FULL as u32);
+    us.sent();
+    // Nothing is missing.
+    us.data(Opcode::RC_READ_RESPONSE_FIRST, 0, 1, FULL);
+    assert_eq!((us.middle(3, FORGED), us.middle(4, FORGED), us.middle(5, FORGED)), (vec![part(1, 7)], vec![], vec![]));
+    (1..7).for_each(|number| assert_eq!(us.middle(number, 1), []));
+    us.data(Opcode::RC_READ_RESPONSE_LAST, 7, 1, FULL);
+    assert_eq!((us.done(), us.memory.to_vec(0, 8 * FULL)), (vec![(0, Status::Success)], vec![1; 8 * FULL]));
+    // 9 is lost; of 11 and 13 a stranger and the peer say what differs, in either order.
+    us.post_read(1, 8 * FULL, 8 * FULL as u32);
+    us.sent();
+    us.data(Opcode::RC_READ_RESPONSE_FIRST, 8, 1, FULL);
+    assert_eq!((us.middle(10, 1), us.middle(11, FORGED)), (vec![part(9, 7)], vec![]));
+    for (number, byte) in [(11, 1), (12, 1), (13, 1), (13, FORGED), (14, 1)] {
+        assert_eq!(us.middle(number, byte), []);
+    }
+    // Both are lost again, and asked for again.
+    assert_eq!((us.middle(9, 1), us.middle(10, 1), us.middle(12, 1)), (vec![], vec![], vec![part(11, 5)]));
+    assert_eq!((us.middle(11, 1), us.middle(12, 1), us.middle(14, 1)), (vec![], vec![], vec![part(13, 3)]));
+    assert_eq!((us.middle(13, 1), us.middle(14, 1)), (vec![], vec![]));
+    us.data(Opcode::RC_READ_RESPONSE_LAST, 15, 1, FULL);
+    assert_eq!((us.done(), us.memory.to_vec(0, 16 * FULL)), (vec![(1, Status::Success)], vec![1; 16 * FULL]));
+}
+
+#[test]
+fn what_is_lost_at_the_end_is_asked_for_again_after_a_timeout() {
+    let mut us = with(Recovery::Auto);
+    us.post_read(0, 0, 3 * FULL as u32);
+    assert_eq!(us.sent(), [part(0, 3)]);
+    us.data(Opcode::RC_READ_RESPONSE_FIRST, 0, 1, FULL);
+    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_LAST, 2, 3, FULL), [part(1, 2)]);
+    // 2, which is here already, is lost.
+    assert_eq!(us.middle(1, 2), []);
+    assert_eq!((us.done(), us.next_sent()), (vec![], vec![part(2, 1)]), "nothing else shows that it is the peer's");
+    us.data(Opcode::RC_READ_RESPONSE_ONLY, 2, 3, FULL);
+    assert_eq!(us.done(), [(0, Status::Success)]);
+}
+
+#[test]
+fn an_acknowledge_beyond_an_answer_tells_that_it_is_missing() {
     let mut us = with(Recovery::Auto);
     us.post_read(0, 0, 10);
     let remote = Remote { address: AT, key: us.key };
-    us.post_send(1, SendOperation::FetchAdd { remote, add: 1 }, 100, 8);
-    us.post_send(2, SendOperation::Write(remote), 0, 16);
-    assert_eq!(us.sent().len(), 3);
-    let asked = us.answer(2, Syndrome::ACK);
-    assert_eq!(asked, [(READ, 0, Some((0, 10))), (Opcode::RC_FETCH_ADD, 1, None)]);
-    assert_eq!(us.done(), []);
-    let atomic = Extension::AethAtomicAck(Aeth::new(Syndrome::ACK, Msn::new(2)), AtomicAckEth::new(77));
-    let frame = us.frame(us.bth(Opcode::RC_ATOMIC_ACKNOWLEDGE, psn(1)), atomic, &[]);
-    us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
-    assert_eq!((us.sent(), us.done()), (vec![(READ, 0, Some((0, 10)))], vec![]), "the answer before it was lost again");
+    us.post_send(1, SendOperation::Write(remote), 0, 16);
+    let sent = us.sent();
+    assert_eq!((us.answer(1, Syndrome::ACK), us.done()), (sent, vec![]));
     us.data(Opcode::RC_READ_RESPONSE_ONLY, 0, 1, 10);
-    assert_eq!(us.done(), [(0, Status::Success), (1, Status::Success), (2, Status::Success)]);
-    assert_eq!(us.memory.to_vec(100, 8), 77u64.to_ne_bytes());
-}
-
-#[test]
-fn a_request_that_is_lost_or_refused_behind_a_missing_answer_is_dealt_with_at_once() {
-    let post = |us: &mut Crafted| {
-        us.post_read(0, 0, 2 * FULL as u32);
-        for wr_id in 1..4 {
-            us.post_send(wr_id, SendOperation::Send, 0, 16);
-        }
-        assert_eq!(us.sent().len(), 4);
-        us.data(Opcode::RC_READ_RESPONSE_LAST, 1, 2, FULL)
-    };
-    let sends = [2, 3, 4].map(|number| (Opcode::RC_SEND_ONLY, number, None));
-
-    let mut us = with(Recovery::Auto);
-    assert_eq!(post(&mut us), [part(0, 1)]);
-    assert_eq!(us.answer(2, Syndrome::Nak(NakCode::PsnSequenceError)), sends, "and not the READ");
-    assert_eq!(us.answer(2, Syndrome::ACK), [], "an old one");
-    us.answer(2, Syndrome::Nak(NakCode::PsnSequenceError));
-    us.data(Opcode::RC_READ_RESPONSE_ONLY, 0, 1, FULL);
-    us.answer(4, Syndrome::ACK);
-    assert_eq!(us.done().len(), 4);
-
-    let mut us = with(Recovery::Auto);
-    post(&mut us);
-    let timer = RnrTimer::new(1);
-    assert_eq!(us.answer(2, Syndrome::RnrNak(timer)), []);
-    us.now = us.now + (timer.delay() - Duration::from_nanos(1));
-    us.endpoint.handle_timeout(us.now);
-    assert_eq!(us.sent(), []);
-    let again = us.next_sent();
-    assert_eq!(again, [&[part(0, 1)][..], &sends].concat());
-
-    let mut us = with(Recovery::Auto);
-    post(&mut us);
-    us.answer(2, Syndrome::Nak(NakCode::RemoteAccessError));
-    assert_eq!((us.state(), us.done()), (State::ReadyToSend, vec![]), "the READ is not to blame");
+    us.answer(1, Syndrome::ACK);
+    assert_eq!(us.done(), [(0, Status::Success), (1, Status::Success)]);
 }
 
 #[test]
 fn no_more_reads_are_in_flight_than_the_peer_remembers_answers_of() {
     let mut us = with(Recovery::Auto);
     (0..6).for_each(|wr_id| us.post_read(wr_id, wr_id as usize * FULL, FULL as u32));
-    assert_eq!(us.sent().len(), 4, "as many as it may be asked for at once");
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 1, 2, FULL), [part(0, 1)]);
+    let sent = us.sent();
+    assert_eq!(sent.len(), 4, "as many as it may be asked for at once");
+    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 1, 2, FULL), sent);
     assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 2, 3, FULL), []);
     assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 3, 4, FULL), [], "it must still know the first");
-    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 0, 1, FULL), [part(4, 1), part(5, 1)]);
-    assert_eq!(us.done().len(), 4);
+    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 0, 1, FULL), [part(4, 1)]);
+    assert_eq!(us.data(Opcode::RC_READ_RESPONSE_ONLY, 2, 3, FULL), [part(5, 1)], "1 was lost, and is here");
+    assert_eq!(us.done().len(), 3);
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn a_responder_takes_one_psn_and_what_a_stranger_places_is_taken_for_the_true_pa
         (F::SendMiddle, &[Outcome::Placed]),
         (F::WriteMiddle, &[Outcome::Placed]),
         (F::ReadResponse, &[Outcome::Placed]),
+        (F::ReadResponsePair, &[Outcome::Placed]),
     ] {
         let result = run(forgery, 30_000, 50_000, 9);
         outcomes.iter().for_each(|outcome| assert_as_computed(&result, forgery, *outcome));
@@ -92,7 +93,7 @@ fn peers_that_know_each_other_take_nothing_of_a_stranger() {
 /// times in a round trip, as no stranger does who has all of them to guess.)
 #[test]
 fn a_plain_peer_is_believed_in_no_more_than_twice_as_much_as_by_plain_responders() {
-    for forgery in Forgery::ALL.into_iter().filter(|forgery| *forgery != Forgery::ReadResponse) {
+    for forgery in Forgery::ALL {
         let cell = AttackCell { forgery, victim: Victim::AutoTowardsPlain };
         let effort = Effort { packets: 500_000, packets_per_second: 1_000_000, psn_bits: 18 };
         let result = cell.run(effort, SEED).unwrap();

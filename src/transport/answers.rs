@@ -1,219 +1,83 @@
-use std::collections::VecDeque;
+use rustc_hash::FxHashMap;
 
-use rustc_hash::FxHashSet;
+use crate::frame::FrameBytes;
+use crate::wire::{Packet, Position, Psn};
 
-use crate::wire::{Packet, Psn, Syndrome};
+use super::requester::Requester;
 
-use super::endpoint::Transmit;
-use super::identity::Identity;
-use super::requester::{RequestPacket, Requester, write_request};
-use super::surroundings::{Fatal, Surroundings};
-
-/// READ responses and atomic acknowledges of a peer that knows the IBTA only: those that came before earlier ones, and what was
-/// asked for again, by itself (IBTA 9.7.5.1.1: a READ request for a part).
+/// READ responses and atomic acknowledges of a peer that knows the IBTA only that came before earlier ones: kept, but not believed.
 ///
-/// Such a peer answers in order, so what a later answer has overtaken is lost. Of each READ only the first answers that lack
-/// are asked for, and the next when they are here: asked for a part of a READ, rxe forgets all before that (docs/INTEROP.md).
+/// Nobody says whose an answer is, and a stranger has all PSNs in flight to hit. So everything from the first missing answer on is
+/// asked for again (go-back-N), and what was kept makes up for an answer that is lost for the second time: when the one right after
+/// it comes. Only two PSNs are believed at any time, that of the oldest missing answer and the next one.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// Those that came before earlier ones of the same request.
-    early: FxHashSet<u32>,
-    /// Nothing from there on was answered or acknowledged.
-    frontier: Option<Psn>,
-    /// What was asked for, in that order: the first, how many, and the first PSN not sent then. An answer to that, or to a later
-    /// ask, comes after these.
-    asked: VecDeque<(Psn, u32, Psn)>,
-    /// Something before the frontier may lack that was not asked for.
-    may_ask: bool,
+    /// By PSN, as they came. Empty where two differed: one is a stranger's, and nobody can tell which.
+    kept: FxHashMap<u32, Box<[u8]>>,
 }
 
-/// Answers that are kept before earlier ones, at the most: a READ of 256 MiB at path MTU 4096. More are asked for again.
-const EARLY_MAX: usize = 1 << 16;
+/// Answers that are kept before earlier ones, at most: 4 MiB at path MTU 4096. More are dropped, as by go-back-N.
+const KEPT_MAX: usize = 1024;
 
-impl Answers {
-    /// Everything is sent again, and answered again.
-    pub fn start_over(&mut self) {
-        self.asked.clear();
-    }
+/// Whether two answers with one PSN say the same. The AETH may differ: answering again, the peer names its latest MSN.
+fn is_the_same(kept: &Packet<'_>, other: &Packet<'_>) -> bool {
+    let original = |packet: &Packet<'_>| packet.atomic_ack_eth().map(|eth| eth.original());
+    // rxe goes on with MIDDLE where the IBTA begins anew with FIRST.
+    let opcode = |packet: &Packet<'_>| packet.bth().opcode();
+    let ends = |packet: &Packet<'_>| matches!(opcode(packet).position(), Position::Last | Position::Only);
+    opcode(kept).operation() == opcode(other).operation()
+        && ends(kept) == ends(other)
+        && original(kept) == original(other)
+        && kept.payload().to_vec() == other.payload().to_vec()
+}
 
-    /// Everything before `psn` was acknowledged, and nothing was missing.
-    pub fn acknowledged_before(&mut self, psn: Psn) {
-        self.frontier = self.frontier.map(|_| psn);
-    }
-
-    fn was_asked(&self, psn: Psn) -> bool {
-        self.asked.iter().any(|(first, count, _)| psn.is_within(*first, *count))
-    }
+fn parse(kept: &[u8]) -> Option<Packet<'_>> {
+    Packet::parse(FrameBytes::from(kept)).ok()
 }
 
 impl Requester {
-    /// Takes an answer to a READ or atomic, in whatever order it comes.
-    pub(super) fn take_answer_in_any_order(
-        &mut self,
-        psn: Psn,
-        packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<(), Fatal> {
-        let is_positive = packet.aeth().is_none_or(|aeth| matches!(aeth.syndrome(), Syndrome::Ack { .. }));
-        let index = self.find(psn).filter(|index| is_positive && self.is_missing(*index, psn));
-        let Some(index) = index else {
-            cx.counters.stray_response += 1;
-            return Ok(());
-        };
-        let first_psn = self.queue[index].first_psn;
-        let is_next = mutated!("early-answer-of-a-plain-peer-placed-as-the-next");
-        let at = if is_next { self.queue[index].received } else { psn.since(first_psn) as u32 };
-        if let Err(status) = self.place(index, at, packet, identity, cx) {
-            self.queue[index].failed = Some(status);
-            return self.settle_answers(first_psn, identity, cx);
+    /// Keeps an answer that came before the oldest missing one.
+    pub(super) fn keep_answer(&mut self, psn: Psn, packet: &Packet<'_>) {
+        if !self.find(psn).is_some_and(|index| self.queue[index].awaits_answer()) {
+            return;
         }
-        let answers = self.answers.get_or_insert_default();
-        let wqe = &mut self.queue[index];
-        if at == wqe.received {
-            wqe.received += 1;
-            while answers.early.remove(&first_psn.plus(wqe.received).value()) {
-                wqe.received += 1;
+        let kept = &mut self.answers.get_or_insert_default().kept;
+        let has_room = kept.len() < KEPT_MAX;
+        match kept.get_mut(&psn.value()) {
+            Some(bytes) => {
+                let differs = !parse(bytes).is_some_and(|kept| is_the_same(&kept, packet));
+                if differs && !mutated!("first-copy-of-an-answer-counts", by "uroce --test answers a_stranger") {
+                    *bytes = Box::default();
+                }
             }
-        } else if answers.early.len() < EARLY_MAX {
-            answers.early.insert(psn.value());
-            wqe.received += u32::from(mutated!("early-answer-of-a-plain-peer-counted-twice"));
-        }
-        // What was asked for before this was answered, or its answers are lost.
-        if let Some(ask) = answers.asked.iter().rposition(|(first, count, _)| psn.is_within(*first, *count)) {
-            answers.asked.drain(..ask);
-            if let Some((first, count, _)) = answers.asked.front_mut() {
-                *count -= psn.plus(1).since(*first) as u32;
-                *first = psn.plus(1);
+            None if has_room => {
+                kept.insert(psn.value(), packet.without_trailer());
             }
+            None => {}
         }
-        self.settle_answers(psn.plus(1), identity, cx)
     }
 
-    /// All requests before `psn` were carried out, says the peer. Those whose answers lack are asked for again.
-    pub(super) fn settle_answers(
-        &mut self,
-        psn: Psn,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<(), Fatal> {
-        let known = self.answers.as_ref().and_then(|answers| answers.frontier);
-        let frontier = known.filter(|known| psn.is_before(*known)).unwrap_or(psn);
-        // Up to the first answer that lacks; answers may be here from beyond the frontier.
-        let mut to = frontier;
-        for wqe in self.queue.iter().take_while(|wqe| wqe.first_psn.is_before(frontier)) {
-            let answered = wqe.first_psn.plus(wqe.received);
-            if wqe.awaits_answer() || (wqe.request.operation.is_read_or_atomic() && to.is_before(answered)) {
-                to = answered;
-            }
-            if wqe.awaits_answer() && !(wqe.received > 0 && mutated!("missing-answer-taken-for-one-that-came")) {
-                break;
-            }
+    /// What was kept of the oldest missing answer, if `psn`, which has come, is the one right after it.
+    pub(super) fn take_kept_answer(&mut self, psn: Psn) -> Option<Box<[u8]>> {
+        self.answers.as_ref().filter(|answers| !answers.kept.is_empty())?;
+        let (oldest, next) = self.oldest_missing_answers();
+        let is_next =
+            next == Some(psn) || mutated!("any-answer-in-flight-believed", by "uroce --test answers a_stranger");
+        let kept = &mut self.answers.as_mut()?.kept;
+        kept.remove(&oldest.filter(|_| is_next)?.value()).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// The answer `psn` was taken.
+    pub(super) fn forget_kept_answer(&mut self, psn: Psn) {
+        if let Some(answers) = &mut self.answers {
+            answers.kept.remove(&psn.value());
         }
-        let lacks = to.is_before(frontier);
-        if lacks || self.answers.is_some() {
-            let answers = self.answers.get_or_insert_default();
-            (answers.frontier, answers.may_ask) = (Some(frontier), lacks);
-            // Whatever was asked for before the request was sent that the peer has come to.
-            let passed = answers.asked.iter().take_while(|(_, _, sent)| sent.is_before(psn)).count();
-            answers.asked.drain(..if lacks { passed } else { answers.asked.len() });
-        }
-        self.progress(to, cx.now);
-        self.retire(identity, cx)
     }
 
-    /// Whether nothing from `psn` on was answered, although answers to what is before may lack.
-    pub(super) fn is_frontier(&self, psn: Psn) -> bool {
-        self.answers.as_ref().is_some_and(|answers| answers.frontier == Some(psn))
-    }
-
-    /// The first answers that lack of a READ or atomic before the frontier and were not asked for: its index, the number of the
-    /// first, and how many.
-    fn next_ask(&self) -> Option<(usize, u32, u32)> {
-        let answers = self.answers.as_ref()?;
-        let frontier = answers.frontier?;
-        let carried_out = self.queue.iter().enumerate().take_while(|(_, wqe)| wqe.first_psn.is_before(frontier));
-        carried_out.filter(|(_, wqe)| wqe.awaits_answer() && wqe.failed.is_none()).find_map(|(index, wqe)| {
-            let first = wqe.first_psn.plus(wqe.received);
-            let before_frontier = u32::try_from(frontier.since(first)).ok().filter(|count| *count > 0)?;
-            let (start, count) = self.missing_run(index, wqe.received)?;
-            (!answers.was_asked(first)).then_some((index, start, count.min(before_frontier)))
-        })
-    }
-
-    /// Whether [`poll_ask`](Self::poll_ask) may have something.
-    pub(super) fn may_ask(&self) -> bool {
-        self.answers.as_ref().is_some_and(|answers| answers.may_ask)
-    }
-
-    fn is_missing(&self, index: usize, psn: Psn) -> bool {
-        let wqe = &self.queue[index];
-        let is_early = || self.answers.as_ref().is_some_and(|answers| answers.early.contains(&psn.value()));
-        wqe.awaits_answer() && psn.since(wqe.first_psn) as u32 >= wqe.received && !is_early()
-    }
-
-    /// The first answers that lack of a READ or atomic, from its answer number `from` on: number and count.
-    pub(super) fn missing_run(&self, index: usize, from: u32) -> Option<(u32, u32)> {
-        let wqe = &self.queue[index];
-        if !wqe.awaits_answer() {
-            return None;
-        }
-        let from = from.max(wqe.received);
-        if self.answers.as_ref().is_none_or(|answers| answers.early.is_empty()) {
-            return (from < wqe.packets).then(|| (from, wqe.packets - from));
-        }
-        let is_missing = |at: &u32| self.is_missing(index, wqe.first_psn.plus(*at));
-        let start = (from..wqe.packets).find(is_missing)?;
-        Some((start, (start..wqe.packets).take_while(is_missing).count() as u32))
-    }
-
-    /// Writes the next request for answers that lack, if there is one.
-    pub(super) fn poll_ask(
-        &mut self,
-        out: &mut [u8],
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
-    ) -> Result<Option<Transmit>, Fatal> {
-        if !self.may_ask() {
-            return Ok(None);
-        }
-        let Some((index, start, answers)) = self.next_ask() else {
-            self.answers.iter_mut().for_each(|answers| answers.may_ask = false);
-            return Ok(None);
-        };
-        let wqe = &self.queue[index];
-        let psn = wqe.first_psn.plus(start);
-        let offers = identity.extension.offer(0);
-        let packet = RequestPacket { index: start, psn, answers, is_again: true, offers, trailer: None, path: 0 };
-        let Ok(Some(transmit)) = write_request(wqe, packet, out, identity, cx) else { return Ok(None) };
-        cx.counters.retransmitted += 1;
-        self.asked(psn, answers);
-        self.restart_timer(cx.now);
-        Ok(Some(transmit))
-    }
-
-    /// Answers that lack were asked for.
-    pub(super) fn asked(&mut self, psn: Psn, count: u32) {
-        let sent = self.sent;
-        self.answers.get_or_insert_default().asked.push_back((psn, count, sent));
-    }
-
-    /// Answers that came before earlier ones are told to whoever tells it to the board, and forgotten here.
-    pub(super) fn hand_over_answers(&mut self) -> Vec<Psn> {
-        let early = self.answers.take().map(|answers| answers.early).unwrap_or_default();
-        let mut early: Vec<Psn> = early.into_iter().map(Psn::new).collect();
-        let before = self.unacknowledged;
-        let counted = self.queue.iter().filter(|wqe| wqe.request.operation.is_read_or_atomic()).flat_map(|wqe| {
-            (0..wqe.received).map(|at| wqe.first_psn.plus(at)).filter(move |psn| !psn.is_before(before))
-        });
-        let counted: Vec<Psn> = counted.collect();
-        for psn in &early {
-            if let Some(index) = self.find(*psn) {
-                self.queue[index].received += 1;
-            }
-        }
-        early.extend(counted);
-        early.sort_unstable_by_key(|psn| psn.since(before));
-        early
+    /// The PSNs of the two oldest missing answers.
+    fn oldest_missing_answers(&self) -> (Option<Psn>, Option<Psn>) {
+        let waiting = self.queue.iter().filter(|wqe| wqe.awaits_answer());
+        let mut missing = waiting.flat_map(|wqe| (wqe.received..wqe.packets).map(|at| wqe.first_psn.plus(at))).take(2);
+        (missing.next(), missing.next())
     }
 }

@@ -40,9 +40,6 @@ impl Requester {
                     _ => cx.counters.stray_response += 1,
                 }
             }
-            Operation::ReadResponse | Operation::AtomicAcknowledge if self.keeps_answers => {
-                self.take_answer_in_any_order(psn, packet, identity, cx)?;
-            }
             Operation::ReadResponse | Operation::AtomicAcknowledge => self.handle_data(psn, packet, identity, cx)?,
             _ => {}
         }
@@ -71,7 +68,7 @@ impl Requester {
             Syndrome::RnrNak(timer) => {
                 cx.counters.rcvd_rnr_err += 1;
                 self.acknowledge_before(psn, identity, cx)?;
-                if !self.is_next_of_peer(psn) || self.is_waiting_for_receiver() {
+                if self.unacknowledged != psn || self.is_waiting_for_receiver() {
                     return Ok(());
                 }
                 if !self.has_patience_for_receiver() {
@@ -85,10 +82,10 @@ impl Requester {
                 self.acknowledge_before(psn, identity, cx)?;
                 // While it waits for the receiver it will go back anyway.
                 let comes_better = identity.extension.is_getting_acquainted();
-                if !self.is_next_of_peer(psn) || self.is_waiting_for_receiver() || comes_better {
+                if self.unacknowledged != psn || self.is_waiting_for_receiver() || comes_better {
                     return Ok(());
                 }
-                self.retry_from(psn, identity, cx)
+                self.retry(identity, cx)
             }
             Syndrome::Nak(code) => {
                 let Some(status) = status_of(code) else {
@@ -134,18 +131,9 @@ impl Requester {
         self.retire(identity, cx)
     }
 
-    /// Whether the peer may expect `psn` now: nothing after it was answered. Answers to what is before may be missing only if
-    /// they are asked for by themselves.
-    fn is_next_of_peer(&self, psn: Psn) -> bool {
-        self.unacknowledged == psn || (self.keeps_answers && self.is_frontier(psn))
-    }
-
     /// Everything before `psn` has arrived, says the peer. READs and atomics are complete only with their answers: when
     /// one is missing, it was lost, and is asked for again (IBTA 9.7.5.1.1, implied NAK).
     fn acknowledge_before(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
-        if self.keeps_answers {
-            return self.settle_answers(psn, identity, cx);
-        }
         let missing = self
             .queue
             .iter()
@@ -182,6 +170,12 @@ impl Requester {
             cx.counters.stray_response += 1;
             return Ok(());
         }
+        if let Some(kept) = self.take_kept_answer(psn)
+            && let Ok(oldest) = Packet::parse(FrameBytes::from(&kept[..]))
+        {
+            // It was lost for the second time.
+            self.handle_data(oldest.bth().psn(), &oldest, identity, cx)?;
+        }
         let Some(index) = self.queue.iter().position(|wqe| wqe.awaits_answer()) else {
             cx.counters.stray_response += 1;
             return Ok(());
@@ -195,11 +189,16 @@ impl Requester {
                 return Ok(());
             }
             // A later one: this one was lost. All before it has arrived, since answers come in order.
+            if self.keeps_answers {
+                self.keep_answer(psn, packet);
+            }
             return self.acknowledge_before(psn, identity, cx);
         }
 
         // The answer implies that all requests before it were carried out.
         let (first_psn, received) = (wqe.first_psn, wqe.received);
+        self.forget_kept_answer(psn);
+        let wqe = &self.queue[index];
         let is_last = wqe.received + 1 == wqe.packets;
         let ends = matches!(packet.bth().opcode().position(), Position::Last | Position::Only);
         // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with

@@ -81,10 +81,9 @@ pub(super) struct Requester {
     timeouts: u32,
     /// Whether the latest request offered the extension.
     has_offered: bool,
-    /// Answers may come in any order, and missing ones are asked for by themselves: not when nothing but go-back-N is
-    /// wanted.
+    /// Answers that come early are kept: not when nothing but go-back-N is wanted.
     pub(super) keeps_answers: bool,
-    /// Those of a peer that does not repeat selectively.
+    /// Those, of a peer that does not repeat selectively.
     pub(super) answers: Option<Box<Answers>>,
     /// How it repeats selectively, towards a peer that understands.
     pub(super) selective: Option<Box<Selective>>,
@@ -231,7 +230,6 @@ impl Requester {
         self.posted = self.posted.plus(skipped.packets);
         (self.unacknowledged, self.sent) = (self.posted, self.posted);
         self.receives_taken = (self.receives_taken + skipped.receives) & RECEIVE_NUMBER_MASK;
-        self.answers.iter_mut().for_each(|answers| answers.acknowledged_before(self.posted));
     }
 
     pub fn len(&self) -> usize {
@@ -346,7 +344,7 @@ impl Requester {
 
     pub fn may_transmit(&self) -> bool {
         let again = self.selective.as_ref().is_some_and(|selective| selective.may_transmit());
-        self.rnr_until.is_none() && (again || self.may_ask() || self.cursor.index < self.queue.len())
+        self.rnr_until.is_none() && (again || self.cursor.index < self.queue.len())
     }
 
     /// Writes the next packet, if there is one and it may go. When `draining`, no new message is begun.
@@ -365,8 +363,6 @@ impl Requester {
             if let Some(transmit) = self.poll_again(out, identity, cx)? {
                 return Ok(Some(transmit));
             }
-        } else if let Some(transmit) = self.poll_ask(out, identity, cx)? {
-            return Ok(Some(transmit));
         }
         let window = match self.selective {
             Some(_) if mutated!("selective-window-off") => i32::MAX,
@@ -391,17 +387,6 @@ impl Requester {
                 self.retire(identity, cx)?;
                 continue;
             }
-            let is_read_or_atomic = wqe.request.operation.is_read_or_atomic();
-            let mut answers = u32::MAX;
-            if self.answers.is_some() && is_read_or_atomic {
-                let Some((start, count)) = self.missing_run(self.cursor.index, self.cursor.packet) else {
-                    // It is sent again because of others; its answers are all here.
-                    self.reads_in_flight += 1;
-                    self.cursor = Cursor { index: self.cursor.index + 1, packet: 0 };
-                    continue;
-                };
-                (self.cursor.packet, answers) = (start, count);
-            }
             let psn = wqe.first_psn.plus(self.cursor.packet);
             let window_closed = psn.since(self.unacknowledged) >= window;
             let max_reads = self.max_rd_atomic * if mutated!("max-rd-atomic-ignored") { 4 } else { 1 };
@@ -420,7 +405,7 @@ impl Requester {
                     let packet = RequestPacket {
                         index,
                         psn,
-                        answers,
+                        answers: u32::MAX,
                         is_again: false,
                         offers: self.has_offered,
                         trailer: self.trailer(wqe, index, 0),
@@ -432,9 +417,6 @@ impl Requester {
             };
             return match written {
                 Ok(Some(transmit)) => {
-                    if is_read_or_atomic && self.answers.is_some() && psn.is_before(self.sent) {
-                        self.asked(psn, answers);
-                    }
                     self.advance(path, cx.now);
                     if self.service != Service::Rc
                         && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc"))
@@ -540,7 +522,7 @@ impl Requester {
                     identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
                 }
             }
-            let is_counted_till_now = self.selective.is_some() || self.keeps_answers || wqe.is_acknowledged();
+            let is_counted_till_now = self.selective.is_some() || wqe.is_acknowledged();
             if self.cursor.index > 0 && is_counted_till_now && wqe.request.operation.counts_as_read() {
                 // Only now: the peer must still know those that come after an incomplete one.
                 self.reads_in_flight -= 1;
@@ -609,11 +591,7 @@ impl Requester {
 
     /// Moves the cursor to the packet with the oldest unacknowledged PSN.
     pub(super) fn go_back(&mut self) {
-        self.go_back_to(self.unacknowledged);
-    }
-
-    /// Moves the cursor to the packet with that PSN.
-    fn go_back_to(&mut self, psn: Psn) {
+        let psn = self.unacknowledged;
         let first_psn = self.queue.front().map_or(psn, |wqe| wqe.first_psn);
         let psn = if mutated!("go-back-too-far") { first_psn } else { psn };
         let psn = if mutated!("go-back-too-short") { psn.plus(1) } else { psn };
@@ -627,23 +605,15 @@ impl Requester {
             _ => psn.since(wqe.first_psn).max(0) as u32,
         });
         self.cursor = Cursor { index, packet };
-        let counts = |wqe: &&Wqe| match self.keeps_answers {
-            true => wqe.request.operation.counts_as_read(),
-            false => wqe.awaits_answer() || wqe.is_acknowledged(),
-        };
+        let counts = |wqe: &&Wqe| wqe.awaits_answer() || wqe.is_acknowledged();
         self.reads_in_flight = self.queue.range(..index).filter(counts).count() as u32;
     }
 
     /// Goes back because something was lost, if patience allows.
     pub(super) fn retry(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
-        self.retry_from(self.unacknowledged, identity, cx)
-    }
-
-    /// Goes back to that PSN, if patience allows.
-    pub(super) fn retry_from(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
         self.take_retry(identity, cx)?;
         cx.counters.completer_retry += 1;
-        self.go_back_to(psn);
+        self.go_back();
         self.restart_timer(cx.now);
         Ok(())
     }
@@ -701,7 +671,6 @@ impl Requester {
         match self.retransmit_at {
             Some(at) if at <= cx.now => {
                 self.gap_reported = false;
-                self.answers.iter_mut().for_each(|answers| answers.start_over());
                 self.timeouts += 1;
                 self.retry(identity, cx)
             }

@@ -66,12 +66,8 @@ impl Requester {
                 at = at.plus(count);
             }
         }
-        for psn in self.hand_over_answers() {
-            let position = u64::from(psn.since(self.unacknowledged).unsigned_abs());
-            if board.awaits_answer(position) {
-                board.answered(position, now);
-            }
-        }
+        // What came early may be a stranger's.
+        self.answers = None;
         // Nothing is sent again but what the board wants.
         while self.cursor_psn().is_before(self.sent) {
             let wqe = &self.queue[self.cursor.index];

@@ -29,6 +29,8 @@ pub enum Forgery {
     SendOutOfSequence,
     /// A packet from the middle of a READ's answer.
     ReadResponse,
+    /// The same, by twos: the second has the PSN after the first one's.
+    ReadResponsePair,
     /// An acknowledge.
     Acknowledge,
     /// A refusal: remote access error.
@@ -51,7 +53,7 @@ pub enum Forgery {
 
 impl Forgery {
     /// All of them.
-    pub const ALL: [Forgery; 16] = [
+    pub const ALL: [Forgery; 17] = [
         Forgery::WriteGuessedKey,
         Forgery::WriteKnownKey,
         Forgery::SendOnly,
@@ -59,6 +61,7 @@ impl Forgery {
         Forgery::WriteMiddle,
         Forgery::SendOutOfSequence,
         Forgery::ReadResponse,
+        Forgery::ReadResponsePair,
         Forgery::Acknowledge,
         Forgery::Refusal,
         Forgery::OfferingAcknowledge,
@@ -80,6 +83,7 @@ impl Forgery {
             Forgery::WriteMiddle => "write-middle",
             Forgery::SendOutOfSequence => "send-out-of-sequence",
             Forgery::ReadResponse => "read-response",
+            Forgery::ReadResponsePair => "read-response-pair",
             Forgery::Acknowledge => "ack",
             Forgery::Refusal => "nak",
             Forgery::OfferingAcknowledge => "offering-ack",
@@ -100,7 +104,7 @@ impl Forgery {
             }
             Forgery::SendMiddle => (Operation::Send, LONG_MESSAGE_PACKETS),
             Forgery::WriteMiddle => (Operation::Write, LONG_MESSAGE_PACKETS),
-            Forgery::ReadResponse => (Operation::Read, LONG_MESSAGE_PACKETS),
+            Forgery::ReadResponse | Forgery::ReadResponsePair => (Operation::Read, LONG_MESSAGE_PACKETS),
             _ => (Operation::Write, 1),
         }
     }
@@ -117,7 +121,7 @@ impl Forgery {
             Forgery::SendMiddle => Opcode::RC_SEND_MIDDLE,
             Forgery::WriteMiddle => Opcode::RC_WRITE_MIDDLE,
             Forgery::SendOutOfSequence => Opcode::RC_SEND_LAST,
-            Forgery::ReadResponse => Opcode::RC_READ_RESPONSE_MIDDLE,
+            Forgery::ReadResponse | Forgery::ReadResponsePair => Opcode::RC_READ_RESPONSE_MIDDLE,
             Forgery::Acknowledge
             | Forgery::Refusal
             | Forgery::OfferingAcknowledge
@@ -178,6 +182,9 @@ pub(super) struct Forger {
     random: Random,
     made: u64,
     spots: u64,
+    /// Each second PSN is the one after the first, which is this one.
+    is_pair: bool,
+    pair: Option<Psn>,
 }
 
 /// What differs from frame to frame, and is written into it at some offset.
@@ -277,12 +284,25 @@ impl Forger {
         };
         let changes = |(at, field): (usize, Field)| (at, field, (at..at + field.bytes()).map(&mut change).collect());
         let fields = fields.into_iter().map(changes).collect();
-        Forger { frame, icrc, fields, random, made: 0, spots: known.spots }
+        Forger {
+            frame,
+            icrc,
+            fields,
+            random,
+            made: 0,
+            spots: known.spots,
+            is_pair: forgery == Forgery::ReadResponsePair,
+            pair: None,
+        }
     }
 
     /// The next frame, with a PSN drawn from the 2^`psn_bits` around `near`: all that there are, if that is 24.
     pub fn next(&mut self, near: Psn, psn_bits: u32) -> &[u8] {
-        let psn = near.minus(1 << (psn_bits - 1)).plus(self.random.u32() >> (32 - psn_bits));
+        let psn = match self.pair.take() {
+            Some(first) => first.plus(1),
+            None => near.minus(1 << (psn_bits - 1)).plus(self.random.u32() >> (32 - psn_bits)),
+        };
+        self.pair = Some(psn).filter(|_| self.is_pair && self.made.is_multiple_of(2));
         let spot = self.spots + self.made % SPOTS * SPOT_BYTES as u64;
         self.made += 1;
         let mut icrc = self.icrc;
@@ -364,6 +384,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn each_second_psn_of_a_pair_is_the_one_after_the_first() {
+        let mut forger = forger(Forgery::ReadResponsePair);
+        let psns: Vec<u32> = (0..6)
+            .map(|_| {
+                let frame = forger.next(Psn::new(0), 24);
+                u32::from_be_bytes([0, frame[51], frame[52], frame[53]])
+            })
+            .collect();
+        assert!(psns.chunks(2).all(|pair| Psn::new(pair[0]).plus(1) == Psn::new(pair[1])), "{psns:?}");
+        assert!(Psn::new(psns[1]).plus(1) != Psn::new(psns[2]), "{psns:?}");
     }
 
     #[test]

@@ -196,6 +196,8 @@ impl Forgery {
             Forgery::SendOutOfSequence | Forgery::ExtendedWrite => (0.0, 0.0, 1.0),
             // In place of the last packet it is a bad response.
             Forgery::ReadResponse => ((long - 1.0) / long, (long - 1.0) / long, 1.0 / long),
+            // Three of two: both, when the first has the right PSN, or the second alone.
+            Forgery::ReadResponsePair => (1.5 * (long - 1.0) / long, 1.5 * (long - 1.0) / long, 1.5 / long),
             Forgery::Acknowledge | Forgery::OfferingAcknowledge | Forgery::Addresses | Forgery::Hello => {
                 (0.0, WINDOW, 0.0)
             }
@@ -218,8 +220,6 @@ impl AttackCell {
     pub fn odds(&self) -> Option<Odds> {
         match self.victim {
             Victim::Plain => Some(self.forgery.plain_odds()),
-            // READ responses are placed as they come.
-            Victim::AutoTowardsPlain if self.forgery == Forgery::ReadResponse => None,
             Victim::AutoTowardsPlain => Some(self.forgery.plain_odds().times(2.0)),
             // The tag is one of 2^32, beside the PSN.
             Victim::AutoTowardsAuto => Some(Odds::default()),

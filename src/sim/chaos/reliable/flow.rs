@@ -282,7 +282,7 @@ pub(super) struct Flow {
     pub last_sent_at: Instant,
     pub naks: u32,
     pub gap_at: Option<Instant>,
-    /// Answers that came before earlier ones, and were taken.
+    /// Answers that came before earlier ones: taken, of a known peer; of another one kept.
     early_answers: BTreeSet<u64>,
     /// RNR NAKs received since the last progress.
     pub rnr_naks: u32,
@@ -434,6 +434,40 @@ impl Flow {
             while wr.answers < wr.packets && self.early_answers.remove(&(wr.first + u64::from(wr.answers))) {
                 wr.answers += 1;
             }
+        }
+    }
+
+    /// The answer with this PSN has reached a requester that takes them in order, and may keep those that come early: one of them is
+    /// taken when the next one comes. False when it tells of earlier ones only.
+    pub fn answer_in_order(&mut self, psn: u64, keeps: bool) -> bool {
+        let waiting = self.wrs.iter().filter(|wr| wr.awaits_answer());
+        let mut missing = waiting.flat_map(|wr| wr.first + u64::from(wr.answers)..wr.end());
+        let (oldest, next) = (missing.next(), missing.next());
+        let is_taken = match oldest {
+            Some(oldest) if psn == oldest => true,
+            Some(oldest) if Some(psn) == next && self.early_answers.contains(&oldest) => {
+                self.take_answer(oldest);
+                true
+            }
+            _ => false,
+        };
+        if is_taken {
+            self.take_answer(psn);
+        } else if keeps && oldest.is_some_and(|oldest| psn > oldest) {
+            self.early_answers.insert(psn);
+        }
+        is_taken
+    }
+
+    /// What was kept of answers that came early is dropped.
+    pub fn forget_early_answers(&mut self) {
+        self.early_answers.clear();
+    }
+
+    fn take_answer(&mut self, psn: u64) {
+        self.early_answers.remove(&psn);
+        if let Some(wr) = self.wrs.iter_mut().find(|wr| wr.awaits_answer()) {
+            wr.answers += 1;
         }
     }
 

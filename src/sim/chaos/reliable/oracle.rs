@@ -623,7 +623,12 @@ impl Observer for Oracle {
             return;
         }
         if let Some((_, tag)) = header.hello {
-            connection.selective[receiver] |= connection.nonces[receiver] == Some(tag);
+            let is_news = !connection.selective[receiver] && connection.nonces[receiver] == Some(tag);
+            connection.selective[receiver] |= is_news;
+            if is_news {
+                // What was kept of its answers was not believed.
+                connection.flows[receiver].forget_early_answers();
+            }
         }
         if header.opcode.is_response() {
             self.answer_arrives(now, c, receiver, &header);
@@ -703,8 +708,9 @@ impl Oracle {
     fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let rnr_retry = u32::from(self.connections[c].rnr_retry);
         let timeout = self.connections[c].timeout;
-        // Whoever wants nothing but go-back-N takes answers in order.
-        let keeps_answers = self.connections[c].windows[s].is_some();
+        // Towards a known peer they are taken in any order; whoever wants nothing but go-back-N keeps none.
+        let keeps_early = self.connections[c].windows[s].is_some();
+        let takes_any = keeps_early && self.connections[c].selective[s];
         let flow = &mut self.connections[c].flows[s];
         let Some(psn) = flow.count(header.psn, flow.known).filter(|psn| *psn < flow.sent) else { return };
         let syndrome = match header.opcode {
@@ -715,22 +721,13 @@ impl Oracle {
         let mut done = if positive { psn + 1 } else { psn };
         let is_late = flow.acknowledged > done;
         flow.acknowledged = flow.acknowledged.max(done);
-        if header.opcode != Opcode::RC_ACKNOWLEDGE && keeps_answers {
+        if header.opcode != Opcode::RC_ACKNOWLEDGE && takes_any {
             flow.answer(psn);
-        } else if header.opcode != Opcode::RC_ACKNOWLEDGE {
-            // Answers are taken in order.
-            let index = flow.wrs.iter().find(|wr| wr.awaits_answer()).map(|wr| wr.index);
-            if let Some(wr) = index.and_then(|index| flow.wr_mut(index))
-                && psn == wr.first + u64::from(wr.answers)
-            {
-                wr.answers += 1;
-            } else {
-                // It tells of those before it only.
-                done = psn;
-            }
+        } else if header.opcode != Opcode::RC_ACKNOWLEDGE && !flow.answer_in_order(psn, keeps_early) {
+            done = psn;
         }
-        // Whoever keeps answers remembers what it heard while earlier ones were missing.
-        let heard = if keeps_answers { flow.acknowledged } else { done };
+        // Whoever takes them in any order remembers what it heard while earlier ones were missing.
+        let heard = if takes_any { flow.acknowledged } else { done };
         let unanswered = flow.wrs.iter().find(|wr| wr.awaits_answer());
         let known = unanswered.map_or(heard, |wr| heard.min(wr.first + u64::from(wr.answers)));
         if known > flow.known {
@@ -744,13 +741,13 @@ impl Oracle {
             (flow.gap_at, flow.naks) = (Some(now), flow.naks + 1);
         }
         if let Syndrome::RnrNak(timer) = syndrome
-            && (flow.known == psn || (keeps_answers && flow.known < psn && !is_late))
+            && (flow.known == psn || (takes_any && flow.known < psn && !is_late))
             && flow.rnr_until.is_none_or(|until| until < now)
         {
             flow.rnr_naks += 1;
             flow.most_rnr_naks = flow.most_rnr_naks.max(flow.rnr_naks);
             // Out of patience, it waits no more: answers to earlier requests may still come.
-            let gives_up = keeps_answers && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
+            let gives_up = takes_any && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
             flow.rnr_until = Some(now + timer.delay()).filter(|_| !gives_up);
         }
     }
