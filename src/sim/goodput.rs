@@ -79,9 +79,9 @@ pub(super) fn measure<O: Observer + AsRef<DataMeter>>(
         memory_bytes = memory_bytes.max(transfer.memory_bytes(network));
     }
     let seconds = (network.now() - from.0).as_secs_f64();
-    let delivered = watch.as_ref().delivered();
+    let delivered = watch.as_ref().delivered().since(from.1);
     Ok(Goodput {
-        goodput_bps: (delivered.useful - from.1.useful) as f64 * PAYLOAD as f64 * 8.0 / seconds,
+        goodput_bps: delivered.useful as f64 * PAYLOAD as f64 * 8.0 / seconds,
         completed_bps: (transfer.completed_bytes() - from.2) as f64 * 8.0 / seconds,
         ideal_bps: ideal_bps(loss),
         spurious_fraction: delivered.spurious_fraction(),
@@ -111,6 +111,11 @@ pub(super) struct Delivered {
 }
 
 impl Delivered {
+    /// What of it is later than `earlier`.
+    fn since(self, earlier: Delivered) -> Delivered {
+        Delivered { useful: self.useful - earlier.useful, twice: self.twice - earlier.twice }
+    }
+
     /// Those that came once more, as a share of the others.
     pub fn spurious_fraction(&self) -> f64 {
         self.twice as f64 / self.useful.max(1) as f64

@@ -151,7 +151,9 @@ impl Requester {
 
     /// An answer to a READ or atomic was lost: asks for it again, once.
     fn report_gap(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
-        if self.gap_reported || self.is_waiting_for_receiver() {
+        // It is asked for by itself in a moment.
+        let comes_better = identity.extension.is_getting_acquainted();
+        if self.gap_reported || self.is_waiting_for_receiver() || comes_better {
             return Ok(());
         }
         self.gap_reported = true;

@@ -294,7 +294,7 @@ impl Extension {
         learn(&mut self.requests, Tagged::From(psn));
     }
 
-    /// A packet that may be the peer's, by its PSN, makes the offer, or does not. `is_asked`: it answers, and the latest request
+    /// A packet that may be the peer's, by its PSN, makes the offer, or does not. `is_asked`: it answers a request that
     /// made the offer. A hello may be owed then, for which `draw` gives a nonce.
     pub fn observe(&mut self, packet: &Packet<'_>, is_asked: bool, now: Instant, draw: impl FnOnce() -> u32) {
         if self.peer == Peer::Plain && !mutated!("offer-taken-although-unwanted") {

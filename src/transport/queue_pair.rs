@@ -558,7 +558,7 @@ impl QueuePair {
         if self.is_plausible(&packet)
             || mutated!("offer-of-any-psn-taken", by "uroce --test strangers an_offer_with_a_psn")
         {
-            let is_asked = packet.bth().opcode().is_response() && self.requester.has_offered();
+            let is_asked = packet.bth().opcode().is_response() && self.requester.has_offered(packet.bth().psn());
             let memory = &mut *cx.memory;
             self.identity.extension.observe(&packet, is_asked, cx.now, || memory.keys().next_u32());
         }

@@ -79,8 +79,8 @@ pub(super) struct Requester {
     pub(super) gap_reported: bool,
     /// How often it went back because of a timeout, without progress since.
     timeouts: u32,
-    /// Whether the latest request offered the extension.
-    has_offered: bool,
+    /// Requests from this PSN on made the offer whenever they were sent.
+    offers_from: Option<Psn>,
     /// Answers that come early are kept: not when nothing but go-back-N is wanted.
     pub(super) keeps_answers: bool,
     /// Those, of a peer that does not repeat selectively.
@@ -197,7 +197,7 @@ impl Requester {
             rnr_until: None,
             gap_reported: false,
             timeouts: 0,
-            has_offered: false,
+            offers_from: None,
             keeps_answers: false,
             answers: None,
             selective: None,
@@ -323,9 +323,9 @@ impl Requester {
         }
     }
 
-    /// Whether the latest request offered the extension.
-    pub fn has_offered(&self) -> bool {
-        self.has_offered
+    /// Whether the request with that PSN made the offer whenever it was sent.
+    pub fn has_offered(&self, psn: Psn) -> bool {
+        self.offers_from.is_some_and(|from| !psn.is_before(from))
     }
 
     /// Bytes of memory that it takes for packets in flight.
@@ -401,13 +401,14 @@ impl Requester {
                 Service::Rc | Service::Uc => {
                     let index = self.cursor.packet;
                     path = if self.selective.is_some() { cx.choose_path() } else { 0 };
-                    self.has_offered = self.service == Service::Rc && identity.extension.offer(self.timeouts);
+                    let offers = self.service == Service::Rc && identity.extension.offer(self.timeouts);
+                    self.offers_from = offers.then(|| self.offers_from.unwrap_or(self.sent));
                     let packet = RequestPacket {
                         index,
                         psn,
                         answers: u32::MAX,
                         is_again: false,
-                        offers: self.has_offered,
+                        offers,
                         trailer: self.trailer(wqe, index, 0),
                         path,
                     };
