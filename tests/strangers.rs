@@ -277,6 +277,26 @@ fn what_waits_is_forgotten_when_the_peer_becomes_known() {
     assert!(us.holds(7));
 }
 
+/// The window of a peer that is known, which is smaller than the largest that there is.
+#[test]
+fn what_is_farther_ahead_than_the_peer_said_does_not_wait() {
+    let mut us = auto();
+    us.window = 16;
+    us.get_acquainted();
+    us.extended_write(psn(15), 7);
+    assert_eq!((us.counters().reordered, us.counters().reorder_overflow), (1, 0));
+    us.extended_write(psn(16), 8);
+    us.extended_write(psn(17), 8);
+    us.assert_untouched("one waits, and two were dropped");
+    assert_eq!((us.counters().reordered, us.counters().reorder_overflow), (1, 2));
+    // The window moves on with what was carried out.
+    us.extended_write(psn(0), 6);
+    us.extended_write(psn(16), 8);
+    assert_eq!((us.counters().reordered, us.counters().reorder_overflow), (2, 2));
+    (1..15).for_each(|number| us.extended_write(psn(number), 9));
+    assert!(us.holds(8), "all up to the last that waited was carried out");
+}
+
 /// The peer knows us, and goes on with tags; that it said so was lost.
 #[test]
 fn whoever_lost_the_hello_of_a_peer_that_knows_it_asks_for_another() {

@@ -248,7 +248,9 @@ impl Extension {
     /// How many PSNs the peer has in flight at the most, as far as it has said so.
     pub fn peer_window(&self) -> u32 {
         match self.peer {
-            Peer::Known(known) => known.window,
+            Peer::Known(known) if !mutated!("announced-window-ignored", by "uroce --test strangers what_is_farther_ahead") => {
+                known.window
+            }
             _ => RecoverySettings::MAX_WINDOW,
         }
     }

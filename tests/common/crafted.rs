@@ -61,6 +61,8 @@ pub struct Crafted {
     pub private: (Arc<HostMemory>, Key),
     /// What ends extended packets from the peer; 0 while it does not know our nonce.
     pub tag: u32,
+    /// What the peer's hellos say that it has in flight at the most.
+    pub window: u32,
     /// Hellos that were sent, and their tags.
     pub hellos: Vec<(Hello, u32)>,
 }
@@ -100,7 +102,9 @@ impl Crafted {
         let private = register(pd, Access::LOCAL_WRITE);
         let cq = Arc::new(cq);
         let qpn = Crafted::connect(&mut endpoint, pd, &cq, access);
-        Crafted { now: Instant::ZERO, endpoint, qpn, key, pd, cq, memory, foreign, private, tag: 0, hellos: Vec::new() }
+        let window = RecoverySettings::MAX_WINDOW;
+        let (now, hellos) = (Instant::ZERO, Vec::new());
+        Crafted { now, endpoint, qpn, key, pd, cq, memory, foreign, private, tag: 0, window, hellos }
     }
 
     /// A further queue pair, connected to the same one of the peer.
@@ -232,9 +236,14 @@ impl Crafted {
 
     /// The peer says its nonce, in an acknowledge of nothing.
     pub fn hello_from_peer(&mut self, tagged: Tagged) {
-        let hello = Hello { nonce: PEER_NONCE, window: RecoverySettings::MAX_WINDOW, tagged };
+        self.hello_with_psn(FIRST_PSN.minus(1), tagged);
+    }
+
+    /// The same in an acknowledge of that PSN.
+    pub fn hello_with_psn(&mut self, psn: Psn, tagged: Tagged) {
+        let hello = Hello { nonce: PEER_NONCE, window: self.window, tagged };
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
-        let bth = self.bth(Opcode::RC_ACKNOWLEDGE, FIRST_PSN.minus(1)).with_offer(true).with_extended(true);
+        let bth = self.bth(Opcode::RC_ACKNOWLEDGE, psn).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, aeth, &[], &hello.to_bytes());
         self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
     }
