@@ -164,6 +164,23 @@ fn a_hello_that_brings_nothing_back_is_answered_and_not_believed() {
     );
 }
 
+/// An old connection's, or one of nobody's: the hello brings the right number back, in an acknowledge that cannot be.
+#[test]
+fn a_hello_with_a_psn_that_cannot_be_the_peers_is_not_believed() {
+    let mut us = auto();
+    us.hello_from_peer(Tagged::None);
+    us.answers();
+    us.tag = us.hellos.pop().expect("a hello is answered").0.nonce;
+    for wrong in [psn(0).minus(1 << 20), psn(0)] {
+        let before = us.counters().stray_response;
+        us.hello_with_psn(wrong, Tagged::From(psn(0)));
+        assert_eq!((us.marks(), us.hellos.len(), us.is_extended()), (vec![], 0, false), "{wrong:?}");
+        assert_eq!(us.counters().stray_response - before, 2, "{wrong:?}: the hello, and the acknowledge that has it");
+    }
+    us.hello_with_psn(psn(0).minus(1), Tagged::From(psn(0)));
+    assert!(us.is_extended());
+}
+
 #[test]
 fn what_has_no_tag_is_not_taken_from_a_peer_that_has_one() {
     let mut us = auto();

@@ -588,6 +588,8 @@ impl QueuePair {
             }
             Tagged::None | Tagged::All => true,
         };
+        let may_be_now =
+            may_be_now || mutated!("hello-of-any-psn-taken", by "uroce --test strangers a_hello_with_a_psn");
         if !self.state.receives() || !may_be_now {
             cx.counters.stray_response += 1;
             return;
