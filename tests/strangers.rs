@@ -4,11 +4,12 @@
 mod common;
 
 use common::crafted::{ALL, Crafted, FIRST_PSN, MTU, PEER_NONCE, acknowledge};
+use common::pair::{Faults, Pair, Side};
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
-use uroce::transport::{Recovery, Remote, SendOperation, State, Status};
+use uroce::transport::{Recovery, Remote, SendOperation, SendRequest, State, Status};
 use uroce::wire::{
-    Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
+    Aeth, Bth, Extension, Msn, Opcode, Packet, PathMtu, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
 
 fn psn(number: u32) -> Psn {
@@ -332,6 +333,40 @@ fn whoever_lost_the_hello_of_a_peer_that_knows_it_asks_for_another() {
     }
     us.hello_from_peer(Tagged::From(psn(0)));
     assert!(us.is_extended());
+}
+
+/// Their first requests cross, so that each offers before it has heard of the other, and then their hellos do, pair by pair.
+#[test]
+fn two_that_offer_at_once_know_each_other_after_three_ways() {
+    let mut pair = Pair::new(Recovery::Auto, 1, PathMtu::Mtu1024, FIRST_PSN, Faults::NONE);
+    let write = |pair: &mut Pair, side: Side, wr_id: u64| {
+        pair.fill(side, 0, &[side as u8 + 16 * wr_id as u8 + 1; 100]);
+        let (remote, data) = (pair.remote(side.other(), Pair::HALF), pair.data(side, 0, 100));
+        pair.post(side, SendRequest::new(wr_id, SendOperation::Write(remote), data));
+    };
+    let knows = |pair: &mut Pair, side: Side| {
+        let qpn = pair.qpn(side);
+        pair.node(side).endpoint.queue_pair(qpn).unwrap().is_extended()
+    };
+    let sides = [Side::A, Side::B];
+    sides.into_iter().for_each(|side| write(&mut pair, side, 0));
+    // A way takes 10 µs: a request; a hello to nobody; one that brings the number back.
+    pair.run_for(Duration::from_micros(25));
+    assert_eq!(sides.map(|side| knows(&mut pair, side)), [false; 2]);
+    pair.run_for(Duration::from_micros(10));
+    assert_eq!(sides.map(|side| knows(&mut pair, side)), [true; 2]);
+    // What they go on with has a tag, and crosses the hellos that say so.
+    sides.into_iter().for_each(|side| write(&mut pair, side, 1));
+    for side in sides {
+        for wr_id in 0..2 {
+            let done = pair.completion(side);
+            assert_eq!((done.wr_id, done.status), (wr_id, Status::Success), "{side:?}");
+        }
+        assert_eq!(pair.bytes(side.other(), Pair::HALF, 100), [side as u8 + 17; 100]);
+        let counters = pair.counters(side);
+        assert_eq!((counters.retransmitted, counters.wrong_tag), (0, 0), "{side:?}");
+    }
+    pair.assert_quiet();
 }
 
 #[test]

@@ -365,7 +365,11 @@ impl Extension {
             Peer::Known(known) => (known.nonce, true),
             _ => (self.heard, false),
         };
-        let is_new = self.said.is_none_or(|(said, knew, until)| (said, knew) != (tag, knows) || until <= now);
+        let is_new = self.said.is_none_or(|(said, knew, until)| {
+            let is_news = (said, knew) != (tag, knows)
+                && !mutated!("news-wait-like-repetitions", by "uroce --test strangers two_that_offer_at_once");
+            is_news || until <= now
+        });
         if is_new {
             self.said = Some((tag, knows, now + HELLO_PAUSE));
             self.owed = Some(tag);

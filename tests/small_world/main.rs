@@ -134,6 +134,8 @@ fn answers_of_a_peer_that_goes_back() {
 fn getting_to_know_each_other() {
     let plan = Plan { recovery: [Recovery::Auto; 2], ..plan(&[Write(1)], &[]) };
     explore("strangers", &plan, FEW, 1_000);
+    let plan = Plan { requests: [vec![Write(1)], vec![Write(1)]], ..plan };
+    explore("strangers that offer at once", &plan, FEW, 100_000);
 }
 
 /// What was missing is sent again by itself, both ways.
