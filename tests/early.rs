@@ -116,8 +116,10 @@ impl Crafted {
     }
 }
 
+const SEQUENCE_ERROR: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
+
 fn nak(number: u32) -> Vec<Answer> {
-    vec![acknowledge(psn(number), Syndrome::Nak(NakCode::PsnSequenceError))]
+    vec![acknowledge(psn(number), SEQUENCE_ERROR)]
 }
 
 fn told_of(completions: &[Completion]) -> Vec<(u64, Status, u32)> {
@@ -468,6 +470,26 @@ fn what_a_plain_peer_sends_early_is_carried_out_when_it_comes_to_something_after
         assert_eq!(write(&mut us, 5), vec![acknowledge(psn(6), Syndrome::ACK)]);
         assert_eq!((us.waiting_bytes(), us.counters().reordered), (0, 4));
     }
+}
+
+/// Found by chaos: it says where it belongs, in the same words as a peer that is known.
+#[test]
+fn a_send_of_a_peer_that_is_not_known_yet_is_placed_in_its_turn() {
+    let mut us = with(RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() });
+    us.post_receives(2);
+    us.peer_sends(1, (0, 1), 1, 2, 60);
+    us.peer_writes(2, 0, (2000, 16), 3);
+    us.assert_untouched("both wait");
+    assert_eq!(
+        (us.counters().placed_early, us.counters().reordered, us.naks()),
+        (0, 2, vec![(psn(0), SEQUENCE_ERROR)])
+    );
+    us.peer_sends(0, (0, 1), 0, 1, 60);
+    us.peer_sends(1, (0, 1), 1, 2, 60);
+    us.peer_writes(2, 0, (2000, 16), 3);
+    assert_eq!(told_of(&us.completions()), [(0, Status::Success, 60), (1, Status::Success, 60)]);
+    assert!(us.has(0, 60, 1) && us.has(1000, 60, 2) && us.has(2000, 16, 3));
+    assert_eq!(us.counters().placed_early, 0);
 }
 
 #[test]

@@ -6,14 +6,15 @@ mod common;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use common::crafted::{ALL, Crafted, FIRST_PSN, without_tag};
+use common::crafted::{ALL, Crafted, FIRST_PSN, acknowledge, without_tag};
 use proptest::prelude::*;
+use uroce::congestion::Rate;
 use uroce::frame::FrameBytes;
 use uroce::sim::Operation;
 use uroce::sim::loss_rtt::{Cell, Ends};
 use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
-    Aeth, Bth, Extension, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
+    Aeth, Bth, Extension, Msn, NakCode, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
 
 /// What a frame is about.
@@ -57,12 +58,16 @@ impl Crafted {
 
     /// The peer writes `byte` to 16 bytes at `offset`, with the offer.
     fn write_from_peer(&mut self, number: u32, offset: usize, byte: u8) -> Vec<Seen> {
-        let bth = self.bth(Opcode::RC_WRITE_ONLY, psn(number)).with_ack_request(true).with_offer(true);
-        let trailer = RequestTrailer::default().to_bytes();
         let reth = Extension::Reth(Reth::new(self.at(offset), self.key, 16));
-        let frame = self.extended_frame(bth.with_extended(true), reth, &[byte; 16], &trailer);
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.extended_request(Opcode::RC_WRITE_ONLY, number, reth, &[byte; 16]);
         self.seen()
+    }
+
+    /// The peer's request with an empty trailer comes, and nothing is sent yet.
+    fn extended_request(&mut self, opcode: Opcode, number: u32, extension: Extension, payload: &[u8]) {
+        let bth = self.bth(opcode, psn(number)).with_ack_request(true).with_offer(true).with_extended(true);
+        let frame = self.extended_frame(bth, extension, payload, &RequestTrailer::default().to_bytes());
+        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
     }
 
     /// The peer acknowledges all before `psn`, and says that `arrived` have arrived too.
@@ -221,6 +226,49 @@ fn a_peer_that_answers_nothing_is_given_up() {
     assert_eq!(us.state(), State::Error);
     let statuses: Vec<_> = std::iter::from_fn(|| us.completion()).map(|completion| completion.status).collect();
     assert_eq!(statuses, [uroce::transport::Status::RetryExceeded, uroce::transport::Status::WrFlush]);
+}
+
+/// Found by chaos: our own requests had used up the rate, and the peer, which offers and is not known, waited for its NAK.
+#[test]
+fn a_refusal_keeps_to_no_rate() {
+    let rate = Some(Rate::from_bits(1_000_000));
+    let mut us = Crafted::with(ALL, RecoverySettings { rate, ..RecoverySettings::default() });
+    us.now = us.now + Duration::from_secs(1);
+    let plain_write = |us: &mut Crafted, number| {
+        let bth = us.bth(Opcode::RC_WRITE_ONLY, psn(number)).with_ack_request(true).with_offer(true);
+        let reth = Extension::Reth(Reth::new(us.at(0), us.key, 4));
+        us.send(bth, reth, &[1; 4])
+    };
+    assert_eq!(plain_write(&mut us, 0), [acknowledge(psn(0), Syndrome::ACK)]);
+    us.post_writes(20);
+    let sent = us.seen().len();
+    assert!((1..20).contains(&sent), "{sent} of 20 went at this rate");
+    assert_eq!(us.seen(), []);
+    let nak = acknowledge(psn(1), Syndrome::Nak(NakCode::PsnSequenceError));
+    assert_eq!(plain_write(&mut us, 2), [nak], "at once");
+    assert_eq!(us.seen(), [], "our requests still wait");
+}
+
+/// Found by chaos: behind a READ's answer, which waited for the rate, stood the refusal of a SEND that was carried out meanwhile. The
+/// peer sent it again.
+#[test]
+fn a_refusal_that_is_overtaken_by_what_it_refused_is_not_sent() {
+    let mut us = speaking(Recovery::Auto);
+    us.get_acquainted();
+    us.answers();
+    let reth = Extension::Reth(Reth::new(us.at(0), us.key, 16));
+    us.extended_request(Opcode::RC_READ_REQUEST, 0, reth, &[]);
+    us.extended_request(Opcode::RC_SEND_ONLY, 1, Extension::None, &[7; 16]);
+    assert_eq!((us.completion(), us.counters().send_rnr_err), (None, 1), "no receive request was there");
+    us.post_receive(5, 100, 16);
+    us.extended_request(Opcode::RC_SEND_ONLY, 1, Extension::None, &[7; 16]);
+    assert_eq!(us.completion().map(|done| (done.wr_id, done.byte_len)), Some((5, 16)));
+    let sent: Vec<_> = us.answers().iter().map(|answer| (answer.opcode, answer.psn, answer.syndrome)).collect();
+    let acknowledged = Some(Syndrome::ACK);
+    assert_eq!(
+        sent,
+        [(Opcode::RC_ACKNOWLEDGE, psn(1), acknowledged), (Opcode::RC_READ_RESPONSE_ONLY, psn(0), acknowledged)]
+    );
 }
 
 /// A virtual machine that is paused, a laptop that sleeps: the peer's answers are not late, we are.

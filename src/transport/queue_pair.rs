@@ -524,10 +524,7 @@ impl QueuePair {
                         if *has_tag && trailer.attempt == 0 {
                             self.identity.extension.new_request_has_tag(packet.bth().psn());
                         }
-                        let identity = &self.identity;
-                        // A peer that is not known yet is served as a plain one.
-                        let trailer = Some(&trailer).filter(|_| identity.extension.is_on());
-                        responder.handle_request(&packet, trailer, is_marked, identity, cx)
+                        responder.handle_request(&packet, Some(&trailer), is_marked, &self.identity, cx)
                     }
                     None => responder.handle_request(packet, None, is_marked, identity, cx),
                 }

@@ -149,7 +149,10 @@ impl Responder {
     /// Whether the next answer is an acknowledge, a refusal or the result of an atomic, which keep to no rate. What a peer that goes back
     /// is told stays behind the READ responses before it.
     pub fn owes_at_once(&self) -> bool {
-        let is_next = |answer: &Answer| !matches!(answer, Answer::Read(_));
+        let is_next = |answer: &Answer| {
+            !matches!(answer, Answer::Read(_))
+                && !mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate")
+        };
         self.owes_selective() || (!self.is_selective && self.answers.front().is_some_and(is_next))
     }
 
@@ -226,7 +229,10 @@ impl Responder {
             let _ = self.inbound.serve(packet, None, identity, cx);
         }
         if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
-            if self.is_selective {
+            // A peer that is not known yet is served as a plain one, whatever its packets say of themselves.
+            if self.is_selective
+                || mutated!("stranger-served-as-a-known-peer", by "uroce --test early a_send_of_a_peer")
+            {
                 self.keep(ahead as u32, packet, trailer, identity, cx);
                 return Ok(());
             }
@@ -370,7 +376,8 @@ impl Responder {
             Ok(packets) => {
                 self.expected = psn.plus(packets);
                 self.forget_old();
-                if was_not_ready {
+                if was_not_ready && !mutated!("refusal-outlives-its-reason", by "uroce --test selective a_refusal_that")
+                {
                     // Acknowledges overtake what waits here: a refusal would be of what was carried out.
                     self.answers.retain(|answer| !answer.is_rnr_nak());
                 }
