@@ -603,14 +603,19 @@ impl Span<'_> {
         let mut value = [0; 8];
         value[..late.head.len()].copy_from_slice(late.head);
         value[late.head.len()..last].copy_from_slice(late.tail);
+        // SAFETY: the region is registered: the table is borrowed. The last bytes end at a multiple of their number.
+        let store_last = || unsafe { copy::store(u64::from_ne_bytes(value), self.start.add(self.len - last), last) };
+        if mutated!("last-bytes-stored-first", by "uroce --lib the_last_bytes_are_not_written_before") {
+            store_last().map_err(|_| AccessError::Vanished(self.key))?;
+        }
         // SAFETY: the parts together have the span's length, and what is borrowed as bytes does not overlap the region, which
-        // is registered: the table is borrowed. The last bytes end at a multiple of their number.
+        // is registered, as above.
         unsafe {
             copy::copy(early.head.as_ptr(), self.start, early.head.len())
                 .and_then(|()| copy::copy(early.tail.as_ptr(), self.start.add(early.head.len()), early.tail.len()))
                 .and_then(|()| {
                     fence(Ordering::Release);
-                    copy::store(u64::from_ne_bytes(value), self.start.add(self.len - last), last)
+                    store_last()
                 })
         }
         .map_err(|_| AccessError::Vanished(self.key))
@@ -935,6 +940,39 @@ mod tests {
         assert_eq!(span.read(&mut [0; 8]), Err(AccessError::Vanished(key)));
         assert_eq!(span.write(FrameBytes::from(&[0; 8][..])), Err(AccessError::Vanished(key)));
         assert_eq!(span.update_u64(|old| old), Err(AtomicError::Access(AccessError::Vanished(key))));
+        table.deregister(key).unwrap();
+    }
+
+    /// A page that is not there shows the order: where the others cannot be written, the last bytes, by which programs know that
+    /// all has come, must not be.
+    #[cfg(not(miri))] // it has no signals
+    #[test]
+    fn the_last_bytes_are_not_written_before_the_others() {
+        const PAGE: usize = 4096;
+        let mut table = table();
+        let lent = HostMemory::new(2 * PAGE).unwrap();
+        let populated = Lent::populate(lent.as_ptr(), 2 * PAGE as u64, ALL).unwrap();
+        // SAFETY: nobody else uses the memory, which outlives the region.
+        let key = unsafe { table.register_borrowed(PD, populated, 0x10_0000) };
+        let protect = |protection| {
+            // SAFETY: the first page is ours, and no Rust expression touches it meanwhile.
+            assert_eq!(unsafe { libc::mprotect(lent.as_ptr().cast(), PAGE, protection) }, 0);
+        };
+        let data: Vec<u8> = (1..=24).collect();
+        let write = |cut| {
+            let (head, tail) = data.split_at(cut);
+            let address = 0x10_0000 + PAGE as u64 - 16;
+            table.remote(PD, QPN, key, address, 24, Access::REMOTE_WRITE).unwrap().write(FrameBytes { head, tail })
+        };
+        for cut in 0..=24 {
+            protect(libc::PROT_NONE);
+            assert_eq!(write(cut), Err(AccessError::Vanished(key)), "cut at {cut}");
+            assert_eq!(lent.to_vec(PAGE, 8), [0; 8], "cut at {cut}");
+            protect(libc::PROT_READ | libc::PROT_WRITE);
+            assert_eq!(write(cut), Ok(()));
+            assert_eq!(lent.to_vec(PAGE - 16, 24), data, "cut at {cut}");
+            lent.write(PAGE, &[0; 8]);
+        }
         table.deregister(key).unwrap();
     }
 
