@@ -26,7 +26,7 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
     let matrices = ["--test", "perftest", "--test", "rxe_pingpong", "--test", "rxe_run", "--test", "rxe_perf"];
-    let programs = ["--test", "pyverbs", "--test", "qperf", "--test", "readme"];
+    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs"].map(|name| ["--test", name]).concat();
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
         [&["test", "--quiet", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
     }
@@ -37,7 +37,8 @@ fn more_stages() -> Vec<Stage> {
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, and every pingpong; the interop stage plays some of it.
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
-        // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own.
+        // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
+        // that vanishes a thousand times in each way; the C programs under valgrind over both links.
         Stage::cargo_with("programs", &one_by_one(&programs), &[("UROCE_FULL", "1")]),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
