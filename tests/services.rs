@@ -170,27 +170,42 @@ fn datagrams_with_a_wrong_key_or_no_room_are_dropped_and_counted_and_the_request
     assert_eq!((received.wr_id, received.byte_len), (1, 49));
 }
 
+/// Whether a datagram from A to that address comes to a receive request at B; `qpn`: not to B's queue pair, but to that one.
+fn arrives(pair: &mut Pair, to: IpAddr, qpn: Option<Qpn>) -> bool {
+    pair.post_receive(Side::B, 1, 0, 50);
+    let mut destination = pair.destination(Side::A, Pair::Q_KEY);
+    destination.path.flow.addresses = Addresses::new([10, 0, 0, 1].into(), to).unwrap();
+    destination.qpn = qpn.unwrap_or(destination.qpn);
+    let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, 10));
+    request.destination = Some(destination);
+    pair.post(Side::A, request);
+    assert_eq!(pair.completion(Side::A).status, Status::Success);
+    pair.run_for(Duration::from_millis(1));
+    pair.try_completion(Side::B).is_some()
+}
+
+/// Every host has one, so the address alone says whose a datagram to QP1 is.
+#[test]
+fn datagrams_to_qp1_of_other_addresses_are_dropped() {
+    let mut pair = pair(Service::Gsi, Recovery::default());
+    assert_eq!([Side::A, Side::B].map(|side| pair.qpn(side)), [Qpn::GSI; 2]);
+    let [own, other]: [IpAddr; 2] = [[10, 0, 0, 2].into(), [10, 0, 0, 7].into()];
+    pair.node(Side::B).endpoint.set_local_addresses([own]);
+    let strange: [IpAddr; 3] = [other, [255; 4].into(), [224, 0, 0, 9].into()];
+    for to in strange {
+        assert!(!arrives(&mut pair, to, None), "{to}");
+    }
+    assert_eq!(pair.counters(Side::B).wrong_address, strange.len() as u64);
+    assert!(arrives(&mut pair, own, None));
+}
+
 /// What arrives need not be for us: a port may be promiscuous, a network may flood, and groups have many members.
 #[test]
 fn datagrams_to_other_addresses_are_dropped_and_those_to_a_group_are_for_who_is_attached() {
     let mut pair = pair(Service::Ud, Recovery::default());
     let [own, other]: [IpAddr; 2] = [[10, 0, 0, 2].into(), [10, 0, 0, 7].into()];
     let group: IpAddr = [224, 0, 0, 9].into();
-    let mut sent = 0;
     let (to_one, to_all) = (None, Some(Qpn::MULTICAST));
-    let mut arrives = |pair: &mut Pair, to: IpAddr, qpn: Option<Qpn>| {
-        sent += 1;
-        pair.post_receive(Side::B, sent, 0, 50);
-        let mut destination = pair.destination(Side::A, Pair::Q_KEY);
-        destination.path.flow.addresses = Addresses::new([10, 0, 0, 1].into(), to).unwrap();
-        destination.qpn = qpn.unwrap_or(destination.qpn);
-        let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, 10));
-        request.destination = Some(destination);
-        pair.post(Side::A, request);
-        assert_eq!(pair.completion(Side::A).status, Status::Success);
-        pair.run_for(Duration::from_millis(1));
-        pair.try_completion(Side::B).is_some()
-    };
     assert!(arrives(&mut pair, other, to_one), "nobody has said which addresses are ours");
     pair.node(Side::B).endpoint.set_local_addresses([own, "fd00::2".parse().unwrap()]);
     assert!(arrives(&mut pair, own, to_one));

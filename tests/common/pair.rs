@@ -143,11 +143,11 @@ impl Pair {
                 hop_limit: 64,
                 flow_label: 0,
             };
-            let (reliable, datagram) = (service == Service::Rc, service == Service::Ud);
+            let (reliable, datagram) = (service == Service::Rc, matches!(service, Service::Ud | Service::Gsi));
             let init = QpAttributes {
                 state: Some(State::Init),
                 p_key_index: Some(0),
-                port: Some(1),
+                port: (service != Service::Gsi).then_some(1),
                 access: (!datagram).then_some(access),
                 q_key: datagram.then_some(Self::Q_KEY),
                 ..Default::default()
