@@ -485,6 +485,51 @@ static void overrun(void)
     cq = plain;
 }
 
+/* The next event about the device, within some seconds. It is acknowledged, and its object can be destroyed. */
+static struct ibv_async_event next_event(void)
+{
+    struct ibv_async_event event;
+    CHECK(poll(&(struct pollfd){.fd = context->async_fd, .events = POLLIN}, 1, 10000) == 1);
+    CHECK(ibv_get_async_event(context, &event) == 0);
+    ibv_ack_async_event(&event);
+    return event;
+}
+
+/* A full queue of the ordinary kind is in error, and so are both queue pairs that complete into it. */
+static void overflow(void)
+{
+    enum { ROOM = 3, REQUESTS = 16 };
+    struct ibv_cq *plain = cq;
+    CHECK(cq = ibv_create_cq(context, ROOM, NULL, NULL, 0));
+    struct pair pair = connected(pd);
+    CHECK(poll(&(struct pollfd){.fd = context->async_fd, .events = POLLIN}, 1, 0) == 0);
+    for (int i = 0; i < REQUESTS; i++)
+        write_unpolled(pair, i);
+    struct ibv_async_event event = next_event();
+    CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq);
+    struct ibv_qp *failed[2];
+    for (int i = 0; i < 2; i++) {
+        event = next_event();
+        CHECK(event.event_type == IBV_EVENT_QP_FATAL);
+        failed[i] = event.element.qp;
+        struct ibv_qp_attr state;
+        CHECK(ibv_query_qp(failed[i], &state, IBV_QP_STATE, &(struct ibv_qp_init_attr){}) == 0);
+        CHECK(state.qp_state == IBV_QPS_ERR);
+    }
+    CHECK((failed[0] == pair.a && failed[1] == pair.b) || (failed[0] == pair.b && failed[1] == pair.a));
+    CHECK(poll(&(struct pollfd){.fd = context->async_fd, .events = POLLIN}, 1, 0) == 0);
+    /* What came before the one that was lost can be polled. */
+    struct ibv_wc wcs[REQUESTS];
+    int count = ibv_poll_cq(cq, REQUESTS, wcs);
+    CHECK(count >= ROOM && count < REQUESTS);
+    for (int i = 0; i < count; i++)
+        CHECK(wcs[i].wr_id == (uint64_t)i && wcs[i].status == IBV_WC_SUCCESS);
+    CHECK(ibv_poll_cq(cq, 1, wcs) == 0);
+    destroy(pair);
+    CHECK(ibv_destroy_cq(cq) == 0);
+    cq = plain;
+}
+
 int main(void)
 {
     context = open_first();
@@ -502,6 +547,7 @@ int main(void)
     times_and_vectors();
     one_more();
     overrun();
+    overflow();
     inline_data();
     CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);
     CHECK(ibv_close_device(context) == 0);
