@@ -281,12 +281,14 @@ fn duplicates_are_answered_again_and_not_carried_out_again(recovery: Recovery) {
     for number in 3..3 + 2 * u32::from(RD_ATOMIC) {
         assert_eq!(c.writes_atomically(number, 128, [number as u8; 8]), [answered(number)]);
     }
+    assert_eq!(c.writes_atomically(0, 64, [1; 8]), [answered(0)]);
+    assert_eq!(c.memory.to_vec(64, 8), [2; 8], "it is not written again");
     let key = c.key;
     c.endpoint.memory().deregister(key).unwrap();
     assert_eq!(c.writes_atomically(0, 64, [1; 8]), [answered(0)]);
     assert_eq!(c.flushes(1), [answered(1)], "the key has gone since: what was carried out was carried out");
     assert_eq!((c.memory.to_vec(64, 8), c.memory.to_vec(128, 8)), (vec![2; 8], vec![10; 8]));
-    assert_eq!((c.state(), c.counters().duplicate_request), (State::ReadyToSend, 2));
+    assert_eq!((c.state(), c.counters().duplicate_request), (State::ReadyToSend, 3));
 }
 
 /// rxe does not count FLUSHes against what it may have outstanding, only ATOMIC WRITEs.
@@ -311,15 +313,18 @@ fn as_many_flushes_as_rxe_may_send_wait_for_their_answers_and_no_more_atomic_wri
     assert!(refused_at.is_some_and(|at| (UNACKNOWLEDGED..UNACKNOWLEDGED + 32).contains(&at)), "{refused_at:?}");
     assert_eq!(c.answers().last().map(|answer| answer.syndrome), Some(Some(INVALID)));
 
-    let mut c = Crafted::new(recovery);
-    let extension = Extension::Reth(Reth::new(c.at(0), c.key, 8));
-    for number in 0..=u32::from(RD_ATOMIC) {
-        let frame = c.frame(c.bth(Opcode::RC_ATOMIC_WRITE, psn(number)), extension, &[1; 8]);
+    // Behind FLUSHes that are not answered yet.
+    let (mut c, allowed) = (Crafted::new(recovery), u32::from(RD_ATOMIC));
+    let (flush, write) = (global(c.at(0), c.key, 100), Extension::Reth(Reth::new(c.at(0), c.key, 8)));
+    for number in 0..=2 * allowed {
+        let frame = match number < allowed {
+            true => c.frame(c.bth(Opcode::RC_FLUSH, psn(number)), flush, &[]),
+            false => c.frame(c.bth(Opcode::RC_ATOMIC_WRITE, psn(number)), write, &[1; 8]),
+        };
         c.endpoint.handle_frame(c.now, FrameBytes::from(&frame[..]));
     }
-    let answers = c.answers();
-    assert_eq!(answers.len(), usize::from(RD_ATOMIC) + 1);
-    assert_eq!(answers.last(), Some(&acknowledge(psn(RD_ATOMIC.into()), INVALID)));
+    let refused = acknowledge(psn(2 * allowed), INVALID);
+    assert!(c.answers().into_iter().eq((0..2 * allowed).map(answered).chain([refused])));
 }
 
 #[test]

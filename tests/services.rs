@@ -7,6 +7,7 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use common::crafted::{Crafted, FIRST_PSN};
 use common::pair::{Faults, Pair, Side, pattern};
 use uroce::frame::FrameBytes;
 use uroce::memory::Access;
@@ -15,11 +16,12 @@ use uroce::transport::{
     Capabilities, CompletionQueue, Data, Endpoint, Event, PostError, QpAttributes, QueuePair, QueuePairInit,
     ReceiveRequest, Recovery, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
-use uroce::wire::{Addresses, Key, PathMtu, Psn, QKey, Qpn};
+use uroce::wire::{Addresses, Extension, Key, Opcode, PathMtu, Psn, QKey, Qpn};
 
 in_both_modes! {
     a_shared_receive_queue_serves_rc_and_tells_when_it_is_short
     a_reset_leaves_no_completion_of_what_was_before
+    a_reset_forgets_what_was_posted
     a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told
     the_last_receive_request_is_told_of_once_an_error
 }
@@ -333,6 +335,24 @@ fn a_reset_leaves_no_completion_of_what_was_before(recovery: Recovery) {
     assert_eq!(pair.completion(Side::B).status, Status::WrFlush);
     pair.modify(Side::B, &to(State::Reset));
     assert!(pair.try_completion(Side::B).is_none(), "two more were flushed, and nobody polled them in time");
+}
+
+fn a_reset_forgets_what_was_posted(recovery: Recovery) {
+    let mut us = Crafted::new(recovery);
+    us.post_receive(1, 0, 16);
+    us.post_send(2, SendOperation::Send, 100, 16);
+    us.modify(State::Reset);
+    us.reconnect();
+    assert_eq!(us.answers(), [], "nothing is sent");
+    us.post_receive(3, 200, 16);
+    us.send(us.bth(Opcode::RC_SEND_ONLY, FIRST_PSN), Extension::None, &[7; 16]);
+    assert_eq!(us.completion().map(|done| (done.wr_id, done.status)), Some((3, Status::Success)));
+    us.assert_untouched_but(200..216, "what was posted before is forgotten");
+    us.post_send(4, SendOperation::Send, 100, 16);
+    assert_eq!(us.answers().iter().map(|sent| sent.psn).collect::<Vec<_>>(), [FIRST_PSN], "one request");
+    us.modify(State::Error);
+    let flushed: Vec<_> = std::iter::from_fn(|| us.completion()).map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(flushed, [(4, Status::WrFlush)]);
 }
 
 fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told(recovery: Recovery) {

@@ -97,8 +97,12 @@ impl Turns {
 
     /// The program will sleep: from now on the background thread must watch.
     pub fn will_sleep(&self) {
-        self.sleepers.store(true, Ordering::Release);
-        self.wake.signal();
+        if !mutated!("sleep-not-announced", by "uroce-loom --test engine a_program_that_goes_to_sleep") {
+            self.sleepers.store(true, Ordering::Release);
+        }
+        if !mutated!("sleep-wakes-nobody", by "uroce-loom --test engine a_program_that_goes_to_sleep") {
+            self.wake.signal();
+        }
     }
 
     /// Ends [`run_in_background`](Turns::run_in_background).
@@ -149,7 +153,9 @@ impl Turns {
             let Round { received, worked, sleep } = round();
             found.get_or_insert(received);
             let polls = self.polls.load(Ordering::Relaxed);
-            if self.sleepers.swap(false, Ordering::AcqRel) {
+            if self.sleepers.swap(false, Ordering::AcqRel)
+                && !mutated!("last-poll-before-sleep-counts", by "uroce --lib a_program_that_has_polled_and_sleeps")
+            {
                 // They will sleep after polling for the last time.
                 before = polls;
             } else if polls != before
@@ -202,6 +208,27 @@ mod tests {
         assert_eq!(rounds, 50, "until nobody waits any more: then the program can step");
         poll();
         assert_eq!((steps(), *core.lock().unwrap()), (1, 1));
+    }
+
+    /// A poll shows that the program steps, but not when it was the last one before it sleeps.
+    #[test]
+    fn a_program_that_has_polled_and_sleeps_is_not_waited_for() {
+        let (turns, core) = (Turns::new().unwrap(), Mutex::new(()));
+        let mut rounds = 0;
+        let mut round = || {
+            rounds += 1;
+            match rounds {
+                5 => {
+                    turns.poll(&core, |()| ());
+                    turns.will_sleep();
+                }
+                10 => turns.poll(&core, |()| ()),
+                _ => {}
+            }
+            Round { received: false, worked: true, sleep: Duration::ZERO }
+        };
+        turns.step_until_programs_do(&[], &mut round);
+        assert_eq!(rounds, 10, "until it polls without going to sleep");
     }
 
     /// It sleeps for long: what is posted meanwhile, and the end, must not wait for that.

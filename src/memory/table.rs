@@ -255,7 +255,9 @@ impl MemoryTable {
     }
 
     fn insert_region(&mut self, pd: Pd, mut region: Region) -> Key {
-        if region.access.contains(Access::ZERO_BASED) {
+        if region.access.contains(Access::ZERO_BASED)
+            && !mutated!("zero-based-region-has-addresses", by "uroce --lib zero_based_regions")
+        {
             region.iova = 0;
         }
         self.insert(pd, Kind::Region(region))
@@ -284,7 +286,10 @@ impl MemoryTable {
     /// [`AccessError::NoSuchKey`], or [`AccessError::Denied`] with [`Access::MW_BIND`] while windows are bound to it.
     pub fn deregister(&mut self, key: Key) -> Result<(), AccessError> {
         match &self.entry(key)?.kind {
-            Kind::Region(region) if region.windows > 0 && !mutated!("region-goes-although-windows-are-bound") => {
+            Kind::Region(region)
+                if region.windows > 0
+                    && !mutated!("region-goes-although-windows-are-bound", by "uroce --lib windows_give_access") =>
+            {
                 return Err(AccessError::Denied { key, wanted: Access::MW_BIND });
             }
             Kind::Region(_) | Kind::Null => {}
@@ -334,15 +339,21 @@ impl MemoryTable {
             }
             _ => return Err(WindowError::NoSuchWindow(window)),
         };
-        let new_key = Key(index << 8 | new_key.0 & 0xff);
+        let new_key = match mutated!("window-key-not-its-own", by "uroce --lib of_a_windows_new_key") {
+            true => new_key,
+            false => Key(index << 8 | new_key.0 & 0xff),
+        };
         match (len, kind) {
-            (0, WindowKind::One) => {
+            (0, WindowKind::Two) if !mutated!("type-2-window-bound-to-nothing", by "uroce --lib a_type_2_window_is_not") =>
+            {
+                return Err(WindowError::Empty(window));
+            }
+            (0, _) => {
                 // To nothing: no region is needed.
                 self.unbind(index);
                 self.entries.get_mut(&index).expect("found above").key = new_key;
                 return Ok(());
             }
-            (0, WindowKind::Two) => return Err(WindowError::Empty(window)),
             _ => {}
         }
         let region = match self.entries.get_mut(&(region_key.0 >> 8)) {
@@ -351,7 +362,8 @@ impl MemoryTable {
         };
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         if !region.access.contains(Access::MW_BIND)
-            || region.access.contains(Access::ZERO_BASED)
+            || (region.access.contains(Access::ZERO_BASED)
+                && !mutated!("window-over-a-zero-based-region", by "uroce --lib zero_based_regions"))
             || (writes && !region.access.contains(Access::LOCAL_WRITE))
         {
             return Err(WindowError::Region(region_key));
@@ -362,7 +374,9 @@ impl MemoryTable {
         let queue_pair = (kind == WindowKind::Two).then_some(queue_pair);
         region.windows += 1;
         self.unbind(index);
-        let base = if access.contains(Access::ZERO_BASED) { 0 } else { address };
+        let is_zero_based = access.contains(Access::ZERO_BASED)
+            && !mutated!("zero-based-window-has-addresses", by "uroce --lib zero_based_regions");
+        let base = if is_zero_based { 0 } else { address };
         let bound = BoundWindow { queue_pair, region: region_key, base, address, len, access };
         let entry = self.entries.get_mut(&index).expect("found above");
         (entry.key, entry.kind) = (new_key, Kind::Window(kind, Some(bound)));
@@ -385,7 +399,7 @@ impl MemoryTable {
             }
             _ => return Err(AccessError::NoSuchKey(key)),
         }
-        if !mutated!("invalidated-window-stays-open") {
+        if !mutated!("invalidated-window-stays-open", by "uroce --lib windows_give_access") {
             self.unbind(key.0 >> 8);
         }
         Ok(())
@@ -456,7 +470,10 @@ impl MemoryTable {
             Kind::Window(_, Some(window)) => window.access,
         };
         // Nothing that we write outlives a power failure for certain.
-        let access = access.difference(Access::FLUSH_PERSISTENT);
+        let access = match mutated!("persistence-promised", by "uroce --test flush a_flush_needs_what") {
+            true => access,
+            false => access.difference(Access::FLUSH_PERSISTENT),
+        };
         if access.contains(wanted) { Ok(&entry.kind) } else { Err(AccessError::Denied { key, wanted }) }
     }
 

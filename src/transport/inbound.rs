@@ -162,7 +162,9 @@ impl Inbound {
     pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
         self.fail_message(Status::WrFlush, identity, cx);
         let own = match &mut self.queue {
-            ReceiveQueue::Own(_) if mutated!("receives-not-flushed") => Default::default(),
+            ReceiveQueue::Own(_) if mutated!("receives-not-flushed", by "uroce --test early when_the_queue_pair_fails") => {
+                Default::default()
+            }
             ReceiveQueue::Own(queue) => std::mem::take(queue),
             ReceiveQueue::Shared(_) => Default::default(),
         };
@@ -229,13 +231,15 @@ impl Inbound {
             return Ok(());
         }
         let invalidated = packet.ieth().map(|ieth| ieth.key());
-        if let Some(key) = invalidated.filter(|_| !mutated!("send-with-invalidate-invalidates-nothing")) {
+        if let Some(key) = invalidated.filter(|_| !mutated!("send-with-invalidate-invalidates-nothing", by "uroce --test late_reads a_read_that_arrives_again")) {
             cx.memory.invalidate(identity.pd, identity.qpn, key)?;
         }
         let Some(Incoming::Send { request, received }) = self.message.take() else { return Err(Refusal::INVALID) };
         let completion = Completion {
             immediate: packet.imm_dt().map(|imm| imm.data()).filter(|_| !mutated!("immediate-lost")),
-            invalidated: invalidated.filter(|_| !mutated!("invalidated-key-not-told")),
+            invalidated: invalidated.filter(
+                |_| !mutated!("invalidated-key-not-told", by "uroce --test late_reads a_read_that_arrives_again"),
+            ),
             ..Completion::receive(request.wr_id, identity.qpn, received)
         };
         identity.complete_receive(completion, packet.bth().solicited(), cx);

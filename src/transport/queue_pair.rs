@@ -302,10 +302,10 @@ impl QueuePair {
             self.forget_completions();
         }
         let srq = self.srq();
-        if !mutated!("reset-forgets-no-sends") {
+        if !mutated!("reset-forgets-no-sends", by "uroce --test services a_reset_forgets_what") {
             self.requester = Requester::new(self.identity.service);
         }
-        if !mutated!("reset-forgets-no-receives") {
+        if !mutated!("reset-forgets-no-receives", by "uroce --test services a_reset_forgets_what") {
             self.responder = AnyResponder::new(self.identity.service);
         }
         if let Some(srq) = srq {
@@ -385,7 +385,10 @@ impl QueuePair {
         if let AnyResponder::Reliable(responder) = &mut self.responder {
             responder.drop_early();
         }
-        if let Some(srq) = self.srq().filter(|_| !mutated!("srq-without-last-event")) {
+        if let Some(srq) = self
+            .srq()
+            .filter(|_| !mutated!("srq-without-last-event", by "uroce --test services the_last_receive_request"))
+        {
             cx.push_event(Event::LastWqeReached(self.identity.qpn, srq));
         }
     }
@@ -394,6 +397,9 @@ impl QueuePair {
     fn fail(&mut self, cx: &mut Surroundings<'_>) {
         if self.state != State::Error {
             self.flush(cx);
+            if mutated!("ordinary-error-is-fatal", by "uroce --test statuses naks_say_what") {
+                cx.push_event(Event::QueuePairFatal(self.identity.qpn));
+            }
         }
     }
 
@@ -411,7 +417,7 @@ impl QueuePair {
     /// Tells, once, that the send queue is drained (IBTA 10.3.1.4).
     fn check_drained(&mut self, cx: &mut Surroundings<'_>) {
         if self.state == State::SendQueueDrained && self.notify_drained && self.requester.is_drained() {
-            self.notify_drained = mutated!("drained-is-told-twice");
+            self.notify_drained = mutated!("drained-is-told-twice", by "uroce --test services a_drained_send_queue");
             cx.push_event(Event::SendQueueDrained(self.identity.qpn));
         }
     }

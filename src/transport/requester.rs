@@ -245,6 +245,9 @@ impl Requester {
         let operation = &request.operation;
         let limit = match self.service {
             _ if matches!(operation, SendOperation::Flush { .. }) => 0,
+            Service::Rc | Service::Uc if mutated!("half-the-space-in-a-message", by "uroce --lib messages_of_half") => {
+                MAX_MESSAGE_BYTES
+            }
             // At path MTU 256, 2^31 bytes are half the PSN space.
             Service::Rc | Service::Uc => MAX_MESSAGE_BYTES.min(u64::from(SPAN_PACKETS) * path_mtu.bytes() as u64),
             Service::Ud | Service::Gsi => path_mtu.bytes() as u64,
@@ -300,7 +303,7 @@ impl Requester {
     }
 
     pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
-        if mutated!("flushed-in-reverse") {
+        if mutated!("flushed-in-reverse", by "uroce --test transport a_silent_peer_ends") {
             self.queue.make_contiguous().reverse();
         }
         for wqe in std::mem::take(&mut self.queue) {
@@ -372,7 +375,11 @@ impl Requester {
         };
         while let Some(wqe) = self.queue.get(self.cursor.index) {
             let begun = self.cursor.packet > 0 || self.sent != wqe.first_psn.plus(self.cursor.packet);
-            if wqe.failed.is_some() || (draining && !begun && !mutated!("drained-queue-begins-requests")) {
+            if wqe.failed.is_some()
+                || (draining
+                    && !begun
+                    && !mutated!("drained-queue-begins-requests", by "uroce --test services a_drained_send_queue"))
+            {
                 break;
             }
             if wqe.packets == 0 && wqe.done {

@@ -568,7 +568,9 @@ impl Responder {
         if self.answers.len() >= self.answers_max() + WINDOW_PACKETS as usize {
             return Err(Refusal::INVALID);
         }
-        cx.memory.check_remote(identity.pd, identity.qpn, reth.key(), wanted)?;
+        if !mutated!("flush-needs-no-right", by "uroce --test flush a_flush_needs_what") {
+            cx.memory.check_remote(identity.pd, identity.qpn, reth.key(), wanted)?;
+        }
         match feth.selectivity() {
             Selectivity::Range => {
                 let (address, len) = (reth.address(), reth.length().into());
@@ -578,7 +580,8 @@ impl Responder {
             Selectivity::Unknown(_) => return Err(Refusal::INVALID),
         }
         self.msn = self.msn.next();
-        self.owe(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: false });
+        let is_outstanding = mutated!("flush-counts-as-outstanding", by "uroce --test flush as_many_flushes");
+        self.owe(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
         Ok(1)
     }
 
@@ -616,7 +619,7 @@ impl Responder {
     fn forget_old(&mut self) {
         let is_old = |saved: &Saved| self.age(saved.first_psn.plus(saved.packets - 1)) >= FORGOTTEN_AFTER;
         let old = self.saved.iter().take_while(|saved| is_old(saved)).count();
-        if old > 0 {
+        if old > 0 && !mutated!("old-results-not-forgotten", by "uroce --test old_psns a_read_a_whole_lap") {
             self.saved.drain(..old);
         }
     }
@@ -638,7 +641,13 @@ impl Responder {
                     let _ = self.inbound.serve(packet, None, identity, cx);
                 }
                 let following = self.saved.iter().map(|saved| saved.first_psn);
-                let following = following.into_iter().find(|first| self.age(*first) < self.age(psn));
+                let is_later = |first: &Psn| {
+                    if mutated!("past-taken-for-the-future", by "uroce --test old_psns a_duplicate_half_the_space") {
+                        return psn.is_before(*first);
+                    }
+                    self.age(*first) < self.age(psn)
+                };
+                let following = following.into_iter().find(is_later);
                 let done = following.unwrap_or(self.expected).minus(1);
                 if !mutated!("lost-ack-not-repeated") {
                     self.acknowledge(done, cx);
@@ -672,6 +681,9 @@ impl Responder {
             }
             // Carried out, as all before the expected PSN; there is nothing to be known of it.
             (Operation::AtomicWrite | Operation::Flush, _) => {
+                if mutated!("atomic-write-carried-out-again", by "uroce --test flush duplicates_are_answered_again") {
+                    let _ = self.serve_atomic_write(packet, identity, cx);
+                }
                 if self.may_answer(cx) {
                     self.owe(Answer::Empty { psn, msn: self.msn, is_outstanding: false });
                 }

@@ -168,7 +168,9 @@ impl<T: Object> Slab<T> {
             return Err(NotRemoved::Stale);
         }
         // Calls are short, and none of them destroys what it uses.
-        while state.load(Ordering::Acquire) != 0 {
+        while state.load(Ordering::Acquire) != 0
+            && !uroce::mutated!("object-goes-under-a-call", by "uroce-loom --test objects what_is_used_is_not_removed")
+        {
             yield_now();
         }
         // SAFETY: the object was live, so its body is there; nobody uses it, and nobody can begin to.
