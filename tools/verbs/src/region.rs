@@ -52,6 +52,10 @@ const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 
 /// The access that `enum ibv_access_flags` asks for, of a region or a window.
 pub(crate) fn access(flags: c_uint) -> Result<Access, Failure> {
+    let flags = match uroce::mutated!("unknown-flags-dropped", by "uroce-verbs --lib access_flags_that_nobody_knows") {
+        true => flags & (KNOWN | OPTIONAL_RANGE),
+        false => flags,
+    };
     if flags & !(KNOWN | OPTIONAL_RANGE) != 0 {
         return Err(Failure::new(libc::EINVAL, format_args!("unknown access flags in {flags:#x}")));
     }
@@ -380,4 +384,22 @@ pub extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {
 /// The key of the region that a program's pointer means.
 pub(crate) fn key(mr: *const IbvMr) -> Result<uroce::verbs::Key, Failure> {
     Ok(uroce::verbs::Key(get(mr)?.key.load(Ordering::Relaxed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_flags_that_nobody_knows_are_refused_but_for_the_optional_ones() {
+        let errno = |flags| access(flags).err().map(|failure| failure.errno);
+        for bit in (0..32).filter(|bit| (KNOWN | OPTIONAL_RANGE) >> bit & 1 == 0) {
+            assert_eq!(errno(1 << bit), Some(libc::EINVAL), "bit {bit}");
+            assert_eq!(errno(1 << bit | 1), Some(libc::EINVAL), "bit {bit} beside another");
+        }
+        for bit in (0..32).filter(|bit| OPTIONAL_RANGE >> bit & 1 == 1) {
+            assert_eq!(errno(1 << bit | 1), None, "bit {bit}");
+        }
+        assert_eq!(access(1 | HUGETLB).ok(), Some(Access::LOCAL_WRITE));
+    }
 }

@@ -79,11 +79,7 @@ pub(crate) fn destroy_all(context: *const IbvContext) {
 
 /// The request that binds `mw` with `new_key`.
 pub(crate) fn binding(mw: *const IbvMw, new_key: Key, info: &IbvMwBindInfo) -> Result<SendOperation, Failure> {
-    let region = match (info.mr.is_null(), info.length) {
-        (false, _) => region::key(info.mr)?,
-        (true, 0) => Key(0),
-        (true, _) => return Err(Failure::new(libc::EINVAL, "a binding of bytes without a region")),
-    };
+    let region = region_below(info)?;
     Ok(SendOperation::BindWindow(WindowBinding {
         window: get(mw)?.window.key(),
         new_key,
@@ -92,6 +88,18 @@ pub(crate) fn binding(mw: *const IbvMw, new_key: Key, info: &IbvMwBindInfo) -> R
         len: info.length,
         access: region::access(info.mw_access_flags)?,
     }))
+}
+
+/// The key of the region that a binding is to: 0 for nothing, which needs none.
+fn region_below(info: &IbvMwBindInfo) -> Result<Key, Failure> {
+    match (info.mr.is_null(), info.length) {
+        (false, _) => region::key(info.mr),
+        (true, 0) => Ok(Key(0)),
+        (true, _) if uroce::mutated!("window-binding-without-region", by "uroce-verbs --lib bytes_of_no_region_are_not") => {
+            Ok(Key(0))
+        }
+        (true, _) => Err(Failure::new(libc::EINVAL, "a binding of bytes without a region")),
+    }
 }
 
 /// Writes the key that a binding gives where the program sees it, once that is posted, as irdma does: with rxe and mlx5 the program
@@ -125,4 +133,20 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut IbvQp, mw: *mut IbvMw, bind: *m
         Ok(())
     };
     number("ibv_bind_mw", post())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_no_region_are_not_bound() {
+        let none = std::ptr::null_mut();
+        let below = |mr, length| region_below(&IbvMwBindInfo { mr, addr: 0x1000, length, mw_access_flags: 0 });
+        let errno = |mr, length| below(mr, length).err().map(|failure| failure.errno);
+        assert_eq!(below(none, 0).ok(), Some(Key(0)), "to nothing");
+        assert_eq!([1, 4096, u64::MAX].map(|length| errno(none, length)), [Some(libc::EINVAL); 3]);
+        let stale = std::ptr::without_provenance_mut(0x1000);
+        assert_eq!([0, 1].map(|length| errno(stale, length)), [Some(libc::EINVAL); 2], "a region that is none");
+    }
 }
