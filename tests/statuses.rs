@@ -8,13 +8,14 @@ use uroce::memory::{Access, WindowBinding};
 use uroce::transport::{
     Completion, CompletionKind, Data, ReceiveRequest, Recovery, Remote, SendOperation, SendRequest, Sge, State, Status,
 };
-use uroce::wire::{Aeth, AtomicAckEth, Extension, Ieth, Key, Msn, NakCode, Opcode, RnrTimer, Syndrome};
+use uroce::wire::{Aeth, AtomicAckEth, Extension, Ieth, ImmDt, Key, Msn, NakCode, Opcode, Reth, RnrTimer, Syndrome};
 
 in_both_modes! {
     answers_that_cannot_be_are_bad_responses
     answers_into_memory_that_is_not_ours_are_local_protection_errors
     a_receive_without_memory_is_a_local_protection_error_and_an_operational_error_to_the_peer
     a_key_that_the_peer_may_not_invalidate_is_a_local_access_error_of_the_receive
+    a_refused_write_with_immediate_is_a_local_access_error_of_the_receive
     windows_that_cannot_be_bound_or_invalidated_are_window_errors
     naks_say_what_the_peer_found
     an_rnr_retry_count_of_seven_is_endless_patience
@@ -147,6 +148,24 @@ fn a_key_that_the_peer_may_not_invalidate_is_a_local_access_error_of_the_receive
     let answers = c.send(c.bth(Opcode::RC_SEND_ONLY_INV, FIRST_PSN), region, &[1; 8]);
     assert_eq!(answers[0].syndrome, Some(Syndrome::Nak(NakCode::RemoteAccessError)));
     failed(&mut c, 1, Status::LocalAccess, "invalidate of a region");
+}
+
+fn a_refused_write_with_immediate_is_a_local_access_error_of_the_receive(recovery: Recovery) {
+    let immediate = |c: &Crafted| Extension::RethImmDt(Reth::new(0, Key(c.key.0 ^ 1), 8), ImmDt::new(7));
+    let mut c = Crafted::new(recovery);
+    c.post_receive(1, 0, 100);
+    c.post_receive(2, 0, 100);
+    let answers = c.send(c.bth(Opcode::RC_WRITE_ONLY_IMM, FIRST_PSN), immediate(&c), &[1; 8]);
+    assert_eq!(answers[0].syndrome, Some(Syndrome::Nak(NakCode::RemoteAccessError)));
+    failed(&mut c, 1, Status::LocalAccess, "a key that is none");
+    assert_eq!(c.completion().map(|done| (done.wr_id, done.status)), Some((2, Status::WrFlush)), "the next is flushed");
+
+    // Without immediate data there is no receive request to tell it to.
+    let mut c = Crafted::new(recovery);
+    c.post_receive(1, 0, 100);
+    let key = Key(c.key.0 ^ 1);
+    c.send(c.bth(Opcode::RC_WRITE_ONLY, FIRST_PSN), Extension::Reth(Reth::new(0, key, 8)), &[1; 8]);
+    failed(&mut c, 1, Status::WrFlush, "a WRITE without immediate data");
 }
 
 fn windows_that_cannot_be_bound_or_invalidated_are_window_errors(recovery: Recovery) {

@@ -148,6 +148,15 @@ impl Inbound {
         }
     }
 
+    /// Reports the receive request that the immediate data of a WRITE would have taken, which was refused for its key: a local
+    /// access error (IBTA 11.6.2). Packets before the last one do not say that there is immediate data, so what they are refused
+    /// for takes none.
+    pub fn fail_immediate(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
+        if let Some(request) = self.take(cx) {
+            complete_receive(&request, Status::LocalAccess, identity, cx);
+        }
+    }
+
     /// Forgets the message that is coming in; its receive request, if any, goes back to where it came from.
     pub fn abandon_message(&mut self, cx: &mut Surroundings<'_>) {
         if let Some(Incoming::Send { request, .. }) = self.message.take()

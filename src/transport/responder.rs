@@ -400,6 +400,10 @@ impl Responder {
             Err(Refusal::Nak(code, status)) => {
                 self.answer(psn, Syndrome::Nak(code));
                 self.inbound.fail_message(status, identity, cx);
+                let is_write = packet.bth().opcode().operation() == Operation::Write;
+                if code == NakCode::RemoteAccessError && is_write && packet.imm_dt().is_some() {
+                    self.inbound.fail_immediate(identity, cx);
+                }
                 let event = match code {
                     NakCode::RemoteAccessError => Event::AccessError(identity.qpn),
                     _ => Event::RequestError(identity.qpn),
