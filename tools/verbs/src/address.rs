@@ -12,6 +12,7 @@ use crate::abi::*;
 use crate::context;
 use crate::domain;
 use crate::error::{Failure, minus_one, number, pointer};
+use crate::name::{Named, by_name};
 use crate::options;
 use crate::slab::{Object, Ref, Slab};
 
@@ -33,6 +34,17 @@ impl Object for Address {
     fn slab() -> &'static Slab<Address> {
         static SLAB: Slab<Address> = Slab::new();
         &SLAB
+    }
+}
+
+impl Named for Address {
+    fn name(c: *mut Self::C) -> (*mut *mut IbvContext, *mut u32) {
+        // SAFETY: only places are computed; the slab has room for the structure there.
+        unsafe { (&raw mut (*c).context, &raw mut (*c).handle) }
+    }
+
+    fn context(&self) -> usize {
+        self.context
     }
 }
 
@@ -91,7 +103,7 @@ fn create(
     let context = owner.context as *mut IbvContext;
     let made = Address::slab().insert(|c| {
         // SAFETY: the slab passes room for it.
-        unsafe { c.write(IbvAh { context, pd, handle: 0 }) };
+        unsafe { c.write(IbvAh { context, pd, handle: Address::slab().number(c) }) };
         Address { context: owner.context, path, _domain: owner.users.clone() }
     });
     made.map(NonNull::as_ptr).ok_or_else(|| Failure::new(libc::ENOMEM, "too many address handles"))
@@ -111,8 +123,11 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> 
 /// Destroys an address handle. Datagrams that were posted with it go out all the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_ah(ah: *mut IbvAh) -> c_int {
-    let gone = Address::slab().remove(ah, |_| true);
-    number("ibv_destroy_ah", gone.map(drop).map_err(|error| Failure::removal("address handle", error)))
+    let end = || {
+        drop(by_name("address handle", get(ah)?)?);
+        Address::slab().remove(ah, |_| true).map(drop).map_err(|error| Failure::removal("address handle", error))
+    };
+    number("ibv_destroy_ah", end())
 }
 
 pub(crate) fn destroy_all(context: *const IbvContext) {

@@ -10,6 +10,7 @@ use uroce::verbs::{Completion, CompletionQueue, Notify};
 use crate::abi::*;
 use crate::async_event::Route;
 use crate::error::{Failure, number, pointer, set_errno};
+use crate::name::{Named, by_name};
 use crate::queue::{Acknowledged, EventQueue};
 use crate::slab::{Object, Ref, Slab};
 use crate::{completion_channel, context, domain};
@@ -70,8 +71,24 @@ impl Object for Cq {
     }
 }
 
+impl Named for Cq {
+    fn name(c: *mut Self::C) -> (*mut *mut IbvContext, *mut u32) {
+        // SAFETY: only places are computed; the slab has room for the structure there.
+        unsafe { (&raw mut (*c).cq.context, &raw mut (*c).cq.handle) }
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+}
+
 pub(crate) fn get<P>(cq: *const P) -> Result<Ref<Cq>, Failure> {
     Cq::slab().get(cq).ok_or_else(|| Failure::handle("completion queue"))
+}
+
+/// As [`get`], for all but completions.
+pub(crate) fn get_by_name(cq: *const IbvCq) -> Result<Ref<Cq>, Failure> {
+    by_name("completion queue", get(cq)?)
 }
 
 struct Wanted {
@@ -135,7 +152,7 @@ fn create(context: *mut IbvContext, wanted: &Wanted) -> Result<*mut IbvCqEx, Fai
             context,
             channel: wanted.channel,
             cq_context: wanted.cq_context,
-            handle: 0,
+            handle: Cq::slab().number(c),
             cqe: reported(room),
             mutex: [0; 5],
             cond: [0; 6],
@@ -262,7 +279,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mu
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
     let resize = || {
-        let resized = get(cq)?;
+        let resized = get_by_name(cq)?;
         let room = room(u64::try_from(cqe).unwrap_or(0))?;
         resized.cq.resize(room).map_err(|waiting| {
             Failure::new(libc::EINVAL, format_args!("{waiting} completions wait in the queue, more than {cqe}"))
@@ -278,7 +295,7 @@ pub extern "C" fn ibv_resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_cq(cq: *mut IbvCq) -> c_int {
     let destroy = || {
-        let ending = get(cq)?;
+        let ending = get_by_name(cq)?;
         if Arc::strong_count(&ending.users) > 1 {
             return Err(Failure::new(libc::EBUSY, "queue pairs still use the completion queue"));
         }
@@ -326,7 +343,7 @@ pub extern "C" fn ibv_ack_cq_events(cq: *mut IbvCq, events: c_uint) {
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {
-    match get(cq) {
+    match get_by_name(cq) {
         Ok(cq) => {
             cq.cq.request_notification(if solicited_only == 0 { Notify::Next } else { Notify::Solicited });
             0

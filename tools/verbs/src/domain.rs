@@ -9,6 +9,7 @@ use uroce::verbs::ProtectionDomain;
 use crate::abi::{IbvContext, IbvParentDomainInitAttr, IbvPd};
 use crate::context::{self, Opened};
 use crate::error::{Failure, number, pointer};
+use crate::name::{Named, by_name};
 use crate::slab::{Object, Ref, Slab};
 use crate::thread_domain;
 
@@ -36,8 +37,20 @@ impl Object for Domain {
     }
 }
 
+impl Named for Domain {
+    fn name(c: *mut Self::C) -> (*mut *mut IbvContext, *mut u32) {
+        // SAFETY: only places are computed; the slab has room for the structure there.
+        unsafe { (&raw mut (*c).context, &raw mut (*c).handle) }
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+}
+
 pub(crate) fn get(pd: *const IbvPd) -> Result<Ref<Domain>, Failure> {
-    Domain::slab().get(pd).ok_or_else(|| Failure::handle("protection domain"))
+    let found = Domain::slab().get(pd).ok_or_else(|| Failure::handle("protection domain"))?;
+    by_name("protection domain", found)
 }
 
 /// Makes a protection domain.
@@ -48,7 +61,7 @@ pub extern "C" fn ibv_alloc_pd(context: *mut IbvContext) -> *mut IbvPd {
         let pd = opened.context.allocate_pd();
         let made = Domain::slab().insert(|c| {
             // SAFETY: the slab passes room for it.
-            unsafe { c.write(IbvPd { context, handle: 0 }) };
+            unsafe { c.write(IbvPd { context, handle: Domain::slab().number(c) }) };
             Domain { context: context as usize, pd, opened, users: Arc::new(()), _needs: [None, None] }
         });
         made.map(NonNull::as_ptr).ok_or_else(|| Failure::new(libc::ENOMEM, "too many protection domains"))
@@ -80,7 +93,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         }
         let made = Domain::slab().insert(|c| {
             // SAFETY: the slab passes room for it.
-            unsafe { c.write(IbvPd { context, handle: 0 }) };
+            unsafe { c.write(IbvPd { context, handle: Domain::slab().number(c) }) };
             Domain {
                 context: own.context,
                 pd: own.pd.clone(),
@@ -97,8 +110,12 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 /// Destroys a protection domain to which nothing belongs any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dealloc_pd(pd: *mut IbvPd) -> c_int {
-    let gone = Domain::slab().remove(pd, |domain| Arc::strong_count(&domain.users) == 1);
-    number("ibv_dealloc_pd", gone.map(drop).map_err(|error| Failure::removal("protection domain", error)))
+    let end = || {
+        drop(get(pd)?);
+        let gone = Domain::slab().remove(pd, |domain| Arc::strong_count(&domain.users) == 1);
+        gone.map(drop).map_err(|error| Failure::removal("protection domain", error))
+    };
+    number("ibv_dealloc_pd", end())
 }
 
 pub(crate) fn destroy_all(context: *const IbvContext) {

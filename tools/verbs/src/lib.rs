@@ -28,6 +28,7 @@ mod error;
 mod kernel;
 mod lifetime;
 mod lock;
+mod name;
 mod options;
 mod post;
 mod provider;

@@ -16,6 +16,7 @@ use crate::async_event::{QpRoute, Route};
 use crate::completion_queue;
 use crate::context::{self, Opened};
 use crate::error::{Failure, number, pointer};
+use crate::name::{Named, by_name};
 use crate::post::{self, SendLimits};
 use crate::queue::Acknowledged;
 use crate::slab::{NotRemoved, Object, Ref, Slab};
@@ -59,8 +60,24 @@ impl Object for Qp {
     }
 }
 
+impl Named for Qp {
+    fn name(c: *mut Self::C) -> (*mut *mut IbvContext, *mut u32) {
+        // SAFETY: only places are computed; the slab has room for the structure there.
+        unsafe { (&raw mut (*c).qp.context, &raw mut (*c).qp.handle) }
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+}
+
 pub(crate) fn get<P>(qp: *const P) -> Result<Ref<Qp>, Failure> {
     Qp::slab().get(qp).ok_or_else(|| Failure::handle("queue pair"))
+}
+
+/// As [`get`], for all but requests.
+fn get_by_name(qp: *const IbvQp) -> Result<Ref<Qp>, Failure> {
+    by_name("queue pair", get(qp)?)
 }
 
 /// `enum ibv_qp_type`.
@@ -111,9 +128,9 @@ fn create(pd: *mut IbvPd, init: &mut IbvQpInitAttr, is_extended: bool) -> Result
     let owner = domain::get(pd)?;
     let open = context::get(owner.context as *const IbvContext)?;
     let service = service(init.qp_type)?;
-    let send_cq = completion_queue::get(init.send_cq)?;
-    let receive_cq = completion_queue::get(init.recv_cq)?;
-    let shared = if init.srq.is_null() { None } else { Some(srq::get(init.srq)?) };
+    let send_cq = completion_queue::get_by_name(init.send_cq)?;
+    let receive_cq = completion_queue::get_by_name(init.recv_cq)?;
+    let shared = if init.srq.is_null() { None } else { Some(srq::get_by_name(init.srq)?) };
     context::check_same("send completion queue", send_cq.context, owner.context)?;
     context::check_same("receive completion queue", receive_cq.context, owner.context)?;
     if let Some(shared) = &shared {
@@ -155,7 +172,7 @@ fn create(pd: *mut IbvPd, init: &mut IbvQpInitAttr, is_extended: bool) -> Result
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
-            handle: qpn.value(),
+            handle: Qp::slab().number(c),
             qp_num: qpn.value(),
             state: State::Reset as c_int,
             qp_type: init.qp_type,
@@ -352,7 +369,7 @@ fn remember(set: &mut IbvQpAttr, attr: &IbvQpAttr, mask: Attributes) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, mask: c_int) -> c_int {
     let modify = || {
-        let qp = get(qp)?;
+        let qp = get_by_name(qp)?;
         // SAFETY: the caller's promise.
         let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("attr"))?;
         let to = attributes(&qp, attr, mask as u32)?;
@@ -383,7 +400,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     init: *mut IbvQpInitAttr,
 ) -> c_int {
     let query = || {
-        let qp = get(qp)?;
+        let qp = get_by_name(qp)?;
         if attr.is_null() || init.is_null() {
             return Err(Failure::null("attr or init_attr"));
         }
@@ -443,7 +460,7 @@ unsafe fn group(gid: *const IbvGid) -> Result<Ipv6Addr, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut IbvQp, gid: *const IbvGid, _lid: u16) -> c_int {
     let attach = || {
-        let qp = get(qp)?;
+        let qp = get_by_name(qp)?;
         // SAFETY: the caller's promise.
         let group = unsafe { group(gid) }?;
         qp.qp.attach(group).map_err(Failure::from)
@@ -458,7 +475,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut IbvQp, gid: *const IbvGid, _l
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut IbvQp, gid: *const IbvGid, _lid: u16) -> c_int {
     let detach = || {
-        let qp = get(qp)?;
+        let qp = get_by_name(qp)?;
         // SAFETY: the caller's promise.
         let group = unsafe { group(gid) }?;
         qp.qp.detach(group).map_err(Failure::from)
@@ -470,7 +487,7 @@ pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut IbvQp, gid: *const IbvGid, _l
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_qp(qp: *mut IbvQp) -> c_int {
     let destroy = || {
-        let ending = get(qp)?;
+        let ending = get_by_name(qp)?;
         if ending.is_ending.swap(true, Ordering::AcqRel) {
             return Err(Failure::new(libc::EINVAL, "the queue pair is being destroyed by another thread"));
         }

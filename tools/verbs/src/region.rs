@@ -10,6 +10,7 @@ use uroce::verbs::{Access, Registration};
 use crate::abi::{IbvContext, IbvMr, IbvMrInitAttr, IbvPd};
 use crate::domain::{self, Domain};
 use crate::error::{Failure, number, pointer, set_errno};
+use crate::name::{Named, by_name};
 use crate::slab::{NotRemoved, Object, Ref, Slab};
 use crate::{buffer, context};
 
@@ -39,8 +40,24 @@ impl Object for Region {
     }
 }
 
+impl Named for Region {
+    fn name(c: *mut Self::C) -> (*mut *mut IbvContext, *mut u32) {
+        // SAFETY: only places are computed; the slab has room for the structure there.
+        unsafe { (&raw mut (*c).context, &raw mut (*c).handle) }
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+}
+
 pub(crate) fn get(mr: *const IbvMr) -> Result<Ref<Region>, Failure> {
     Region::slab().get(mr).ok_or_else(|| Failure::handle("memory region"))
+}
+
+/// As [`get`], for registration and deregistration.
+fn get_by_name(mr: *const IbvMr) -> Result<Ref<Region>, Failure> {
+    by_name("memory region", get(mr)?)
 }
 
 /// `IBV_ACCESS_HUGETLB`: larger pages make no difference to us.
@@ -120,7 +137,7 @@ fn insert(
     let key = registration.key().0;
     let made = Region::slab().insert(|c| {
         // SAFETY: the slab passes room for it.
-        unsafe { c.write(structure) };
+        unsafe { c.write(IbvMr { handle: Region::slab().number(c), ..structure }) };
         Region {
             context: owner.context,
             registration: Mutex::new(Some(registration)),
@@ -250,7 +267,7 @@ pub extern "C" fn ibv_rereg_mr(
     const ERR_INPUT: c_int = -1;
     const ERR_CMD: c_int = -4;
     let change = || {
-        let region = get(mr)?;
+        let region = get_by_name(mr)?;
         if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 {
             return Err(Failure::new(libc::EINVAL, format_args!("flags {flags:#x}")));
         }
@@ -318,7 +335,7 @@ pub extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
     let end = || {
-        let region = get(mr)?;
+        let region = get_by_name(mr)?;
         let mut held = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
         let registration = held.take().ok_or_else(|| Failure::handle("memory region"))?;
         if let Err((registration, error)) = registration.deregister() {

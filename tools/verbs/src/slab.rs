@@ -142,6 +142,12 @@ impl<T: Object> Slab<T> {
         Some(unsafe { base.add(index) })
     }
 
+    /// The number of the slot whose structure is at `c`: no other live object of the kind has it.
+    pub(crate) fn number(&self, c: *const T::C) -> u32 {
+        let base = self.base.get().expect("there is a slot").0;
+        ((c as usize - base.as_ptr() as usize) / size_of::<Slot<T>>()) as u32
+    }
+
     /// The object that a program's pointer means, if it is one.
     pub(crate) fn get<P>(&self, pointer: *const P) -> Option<Ref<T>> {
         let slot = self.slot(pointer)?;

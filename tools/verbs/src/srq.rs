@@ -10,6 +10,7 @@ use crate::async_event::Route;
 use crate::context::{self, Opened};
 use crate::domain;
 use crate::error::{Failure, number, pointer};
+use crate::name::{Named, by_name};
 use crate::post;
 use crate::queue::Acknowledged;
 use crate::slab::{Object, Ref, Slab};
@@ -39,8 +40,24 @@ impl Object for Srq {
     }
 }
 
+impl Named for Srq {
+    fn name(c: *mut Self::C) -> (*mut *mut IbvContext, *mut u32) {
+        // SAFETY: only places are computed; the slab has room for the structure there.
+        unsafe { (&raw mut (*c).context, &raw mut (*c).handle) }
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+}
+
 pub(crate) fn get(srq: *const IbvSrq) -> Result<Ref<Srq>, Failure> {
     Srq::slab().get(srq).ok_or_else(|| Failure::handle("shared receive queue"))
+}
+
+/// As [`get`], for all but requests.
+pub(crate) fn get_by_name(srq: *const IbvSrq) -> Result<Ref<Srq>, Failure> {
+    by_name("shared receive queue", get(srq)?)
 }
 
 fn create(pd: *mut IbvPd, srq_context: *mut std::ffi::c_void, attr: &mut IbvSrqAttr) -> Result<*mut IbvSrq, Failure> {
@@ -55,8 +72,15 @@ fn create(pd: *mut IbvPd, srq_context: *mut std::ffi::c_void, attr: &mut IbvSrqA
     let context = owner.context as *mut IbvContext;
     let max_sge = attr.max_sge.max(1);
     let made = Srq::slab().insert(|c| {
-        let base =
-            IbvSrq { context, srq_context, pd, handle: number.0, mutex: [0; 5], cond: [0; 6], events_completed: 0 };
+        let base = IbvSrq {
+            context,
+            srq_context,
+            pd,
+            handle: Srq::slab().number(c),
+            mutex: [0; 5],
+            cond: [0; 6],
+            events_completed: 0,
+        };
         // SAFETY: the slab passes room for it.
         unsafe { c.write(base) };
         let route = Arc::new(Route {
@@ -121,7 +145,7 @@ const LIMIT: c_int = 2;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int {
     let modify = || {
-        let srq = get(srq)?;
+        let srq = get_by_name(srq)?;
         // SAFETY: the caller's promise.
         let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("srq_attr"))?;
         if mask & !(MAX_WR | LIMIT) != 0 {
@@ -145,7 +169,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) -> c_int {
     let query = || {
-        let srq = get(srq)?;
+        let srq = get_by_name(srq)?;
         let (capacity, limit) = srq.srq.query()?;
         if attr.is_null() {
             return Err(Failure::null("srq_attr"));
@@ -162,7 +186,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_srq(srq: *mut IbvSrq) -> c_int {
     let destroy = || {
-        let ending = get(srq)?;
+        let ending = get_by_name(srq)?;
         if Arc::strong_count(&ending.users) > 1 {
             return Err(Failure::new(libc::EBUSY, "queue pairs still use the shared receive queue"));
         }

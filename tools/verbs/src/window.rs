@@ -8,6 +8,7 @@ use uroce::verbs::{Data, Key, MemoryWindow, SendOperation, SendRequest, WindowBi
 
 use crate::abi::*;
 use crate::error::{Failure, number, pointer};
+use crate::name::{Named, by_name};
 use crate::slab::{Object, Ref, Slab};
 use crate::{domain, queue_pair, region};
 
@@ -32,6 +33,17 @@ impl Object for Window {
     }
 }
 
+impl Named for Window {
+    fn name(c: *mut Self::C) -> (*mut *mut IbvContext, *mut u32) {
+        // SAFETY: only places are computed; the slab has room for the structure there.
+        unsafe { (&raw mut (*c).context, &raw mut (*c).handle) }
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+}
+
 pub(crate) fn get(mw: *const IbvMw) -> Result<Ref<Window>, Failure> {
     Window::slab().get(mw).ok_or_else(|| Failure::handle("memory window"))
 }
@@ -52,7 +64,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, kind: c_int) -> *mut Ib
         let context = owner.context as *mut IbvContext;
         let made = Window::slab().insert(|c| {
             // SAFETY: the slab passes room for it.
-            unsafe { c.write(IbvMw { context, pd, rkey: key.0, handle: 0, kind }) };
+            unsafe { c.write(IbvMw { context, pd, rkey: key.0, handle: Window::slab().number(c), kind }) };
             Window { context: owner.context, kind: window_kind, window, _domain: owner.users.clone() }
         });
         made.map(NonNull::as_ptr).ok_or_else(|| Failure::new(libc::ENOMEM, "too many memory windows"))
@@ -62,6 +74,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, kind: c_int) -> *mut Ib
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
     let end = || {
+        drop(by_name("memory window", get(mw)?)?);
         let gone = Window::slab().remove(mw, |_| true).map_err(|error| Failure::removal("memory window", error))?;
         gone.window.deallocate();
         Ok(())

@@ -345,6 +345,74 @@ static void busy(struct objects *o)
     FAILS(ibv_destroy_comp_channel(o->channel), EBUSY);
 }
 
+/* The number in an object's structure, by which the kernel would know it, is another one while `...` is done. */
+#define WITH_ANOTHER_NUMBER(object, ...) \
+    do { \
+        (object)->handle ^= 0xdeadbeef; \
+        __VA_ARGS__; \
+        (object)->handle ^= 0xdeadbeef; \
+    } while (0)
+
+/* No two objects of a kind have the same number, and with a number that is not its own an object is not found (ENOENT) by
+ * any verb that is the kernel's with rdma-core. It is there all the same, and requests go by its address. */
+static void other_numbers(struct objects *o)
+{
+    struct objects more = make();
+    CHECK(o->pd->handle != more.pd->handle && o->mr->handle != more.mr->handle && o->cq->handle != more.cq->handle);
+    CHECK(o->srq->handle != more.srq->handle && o->qp->handle != more.qp->handle && o->ah->handle != more.ah->handle);
+    CHECK(o->mw->handle != more.mw->handle);
+
+    struct ibv_srq_init_attr shared = {.attr = {1, 1, 0}};
+    struct ibv_ah_attr address = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = 1}};
+    struct ibv_qp_init_attr pair = {
+        .send_cq = more.cq, .recv_cq = more.cq, .srq = more.srq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+    WITH_ANOTHER_NUMBER(more.pd, {
+        NOTHING((ibv_reg_mr)(more.pd, buffer, 64, 0), ENOENT);
+        NOTHING(ibv_alloc_mw(more.pd, IBV_MW_TYPE_1), ENOENT);
+        NOTHING(ibv_create_srq(more.pd, &shared), ENOENT);
+        NOTHING(ibv_create_ah(more.pd, &address), ENOENT);
+        NOTHING(ibv_create_qp(more.pd, &pair), ENOENT);
+        FAILS(ibv_dealloc_pd(more.pd), ENOENT);
+    });
+    WITH_ANOTHER_NUMBER(more.mr, {
+        errno = 0;
+        CHECK(ibv_rereg_mr(more.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_CMD);
+        CHECK(errno == ENOENT);
+        FAILS(ibv_dereg_mr(more.mr), ENOENT);
+    });
+    WITH_ANOTHER_NUMBER(more.mw, FAILS(ibv_dealloc_mw(more.mw), ENOENT));
+    WITH_ANOTHER_NUMBER(more.ah, FAILS(ibv_destroy_ah(more.ah), ENOENT));
+    struct ibv_wc wc;
+    WITH_ANOTHER_NUMBER(more.cq, {
+        NOTHING(ibv_create_qp(more.pd, &pair), ENOENT);
+        pair.send_cq = o->cq;
+        NOTHING(ibv_create_qp(more.pd, &pair), ENOENT);
+        FAILS(ibv_req_notify_cq(more.cq, 0), ENOENT);
+        FAILS(ibv_resize_cq(more.cq, 100), ENOENT);
+        FAILS(ibv_destroy_cq(more.cq), ENOENT);
+        CHECK(ibv_poll_cq(more.cq, 1, &wc) == 0);
+    });
+    struct ibv_srq_attr limit = {.srq_limit = 1};
+    struct ibv_recv_wr receive = {.num_sge = 0}, *bad_receive;
+    WITH_ANOTHER_NUMBER(more.srq, {
+        NOTHING(ibv_create_qp(more.pd, &pair), ENOENT);
+        FAILS(ibv_modify_srq(more.srq, &limit, IBV_SRQ_LIMIT), ENOENT);
+        FAILS(ibv_query_srq(more.srq, &limit), ENOENT);
+        FAILS(ibv_destroy_srq(more.srq), ENOENT);
+        CHECK(ibv_post_srq_recv(more.srq, &receive, &bad_receive) == 0);
+    });
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+    WITH_ANOTHER_NUMBER(more.qp, {
+        FAILS(ibv_modify_qp(more.qp, &attr, IBV_QP_STATE), ENOENT);
+        FAILS(ibv_query_qp(more.qp, &attr, IBV_QP_STATE, &pair), ENOENT);
+        FAILS(ibv_attach_mcast(more.qp, &(union ibv_gid){.raw = {0xff, 0x0e, [15] = 7}}, 0), ENOENT);
+        FAILS(ibv_detach_mcast(more.qp, &(union ibv_gid){.raw = {0xff, 0x0e, [15] = 7}}, 0), ENOENT);
+        FAILS(ibv_destroy_qp(more.qp), ENOENT);
+    });
+    CHECK(ibv_query_qp(more.qp, &attr, IBV_QP_STATE, &pair) == 0 && attr.qp_state == IBV_QPS_RESET);
+    unmake(&more);
+}
+
 /* Objects of two contexts are no match, although both are of one device. */
 static void foreign_contexts(struct objects *o)
 {
@@ -362,6 +430,10 @@ static void foreign_contexts(struct objects *o)
     NOTHING(ibv_create_qp(theirs.pd, &good), EINVAL);
     NOTHING(ibv_create_cq(ours, 8, NULL, theirs.channel, 0), EINVAL);
     MINUS(ibv_rereg_mr(o->mr, IBV_REREG_MR_CHANGE_PD, theirs.pd, NULL, 0, 0), EINVAL);
+    /* Nor is an object one of another context because its structure says so. */
+    o->mr->context = context;
+    FAILS(ibv_dereg_mr(o->mr), ENOENT);
+    o->mr->context = ours;
     unmake(&theirs);
     CHECK(ibv_close_device(context) == 0);
     context = ours;
@@ -480,6 +552,7 @@ int main(int count, char **words)
     }
     sizes_and_nulls(&o);
     busy(&o);
+    other_numbers(&o);
     foreign_contexts(&o);
     forked(&o, all);
     unmake(&o);
