@@ -263,13 +263,33 @@ pub extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    /// `IBV_REREG_MR_ERR_INPUT`, `IBV_REREG_MR_ERR_CMD`: nothing was changed.
+    /// `IBV_REREG_MR_ERR_INPUT`, `IBV_REREG_MR_ERR_CMD`: nothing was changed. The first is for arguments that do not go together,
+    /// the second for what the region or its domain refuses (the kernel, with rdma-core).
     const ERR_INPUT: c_int = -1;
     const ERR_CMD: c_int = -4;
+    let check = || {
+        let region = get(mr)?;
+        if region.access.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Err(Failure::new(libc::EINVAL, "a region of no memory stays as it is"));
+        }
+        if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 {
+            return Err(Failure::new(libc::EINVAL, format_args!("unknown flags in {flags:#x}")));
+        }
+        if flags & CHANGE_TRANSLATION != 0 && (addr.is_null() || length == 0) {
+            return Err(Failure::new(libc::EINVAL, format_args!("other memory, of {length} bytes at {addr:p}")));
+        }
+        if flags & CHANGE_ACCESS == 0 && access != 0 {
+            return Err(Failure::new(
+                libc::EINVAL,
+                format_args!("access {access:#x}, without IBV_REREG_MR_CHANGE_ACCESS"),
+            ));
+        }
+        Ok(())
+    };
     let change = || {
         let region = get_by_name(mr)?;
-        if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 {
-            return Err(Failure::new(libc::EINVAL, format_args!("flags {flags:#x}")));
+        if flags == 0 {
+            return Err(Failure::new(libc::EINVAL, "nothing to change"));
         }
         let new_pd = if flags & CHANGE_PD != 0 { Some(domain::get(pd)?) } else { None };
         if let Some(new_pd) = &new_pd {
@@ -324,11 +344,11 @@ pub extern "C" fn ibv_rereg_mr(
         }
         Ok(())
     };
-    match number("ibv_rereg_mr", change()) {
-        0 => 0,
-        libc::EINVAL => ERR_INPUT,
-        _ => ERR_CMD,
+    if let Err(failure) = check() {
+        number("ibv_rereg_mr", Err(failure));
+        return ERR_INPUT;
     }
+    if number("ibv_rereg_mr", change()) == 0 { 0 } else { ERR_CMD }
 }
 
 /// Ends a registration to which no windows are bound.
