@@ -23,7 +23,8 @@ pub(super) struct Reorder {
     end: u64,
     /// A bit for each position that arrived, from the word of the expected one on; none for the rest.
     words: VecDeque<u64>,
-    /// Requests that came early, from the BTH to the ICRC, without their trailers.
+    /// Requests that came early, from the BTH to the ICRC, without their trailers. Of a peer that goes back, empty where two differed:
+    /// one is a stranger's, and nobody can tell which.
     waiting: FxHashMap<u64, Box<[u8]>>,
     waiting_bytes: usize,
     /// Requests that came early, and whose bytes are in memory.
@@ -205,10 +206,16 @@ impl Reorder {
         if u64::from(ahead) >= u64::from(window).min(WINDOW) {
             return Early::Overflow;
         }
-        // Of a peer that goes back nothing is placed, and what it sends again counts.
-        let is_newer = !is_reported
-            && !mutated!("first-copy-of-a-plain-peer-counts", by "uroce --test early what_a_stranger_sends")
-            && self.drop_waiting(position);
+        // Of a peer that goes back nothing is placed, and where two copies differ neither counts.
+        if !is_reported && let Some(waiting) = self.waiting.get_mut(&position) {
+            if !is_the_same(waiting, &arrival.packet.without_trailer())
+                && !mutated!("first-copy-of-a-plain-peer-counts", by "uroce --test early what_a_stranger_sends")
+            {
+                self.waiting_bytes -= charge(waiting) - charge(&[]);
+                *waiting = Box::default();
+            }
+            return Early::Duplicate;
+        }
         if self.has(position) && (self.waiting.contains_key(&position) || !mutated!("early-request-placed-again")) {
             return Early::Duplicate;
         }
@@ -244,7 +251,7 @@ impl Reorder {
             }
         }
         self.mark(position, is_reported);
-        if is_newer { Early::Duplicate } else { Early::Kept }
+        Early::Kept
     }
 
     /// Places a request that waits, if it may be by now: the last packet of a WRITE whose others are placed; one that might
@@ -259,14 +266,6 @@ impl Reorder {
             self.waiting.remove(&spot.position());
         }
         was_placed
-    }
-
-    /// Forgets the request that waits at `position`. Returns whether there was one.
-    fn drop_waiting(&mut self, position: u64) -> bool {
-        let Some(waiting) = self.waiting.remove(&position) else { return false };
-        self.waiting_bytes -= charge(&waiting);
-        self.words[(position / 64 - self.expected / 64) as usize] &= !(1 << (position % 64));
-        true
     }
 
     /// Whether the request that is `ahead` PSNs after the expected one waits already, just as it came again, and so does all before

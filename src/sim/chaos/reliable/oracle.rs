@@ -236,11 +236,9 @@ impl Oracle {
     fn answer_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let r = 1 - s;
         let flow = &self.connections[c].flows[s];
-        if (self.connections[c].selective[r] || header.hello.is_some())
-            && flow.messages(flow.executed) == Some(0)
-            && flow.is_before_first(header.psn)
-        {
-            // Something came early, and nothing was carried out.
+        // Something came early, and nothing was carried out; or answers with data are still owed.
+        let is_early = self.connections[c].selective[r] && flow.messages(flow.executed) == Some(0);
+        if (is_early || header.hello.is_some()) && flow.is_before_first(header.psn) {
             return;
         }
         let Some(psn) = flow.count(header.psn, flow.arrived) else {
