@@ -2,10 +2,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::IpAddr;
 
+use zerocopy::FromBytes;
+
 use crate::frame::{FrameBytes, Hop};
 use crate::time::{Duration, Instant};
 use crate::transport::Endpoint;
-use crate::wire::{Bth, ICRC_BYTES, icrc};
+use crate::wire::{Bth, ICRC_BYTES, Packet, icrc};
 
 use super::frame_pool::{Condition, FramePool};
 use super::link::{Link, LinkProfile, Lost};
@@ -473,20 +475,24 @@ fn forge(frame: &mut [u8], random: &mut Random) {
     let v6 = bth == 14 + 40 + 8;
     let is_acknowledge = frame[bth] == crate::wire::Opcode::RC_ACKNOWLEDGE.0;
     let end = frame.len() - ICRC_BYTES;
-    match random.below(if is_acknowledge { 4 } else { 3 }) {
-        // A stranger's address.
-        0 | 1 if v6 => frame[14 + 8 + 15] ^= 0x40,
-        0 | 1 => frame[14 + 12 + 3] ^= 0x40,
+    let tag = end - Packet::TAG_BYTES;
+    let has_tag = Bth::ref_from_prefix(&frame[bth..]).is_ok_and(|(bth, _)| bth.extended()) && frame[tag..end] != [0; 4];
+    match random.below(6) {
+        // From the peer's address, but for a PSN far from what is in flight.
+        3 if is_acknowledge => frame[bth + 9] ^= 0x40,
+        // Right in all but the tag.
+        4 | 5 if has_tag => frame[tag] ^= if frame[tag] == 0x25 { 0x4a } else { 0x25 },
         // Another partition.
         2 => frame[bth + 2] ^= 0x12,
-        // From the peer's address, but for a PSN far from what is in flight.
-        _ => frame[bth + 9] ^= 0x40,
+        // A stranger's address.
+        _ if v6 => frame[14 + 8 + 15] ^= 0x40,
+        _ => frame[14 + 12 + 3] ^= 0x40,
     }
     // Another meaning or another payload, so that taking it is noticed.
     if is_acknowledge {
         frame[bth + 11] = frame[bth + 11].wrapping_add(3);
-    } else if end > bth + Bth::BYTES {
-        frame[end - 1] ^= 0x5a;
+    } else if tag > bth + Bth::BYTES {
+        frame[tag - 1] ^= 0x5a;
         frame[bth + Bth::BYTES] ^= 0x5a;
     }
     if !v6 {

@@ -127,7 +127,7 @@ pub(super) fn check_rest(network: &mut Network, violations: &mut Violations) {
         }
         refused += counters.malformed + counters.bad_icrc + counters.bad_ip_checksum + counters.unknown_qpn;
         refused += counters.bad_tver + counters.bad_opcode + counters.bad_p_key + counters.wrong_address;
-        refused += counters.wrong_state + counters.stray_response + counters.rcvd_cnp;
+        refused += counters.wrong_tag + counters.wrong_state + counters.stray_response + counters.rcvd_cnp;
     }
     if refused < tally.delivered_bad {
         let bad = tally.delivered_bad;
