@@ -1,3 +1,7 @@
+use std::hash::BuildHasher;
+
+use rustc_hash::FxBuildHasher;
+
 use crate::sim::network::bth_offset;
 use crate::wire::{ICRC_BYTES, Opcode, Psn, Qpn};
 
@@ -89,6 +93,18 @@ impl Header {
             psns.extend(bits.map(|bit| base.plus(bit)));
         }
         Ok(Some(psns))
+    }
+
+    /// Stands for what the READ response or atomic acknowledge in a frame says: whether it is the last, and its bytes. Not for the
+    /// rest of the AETH, which tells of the responder.
+    pub fn said_by(frame: &[u8]) -> u64 {
+        const AETH: usize = 4;
+        let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
+        let opcode = Opcode(bth[0]);
+        let has_aeth = opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
+        let is_last = matches!(opcode, Opcode::RC_READ_RESPONSE_LAST | Opcode::RC_READ_RESPONSE_ONLY);
+        let said = bth.get(12 + AETH * usize::from(has_aeth)..);
+        FxBuildHasher.hash_one((opcode == Opcode::RC_ATOMIC_ACKNOWLEDGE, is_last, bth[1] >> 4 & 3, said))
     }
 
     /// The queue pair that a datagram is from.

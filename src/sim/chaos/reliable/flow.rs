@@ -282,8 +282,9 @@ pub(super) struct Flow {
     pub last_sent_at: Instant,
     pub naks: u32,
     pub gap_at: Option<Instant>,
-    /// Answers that came before earlier ones: taken, of a known peer; of another one kept.
-    early_answers: BTreeSet<u64>,
+    /// Answers that came before earlier ones, and what they said: taken, of a known peer; of another one kept. `None` where two
+    /// said different things, which a READ that is carried out again may.
+    early_answers: BTreeMap<u64, Option<u64>>,
     /// RNR NAKs received since the last progress.
     pub rnr_naks: u32,
     pub most_rnr_naks: u32,
@@ -340,7 +341,7 @@ impl Flow {
             last_sent_at: Instant::ZERO,
             naks: 0,
             gap_at: None,
-            early_answers: BTreeSet::new(),
+            early_answers: BTreeMap::new(),
             rnr_naks: 0,
             most_rnr_naks: 0,
             executed: 0,
@@ -429,39 +430,45 @@ impl Flow {
 
     /// The answer with this PSN has reached a requester that takes them in any order.
     pub fn answer(&mut self, psn: u64) {
-        self.early_answers.insert(psn);
+        self.early_answers.insert(psn, None);
         for wr in self.wrs.iter_mut().filter(|wr| wr.awaits_answer()) {
-            while wr.answers < wr.packets && self.early_answers.remove(&(wr.first + u64::from(wr.answers))) {
+            while wr.answers < wr.packets && self.early_answers.remove(&(wr.first + u64::from(wr.answers))).is_some() {
                 wr.answers += 1;
             }
         }
     }
 
     /// The answer with this PSN has reached a requester that takes them in order, and may keep those that come early: one of them is
-    /// taken when the next one comes. False when it tells of earlier ones only.
-    pub fn answer_in_order(&mut self, psn: u64, keeps: bool) -> bool {
+    /// taken when the next one comes. `said` stands for what it says. False when it tells of earlier ones only.
+    pub fn answer_in_order(&mut self, psn: u64, said: u64, keeps: bool) -> bool {
         let waiting = self.wrs.iter().filter(|wr| wr.awaits_answer());
         let mut missing = waiting.flat_map(|wr| wr.first + u64::from(wr.answers)..wr.end());
         let (oldest, next) = (missing.next(), missing.next());
         let is_taken = match oldest {
             Some(oldest) if psn == oldest => true,
-            Some(oldest) if Some(psn) == next && self.early_answers.contains(&oldest) => {
-                self.take_answer(oldest);
-                true
+            Some(oldest) if Some(psn) == next => {
+                let is_kept = self.early_answers.remove(&oldest).flatten().is_some();
+                if is_kept {
+                    self.take_answer(oldest);
+                }
+                is_kept
             }
             _ => false,
         };
         if is_taken {
             self.take_answer(psn);
         } else if keeps && oldest.is_some_and(|oldest| psn > oldest) {
-            self.early_answers.insert(psn);
+            let kept = self.early_answers.entry(psn).or_insert(Some(said));
+            *kept = kept.filter(|kept| *kept == said);
         }
         is_taken
     }
 
-    /// What was kept of answers that came early is dropped.
-    pub fn forget_early_answers(&mut self) {
+    /// The requester knows its peer now. It drops what it kept of answers that came early, and does not know any more what it heard
+    /// to be done behind missing ones.
+    pub fn get_acquainted(&mut self) {
         self.early_answers.clear();
+        self.acknowledged = self.known;
     }
 
     fn take_answer(&mut self, psn: u64) {

@@ -330,6 +330,11 @@ impl Oracle {
         // not.
         let is_not_ready = lacked && matches!(syndrome, Syndrome::RnrNak(_));
         if psn <= flow.expected && (keeps_early || is_not_ready || psn == flow.expected) {
+            if is_not_ready && !keeps_early {
+                // It was silent to what came behind until this one came again, and went on from there since.
+                let again = flow.wrs.iter().rev().find(|wr| wr.asked_again && wr.first > psn && wr.end() <= flow.expected);
+                flow.gaps.extend(again.into_iter().flat_map(|again| psn + 1..again.end() - 1));
+            }
             flow.refused = Some(psn);
             // One that waits for its turn stays where it is.
             flow.expected = if keeps_early { flow.expected } else { psn };
@@ -624,12 +629,11 @@ impl Observer for Oracle {
             let is_news = !connection.selective[receiver] && connection.nonces[receiver] == Some(tag);
             connection.selective[receiver] |= is_news;
             if is_news {
-                // What was kept of its answers was not believed.
-                connection.flows[receiver].forget_early_answers();
+                connection.flows[receiver].get_acquainted();
             }
         }
         if header.opcode.is_response() {
-            self.answer_arrives(now, c, receiver, &header);
+            self.answer_arrives(now, c, receiver, &header, Header::said_by(frame));
         } else {
             self.request_arrives(c, 1 - receiver, &header);
         }
@@ -639,7 +643,7 @@ impl Observer for Oracle {
         if self.polls_at_once {
             self.poll(now, node);
         }
-        let Some(frame) = frame else { return };
+        let Some(frame) = frame else { return self.timer_handled(now, node) };
         let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
         if !header.opcode.is_response() && !self.connections[c].places_writes_early(receiver) {
@@ -702,8 +706,17 @@ impl Oracle {
         }
     }
 
-    /// An answer to flow `s` arrives at the requester.
-    fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
+    /// A node has looked at its timers: the times of RNR NAKs that end now are over before what arrives at the same instant.
+    fn timer_handled(&mut self, now: Instant, node: NodeId) {
+        for connection in &mut self.connections {
+            for (flow, side) in connection.flows.iter_mut().zip(&connection.sides) {
+                flow.rnr_until = flow.rnr_until.filter(|until| side.node != node || now < *until);
+            }
+        }
+    }
+
+    /// An answer to flow `s` arrives at the requester. `said` stands for what it says.
+    fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header, said: u64) {
         let rnr_retry = u32::from(self.connections[c].rnr_retry);
         let timeout = self.connections[c].timeout;
         // Towards a known peer they are taken in any order; whoever wants nothing but go-back-N keeps none.
@@ -721,7 +734,7 @@ impl Oracle {
         flow.acknowledged = flow.acknowledged.max(done);
         if header.opcode != Opcode::RC_ACKNOWLEDGE && takes_any {
             flow.answer(psn);
-        } else if header.opcode != Opcode::RC_ACKNOWLEDGE && !flow.answer_in_order(psn, keeps_early) {
+        } else if header.opcode != Opcode::RC_ACKNOWLEDGE && !flow.answer_in_order(psn, said, keeps_early) {
             done = psn;
         }
         // Whoever takes them in any order remembers what it heard while earlier ones were missing.
