@@ -27,9 +27,9 @@ pub trait FramePool: Send + Sync {
     fn give_back(&self, token: u64);
 }
 
-/// The next hop towards an IP address: a small number that the link gave out and understands.
+/// The next hop towards an IP address: a number that the link gave out and understands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Hop(pub u32);
+pub struct Hop(pub u64);
 
 /// The bytes of a frame: `head` then `tail`; `tail` is empty for frames in one part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -132,6 +132,54 @@ fn identifications_are_found_and_damage_is_too() {
     assert_eq!((receive(&mut b, 0).len(), counter(&b, "rx_too_long")), (0, 1));
 }
 
+/// Twice as many peers as a link remembers come and go; one is sent to all the while, another one only before and after. What is
+/// sent to a peer arrives there, and at nobody else.
+#[test]
+fn peers_that_come_and_go_are_without_end_and_those_that_stay_are_reached() {
+    /// What a link remembers.
+    const HOPS: u32 = 65_536;
+    let address = |number: u32| IpAddr::from((0x7f01_0000 + number).to_be_bytes());
+    let own = IpAddr::from([127, 0, 0, 1]);
+    let pair = Pair::new(PairOptions::default());
+    pair.ip(0, "link set lo up");
+    let mut link = pair.within(0, || UdpLink::open("lo").unwrap());
+    let peers = [0, 1, HOPS, HOPS + 1, 2 * HOPS - 1, 2 * HOPS].map(|number| {
+        let socket = pair.within(0, move || UdpSocket::bind((address(number), 4791)).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        (number, socket)
+    });
+    let imposed = link.imposed().unwrap();
+    // Sends to a peer, and looks who received it.
+    let reach = |link: &mut UdpLink, number: u32, hop| {
+        let flow = flow([own, address(number)], imposed.source_port);
+        let len = packet(link.transmit_buffer().unwrap(), &flow, imposed.identification, &number.to_be_bytes());
+        link.transmit(time::Instant::ZERO, len, hop);
+        link.flush(time::Instant::ZERO);
+        for (peer, socket) in &peers {
+            let mut datagram = [0; 64];
+            match socket.recv(&mut datagram) {
+                Ok(_) => assert_eq!((number, &datagram[12..16]), (*peer, &number.to_be_bytes()[..])),
+                Err(error) => assert!(error.kind() == std::io::ErrorKind::WouldBlock && number != *peer, "{error}"),
+            }
+        }
+    };
+    let [busy, idle] = [0, 1].map(|number| link.hop(own, address(number)).unwrap());
+    reach(&mut link, 1, idle);
+    for number in 2..=2 * HOPS {
+        let hop = link.hop(own, address(number)).unwrap_or_else(|error| panic!("peer {number}: {error}"));
+        if peers.iter().any(|(peer, _)| *peer == number) {
+            reach(&mut link, number, hop);
+        }
+        if number % 1000 == 0 {
+            reach(&mut link, 0, busy);
+        }
+    }
+    assert_eq!(link.hop(own, address(0)), Ok(busy), "it was in use");
+    (0..2).for_each(|_| reach(&mut link, 1, idle));
+    assert_ne!(link.hop(own, address(1)), Ok(idle), "it was forgotten");
+    assert_eq!(counter(&link, "tx_errors"), 0);
+}
+
 fn receive_one(link: &mut UdpLink) -> Frame {
     let (start, mut frames) = (Instant::now(), Vec::new());
     while frames.is_empty() {

@@ -672,6 +672,33 @@ fn hops_follow_the_kernels_routes() {
     assert_eq!(a.hop(v4(1), far), Err(HopError::NoRoute(v4(1), far)));
 }
 
+/// Twice as many destinations as a link remembers come and go meanwhile: a hop given out before leads to its peer, although its
+/// number means nothing any more.
+#[test]
+fn a_hop_that_was_forgotten_leads_to_the_packets_destination() {
+    let pair = Pair::new(PairOptions::default());
+    let mut a = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let mut b = pair.within(1, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    send_one(&mut a, v4(1), v4(2), PORT, length(0, 1500), 0);
+    assert_eq!(receive_one(&mut b).map(|frame| check_frame(&frame, false, 1500)), Some(0));
+    let old = a.hop(v4(1), v4(2)).unwrap();
+    for number in 0..2 * 65_536u32 {
+        // Groups: each is a neighbour of its own, and the kernel need not be asked for it.
+        a.hop(v4(1), IpAddr::from((0xef00_0000 + number).to_be_bytes())).unwrap();
+    }
+    assert_eq!(a.ethernet_header(old), None);
+    for number in 1..4 {
+        let len = write_packet(a.transmit_buffer().unwrap(), v4(1), v4(2), PORT, length(number, 1500), number);
+        a.transmit(now(), len, old);
+        a.flush(now());
+        let frame = receive_one(&mut b).expect("it is found anew");
+        assert_eq!(frame.bytes().head[..6], b.interface().mac.unwrap());
+        assert_eq!(check_frame(&frame, false, 1500), number);
+    }
+    assert_ne!(a.hop(v4(1), v4(2)).unwrap(), old);
+    assert!(a.frames_conserved());
+}
+
 /// Link-local IPv6 goes by the device's interface, groups have their own MAC, and the peer's MAC may change.
 #[test]
 fn link_local_and_group_destinations_have_hops() {

@@ -7,13 +7,14 @@ use super::netlink::Mac;
 use super::{EthernetHeader, Hop, HopError, Link};
 use crate::frame::Frame;
 use crate::time::Instant;
+use crate::wire::Addresses;
 
 /// Packets to ourselves that wait to be received at the most; more are dropped and counted, as a full ring drops them.
 /// Each queue pair may have 128 in flight; at 4 KiB each these are 16 MiB.
 const WAITING_MAX: usize = 4096;
 
-/// The hop to the device itself. Links give out small numbers.
-const HERE: Hop = Hop(u32::MAX);
+/// The hop to the device itself. Links give out smaller numbers.
+const HERE: Hop = Hop(u64::MAX);
 
 /// A link on which a device also reaches itself: queue pairs of one program are each other's peers as if the packets went
 /// out and came back. An Ethernet switch would not send them back, and the kernel's routes to own addresses end in `lo`.
@@ -25,7 +26,6 @@ pub struct Loopback<L> {
     addresses: Vec<IpAddr>,
     /// Multicast groups that the device is in; packets to them go out, and come back too.
     groups: Vec<IpAddr>,
-    group_hops: Vec<(Hop, IpAddr)>,
     waiting: VecDeque<Frame>,
     packets: u64,
     dropped: u64,
@@ -35,12 +35,17 @@ impl<L: Link> Loopback<L> {
     /// Around `inner`; packets from one of `addresses` to another of them come back. `mac` is what their Ethernet headers
     /// say on both sides.
     pub fn new(inner: L, mac: Mac, addresses: Vec<IpAddr>) -> Loopback<L> {
-        let (groups, group_hops) = (Vec::new(), Vec::new());
-        Loopback { inner, mac, addresses, groups, group_hops, waiting: VecDeque::new(), packets: 0, dropped: 0 }
+        Loopback { inner, mac, addresses, groups: Vec::new(), waiting: VecDeque::new(), packets: 0, dropped: 0 }
     }
 
     fn header(&self) -> EthernetHeader {
         EthernetHeader::new(self.mac, self.mac, None)
+    }
+
+    /// Whether the packet in the lent buffer goes to a group that the device is in.
+    fn is_to_own_group(&mut self, len: usize) -> bool {
+        let buffer = self.inner.transmit_buffer().expect("transmit follows transmit_buffer");
+        Addresses::of_packet(&buffer[..len]).is_some_and(|packet| self.groups.contains(&packet.destination()))
     }
 
     /// Takes the packet in the lent buffer, which stays lent and is written anew.
@@ -75,8 +80,7 @@ impl<L: Link> Link for Loopback<L> {
         if hop == HERE {
             return self.turn_around(len);
         }
-        let is_of = |(group_hop, group): &(Hop, IpAddr)| *group_hop == hop && self.groups.contains(group);
-        if self.group_hops.iter().any(is_of) {
+        if !self.groups.is_empty() && self.is_to_own_group(len) {
             self.turn_around(len);
         }
         self.inner.transmit(now, len, hop);
@@ -90,11 +94,7 @@ impl<L: Link> Link for Loopback<L> {
         if self.addresses.contains(&destination) {
             return Ok(HERE);
         }
-        let hop = self.inner.hop(source, destination)?;
-        if destination.is_multicast() && !self.group_hops.contains(&(hop, destination)) {
-            self.group_hops.push((hop, destination));
-        }
-        Ok(hop)
+        self.inner.hop(source, destination)
     }
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
@@ -144,6 +144,7 @@ impl<L: Link> Link for Loopback<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Flow;
 
     /// Counts what leaves, and receives nothing.
     struct Outside {
@@ -200,6 +201,25 @@ mod tests {
         assert_eq!(bytes, (0..5).map(|n| [&header[..], &[n]].concat()).collect::<Vec<_>>());
         assert_eq!(link.poll_timeout(), None);
         assert_eq!(link.counters(), [("loopback_packets", 5), ("loopback_dropped", 0)]);
+    }
+
+    /// Whether it does is in the packet: the link may give a hop's number to others later, or renumber it.
+    #[test]
+    fn packets_to_own_groups_leave_and_come_back_and_those_to_others_only_leave() {
+        let [own, group, other]: [IpAddr; 3] = ["10.0.0.1", "239.0.0.1", "239.0.0.2"].map(|text| text.parse().unwrap());
+        let mut link = Loopback::new(Outside { buffer: vec![0; 64], sent: 0 }, [0; 6], vec![own]);
+        let send = |link: &mut Loopback<Outside>, destination: IpAddr| {
+            let addresses = Addresses::new(own, destination).unwrap();
+            let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 1, flow_label: 0 };
+            flow.write(link.transmit_buffer().unwrap(), 0, 0);
+            link.transmit(Instant::ZERO, flow.header_bytes(), Hop(3));
+            (link.inner.sent, link.packets)
+        };
+        assert_eq!(send(&mut link, group), (1, 0), "not a member yet");
+        link.groups.push(group);
+        assert_eq!([group, other].map(|to| send(&mut link, to)), [(2, 1), (3, 1)]);
+        link.leave(group);
+        assert_eq!(send(&mut link, group), (4, 1));
     }
 
     #[test]

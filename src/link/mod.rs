@@ -6,6 +6,7 @@ mod ethernet;
 pub mod fault;
 mod gone;
 mod holder;
+mod hop_table;
 mod loopback;
 mod membership;
 mod neighbour;
@@ -59,7 +60,10 @@ pub trait Link: Send {
     /// Brings what is kept in memory where it belongs: before a program exits without dropping the link.
     fn settle(&mut self) {}
 
-    /// The next hop towards `destination` from `source`, by the kernel's routes.
+    /// The next hop towards `destination` from `source`, by the kernel's routes: a number below 2^56.
+    ///
+    /// It stays good for packets with these addresses, whoever has it and however long. A link that has forgotten it meanwhile,
+    /// for others, looks at the packet's addresses.
     ///
     /// # Errors
     /// [`HopError`] says why there is none.
@@ -85,8 +89,8 @@ pub trait Link: Send {
         0
     }
 
-    /// The Ethernet header that packets to `hop` get now, for captures; `None` while the neighbour is not resolved, and
-    /// on links that cannot see it.
+    /// The Ethernet header that packets to `hop` get now, for captures; `None` while the neighbour is not resolved, when the
+    /// link has forgotten the hop, and on links that cannot see it.
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
         let _ = hop;
         None
@@ -144,12 +148,6 @@ pub enum HopError {
     /// The destination is one of this host's own addresses.
     #[error("{0} is this host's own address: packets to it do not leave by this link")]
     OwnAddress(IpAddr),
-    /// The link's table of hops is full.
-    #[error("more than {limit} destinations on one device")]
-    TooMany {
-        /// The size of the table.
-        limit: usize,
-    },
     /// The kernel did not answer.
     #[error("the kernel did not answer a route query for {0}: {1}")]
     Netlink(IpAddr, String),

@@ -8,9 +8,11 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
+use super::hop_table::HopTable;
 use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
 use super::{EthernetHeader, Hop, HopError, device};
 use crate::time::{Duration, Instant};
+use crate::wire::Addresses;
 
 /// Packets that wait for one neighbour; more are dropped. The kernel's own queue holds about as many (unres_qlen_bytes
 /// of 212,992 is some 90 packets of 2 KiB, net/core/neighbour.c).
@@ -39,9 +41,6 @@ const REFRESH_BATCH: usize = 32;
 /// How long between two such batches.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Next hops of one device. A hop costs some 200 bytes; a program with more peers than this has another problem.
-const MAX_HOPS: usize = 1 << 16;
-
 /// What can be done with a packet to a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -68,10 +67,12 @@ pub(crate) struct NextHops<W> {
     interface: u32,
     /// The interface and the VLAN interfaces on top of it.
     interfaces: Vec<Interface>,
-    hops: Vec<HopEntry>,
-    by_addresses: HashMap<(IpAddr, IpAddr), u32>,
+    /// The neighbour of each; `None` while there is no route.
+    hops: HopTable<Option<u32>>,
     neighbours: Vec<Entry<W>>,
     by_next_hop: HashMap<(u32, IpAddr), u32>,
+    /// Entries of `neighbours` that nobody needs.
+    free: Vec<u32>,
     /// Packets waiting in all entries.
     waiting: usize,
     /// Entries in need of attention from `poll`.
@@ -98,16 +99,11 @@ pub(crate) struct Counters {
     pub(crate) refreshed: u64,
 }
 
-struct HopEntry {
-    source: IpAddr,
-    destination: IpAddr,
-    /// `None` while there is no route.
-    neighbour: Option<u32>,
-}
-
 struct Entry<W> {
     interface: u32,
     address: IpAddr,
+    /// How many hops lead to it.
+    hops: u32,
     /// The Ethernet address where it follows from the IP address.
     fixed_mac: Option<Mac>,
     state: State,
@@ -145,10 +141,10 @@ impl<W> NextHops<W> {
             events,
             interface,
             interfaces,
-            hops: Vec::new(),
-            by_addresses: HashMap::default(),
+            hops: HopTable::new(),
             neighbours: Vec::new(),
             by_next_hop: HashMap::default(),
+            free: Vec::new(),
             waiting: 0,
             busy: Vec::new(),
             refresh_at: 0,
@@ -161,28 +157,63 @@ impl<W> NextHops<W> {
         })
     }
 
-    /// The hop from `source` to `destination`; the same one for the same addresses.
+    /// The hop from `source` to `destination`; the same one for the same addresses, until it is forgotten.
     pub(crate) fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         let (source, destination) = (source.to_canonical(), destination.to_canonical());
-        if let Some(&index) = self.by_addresses.get(&(source, destination)) {
-            if self.hops[index as usize].neighbour.is_none() {
-                self.hops[index as usize].neighbour = Some(self.resolve(source, destination)?);
-            }
-            return Ok(Hop(index));
+        let known = self.hops.find(source, destination);
+        if let Some(hop) = known.filter(|hop| self.neighbour(*hop).is_some()) {
+            return Ok(hop);
         }
-        if self.hops.len() >= MAX_HOPS {
-            return Err(HopError::TooMany { limit: MAX_HOPS });
+        let neighbour = self.resolve(source, destination)?;
+        if let Some(hop) = known {
+            self.lead(hop, Some(neighbour));
+            return Ok(hop);
         }
-        let neighbour = Some(self.resolve(source, destination)?);
-        let index = self.hops.len() as u32;
-        self.hops.push(HopEntry { source, destination, neighbour });
-        self.by_addresses.insert((source, destination), index);
-        Ok(Hop(index))
+        self.neighbours[neighbour as usize].hops += 1;
+        let (hop, forgotten) = self.hops.insert(source, destination, Some(neighbour));
+        forgotten.flatten().into_iter().for_each(|old| self.let_go(old));
+        Ok(hop)
+    }
+
+    /// The hop for a packet to `hop`: that one, or when it was forgotten the one that its addresses say.
+    pub(crate) fn current(&mut self, hop: Hop, packet: &[u8]) -> Hop {
+        if self.hops.use_hop(hop).is_some() {
+            return hop;
+        }
+        let found = Addresses::of_packet(packet).and_then(|of| self.hop(of.source(), of.destination()).ok());
+        found.unwrap_or(hop)
+    }
+
+    fn neighbour(&self, hop: Hop) -> Option<u32> {
+        *self.hops.get(hop)?
+    }
+
+    /// Has a hop lead to another neighbour, or to none.
+    fn lead(&mut self, hop: Hop, neighbour: Option<u32>) {
+        neighbour.into_iter().for_each(|new| self.neighbours[new as usize].hops += 1);
+        let old = self.hops.get_mut(hop).and_then(|of| std::mem::replace(of, neighbour));
+        old.into_iter().for_each(|old| self.let_go(old));
+    }
+
+    /// A hop leads to this neighbour no longer.
+    fn let_go(&mut self, index: u32) {
+        self.neighbours[index as usize].hops -= 1;
+        self.forget_unneeded(index);
+    }
+
+    /// Forgets a neighbour to which no hop leads, when no packet waits for it any more.
+    fn forget_unneeded(&mut self, index: u32) {
+        let entry = &mut self.neighbours[index as usize];
+        if entry.hops == 0 && !entry.in_busy && entry.waiting.is_empty() {
+            entry.waiting = VecDeque::new();
+            self.by_next_hop.remove(&(entry.interface, entry.address));
+            self.free.push(index);
+        }
     }
 
     /// What to do with a packet to `hop` now. After [`Step::Wait`], [`NextHops::wait`] takes it.
     pub(crate) fn step(&mut self, now: Instant, hop: Hop) -> Step {
-        let Some(index) = self.hops.get(hop.0 as usize).and_then(|h| h.neighbour) else { return Step::Drop };
+        let Some(index) = self.neighbour(hop) else { return Step::Drop };
         let entry = &mut self.neighbours[index as usize];
         match entry.state {
             State::Known(header) => {
@@ -203,7 +234,7 @@ impl<W> NextHops<W> {
 
     /// The header that packets to `hop` get now.
     pub(crate) fn header(&self, hop: Hop) -> Option<EthernetHeader> {
-        let index = self.hops.get(hop.0 as usize)?.neighbour?;
+        let index = self.neighbour(hop)?;
         match self.neighbours[index as usize].state {
             State::Known(header) => Some(header),
             State::Unknown | State::Asking { .. } | State::Failed { .. } => None,
@@ -212,7 +243,7 @@ impl<W> NextHops<W> {
 
     /// Lets a packet wait; gives it back when too many wait already.
     pub(crate) fn wait(&mut self, hop: Hop, packet: W) -> Result<(), W> {
-        let Some(index) = self.hops.get(hop.0 as usize).and_then(|h| h.neighbour) else { return Err(packet) };
+        let Some(index) = self.neighbour(hop) else { return Err(packet) };
         let entry = &mut self.neighbours[index as usize];
         if entry.waiting.len() >= WAITING_PACKETS {
             return Err(packet);
@@ -240,6 +271,7 @@ impl<W> NextHops<W> {
             if !self.attend(now, index, released) {
                 self.neighbours[index as usize].in_busy = false;
                 self.busy.swap_remove(at);
+                self.forget_unneeded(index);
             }
         }
         self.next_look = now
@@ -390,12 +422,12 @@ impl<W> NextHops<W> {
     fn refresh_routes(&mut self) {
         for _ in 0..self.refresh_left.min(REFRESH_BATCH) {
             self.refresh_at = (self.refresh_at + 1) % self.hops.len();
-            let HopEntry { source, destination, .. } = self.hops[self.refresh_at];
+            let (hop, source, destination) = self.hops.at(self.refresh_at);
             match self.resolve(source, destination) {
-                Ok(neighbour) => self.hops[self.refresh_at].neighbour = Some(neighbour),
+                Ok(neighbour) => self.lead(hop, Some(neighbour)),
                 // The kernel was not to be asked, which does not say that there is no way: the one of until now stays.
                 Err(HopError::Netlink(..)) => {}
-                Err(_) => self.hops[self.refresh_at].neighbour = None,
+                Err(_) => self.lead(hop, None),
             }
             self.refresh_left -= 1;
         }
@@ -416,7 +448,7 @@ impl<W> NextHops<W> {
         }
     }
 
-    /// The neighbour that a packet goes to first.
+    /// The neighbour that a packet goes to first. The caller has a hop lead to it.
     fn resolve(&mut self, source: IpAddr, destination: IpAddr) -> Result<u32, HopError> {
         let interface = self.sending_interface(source, destination);
         let route = self
@@ -462,6 +494,7 @@ impl<W> NextHops<W> {
         let mut entry = Entry {
             interface: route.interface,
             address: next_hop,
+            hops: 0,
             fixed_mac,
             state: State::Unknown,
             stale: false,
@@ -483,9 +516,18 @@ impl<W> NextHops<W> {
             // Packets are about to wait here; later, none allocates.
             entry.waiting.reserve_exact(WAITING_PACKETS);
         }
-        let index = self.neighbours.len() as u32;
-        self.by_next_hop.insert((entry.interface, next_hop), index);
-        self.neighbours.push(entry);
+        let key = (entry.interface, next_hop);
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.neighbours[index as usize] = entry;
+                index
+            }
+            None => {
+                self.neighbours.push(entry);
+                self.neighbours.len() as u32 - 1
+            }
+        };
+        self.by_next_hop.insert(key, index);
         Ok(index)
     }
 
@@ -577,16 +619,127 @@ fn own_interfaces(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Interface
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::hop_table::MAX_HOPS;
     use super::*;
+    use crate::wire::Flow;
 
     #[test]
     fn own_loopback_address_and_unknown_hops_are_told_apart() {
-        let lo = Netlink::open().unwrap().interfaces().unwrap().into_iter().find(|i| i.loopback).unwrap();
-        let mut hops = NextHops::<()>::open(lo.index).unwrap();
+        let mut hops = open::<()>();
         let own: IpAddr = "127.0.0.1".parse().unwrap();
         assert_eq!(hops.hop(own, own), Err(HopError::OwnAddress(own)));
         assert_eq!(hops.step(Instant::ZERO, Hop(7)), Step::Drop);
         assert_eq!(hops.wait(Hop(7), ()), Err(()));
         assert_eq!(hops.waiting(), 0);
+    }
+
+    const OWN: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+    /// A group: the loopback leads to all of these, each is its own neighbour, and its MAC follows from it.
+    fn group(number: usize) -> IpAddr {
+        IpAddr::from((0xef00_0000 + number as u32).to_be_bytes())
+    }
+
+    fn mac(number: usize) -> Mac {
+        netlink::multicast_mac(group(number))
+    }
+
+    /// The beginning of a packet to a group.
+    fn packet(number: usize) -> Vec<u8> {
+        let IpAddr::V4(destination) = group(number) else { unreachable!("groups are IPv4 ones") };
+        let addresses = Addresses::V4 { source: OWN, destination };
+        let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+        let mut packet = vec![0; flow.header_bytes()];
+        flow.write(&mut packet, 0, 0);
+        packet
+    }
+
+    fn open<W>() -> NextHops<W> {
+        let lo = Netlink::open().unwrap().interfaces().unwrap().into_iter().find(|i| i.loopback).unwrap();
+        let mut hops = NextHops::open(lo.index).unwrap();
+        give_mac(&mut hops);
+        hops
+    }
+
+    /// The loopback has none that frames could come from.
+    fn give_mac<W>(hops: &mut NextHops<W>) {
+        hops.interfaces.iter_mut().for_each(|interface| interface.mac = Some([2, 0, 0, 0, 0, 1]));
+    }
+
+    fn hop<W>(hops: &mut NextHops<W>, number: usize) -> Hop {
+        hops.hop(OWN.into(), group(number)).unwrap()
+    }
+
+    /// Where a packet to that group goes whose sender has this hop: as the link asks.
+    fn destination<W>(hops: &mut NextHops<W>, hop: Hop, number: usize) -> Mac {
+        let current = hops.current(hop, &packet(number));
+        let Step::Send(header) = hops.step(Instant::ZERO, current) else { panic!("{hop:?} leads nowhere") };
+        assert_eq!(hops.header(current), Some(header));
+        let mut bytes = [0; EthernetHeader::BYTES_MAX];
+        header.write(&mut bytes, 4);
+        bytes[..6].try_into().unwrap()
+    }
+
+    /// One more than can be remembered, then half as many again, each new one after the last is given up: all are found, and what
+    /// is remembered stays bounded.
+    #[test]
+    fn destinations_one_after_the_other_are_without_end() {
+        let mut hops = open::<()>();
+        let given: Vec<Hop> = (0..3 * MAX_HOPS / 2).map(|number| hop(&mut hops, number)).collect();
+        assert_eq!((hops.hops.len(), hops.neighbours.len() - hops.free.len()), (MAX_HOPS, MAX_HOPS));
+        assert!(hops.neighbours.len() <= MAX_HOPS + 1 && hops.by_next_hop.len() == MAX_HOPS);
+        for number in [0, 1, MAX_HOPS / 2 - 1] {
+            assert_eq!((hops.step(Instant::ZERO, given[number]), hops.header(given[number])), (Step::Drop, None));
+        }
+        for number in [0, 1, MAX_HOPS / 2, MAX_HOPS, given.len() - 1] {
+            assert_eq!(destination(&mut hops, given[number], number), mac(number), "destination {number}");
+        }
+    }
+
+    /// One queue pair sends all the time, another one once before and once after twice as many others as can be remembered have
+    /// come and gone: what they send goes where it went.
+    #[test]
+    fn a_hop_that_is_held_leads_where_it_did() {
+        let mut hops = open::<()>();
+        let (busy, idle) = (hop(&mut hops, 0), hop(&mut hops, 1));
+        assert_eq!(destination(&mut hops, idle, 1), mac(1));
+        for number in 2..2 * MAX_HOPS + 2 {
+            hop(&mut hops, number);
+            if number % 1000 == 0 {
+                assert_eq!(destination(&mut hops, busy, 0), mac(0));
+            }
+        }
+        assert_eq!((hop(&mut hops, 0), hops.step(Instant::ZERO, idle)), (busy, Step::Drop), "only one is in use");
+        for _ in 0..2 {
+            assert_eq!(destination(&mut hops, idle, 1), mac(1));
+        }
+        // Whose packet has no addresses that there is a way between, goes nowhere.
+        let current = hops.current(idle, &[0x45; 7]);
+        assert_eq!(hops.step(Instant::ZERO, current), Step::Drop);
+    }
+
+    /// The hop is forgotten while a packet waits for its neighbour: it goes on waiting, and is given back when nobody answers.
+    #[test]
+    fn a_packet_that_waits_outlives_its_hop() {
+        let mut hops = open();
+        let first = hop(&mut hops, 0);
+        hops.neighbours[0].fixed_mac = None;
+        hops.neighbours[0].state = State::Asking { since: Some(Instant::ZERO), tries: ASK_TRIES };
+        assert_eq!((hops.step(Instant::ZERO, first), hops.wait(first, "packet")), (Step::Wait, Ok(())));
+        for number in 1..=2 * MAX_HOPS {
+            hop(&mut hops, number);
+        }
+        assert_eq!((hops.step(Instant::ZERO, first), hops.waiting()), (Step::Drop, 1));
+        let mut released = Vec::new();
+        hops.poll(Instant::ZERO, &mut released);
+        assert!(released.is_empty());
+        hops.poll(Instant::ZERO + ASK_INTERVAL, &mut released);
+        assert!(matches!(released[..], [Released { packet: "packet", header: None }]));
+        assert_eq!((hops.waiting(), hops.by_next_hop.len()), (0, MAX_HOPS));
+        // The neighbour is forgotten, too: a packet to it finds a new one.
+        give_mac(&mut hops);
+        assert_eq!(destination(&mut hops, first, 0), mac(0));
     }
 }

@@ -21,10 +21,10 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use rustc_hash::FxHashMap;
 
 use super::device::{Device, DeviceError};
 use super::holder;
+use super::hop_table::HopTable;
 use super::membership::Place;
 use super::netlink::{Interface, Netlink};
 use super::{EthernetHeader, Hop, HopError, Imposed, Link};
@@ -53,9 +53,6 @@ const RECEIVE_BUFFERS: u32 = 1024;
 /// Packets that may wait for the sockets to take them: two steps of an engine.
 const TRANSMIT_BUFFERS: u32 = 2 * BATCH as u32;
 
-/// Destinations at the most; as many as the AF_XDP link has.
-const HOPS_MAX: usize = 65536;
-
 /// How long until a socket is asked again that had no room: some twenty packets' time.
 const RETRY: Duration = Duration::from_micros(50);
 
@@ -74,8 +71,7 @@ pub struct UdpLink {
     free: Vec<u32>,
     solver: Solver,
     tracker: Tracker,
-    hops: Vec<Destination>,
-    hop_numbers: FxHashMap<(usize, IpAddr), Hop>,
+    hops: HopTable<Destination>,
     sent: Arc<Pool>,
     free_to_send: Vec<u32>,
     lent: Option<u32>,
@@ -92,6 +88,7 @@ struct Local {
     scope: u32,
 }
 
+#[derive(Clone, Copy)]
 struct Destination {
     socket: usize,
     address: IpAddr,
@@ -100,7 +97,7 @@ struct Destination {
 struct Queued {
     buffer: u32,
     len: usize,
-    hop: Hop,
+    destination: Destination,
 }
 
 #[derive(Default)]
@@ -153,8 +150,7 @@ impl UdpLink {
             free: (0..RECEIVE_BUFFERS).rev().collect(),
             solver: Solver::new(MAX_PACKET_BYTES),
             tracker: Tracker::default(),
-            hops: Vec::new(),
-            hop_numbers: FxHashMap::default(),
+            hops: HopTable::new(),
             sent: Pool::new(TRANSMIT_BUFFERS, MAX_PACKET_BYTES),
             free_to_send: (0..TRANSMIT_BUFFERS).rev().collect(),
             lent: None,
@@ -244,18 +240,30 @@ impl UdpLink {
         }
     }
 
+    /// Where the packet in `buffer` goes. When its hop was forgotten, its addresses say it.
+    fn destination(&mut self, hop: Hop, buffer: u32, len: usize) -> Option<Destination> {
+        if let Some(destination) = self.hops.use_hop(hop) {
+            return Some(*destination);
+        }
+        // SAFETY: the buffer was lent and is ours again, and holds a packet of that length.
+        let packet = unsafe { std::slice::from_raw_parts(self.sent.buffer(buffer).cast_const(), len) };
+        let addresses = Addresses::of_packet(packet)?;
+        let hop = self.hop(addresses.source(), addresses.destination()).ok()?;
+        self.hops.use_hop(hop).copied()
+    }
+
     /// Hands the oldest packets that leave by one socket to the kernel. True when that is to be gone on with.
     fn send_batch(&mut self, now: Instant) -> bool {
         let Some(first) = self.queued.front() else { return false };
-        let number = self.hops[first.hop.0 as usize].socket;
+        let number = first.destination.socket;
         let local = &self.sockets[number];
-        let (hops, sent, max) = (&self.hops, &self.sent, self.max_packet_bytes);
-        let run = self.queued.iter().take_while(|queued| hops[queued.hop.0 as usize].socket == number);
+        let (sent, max) = (&self.sent, self.max_packet_bytes);
+        let run = self.queued.iter().take_while(|queued| queued.destination.socket == number);
         let datagrams = run.map(|queued| {
             let start = sent.buffer(queued.buffer).cast_const();
             // SAFETY: the buffer is ours while it is queued, and holds a packet of that length.
             let packet = unsafe { std::slice::from_raw_parts(start, queued.len.min(max)) };
-            outgoing(packet, hops[queued.hop.0 as usize].address, local.scope)
+            outgoing(packet, queued.destination.address, local.scope)
         });
         // SAFETY: the payloads lie in buffers that are ours while they are queued.
         let count = match unsafe { local.socket.send(&mut self.headers, datagrams) } {
@@ -392,11 +400,12 @@ impl Link for UdpLink {
     fn transmit(&mut self, _now: Instant, len: usize, hop: Hop) {
         assert!(len > 0 && len <= self.max_packet_bytes, "a packet of {len} bytes in {}", self.max_packet_bytes);
         let buffer = self.lent.take().expect("transmit follows transmit_buffer");
-        if (hop.0 as usize) < self.hops.len() {
-            self.queued.push_back(Queued { buffer, len, hop });
-        } else {
-            self.counters.tx_errors += 1;
-            self.free_to_send.push(buffer);
+        match self.destination(hop, buffer, len) {
+            Some(destination) => self.queued.push_back(Queued { buffer, len, destination }),
+            None => {
+                self.counters.tx_errors += 1;
+                self.free_to_send.push(buffer);
+            }
         }
     }
 
@@ -408,20 +417,15 @@ impl Link for UdpLink {
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         let no_route = HopError::NoRoute(source, destination);
         let socket = self.sockets.iter().position(|local| local.socket.address == source).ok_or(no_route.clone())?;
-        if let Some(hop) = self.hop_numbers.get(&(socket, destination)) {
-            return Ok(*hop);
+        if let Some(hop) = self.hops.find(source, destination) {
+            return Ok(hop);
         }
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(no_route);
         }
         let Local { socket: from, scope } = &self.sockets[socket];
         from.check_route(destination, *scope).map_err(|_| no_route)?;
-        if self.hops.len() >= HOPS_MAX {
-            return Err(HopError::TooMany { limit: HOPS_MAX });
-        }
-        let hop = Hop(self.hops.len() as u32);
-        self.hops.push(Destination { socket, address: destination });
-        self.hop_numbers.insert((socket, destination), hop);
+        let (hop, _) = self.hops.insert(source, destination, Destination { socket, address: destination });
         Ok(hop)
     }
 

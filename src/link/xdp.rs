@@ -439,7 +439,7 @@ impl XdpLink {
         let frame_bytes = lay_out(bytes, at, len, header);
         self.header_bytes = header.len();
         let first = self.pool.first_chunk(pair) as usize;
-        let queue = hop.0 as usize % self.queues.len();
+        let queue = (hop.0 % self.queues.len() as u64) as usize;
         // SAFETY: the pair is ours, and goes to the kernel with this call.
         let parts = unsafe {
             self.queues[queue].transmit(&self.pool, self.descriptors[first], self.descriptors[first + 1], frame_bytes)
@@ -560,6 +560,9 @@ impl Link for XdpLink {
     fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
         assert!(len > 0 && len <= self.max_packet_bytes, "a packet of {len} bytes in {}", self.max_packet_bytes);
         let Lent { pair, header_bytes } = self.lent.take().expect("transmit follows transmit_buffer");
+        // SAFETY: the pair was lent and is ours again until it is queued below.
+        let bytes = unsafe { &*self.pool.pair_bytes(pair) };
+        let hop = self.next_hops.current(hop, &bytes[header_bytes..][..len]);
         match self.next_hops.step(now, hop) {
             Step::Send(header) => self.send(pair, header_bytes, len, hop, &header),
             Step::Wait if self.waiting < self.outstanding.len() / WAITING_SHARE => {

@@ -310,7 +310,7 @@ impl Network {
         *changes -= u32::from(will_change);
         while let Some(query) = next {
             let to = self.addresses.get(&query.destination).filter(|_| !will_change || self.random.chance(0.5));
-            endpoint.hop_found(self.now, query, to.map(|node| Hop(node.0 as u32)));
+            endpoint.hop_found(self.now, query, to.map(|node| Hop(node.0 as u64)));
             next = endpoint.poll_hop_query();
         }
         if will_change {

@@ -157,7 +157,7 @@ impl Transfer {
                 flow_label: 0,
             };
             let peering = Peering {
-                path: Path { flow, hop: Hop(there.node.0 as u32) },
+                path: Path { flow, hop: Hop(there.node.0 as u64) },
                 path_mtu: MTU,
                 destination: there.qpn,
                 send_psn: Psn::new(0xff_fe00),

@@ -46,6 +46,23 @@ impl Addresses {
         }
     }
 
+    /// The pair in the header of an IP packet; `None` when there is no such header.
+    pub(crate) fn of_packet(packet: &[u8]) -> Option<Addresses> {
+        match packet.first()? >> 4 {
+            4 => {
+                let (source, rest) = packet.get(12..)?.split_first_chunk::<4>()?;
+                let destination = *rest.first_chunk::<4>()?;
+                Some(Addresses::V4 { source: (*source).into(), destination: destination.into() })
+            }
+            6 => {
+                let (source, rest) = packet.get(8..)?.split_first_chunk::<16>()?;
+                let destination = *rest.first_chunk::<16>()?;
+                Some(Addresses::V6 { source: (*source).into(), destination: destination.into() })
+            }
+            _ => None,
+        }
+    }
+
     /// The sender.
     pub fn source(&self) -> IpAddr {
         match *self {
@@ -130,4 +147,26 @@ impl Flow {
 /// there when that field is zero.
 pub(super) fn ipv4_checksum(header: &[u8]) -> u16 {
     etherparse::checksum::Sum16BitWords::new().add_slice(header).ones_complement().to_be()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_says_its_addresses_and_what_is_too_short_says_none() {
+        for [source, destination] in [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]] {
+            let addresses = Addresses::new(source.parse().unwrap(), destination.parse().unwrap()).unwrap();
+            let flow =
+                Flow { addresses, source_port: 0xc000, traffic_class: 0xff, hop_limit: 64, flow_label: 0xf_ffff };
+            let mut packet = vec![0; flow.header_bytes()];
+            flow.write(&mut packet, 7, 0);
+            let needed = packet.len() - UDP_BYTES;
+            for len in 0..=packet.len() {
+                assert_eq!(Addresses::of_packet(&packet[..len]), (len >= needed).then_some(addresses), "{len} bytes");
+            }
+            packet[0] = 0x50;
+            assert_eq!(Addresses::of_packet(&packet), None);
+        }
+    }
 }

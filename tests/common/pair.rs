@@ -154,7 +154,7 @@ impl Pair {
             };
             let to_receive = QpAttributes {
                 state: Some(State::ReadyToReceive),
-                path: (!datagram).then_some(Path { flow, hop: Hop(peer as u32) }),
+                path: (!datagram).then_some(Path { flow, hop: Hop(peer as u64) }),
                 path_mtu: (!datagram).then_some(path_mtu),
                 destination: (!datagram).then_some(destination),
                 receive_psn: (!datagram).then_some(first_psn.plus(peer as u32 * 17)),
@@ -189,7 +189,7 @@ impl Pair {
             hop_limit: 64,
             flow_label: 0,
         };
-        Destination { path: Path { flow, hop: Hop(peer as u32) }, qpn: self.qpn(side.other()), q_key }
+        Destination { path: Path { flow, hop: Hop(peer as u64) }, qpn: self.qpn(side.other()), q_key }
     }
 
     pub fn node(&mut self, side: Side) -> &mut Node {
@@ -372,7 +372,7 @@ impl Pair {
         for from in 0..2 {
             let mut index = 0;
             while let Some(transmit) = self.nodes[from].endpoint.poll_transmit(self.now, &mut buffer) {
-                assert_eq!(transmit.hop, Hop(1 - from as u32));
+                assert_eq!(transmit.hop, Hop(1 - from as u64));
                 self.send(from, index, &buffer[..transmit.len]);
                 index += 1;
             }

@@ -273,7 +273,7 @@ impl<'a> Side<'a> {
             },
             QpAttributes {
                 state: Some(State::ReadyToReceive),
-                path: Some(Path { flow, hop: Hop(1 - s as u32) }),
+                path: Some(Path { flow, hop: Hop(1 - s as u64) }),
                 path_mtu: Some(MTU),
                 destination: Some(peer),
                 receive_psn: Some(plan.first_psns[1 - s]),

@@ -528,5 +528,5 @@ fn rd_atomic(input: &mut Input<'_>) -> u8 {
 
 /// How to get from one node to another.
 pub fn path(from: usize, to: usize, is_v6: bool) -> Path {
-    Path { flow: flow(from, to, is_v6), hop: Hop(to as u32) }
+    Path { flow: flow(from, to, is_v6), hop: Hop(to as u64) }
 }

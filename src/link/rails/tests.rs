@@ -51,7 +51,7 @@ impl Link for Memory {
             return Err(HopError::NoRoute(source, destination));
         }
         inside.hops.push((source, destination));
-        Ok(Hop(inside.hops.len() as u32 + 6))
+        Ok(Hop(inside.hops.len() as u64 + 6))
     }
     fn route_changes(&self) -> u64 {
         self.inside.lock().unwrap().changes

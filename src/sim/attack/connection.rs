@@ -236,7 +236,7 @@ impl Connection {
         for side in [0, 1] {
             let (here, there) = (&self.sides[side], &self.sides[1 - side]);
             let peering = Peering {
-                path: Path { flow: flow(side), hop: Hop(there.node.0 as u32) },
+                path: Path { flow: flow(side), hop: Hop(there.node.0 as u64) },
                 path_mtu: MTU,
                 destination: there.qpn,
                 send_psn: first_psns[side],

@@ -174,7 +174,7 @@ impl Setting {
             hop_limit: 64,
             flow_label: if self.v6 { source_port.into() } else { 0 },
         };
-        Path { flow, hop: Hop(there as u32) }
+        Path { flow, hop: Hop(there as u64) }
     }
 }
 
