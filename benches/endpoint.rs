@@ -3,7 +3,7 @@
 //! Steady between runs, unlike anything over a network. One JSON object an operation, path MTU and recovery: bytes, packets a second,
 //! and nanoseconds a data packet on the requester's and on the responder's side, acknowledges included. For instructions
 //! rather than time: `valgrind --tool=callgrind` on the program that `cargo bench --bench endpoint --no-run` names, with
-//! the number of messages (10, say) as its argument.
+//! the number of messages (10, say) as its argument, and `selective` or `go-back-n` for one recovery only.
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 #![allow(missing_docs)]
 
@@ -110,7 +110,9 @@ fn run(
 
 fn main() {
     let messages = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(MESSAGES);
-    for mode in [(Recovery::default(), "selective"), (Recovery::GoBackN, "go-back-n")] {
+    let modes = [(Recovery::default(), "selective"), (Recovery::GoBackN, "go-back-n")];
+    let only = std::env::args().find(|argument| modes.iter().any(|(_, mode)| mode == argument));
+    for mode in modes.into_iter().filter(|(_, mode)| only.as_ref().is_none_or(|only| only == mode)) {
         for mtu in [PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096] {
             run("write", mode, mtu, messages, |pair, offset| SendOperation::Write(pair.remote(Side::B, offset)));
             run("send", mode, mtu, messages, |_, _| SendOperation::Send);

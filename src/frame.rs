@@ -42,6 +42,7 @@ pub struct FrameBytes<'a> {
 
 impl<'a> FrameBytes<'a> {
     /// All but the first `count` bytes; nothing when there are fewer.
+    #[inline]
     pub fn skip(self, count: usize) -> FrameBytes<'a> {
         let in_head = count.min(self.head.len());
         let in_tail = (count - in_head).min(self.tail.len());
@@ -49,6 +50,7 @@ impl<'a> FrameBytes<'a> {
     }
 
     /// The first `count` bytes; all when there are fewer.
+    #[inline]
     pub fn take(self, count: usize) -> FrameBytes<'a> {
         let in_head = count.min(self.head.len());
         let in_tail = (count - in_head).min(self.tail.len());
@@ -63,6 +65,19 @@ impl<'a> FrameBytes<'a> {
         let (head, tail) = out.split_at_mut(self.head.len());
         head.copy_from_slice(self.head);
         tail.copy_from_slice(self.tail);
+    }
+
+    /// The last `N` bytes; `None` when there are fewer.
+    pub fn last_chunk<const N: usize>(&self) -> Option<[u8; N]> {
+        if let Some(last) = self.tail.last_chunk() {
+            return Some(*last);
+        }
+        if self.tail.is_empty() {
+            return self.head.last_chunk().copied();
+        }
+        let mut last = [0; N];
+        self.skip(self.len().checked_sub(N)?).copy_to_slice(&mut last);
+        Some(last)
     }
 
     /// The number of bytes in both parts.

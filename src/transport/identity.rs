@@ -75,7 +75,9 @@ impl Identity {
         tag: u32,
     ) -> Result<Option<Transmit>, E> {
         let mut end = ArrayVec::<u8, { Sack::MAX_BYTES + Packet::TAG_BYTES }>::new();
-        end.extend(trailer.iter().copied().chain(tag.to_be_bytes()));
+        for part in [trailer, &tag.to_be_bytes()] {
+            end.try_extend_from_slice(part).expect("no trailer is longer than the longest selective acknowledge");
+        }
         let headers = Headers { bth: headers.bth.with_offer(true).with_extended(true), ..headers };
         write(path, out, headers, payload_bytes, cx, fill, &end)
     }

@@ -100,7 +100,9 @@ impl Default for InlineBytes {
 
 impl Clone for InlineBytes {
     fn clone(&self) -> InlineBytes {
-        self.iter().copied().collect()
+        let mut bytes = InlineBytes::new();
+        bytes.extend(self, None).expect("as many as fit into a request");
+        bytes
     }
 }
 
@@ -122,10 +124,10 @@ impl FromIterator<u8> for InlineBytes {
     /// # Panics
     /// When there are more than [`MAX_INLINE_BYTES`].
     fn from_iter<I: IntoIterator<Item = u8>>(bytes: I) -> InlineBytes {
-        let mut all = InlineBytes::new();
-        for byte in bytes {
-            all.extend(&[byte], None).expect("as many as fit into a request");
-        }
+        let mut bytes = bytes.into_iter();
+        let mut all = InlineBytes(Place::Request(bytes.by_ref().take(SHORT_BYTES).collect()));
+        let rest: Vec<u8> = bytes.collect();
+        all.extend(&rest, None).expect("as many as fit into a request");
         all
     }
 }

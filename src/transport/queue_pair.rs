@@ -485,14 +485,14 @@ impl QueuePair {
                 _ if *has_tag => self.identity.extension.tag_came(self.not_sent_yet()),
                 _ => {}
             }
-            let trailer = trailer.filter(|_| self.is_extended());
+            let trailer = trailer.as_ref().filter(|_| self.is_extended());
             let is_about_paths =
                 matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
             let mut sack = None;
             match trailer {
                 Some(AcknowledgeTrailer::Sack(found)) => sack = Some(found),
-                Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(&probe, way, cx),
-                Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(&list, cx),
+                Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(probe, way, cx),
+                Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(list, cx),
                 Some(AcknowledgeTrailer::Hello(_)) | None => {}
             }
             if !self.state.sends() {
@@ -502,7 +502,7 @@ impl QueuePair {
             if !is_about_paths && let Some(multipath) = cx.multipath {
                 multipath.set.touch(cx.now);
             }
-            if self.requester.handle_response(packet, sack.as_ref(), &self.identity, cx).is_err() {
+            if self.requester.handle_response(packet, sack, &self.identity, cx).is_err() {
                 self.fail(cx);
             }
             self.check_drained(cx);

@@ -796,7 +796,8 @@ impl Responder {
         Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
     }
 
-    /// Writes the selective acknowledge that is owed.
+    /// Writes the selective acknowledge that is owed. Not part of its callers, which need not have room for its kilobyte then.
+    #[inline(never)]
     pub fn poll_selective(
         &mut self,
         out: &mut [u8],
@@ -845,8 +846,14 @@ impl Responder {
         if self.owes_selective() {
             return self.poll_selective(out, identity, cx);
         }
-        let index = self.answers.iter().position(|answer| !matches!(answer, Answer::Read(_)))?;
-        let (opcode, psn, extension) = match self.answers.remove(index)? {
+        let owed = match self.answers.front()? {
+            Answer::Read(_) => {
+                let index = self.answers.iter().position(|answer| !matches!(answer, Answer::Read(_)))?;
+                self.answers.remove(index)
+            }
+            _ => self.answers.pop_front(),
+        };
+        let (opcode, psn, extension) = match owed? {
             Answer::Read(_) => return None,
             Answer::Acknowledge { psn, syndrome, msn } => {
                 (Opcode::RC_ACKNOWLEDGE, psn, Extension::Aeth(Aeth::new(syndrome, msn)))
@@ -868,6 +875,7 @@ impl Responder {
     }
 
     /// Writes the next READ response.
+    #[inline(never)]
     fn write_read(
         &mut self,
         out: &mut [u8],

@@ -85,10 +85,9 @@ impl<'a> Packet<'a> {
     /// An extended packet without its tag, which counts as payload until then, and the tag. `None` when there can be none.
     pub fn split_tag(&self) -> Option<(Packet<'a>, u32)> {
         let rest = self.body.len().checked_sub(Self::TAG_BYTES).filter(|rest| *rest >= self.bth.pad())?;
-        let mut tag = [0; Self::TAG_BYTES];
-        self.body.skip(rest).copy_to_slice(&mut tag);
+        let tag = u32::from_be_bytes(self.body.last_chunk()?);
         let announces = self.bth.extended() && self.trailer_bytes == 0;
-        announces.then_some((Packet { body: self.body.take(rest), ..*self }, u32::from_be_bytes(tag)))
+        announces.then(|| (Packet { body: self.body.take(rest), ..*self }, tag))
     }
 
     /// A request without its tag, and its trailer, which counts as payload until then. `None` when there can be none.

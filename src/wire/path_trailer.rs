@@ -111,8 +111,14 @@ impl AcknowledgeTrailer {
     /// The trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it can be none.
     pub(super) fn of(body: FrameBytes<'_>) -> Option<AcknowledgeTrailer> {
         let mut buffer = [0; Sack::MAX_BYTES];
-        let bytes = buffer.get_mut(..body.len())?;
-        body.copy_to_slice(bytes);
+        let bytes = match body.tail {
+            [] => body.head,
+            _ => {
+                let bytes = buffer.get_mut(..body.len())?;
+                body.copy_to_slice(bytes);
+                bytes
+            }
+        };
         match *bytes.last()? {
             Sack::LAST_BYTE => Sack::parse(bytes).map(AcknowledgeTrailer::Sack),
             Hello::LAST_BYTE => Hello::parse(bytes).map(AcknowledgeTrailer::Hello),

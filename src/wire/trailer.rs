@@ -46,32 +46,40 @@ const RETH_BYTES: usize = size_of::<Reth>();
 
 impl RequestTrailer {
     /// Bytes of the longest.
-    pub const MAX_BYTES: usize = RETH_BYTES + 8;
+    pub const MAX_BYTES: usize = RETH_BYTES + Self::SHORT_BYTES;
+
+    /// Bytes without a RETH.
+    const SHORT_BYTES: usize = 8;
 
     /// Bytes on the wire.
     pub fn bytes(&self) -> usize {
-        8 + if self.reth.is_some() { RETH_BYTES } else { 0 }
+        if self.reth.is_some() { Self::MAX_BYTES } else { Self::SHORT_BYTES }
     }
 
     /// The trailer as it goes over the wire; the first [`bytes`](Self::bytes) of it count.
     pub fn to_bytes(&self) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
         let mut out = ArrayVec::new();
-        out.extend(self.reth.iter().flat_map(|reth| reth.as_bytes().iter().copied()));
-        out.extend(self.index.to_be_bytes().into_iter().skip(1));
-        out.push(self.attempt);
-        out.extend(self.receive_number.to_be_bytes().into_iter().skip(1));
-        out.push(REQUEST << 4 | (self.bytes() / 4) as u8);
+        let mut put = |bytes: &[u8]| out.try_extend_from_slice(bytes).expect("all of it fits");
+        if let Some(reth) = &self.reth {
+            put(reth.as_bytes());
+        }
+        let [_, i, j, k] = self.index.to_be_bytes();
+        let [_, r, s, t] = self.receive_number.to_be_bytes();
+        put(&[i, j, k, self.attempt, r, s, t, REQUEST << 4 | (self.bytes() / 4) as u8]);
         out
     }
 
     /// The trailer at the end of `body`: payload, pad and trailer, without the ICRC. `None` when there can be none.
     pub(super) fn at_end(body: FrameBytes<'_>) -> Option<RequestTrailer> {
-        let mut last = [0];
-        body.skip(body.len().checked_sub(1)?).copy_to_slice(&mut last);
-        let mut buffer = [0; Self::MAX_BYTES];
-        let buffer = buffer.get_mut(..4 * usize::from(last[0] & 0x0f)).filter(|_| last[0] >> 4 == REQUEST)?;
-        body.skip(body.len().checked_sub(buffer.len())?).copy_to_slice(buffer);
-        RequestTrailer::parse(buffer)
+        let last: [u8; 1] = body.last_chunk()?;
+        let bytes = 4 * usize::from(last[0] & 0x0f);
+        match last[0] >> 4 {
+            REQUEST if bytes == Self::SHORT_BYTES => {
+                RequestTrailer::parse(&body.last_chunk::<{ Self::SHORT_BYTES }>()?)
+            }
+            REQUEST if bytes == Self::MAX_BYTES => RequestTrailer::parse(&body.last_chunk::<{ Self::MAX_BYTES }>()?),
+            _ => None,
+        }
     }
 
     fn parse(bytes: &[u8]) -> Option<RequestTrailer> {

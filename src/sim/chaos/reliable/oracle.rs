@@ -332,7 +332,8 @@ impl Oracle {
         if psn <= flow.expected && (keeps_early || is_not_ready || psn == flow.expected) {
             if is_not_ready && !keeps_early {
                 // It was silent to what came behind until this one came again, and went on from there since.
-                let again = flow.wrs.iter().rev().find(|wr| wr.asked_again && wr.first > psn && wr.end() <= flow.expected);
+                let again =
+                    flow.wrs.iter().rev().find(|wr| wr.asked_again && wr.first > psn && wr.end() <= flow.expected);
                 flow.gaps.extend(again.into_iter().flat_map(|again| psn + 1..again.end() - 1));
             }
             flow.refused = Some(psn);
