@@ -32,6 +32,8 @@ usage: cargo xtask COMMAND
                         which lines of the transport chaos (1000 seeds) and what fuzzing kept reach
   pyverbs [--json] [FILE…]
                         rdma-core's tests in Python on this stack and on the kernel's rxe, counts side by side
+  survey [--json] [--check] [--all] [ROOT]
+                        what makes the code hard to change, counted: long functions, circles of imports, names used twice
   lab                   two namespaces and a cable to try things in
   wan [--path delay=20ms,loss=0.01,rate=500M]… [--measure | --compare] [COMMAND…]
                         the same with a wide area network between them (wan --help for more); --compare: what
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Some((&"fuzz", rest)) => fuzz::run(rest),
         Some((&"coverage", rest)) => coverage::run(rest),
         Some((&"pyverbs", rest)) => pyverbs::run(rest),
+        Some((&"survey", rest)) => program::run_plain("uroce-survey", rest),
         Some((&"rxe", rest)) => rxe::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             println!("{USAGE}");

@@ -17,8 +17,16 @@ pub(crate) fn run(package: &str, needs: &str, beside: &[&str], arguments: &[&str
             return Err(Failure::Failed(format!("{} did not build", beside.join(", "))));
         }
     }
-    let mut command = Command::new(cargo);
-    command.args(["run", "--release", "--package", package, "--"]).args(arguments);
+    start(Command::new(cargo).args(["run", "--release", "--package", package, "--"]).args(arguments), package)
+}
+
+/// Builds and runs the program of `package` as it is: one that needs nothing and takes no time.
+pub(crate) fn run_plain(package: &str, arguments: &[&str]) -> Outcome {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    start(Command::new(cargo).args(["run", "--quiet", "--package", package, "--"]).args(arguments), package)
+}
+
+fn start(command: &mut Command, package: &str) -> Outcome {
     let status = command.status().map_err(|e| Failure::Failed(format!("starting cargo: {e}")))?;
     match status.code() {
         Some(0) => Ok(()),

@@ -1,0 +1,157 @@
+//! `cargo xtask survey`: counts what makes the code hard to change. Exit status 1 when a goal is missed and `--check` is
+//! given, 2 for a wrong command line.
+//!
+//! It parses the sources and counts syntax, without tests: modules under `#[cfg(test)]`, files named `tests.rs` and
+//! folders named `tests` are left out.
+
+mod circles;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use circles::circles;
+use source::{Function, Source};
+
+const USAGE: &str = "usage: cargo xtask survey [--json] [--check] [--all] [ROOT]
+  --json    one JSON object
+  --check   exit status 1 when a goal is missed
+  --all     also the functions, types and files behind the counts
+  ROOT      the repository to survey (this one)";
+
+/// The folders of `src` that hold the laboratory: simulation, replay and what only they need.
+const LABORATORY: [&str; 3] = ["sim", "replay", "oracle"];
+
+/// One count, and the most that it should be.
+struct Count {
+    what: &'static str,
+    value: usize,
+    goal: Option<usize>,
+    /// Where the count comes from, the worst first.
+    places: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let (mut as_json, mut check, mut all, mut root) = (false, false, false, None);
+    for word in std::env::args().skip(1) {
+        match word.as_str() {
+            "--json" => as_json = true,
+            "--check" => check = true,
+            "--all" => all = true,
+            path if !path.starts_with('-') && root.is_none() => root = Some(PathBuf::from(path)),
+            _ => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let root = root.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    let counts = match survey(&root) {
+        Ok(counts) => counts,
+        Err(text) => {
+            eprintln!("survey: {text}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if as_json {
+        let rows = counts.iter().map(
+            |count| json!({ "what": count.what, "value": count.value, "goal": count.goal, "places": count.places }),
+        );
+        println!("{:#}", json!(rows.collect::<Vec<_>>()));
+    } else {
+        print_table(&counts, all);
+    }
+    let is_missed = counts.iter().any(|count| count.goal.is_some_and(|goal| count.value > goal));
+    ExitCode::from(u8::from(check && is_missed))
+}
+
+fn print_table(counts: &[Count], all: bool) {
+    println!("{:62} {:>6} {:>6}", "what", "count", "goal");
+    for Count { what, value, goal, places } in counts {
+        let goal = goal.map_or(String::new(), |goal| format!("≤ {goal}"));
+        println!("{what:62} {value:>6} {goal:>6}");
+        for place in places.iter().take(if all { usize::MAX } else { 0 }) {
+            println!("    {place}");
+        }
+    }
+}
+
+fn survey(root: &Path) -> Result<Vec<Count>, String> {
+    let library = source::read(&root.join("src"))?;
+    let tools = source::read(&root.join("tools"))?;
+    let is_laboratory = |source: &&Source| LABORATORY.iter().any(|name| source.module(0) == *name);
+    let stack: Vec<&Source> = library.iter().filter(|source| !is_laboratory(source)).collect();
+    let within = |folder: &str| library.iter().filter(|source| source.module(0) == folder).collect::<Vec<_>>();
+
+    let mut counts = Vec::new();
+    let asked = within("transport").iter().flat_map(|source| source.recovery_questions()).collect();
+    counts.push(Count::of_places("places in transport that ask which recovery is in use", asked, Some(3)));
+    for folder in ["transport", "link"] {
+        let files = circles(&within(folder), folder);
+        let what =
+            if folder == "link" { "files of link in import circles" } else { "files of transport in import circles" };
+        counts.push(Count::of_places(what, files, Some(0)));
+    }
+
+    let mut files: Vec<_> = stack.iter().map(|source| (source.lines, source.name.clone())).collect();
+    files.sort_unstable_by(|a, b| b.cmp(a));
+    let places = files.iter().take(10).map(|(lines, name)| format!("{lines} {name}")).collect();
+    counts.push(Count { what: "lines of the longest file of the stack", value: files[0].0, goal: None, places });
+    let lines = stack.iter().map(|source| source.lines).sum();
+    counts.push(Count {
+        what: "lines of the library without the laboratory",
+        value: lines,
+        goal: None,
+        places: vec![],
+    });
+    let lines = library.iter().filter(is_laboratory).map(|source| source.lines).sum();
+    counts.push(Count { what: "lines of the laboratory in the library", value: lines, goal: Some(0), places: vec![] });
+
+    let of = |sources: &[Source]| sources.iter().flat_map(|source| source.functions.clone()).collect::<Vec<_>>();
+    let (ours, theirs) = (of(&library), of(&tools));
+    let longest = |functions: &[Function], over: usize| {
+        let mut long: Vec<_> = functions.iter().filter(|function| function.lines > over).collect();
+        long.sort_unstable_by_key(|function| std::cmp::Reverse(function.lines));
+        long.iter().map(|function| format!("{} {}", function.lines, function.name)).collect::<Vec<_>>()
+    };
+    let most = |functions: &[Function]| functions.iter().map(|function| function.lines).max().unwrap_or_default();
+    let [src, tool] = [&ours, &theirs].map(|functions| most(functions));
+    counts.push(Count {
+        what: "lines of the longest function of src",
+        value: src,
+        goal: Some(80),
+        places: longest(&ours, 80),
+    });
+    counts.push(Count {
+        what: "lines of the longest function of tools",
+        value: tool,
+        goal: Some(120),
+        places: longest(&theirs, 120),
+    });
+    counts.push(Count::of_places("functions of src over 60 lines", longest(&ours, 60), None));
+    let many = ours.iter().chain(&theirs).filter(|function| function.parameters > 5);
+    let many = many.map(|function| format!("{} {}", function.parameters, function.name)).collect();
+    counts.push(Count::of_places("functions with more than 5 parameters, without self", many, Some(0)));
+
+    counts.push(Count::of_places(
+        "public type names that are defined twice in src",
+        source::doubles(&library, true),
+        Some(0),
+    ));
+    counts.push(Count::of_places("type names that are defined twice in src", source::doubles(&library, false), None));
+    let unsafe_rooms = ["memory", "link"];
+    let outside = library.iter().filter(|source| !unsafe_rooms.contains(&source.module(0)));
+    let outside = outside.filter(|source| source.unsafe_blocks > 0);
+    let places: Vec<_> = outside.clone().map(|source| format!("{} {}", source.unsafe_blocks, source.name)).collect();
+    let value = outside.map(|source| source.unsafe_blocks).sum();
+    counts.push(Count { what: "unsafe blocks of src outside memory and link", value, goal: None, places });
+    Ok(counts)
+}
+
+impl Count {
+    fn of_places(what: &'static str, places: Vec<String>, goal: Option<usize>) -> Count {
+        Count { what, value: places.len(), goal, places }
+    }
+}
