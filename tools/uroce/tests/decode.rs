@@ -51,7 +51,7 @@ fn good(psn: u32) -> Vec<u8> {
     frame(&outers()[0], send(psn), Extension::None, 64)
 }
 
-/// Read like code: a change of these files is a change of what people see. `UROCE_UPDATE=1` writes them anew.
+/// Read like code: a change of these files is a change of what people see. `INSTA_UPDATE=always` writes them anew.
 #[test]
 fn lines_are_as_they_were() {
     for name in [
@@ -68,12 +68,7 @@ fn lines_are_as_they_were() {
     ] {
         let (status, out, _) = decode(&capture(&format!("{name}.pcap")), false);
         assert_eq!(status, 0);
-        let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(format!("{name}.txt"));
-        if std::env::var_os("UROCE_UPDATE").is_some() {
-            std::fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
-            std::fs::write(&snapshot, &out).unwrap();
-        }
-        assert_eq!(out, std::fs::read_to_string(&snapshot).unwrap(), "{name}; UROCE_UPDATE=1 writes it anew");
+        insta::assert_snapshot!(name, out);
     }
 }
 
