@@ -2,11 +2,14 @@
 
 mod capture;
 pub mod device;
+mod device_error;
 mod ethernet;
 pub mod fault;
+mod gid;
 mod gone;
 mod holder;
 mod hop_table;
+mod host;
 mod loopback;
 mod membership;
 mod neighbour;

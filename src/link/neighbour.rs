@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use super::hop_table::HopTable;
 use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
-use super::{EthernetHeader, Hop, HopError, device};
+use super::{EthernetHeader, Hop, HopError, gid};
 use crate::time::{Duration, Instant};
 use crate::wire::Addresses;
 
@@ -321,7 +321,7 @@ impl<W> NextHops<W> {
     /// The addresses of the interface and of the VLANs on top of it, as its GID table has them; none when it is gone.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let own = self.interfaces.iter().find(|i| i.index == self.interface);
-        own.map_or_else(Vec::new, |own| device::addresses(own, &self.interfaces))
+        own.map_or_else(Vec::new, |own| gid::addresses(own, &self.interfaces))
     }
 
     /// Whether the interfaces or their addresses have changed since the last time this was asked.

@@ -57,6 +57,34 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
+impl Interface {
+    /// Whether it is a device of its own: Ethernet, or the loopback while it is up. VLANs are part of the device below them.
+    pub fn is_device(&self) -> bool {
+        if self.loopback { self.up } else { self.mac.is_some() && self.vlan.is_none() }
+    }
+
+    /// An Ethernet interface that is up.
+    #[cfg(test)]
+    pub(super) fn example(index: u32, name: &str, addresses: &[&str]) -> Interface {
+        Interface {
+            index,
+            name: name.into(),
+            mac: Some([0x02, 0, 0, 0, 0, index as u8]),
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            rx_queues: 1,
+            tx_queues: 1,
+            kind: None,
+            vlan: None,
+            master: None,
+            xdp_program: None,
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        }
+    }
+}
+
 /// A VLAN on top of another interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {

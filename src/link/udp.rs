@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::device::{Device, DeviceError};
+use super::device_error::DeviceError;
+use super::gid::{Gid, addresses, gids};
 use super::holder;
 use super::hop_table::HopTable;
 use super::membership::Place;
@@ -122,19 +123,25 @@ impl UdpLink {
     /// [`OpenError`] says in one line what is wrong and what to do about it: the port is taken, say, or the interface is, by a
     /// program over AF_XDP.
     pub fn open(interface: &str) -> Result<UdpLink, OpenError> {
-        let device = Device::find(Some(interface))?;
+        let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).map_err(DeviceError::Netlink)?;
+        let devices = || interfaces.iter().filter(|i| i.is_device());
+        let device = devices().find(|i| i.name == interface).ok_or_else(|| DeviceError::Unknown {
+            name: interface.to_owned(),
+            known: devices().map(|i| i.name.clone()).collect(),
+        })?;
+        let name = || device.name.clone();
         if !device.up {
-            return Err(OpenError::Down { interface: device.name });
+            return Err(OpenError::Down { interface: name() });
         }
-        let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces());
-        let sockets = bind_all(&device, &interfaces.map_err(DeviceError::Netlink)?)?;
+        let gids = gids(device, &interfaces);
+        let sockets = bind_all(device, &gids, &interfaces)?;
         // After the sockets are there: see `holder`.
         if let Some(holder) = holder::claimant(device.index) {
-            return Err(OpenError::OverXdp { interface: device.name, holder });
+            return Err(OpenError::OverXdp { interface: name(), holder });
         }
         let max_packet_bytes = device.mtu.min(MAX_PACKET_BYTES);
         let readiness = Readiness::new().map_err(|error| OpenError::Socket {
-            interface: device.name.clone(),
+            interface: name(),
             address: sockets[0].socket.address,
             error,
         })?;
@@ -142,7 +149,7 @@ impl UdpLink {
             sockets,
             groups: Vec::new(),
             readiness,
-            place: Place::new(device.index, device.gids.iter().filter(|gid| gid.vlan.is_none()).map(|gid| gid.ip())),
+            place: Place::new(device.index, gids.iter().filter(|gid| gid.vlan.is_none()).map(|gid| gid.ip())),
             next_socket: 0,
             headers: Headers::new(),
             // A longer one than we would send is seen to be too long.
@@ -291,10 +298,10 @@ impl UdpLink {
 }
 
 /// Sockets on all addresses of a device that are there.
-fn bind_all(device: &Device, interfaces: &[Interface]) -> Result<Vec<Local>, OpenError> {
+fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Result<Vec<Local>, OpenError> {
     let name = || device.name.clone();
     let mut sockets: Vec<Local> = Vec::new();
-    for gid in &device.gids {
+    for gid in gids {
         let address = gid.ip();
         let scope = interfaces.iter().find(|i| i.name == gid.interface).map_or(device.index, |i| i.index);
         if sockets.iter().any(|local| local.socket.address == address) {
@@ -317,9 +324,9 @@ fn bind_all(device: &Device, interfaces: &[Interface]) -> Result<Vec<Local>, Ope
 }
 
 /// What keeps a device from being opened over UDP sockets, without opening any: that would be in the way of those who do.
-pub(super) fn obstacle(device: &Device, interfaces: &[Interface]) -> Option<OpenError> {
+pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<OpenError> {
     let is_there = |address: &IpAddr| interfaces.iter().any(|interface| interface.addresses.contains(address));
-    let mut addresses = device.gids.iter().map(|gid| gid.ip()).filter(is_there).peekable();
+    let mut addresses = addresses(device, interfaces).into_iter().filter(is_there).peekable();
     if addresses.peek().is_none() {
         return Some(OpenError::NoAddress { interface: device.name.clone() });
     }

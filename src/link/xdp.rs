@@ -23,7 +23,7 @@ use super::holder::{self, Claim};
 use super::membership::{Memberships, Place};
 use super::neighbour::{NextHops, Released, Step};
 use super::netlink::{Interface, Netlink};
-use super::{EthernetHeader, Hop, HopError, Link, device};
+use super::{EthernetHeader, Hop, HopError, Link, gid, host};
 use crate::frame::Frame;
 use crate::time::{Duration, Instant};
 
@@ -265,7 +265,7 @@ impl XdpLink {
             .ok_or_else(|| OpenError::NoInterface { interface: name.to_owned() })?;
         check(&interface, options)?;
         // Before the program is attached: see `holder`.
-        let claim = claim(&interface, &device::addresses(&interface, &interfaces))?;
+        let claim = claim(&interface, &gid::addresses(&interface, &interfaces))?;
 
         let wanted = options.queues.unwrap_or(interface.rx_queues).clamp(1, interface.rx_queues);
         let mut program = Program::load(wanted).map_err(|error| match error.raw_os_error() {
@@ -273,7 +273,7 @@ impl XdpLink {
             _ => step("loading the XDP program")(error),
         })?;
         // Frames that come as soon as it is attached are for us, or are not.
-        for address in device::addresses(&interface, &interfaces) {
+        for address in gid::addresses(&interface, &interfaces) {
             program.accept(address).map_err(step("telling the XDP program its addresses"))?;
         }
         let mode = attach(&mut program, &interface, options)?;
@@ -291,7 +291,7 @@ impl XdpLink {
         let chunks = pool.receive_chunks();
         let mut link = XdpLink {
             program,
-            accepted: device::addresses(&interface, &interfaces),
+            accepted: gid::addresses(&interface, &interfaces),
             groups: Vec::new(),
             partials: queues.iter().map(|_| Partial::None).collect(),
             queues,
@@ -714,7 +714,7 @@ fn check(interface: &Interface, options: &XdpOptions) -> Result<(), OpenError> {
     if !interface.up {
         return Err(OpenError::Down { interface: name() });
     }
-    let missing = device::missing_capabilities();
+    let missing = host::missing_capabilities();
     if !missing.is_empty() {
         return Err(OpenError::Capability { interface: name(), missing });
     }

@@ -1,7 +1,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use crate::link::device::DeviceError;
+use crate::link::device_error::DeviceError;
 
 /// Why a [`UdpLink`](super::UdpLink) could not be opened: each in one line that names what, where and the remedy.
 #[derive(Debug, thiserror::Error)]
