@@ -16,8 +16,8 @@ use uroce::sim::path_failure::{Direction, FailureCell};
 use uroce::sim::paths::PathsCell;
 use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
-    AcknowledgeTrailer, AddressList, Addresses, Aeth, Bth, Extension, Flow, Headers, Msn, Opcode, Packet, PathProbe,
-    RequestTrailer, Reth, RoceFrame, Syndrome,
+    AcknowledgeTrailer, AddressList, Addresses, Aeth, Body, Bth, Extension, Flow, Headers, Msn, Opcode, Packet,
+    PathProbe, RequestTrailer, Reth, RoceFrame, Syndrome,
 };
 
 /// What a frame of ours says.
@@ -91,8 +91,9 @@ impl Crafted {
         };
         let tag = self.tag.to_be_bytes();
         let trailer = [trailer, if bth.extended() { &tag } else { &[] }].concat();
-        let len =
-            Headers { bth, extension }.write_extended(&mut packet, &flow, 1, payload.len(), fill, &trailer).unwrap();
+        let len = Headers { bth, extension }
+            .write(&mut packet, &flow, 1, Body { payload_bytes: payload.len(), trailer: &trailer }, fill)
+            .unwrap();
         [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00][..], &packet[..len]].concat()
     }
 

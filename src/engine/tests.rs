@@ -105,7 +105,7 @@ fn take(core: &mut Core, flow: &Flow, bth: Bth, reth: Reth, payload: &[u8]) {
         Ok::<(), Infallible>(())
     };
     let headers = Headers { bth, extension: Extension::Reth(reth) };
-    let len = headers.write_extended(&mut frame[14..], flow, 1, payload.len(), fill, &[]).unwrap();
+    let len = headers.write(&mut frame[14..], flow, 1, payload.len(), fill).unwrap();
     core.endpoint.handle_frame(Instant::ZERO, FrameBytes::from(&frame[..14 + len]));
 }
 

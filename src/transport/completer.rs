@@ -2,9 +2,9 @@ use crate::frame::FrameBytes;
 use crate::wire::{NakCode, Opcode, Operation, Packet, Position, Psn, Sack, Syndrome};
 
 use super::completion::Status;
-use super::identity::Identity;
+use super::connection::Connection;
+use super::context::{Context, Fatal};
 use super::requester::Requester;
-use super::surroundings::{Fatal, Surroundings};
 use super::work::{Data, SendOperation, scatter};
 
 /// The completer: what the peer's answers mean for the requests in flight.
@@ -14,13 +14,13 @@ impl Requester {
         &mut self,
         packet: &Packet<'_>,
         sack: Option<&Sack>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
-        if identity.is_extended() {
+        if connection.is_extended() {
             self.start_selective(cx.now);
-            return self.handle_response_selectively(packet, sack, identity, cx);
+            return self.handle_response_selectively(packet, sack, connection, cx);
         }
         // Only what is in flight can be answered. rxe believes acknowledges for PSNs it has not sent; we don't.
         let is_sent = psn.is_before(self.sent) || mutated!("acks-for-what-was-never-sent");
@@ -31,16 +31,16 @@ impl Requester {
         match packet.bth().opcode().operation() {
             Operation::Acknowledge => {
                 let Some(aeth) = packet.aeth() else { return Ok(()) };
-                self.handle_acknowledge(psn, aeth.syndrome(), identity, cx)?;
+                self.handle_acknowledge(psn, aeth.syndrome(), connection, cx)?;
             }
             Operation::ReadResponse if self.is_answer_without_data(psn, packet) => {
                 let Some(aeth) = packet.aeth() else { return Ok(()) };
                 match aeth.syndrome() {
-                    Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), identity, cx)?,
+                    Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), connection, cx)?,
                     _ => cx.counters.stray_response += 1,
                 }
             }
-            Operation::ReadResponse | Operation::AtomicAcknowledge => self.handle_data(psn, packet, identity, cx)?,
+            Operation::ReadResponse | Operation::AtomicAcknowledge => self.handle_data(psn, packet, connection, cx)?,
             _ => {}
         }
         if self.cursor_psn().is_before(self.unacknowledged) {
@@ -60,40 +60,40 @@ impl Requester {
         &mut self,
         psn: Psn,
         syndrome: Syndrome,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         match syndrome {
-            Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), identity, cx),
+            Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), connection, cx),
             Syndrome::RnrNak(timer) => {
                 cx.counters.rcvd_rnr_err += 1;
-                self.acknowledge_before(psn, identity, cx)?;
+                self.acknowledge_before(psn, connection, cx)?;
                 if self.unacknowledged != psn || self.is_waiting_for_receiver() {
                     return Ok(());
                 }
                 if !self.has_patience_for_receiver() {
-                    return self.fail_not_ready(psn, identity, cx);
+                    return self.fail_not_ready(psn, connection, cx);
                 }
                 self.wait_for_receiver(timer.delay(), cx);
                 Ok(())
             }
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 cx.counters.rcvd_seq_err += 1;
-                self.acknowledge_before(psn, identity, cx)?;
+                self.acknowledge_before(psn, connection, cx)?;
                 // While it waits for the receiver it will go back anyway.
-                let comes_better = identity.extension.is_getting_acquainted();
+                let comes_better = connection.extension.is_getting_acquainted();
                 if self.unacknowledged != psn || self.is_waiting_for_receiver() || comes_better {
                     return Ok(());
                 }
-                self.retry(identity, cx)
+                self.retry(connection, cx)
             }
             Syndrome::Nak(code) => {
                 let Some(status) = status_of(code) else {
                     cx.counters.stray_response += 1;
                     return Ok(());
                 };
-                self.acknowledge_before(psn, identity, cx)?;
-                self.fail_refused(psn, status, identity, cx)
+                self.acknowledge_before(psn, connection, cx)?;
+                self.fail_refused(psn, status, connection, cx)
             }
             Syndrome::Unknown(_) => {
                 cx.counters.stray_response += 1;
@@ -108,11 +108,11 @@ impl Requester {
         &mut self,
         psn: Psn,
         status: Status,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         match self.queue.front() {
-            Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, identity, cx),
+            Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, connection, cx),
             _ => Ok(()),
         }
     }
@@ -121,19 +121,19 @@ impl Requester {
     pub(super) fn fail_not_ready(
         &mut self,
         psn: Psn,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         cx.counters.retry_rnr_exceeded_err += 1;
         if let Some(index) = self.find(psn) {
             self.queue[index].failed = Some(Status::RnrRetryExceeded);
         }
-        self.retire(identity, cx)
+        self.retire(connection, cx)
     }
 
     /// Everything before `psn` has arrived, says the peer. READs and atomics are complete only with their answers: when
     /// one is missing, it was lost, and is asked for again (IBTA 9.7.5.1.1, implied NAK).
-    fn acknowledge_before(&mut self, psn: Psn, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+    fn acknowledge_before(&mut self, psn: Psn, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let missing = self
             .queue
             .iter()
@@ -145,19 +145,19 @@ impl Requester {
             _ => psn,
         };
         self.progress(to, cx.now);
-        self.retire(identity, cx)?;
-        if to.is_before(psn) { self.report_gap(identity, cx) } else { Ok(()) }
+        self.retire(connection, cx)?;
+        if to.is_before(psn) { self.report_gap(connection, cx) } else { Ok(()) }
     }
 
     /// An answer to a READ or atomic was lost: asks for it again, once.
-    fn report_gap(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+    fn report_gap(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         // It is asked for by itself in a moment.
-        let comes_better = identity.extension.is_getting_acquainted();
+        let comes_better = connection.extension.is_getting_acquainted();
         if self.gap_reported || self.is_waiting_for_receiver() || comes_better {
             return Ok(());
         }
         self.gap_reported = true;
-        self.retry(identity, cx)
+        self.retry(connection, cx)
     }
 
     /// Takes a READ response or atomic acknowledge.
@@ -165,8 +165,8 @@ impl Requester {
         &mut self,
         psn: Psn,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         if packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome(), Syndrome::Ack { .. })) {
             cx.counters.stray_response += 1;
@@ -176,7 +176,7 @@ impl Requester {
             && let Ok(oldest) = Packet::parse(FrameBytes::from(&kept[..]))
         {
             // It was lost for the second time.
-            self.handle_data(oldest.bth().psn(), &oldest, identity, cx)?;
+            self.handle_data(oldest.bth().psn(), &oldest, connection, cx)?;
         }
         let Some(index) = self.queue.iter().position(|wqe| wqe.awaits_answer()) else {
             cx.counters.stray_response += 1;
@@ -194,7 +194,7 @@ impl Requester {
             if self.keeps_answers {
                 self.keep_answer(psn, packet);
             }
-            return self.acknowledge_before(psn, identity, cx);
+            return self.acknowledge_before(psn, connection, cx);
         }
 
         // The answer implies that all requests before it were carried out.
@@ -206,7 +206,7 @@ impl Requester {
         // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with
         // MIDDLE, the IBTA says FIRST).
         let fits = ends == is_last || wqe.request.operation.is_atomic();
-        let placed = if fits { self.place(index, received, packet, identity, cx) } else { Err(Status::BadResponse) };
+        let placed = if fits { self.place(index, received, packet, connection, cx) } else { Err(Status::BadResponse) };
         self.progress(first_psn.plus(received), cx.now);
         let status = match placed {
             Ok(()) => {
@@ -217,12 +217,12 @@ impl Requester {
                     self.reads_in_flight -= 1;
                 }
                 self.progress(psn.plus(1), cx.now);
-                return self.retire(identity, cx);
+                return self.retire(connection, cx);
             }
             Err(status) => status,
         };
-        self.retire(identity, cx)?;
-        self.fail_oldest(status, identity, cx)
+        self.retire(connection, cx)?;
+        self.fail_oldest(status, connection, cx)
     }
 
     /// Checks answer number `at` to a request against what was asked, and places it.
@@ -231,8 +231,8 @@ impl Requester {
         index: usize,
         at: u32,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &Surroundings<'_>,
+        connection: &Connection,
+        cx: &Context<'_>,
     ) -> Result<(), Status> {
         let wqe = &self.queue[index];
         let Data::Sges(sges) = &wqe.request.data else { return Err(Status::LocalQpOperation) };
@@ -240,19 +240,19 @@ impl Requester {
         if wqe.request.operation.is_atomic() {
             let Some(original) = packet.atomic_ack_eth() else { return Err(Status::BadResponse) };
             let bytes = original.original().to_ne_bytes();
-            return scatter(cx.memory, identity.pd, sges, 0, FrameBytes::from(&bytes[..])).map_err(protection);
+            return scatter(cx.memory, connection.pd, sges, 0, FrameBytes::from(&bytes[..])).map_err(protection);
         }
         debug_assert!(matches!(wqe.request.operation, SendOperation::Read(_)));
         if packet.bth().opcode().operation() != Operation::ReadResponse {
             return Err(Status::BadResponse);
         }
-        let mtu = identity.path_mtu.bytes() as u32;
+        let mtu = connection.path_mtu.bytes() as u32;
         let offset = at * mtu;
         if packet.payload().len() != (wqe.len - offset).min(mtu) as usize {
             return Err(Status::BadResponse);
         }
         let offset = offset.saturating_sub(4 * u32::from(mutated!("read-answer-at-wrong-offset")));
-        scatter(cx.memory, identity.pd, sges, offset, packet.payload()).map_err(protection)
+        scatter(cx.memory, connection.pd, sges, offset, packet.payload()).map_err(protection)
     }
 }
 

@@ -9,7 +9,7 @@ use super::multipath::Multipath;
 use super::receive_queue::SharedReceiveQueues;
 
 /// What a queue pair works on that is not its own.
-pub(super) struct Surroundings<'a> {
+pub(super) struct Context<'a> {
     pub now: Instant,
     pub memory: &'a mut MemoryTable,
     pub shared: &'a mut SharedReceiveQueues,
@@ -28,7 +28,7 @@ pub(super) struct Surroundings<'a> {
 /// Events that nobody takes are bounded; the oldest are the most telling.
 const MAX_EVENTS: usize = 1024;
 
-impl Surroundings<'_> {
+impl Context<'_> {
     /// The path of the next packet that carries data.
     pub fn choose_path(&mut self) -> u8 {
         self.multipath.as_mut().map_or(0, |multipath| multipath.set.choose(self.now))

@@ -4,9 +4,9 @@ use crate::wire::{IpHeader, Packet, QKey};
 use super::Status;
 use super::attributes::QpAttributes;
 use super::completion::Completion;
-use super::identity::Identity;
+use super::connection::Connection;
+use super::context::{Context, Fatal};
 use super::inbound::{Inbound, complete_receive};
-use super::surroundings::{Fatal, Surroundings};
 use super::work::{ReceiveRequest, scatter, total};
 
 /// Bytes before a datagram's payload in the receive buffer: the global routing header (IBTA 11.4.1.2), or what stands
@@ -36,8 +36,8 @@ impl DatagramResponder {
         &mut self,
         packet: &Packet<'_>,
         ip: &IpHeader<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let Some(deth) = packet.deth() else { return Ok(()) };
         if deth.q_key() != self.q_key && !mutated!("ud-key-not-checked") {
@@ -45,11 +45,11 @@ impl DatagramResponder {
             return Ok(());
         }
         let payload = packet.payload();
-        if payload.len() > identity.path_mtu.bytes() {
+        if payload.len() > connection.path_mtu.bytes() {
             cx.counters.dropped_message += 1;
             return Ok(());
         }
-        let pd = self.inbound.pd(identity, cx);
+        let pd = self.inbound.pd(connection, cx);
         let len = GRH_BYTES + payload.len() as u32;
         let fits = |request: &ReceiveRequest| u64::from(len) <= total(&request.sges);
         // It is taken only to be used: a shared queue's may be what another queue pair waits for.
@@ -63,16 +63,16 @@ impl DatagramResponder {
         let placed = scatter(cx.memory, pd, &request.sges, 0, FrameBytes::from(&grh[..]))
             .and_then(|()| scatter(cx.memory, pd, &request.sges, GRH_BYTES, payload));
         if placed.is_err() {
-            complete_receive(&request, Status::LocalProtection, identity, cx);
+            complete_receive(&request, Status::LocalProtection, connection, cx);
             return Err(Fatal);
         }
         let completion = Completion {
             immediate: packet.imm_dt().map(|imm| imm.data()).filter(|_| !mutated!("ud-immediate-lost")),
             source_qpn: deth.source(),
             has_grh: true,
-            ..Completion::receive(request.wr_id, identity.qpn, len - u32::from(mutated!("ud-header-not-counted")))
+            ..Completion::receive(request.wr_id, connection.qpn, len - u32::from(mutated!("ud-header-not-counted")))
         };
-        identity.complete_receive(completion, packet.bth().solicited(), cx);
+        connection.complete_receive(completion, packet.bth().solicited(), cx);
         Ok(())
     }
 }

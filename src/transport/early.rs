@@ -4,7 +4,7 @@ use std::ops::Range;
 use crate::memory::{Access, MemoryTable, Pd, Span};
 use crate::wire::{Bth, Extension, Headers, Ieth, ImmDt, Key, Opcode, Operation, Packet, Psn, RequestTrailer, Reth};
 
-use super::identity::Identity;
+use super::connection::Connection;
 use super::inbound::{Current, Inbound, check_length};
 use super::ranges::Ranges;
 use super::work::{MAX_MESSAGE_BYTES, spans, total};
@@ -15,7 +15,7 @@ pub(super) struct Arrival<'a> {
     pub packet: &'a Packet<'a>,
     pub trailer: Option<&'a RequestTrailer>,
     pub inbound: &'a Inbound,
-    pub identity: &'a Identity,
+    pub connection: &'a Connection,
     pub memory: &'a MemoryTable,
     /// The domain of the receive requests' keys.
     pub receive_pd: Pd,
@@ -47,9 +47,9 @@ impl Placed {
     }
 
     /// Its headers; those of a WRITE with the message's `reth`, if it starts one.
-    pub fn headers(&self, identity: &Identity, psn: Psn, reth: Reth) -> Headers {
+    pub fn headers(&self, connection: &Connection, psn: Psn, reth: Reth) -> Headers {
         let opcode = self.opcode;
-        let bth = Bth::new(opcode, identity.qpn, psn)
+        let bth = Bth::new(opcode, connection.qpn, psn)
             .with_ack_request(self.flags & ASKS != 0)
             .with_solicited(self.flags & SOLICITED != 0);
         let starts_write = opcode.operation() == Operation::Write && opcode.position().starts();
@@ -155,7 +155,7 @@ impl Messages {
     pub fn learn(&mut self, position: u64, expected: u64, arrival: &Arrival<'_>) -> Result<Option<Spot>, Lie> {
         let Some(trailer) = arrival.trailer else { return Ok(None) };
         let number = arrival.inbound.receive_number(trailer.receive_number).ok_or(Lie)?;
-        let mtu = arrival.identity.path_mtu;
+        let mtu = arrival.connection.path_mtu;
         let packet = arrival.packet;
         let (operation, place) = (packet.bth().opcode().operation(), packet.bth().opcode().position());
         let index = trailer.index;
@@ -207,7 +207,7 @@ impl Messages {
 
     /// The message that is coming in is known by itself.
     fn learn_current(&mut self, expected: u64, arrival: &Arrival<'_>) -> Result<(), Lie> {
-        let Some(Current { packets, kind, rest }) = arrival.inbound.current(arrival.identity.path_mtu) else {
+        let Some(Current { packets, kind, rest }) = arrival.inbound.current(arrival.connection.path_mtu) else {
             return Ok(());
         };
         let start = expected - u64::from(packets);
@@ -250,7 +250,7 @@ impl Messages {
             Kind::Read => None,
         };
         let written = written.filter(|(_, _, len, _)| *len > 0);
-        let Identity { pd, qpn, .. } = *arrival.identity;
+        let Connection { pd, qpn, .. } = *arrival.connection;
         let span = written.and_then(|(key, address, len, access)| {
             arrival.memory.remote_of_region(pd, qpn, key, address, len, access)
         });
@@ -268,7 +268,7 @@ impl Messages {
     /// placed.
     pub fn place(&mut self, spot: Spot, expected: u64, arrival: &Arrival<'_>, is_done: impl Fn(u64) -> bool) -> bool {
         let Some(&message) = self.known.get(&spot.start) else { return false };
-        let (packet, mtu) = (arrival.packet, arrival.identity.path_mtu.bytes());
+        let (packet, mtu) = (arrival.packet, arrival.connection.path_mtu.bytes());
         let payload = packet.payload();
         if check_length(packet, payload.len(), mtu).is_err() {
             return false;
@@ -326,7 +326,7 @@ impl Messages {
         expected: u64,
         arrival: &Arrival<'a>,
     ) -> Option<Span<'a>> {
-        let Identity { pd, qpn, path_mtu, .. } = *arrival.identity;
+        let Connection { pd, qpn, path_mtu, .. } = *arrival.connection;
         let len = arrival.packet.payload().len() as u64;
         let offset = u64::from(spot.index) * path_mtu.bytes() as u64;
         let is_last = spot.position() + 1 == message.end;

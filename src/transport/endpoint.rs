@@ -9,6 +9,7 @@ use crate::time::Instant;
 use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
+use super::context::Context;
 use super::counters::Counters;
 use super::extension::RecoverySettings;
 use super::groups::{AttachError, Groups};
@@ -16,7 +17,6 @@ use super::multipath::{HopQuery, Multipath, Way};
 use super::queue_pair::{QueuePair, QueuePairInit, Skipped};
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
-use super::surroundings::Surroundings;
 use super::timers::Timers;
 use super::work::{PostError, ReceiveRequest, SendRequest};
 
@@ -711,7 +711,7 @@ impl Endpoint {
         &mut self,
         now: Instant,
         qpn: Qpn,
-        work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
+        work: impl FnOnce(&mut QueuePair, &mut Context<'_>) -> T,
     ) -> Option<T> {
         let (result, has_lost_completion) = self.run(now, qpn, work)?;
         if has_lost_completion {
@@ -737,7 +737,7 @@ impl Endpoint {
         &mut self,
         now: Instant,
         qpn: Qpn,
-        work: impl FnOnce(&mut QueuePair, &mut Surroundings<'_>) -> T,
+        work: impl FnOnce(&mut QueuePair, &mut Context<'_>) -> T,
     ) -> Option<(T, bool)> {
         let imposed = self.imposed;
         let Endpoint {
@@ -756,7 +756,7 @@ impl Endpoint {
         let slot = &mut **queue_pairs.get_mut(&qpn.value())?;
         let Slot { queue_pair: qp, counters, multipath, .. } = slot;
         let waiting_elsewhere = *waiting_bytes - qp.waiting_bytes();
-        let surroundings = &mut Surroundings {
+        let context = &mut Context {
             now,
             memory,
             shared,
@@ -767,8 +767,8 @@ impl Endpoint {
             waiting_elsewhere,
             has_lost_completion: false,
         };
-        let result = work(qp, surroundings);
-        let has_lost_completion = surroundings.has_lost_completion;
+        let result = work(qp, context);
+        let has_lost_completion = context.has_lost_completion;
         *waiting_bytes = waiting_elsewhere + qp.waiting_bytes();
         *identification = imposed.map_or(*identification, |(identification, _)| identification);
         if qp.wants_multipath() != multipath.is_some() {

@@ -2,11 +2,11 @@ use crate::memory::{Access, AccessError, AtomicError, Pd};
 use crate::wire::{Key, NakCode, Operation, Packet, PathMtu, Position, Psn, Reth};
 
 use super::completion::{Completion, CompletionKind, Status};
+use super::connection::Connection;
+use super::context::Context;
 use super::early::Kind;
 use super::endpoint::Event;
-use super::identity::Identity;
 use super::receive_queue::ReceiveQueue;
-use super::surroundings::Surroundings;
 use super::work::{MAX_MESSAGE_BYTES, ReceiveRequest, scatter, total};
 
 /// SENDs and WRITEs coming in on a connected queue pair, packet by packet: what RC and UC have in common.
@@ -72,7 +72,7 @@ impl From<AccessError> for Refusal {
 
 impl Inbound {
     /// Takes a receive request, and tells when a shared queue has become short.
-    pub fn take(&mut self, cx: &mut Surroundings<'_>) -> Option<ReceiveRequest> {
+    pub fn take(&mut self, cx: &mut Context<'_>) -> Option<ReceiveRequest> {
         let (request, below) = self.queue.take(cx.shared);
         self.taken += u64::from(request.is_some());
         if let Some(srq) = below {
@@ -134,31 +134,31 @@ impl Inbound {
     }
 
     /// The domain of the receive requests' keys.
-    pub fn pd(&self, identity: &Identity, cx: &Surroundings<'_>) -> Pd {
+    pub fn pd(&self, connection: &Connection, cx: &Context<'_>) -> Pd {
         match self.queue {
-            ReceiveQueue::Own(_) => identity.pd,
-            ReceiveQueue::Shared(srq) => cx.shared.pd(srq).unwrap_or(identity.pd),
+            ReceiveQueue::Own(_) => connection.pd,
+            ReceiveQueue::Shared(srq) => cx.shared.pd(srq).unwrap_or(connection.pd),
         }
     }
 
     /// Reports the receive request of the message that is coming in, if it is a SEND.
-    pub fn fail_message(&mut self, status: Status, identity: &Identity, cx: &mut Surroundings<'_>) {
+    pub fn fail_message(&mut self, status: Status, connection: &Connection, cx: &mut Context<'_>) {
         if let Some(Incoming::Send { request, .. }) = self.message.take() {
-            complete_receive(&request, status, identity, cx);
+            complete_receive(&request, status, connection, cx);
         }
     }
 
     /// Reports the receive request that the immediate data of a WRITE would have taken, which was refused for its key: a local
     /// access error (IBTA 11.6.2). Packets before the last one do not say that there is immediate data, so what they are refused
     /// for takes none.
-    pub fn fail_immediate(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
+    pub fn fail_immediate(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         if let Some(request) = self.take(cx) {
-            complete_receive(&request, Status::LocalAccess, identity, cx);
+            complete_receive(&request, Status::LocalAccess, connection, cx);
         }
     }
 
     /// Forgets the message that is coming in; its receive request, if any, goes back to where it came from.
-    pub fn abandon_message(&mut self, cx: &mut Surroundings<'_>) {
+    pub fn abandon_message(&mut self, cx: &mut Context<'_>) {
         if let Some(Incoming::Send { request, .. }) = self.message.take()
             && !mutated!("uc-request-lost-with-its-message")
         {
@@ -168,8 +168,8 @@ impl Inbound {
     }
 
     /// Reports all receive requests as flushed. Those of a shared queue stay there.
-    pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
-        self.fail_message(Status::WrFlush, identity, cx);
+    pub fn flush(&mut self, connection: &Connection, cx: &mut Context<'_>) {
+        self.fail_message(Status::WrFlush, connection, cx);
         let own = match &mut self.queue {
             ReceiveQueue::Own(_) if mutated!("receives-not-flushed", by "uroce --test early when_the_queue_pair_fails") => {
                 Default::default()
@@ -178,7 +178,7 @@ impl Inbound {
             ReceiveQueue::Shared(_) => Default::default(),
         };
         for request in own {
-            complete_receive(&request, Status::WrFlush, identity, cx);
+            complete_receive(&request, Status::WrFlush, connection, cx);
         }
     }
 
@@ -187,12 +187,12 @@ impl Inbound {
         &mut self,
         packet: &Packet<'_>,
         placed: Option<u32>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         match packet.bth().opcode().operation() {
-            Operation::Send => self.serve_send(packet, placed, identity, cx),
-            Operation::Write => self.serve_write(packet, placed, identity, cx),
+            Operation::Send => self.serve_send(packet, placed, connection, cx),
+            Operation::Write => self.serve_write(packet, placed, connection, cx),
             _ => Err(Refusal::INVALID),
         }
     }
@@ -212,8 +212,8 @@ impl Inbound {
         &mut self,
         packet: &Packet<'_>,
         placed: Option<u32>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let position = packet.bth().opcode().position();
         if position.starts() {
@@ -223,7 +223,7 @@ impl Inbound {
             }
             self.message = Some(Incoming::Send { request, received: 0 });
         }
-        let pd = self.pd(identity, cx);
+        let pd = self.pd(connection, cx);
         let Some(Incoming::Send { request, received }) = &mut self.message else { return Err(Refusal::INVALID) };
         let payload = packet.payload();
         let after = u64::from(*received) + placed.map_or(payload.len() as u64, u64::from);
@@ -241,7 +241,7 @@ impl Inbound {
         }
         let invalidated = packet.ieth().map(|ieth| ieth.key());
         if let Some(key) = invalidated.filter(|_| !mutated!("send-with-invalidate-invalidates-nothing", by "uroce --test late_reads a_read_that_arrives_again")) {
-            cx.memory.invalidate(identity.pd, identity.qpn, key)?;
+            cx.memory.invalidate(connection.pd, connection.qpn, key)?;
         }
         let Some(Incoming::Send { request, received }) = self.message.take() else { return Err(Refusal::INVALID) };
         let completion = Completion {
@@ -249,9 +249,9 @@ impl Inbound {
             invalidated: invalidated.filter(
                 |_| !mutated!("invalidated-key-not-told", by "uroce --test late_reads a_read_that_arrives_again"),
             ),
-            ..Completion::receive(request.wr_id, identity.qpn, received)
+            ..Completion::receive(request.wr_id, connection.qpn, received)
         };
-        identity.complete_receive(completion, packet.bth().solicited(), cx);
+        connection.complete_receive(completion, packet.bth().solicited(), cx);
         Ok(())
     }
 
@@ -259,8 +259,8 @@ impl Inbound {
         &mut self,
         packet: &Packet<'_>,
         placed: Option<u32>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let position = packet.bth().opcode().position();
         let payload = packet.payload();
@@ -271,7 +271,7 @@ impl Inbound {
                 let (key, address, len) = (reth.key(), reth.address(), reth.length());
                 // The whole range, before the first byte is placed.
                 let bytes = if mutated!("write-length-not-checked") { 0 } else { len.into() };
-                cx.memory.remote(identity.pd, identity.qpn, key, address, bytes, Access::REMOTE_WRITE)?;
+                cx.memory.remote(connection.pd, connection.qpn, key, address, bytes, Access::REMOTE_WRITE)?;
                 (key, address, len, len)
             }
             (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total),
@@ -289,7 +289,7 @@ impl Inbound {
             return Err(Refusal::NotReady);
         }
         // Looked up for each packet: the region may have gone since the first.
-        let span = cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
+        let span = cx.memory.remote(connection.pd, connection.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
         if placed.is_none() && !(position.ends() && mutated!("ack-before-placement")) {
             span.write(payload)?;
         }
@@ -303,9 +303,9 @@ impl Inbound {
             let completion = Completion {
                 kind: CompletionKind::ReceiveWriteWithImmediate,
                 immediate,
-                ..Completion::receive(request.wr_id, identity.qpn, message_bytes)
+                ..Completion::receive(request.wr_id, connection.qpn, message_bytes)
             };
-            identity.complete_receive(completion, packet.bth().solicited(), cx);
+            connection.complete_receive(completion, packet.bth().solicited(), cx);
         }
         Ok(())
     }
@@ -334,11 +334,11 @@ pub(super) fn check_message_length(reth: &Reth) -> Result<(), Refusal> {
 pub(super) fn complete_receive(
     request: &ReceiveRequest,
     status: Status,
-    identity: &Identity,
-    cx: &mut Surroundings<'_>,
+    connection: &Connection,
+    cx: &mut Context<'_>,
 ) {
-    let completion = Completion { status, ..Completion::receive(request.wr_id, identity.qpn, 0) };
-    identity.complete_receive(completion, false, cx);
+    let completion = Completion { status, ..Completion::receive(request.wr_id, connection.qpn, 0) };
+    connection.complete_receive(completion, false, cx);
 }
 
 #[cfg(test)]

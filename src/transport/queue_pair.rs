@@ -1,8 +1,7 @@
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::memory::{MemoryTable, Pd};
+use crate::memory::Pd;
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
 use crate::wire::{
@@ -11,23 +10,24 @@ use crate::wire::{
 
 use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::CompletionQueue;
+use super::connection::Connection;
+use super::context::{Context, Fatal};
 use super::datagram::DatagramResponder;
 use super::endpoint::{Event, Transmit};
 use super::extension::{Extension, RecoverySettings, Refused};
-use super::identity::Identity;
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
+use super::outgoing::{Outgoing, no_payload};
 use super::receive_queue::{ReceiveQueue, Srq};
 use super::requester::{Requester, WINDOW_PACKETS};
 use super::responder::Responder;
-use super::surroundings::{Fatal, Surroundings};
 use super::unreliable::UnreliableResponder;
 use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 
 /// A queue pair: its state, and its roles.
 #[derive(Debug)]
 pub struct QueuePair {
-    pub(super) identity: Identity,
+    pub(super) connection: Connection,
     capabilities: Capabilities,
     /// What the link can carry.
     link_mtu: PathMtu,
@@ -144,7 +144,7 @@ impl QueuePair {
             responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
         QueuePair {
-            identity: Identity {
+            connection: Connection {
                 qpn,
                 service,
                 pd,
@@ -173,12 +173,12 @@ impl QueuePair {
 
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        self.identity.qpn
+        self.connection.qpn
     }
 
     /// Its transport service.
     pub fn service(&self) -> Service {
-        self.identity.service
+        self.connection.service
     }
 
     /// Its state.
@@ -188,7 +188,7 @@ impl QueuePair {
 
     /// The peer's number.
     pub fn remote(&self) -> Qpn {
-        self.identity.remote
+        self.connection.remote
     }
 
     /// All that it says of itself.
@@ -202,7 +202,7 @@ impl QueuePair {
             ..*set
         };
         QueuePairInfo {
-            service: self.identity.service,
+            service: self.connection.service,
             capabilities: self.capabilities,
             srq: self.srq(),
             attributes,
@@ -251,28 +251,28 @@ impl QueuePair {
 
     /// The outer headers towards the peer, of a connected queue pair.
     pub(super) fn flow(&self) -> Option<&Flow> {
-        self.identity.path.as_ref().map(|path| &path.flow)
+        self.connection.path.as_ref().map(|path| &path.flow)
     }
 
-    pub(super) fn modify(&mut self, attributes: &QpAttributes, cx: &mut Surroundings<'_>) -> Result<(), ModifyError> {
+    pub(super) fn modify(&mut self, attributes: &QpAttributes, cx: &mut Context<'_>) -> Result<(), ModifyError> {
         let from = self.state;
-        let to = attributes.check(self.identity.service, from)?;
+        let to = attributes.check(self.connection.service, from)?;
         if attributes.path_mtu.is_some_and(|mtu| mtu > self.link_mtu) {
             // Its packets would never leave.
             let (attribute, range) = (Attributes::PATH_MTU, "at most the port's active MTU");
             return Err(ModifyError::OutOfRange { attribute, range });
         }
-        let identity = &mut self.identity;
-        identity.path = attributes.path.or(identity.path);
+        let connection = &mut self.connection;
+        connection.path = attributes.path.or(connection.path);
         if let Some(path_mtu) = attributes.path_mtu {
-            identity.path_mtu = path_mtu;
-            identity.extension.fit(path_mtu);
+            connection.path_mtu = path_mtu;
+            connection.extension.fit(path_mtu);
         }
-        identity.remote = attributes.destination.unwrap_or(identity.remote);
+        connection.remote = attributes.destination.unwrap_or(connection.remote);
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.attributes = self.attributes.overlaid(attributes);
         self.requester.configure(attributes);
-        self.requester.keeps_answers = self.identity.extension.keeps_early();
+        self.requester.keeps_answers = self.connection.extension.keeps_early();
         self.responder.configure(attributes);
         self.state = to;
         match to {
@@ -303,43 +303,43 @@ impl QueuePair {
         }
         let srq = self.srq();
         if !mutated!("reset-forgets-no-sends", by "uroce --test services a_reset_forgets_what") {
-            self.requester = Requester::new(self.identity.service);
+            self.requester = Requester::new(self.connection.service);
         }
         if !mutated!("reset-forgets-no-receives", by "uroce --test services a_reset_forgets_what") {
-            self.responder = AnyResponder::new(self.identity.service);
+            self.responder = AnyResponder::new(self.connection.service);
         }
         if let Some(srq) = srq {
             self.responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
         self.attributes = QpAttributes::default();
-        self.identity.path = None;
-        self.identity.extension = Extension::new(self.recovery);
+        self.connection.path = None;
+        self.connection.extension = Extension::new(self.recovery);
         self.was_probed = false;
     }
 
     /// Takes its completions out of its completion queues.
     pub(super) fn forget_completions(&self) {
-        for cq in [&self.identity.send_cq, &self.identity.receive_cq] {
-            cq.forget(self.identity.qpn);
+        for cq in [&self.connection.send_cq, &self.connection.receive_cq] {
+            cq.forget(self.connection.qpn);
         }
     }
 
     /// Whether it completes into a queue that is in error, and has not gone to the error state itself.
     pub(super) fn has_failed_queue(&self) -> bool {
-        let queues = [&self.identity.send_cq, &self.identity.receive_cq];
+        let queues = [&self.connection.send_cq, &self.connection.receive_cq];
         !matches!(self.state, State::Reset | State::Error) && queues.iter().any(|cq| cq.has_overflowed())
     }
 
     /// A completion queue of it is in error: no completion can say why the queue pair is, too (IBTA 11.6.3.3).
-    pub(super) fn fail_for_its_queue(&mut self, cx: &mut Surroundings<'_>) {
+    pub(super) fn fail_for_its_queue(&mut self, cx: &mut Context<'_>) {
         self.fail(cx);
-        cx.push_event(Event::QueuePairFatal(self.identity.qpn));
+        cx.push_event(Event::QueuePairFatal(self.connection.qpn));
     }
 
     /// Whether it uses several paths, or its peer does.
     pub(super) fn wants_multipath(&self) -> bool {
         (self.is_extended() || mutated!("paths-towards-peers-that-know-none"))
-            && self.identity.path.is_some()
+            && self.connection.path.is_some()
             && (self.recovery.paths > 1 || self.was_probed)
     }
 
@@ -350,7 +350,7 @@ impl QueuePair {
         port_is_imposed: bool,
         now: Instant,
     ) -> Option<Box<Multipath>> {
-        let path = self.identity.path.as_ref().filter(|_| self.wants_multipath())?;
+        let path = self.connection.path.as_ref().filter(|_| self.wants_multipath())?;
         Some(Box::new(Multipath::new(&self.recovery, path, local_rails, port_is_imposed, now)))
     }
 
@@ -373,15 +373,15 @@ impl QueuePair {
 
     /// Whether the peer has shown that it understands docs/EXTENSIONS.md.
     pub fn is_extended(&self) -> bool {
-        self.identity.is_extended()
+        self.connection.is_extended()
     }
 
     /// Completes everything that is posted as flushed (IBTA 10.3.1.6). What is owed to requests served before stays
     /// owed, and so does the NAK that led here.
-    fn flush(&mut self, cx: &mut Surroundings<'_>) {
+    fn flush(&mut self, cx: &mut Context<'_>) {
         self.state = State::Error;
-        self.requester.flush(&self.identity, cx);
-        self.responder.inbound().flush(&self.identity, cx);
+        self.requester.flush(&self.connection, cx);
+        self.responder.inbound().flush(&self.connection, cx);
         if let AnyResponder::Reliable(responder) = &mut self.responder {
             responder.drop_early();
         }
@@ -389,40 +389,40 @@ impl QueuePair {
             .srq()
             .filter(|_| !mutated!("srq-without-last-event", by "uroce --test services the_last_receive_request"))
         {
-            cx.push_event(Event::LastWqeReached(self.identity.qpn, srq));
+            cx.push_event(Event::LastWqeReached(self.connection.qpn, srq));
         }
     }
 
     /// Goes to the error state. A completion said why, or the event of a refused request (IBTA 11.6.3.2).
-    fn fail(&mut self, cx: &mut Surroundings<'_>) {
+    fn fail(&mut self, cx: &mut Context<'_>) {
         if self.state != State::Error {
             self.flush(cx);
             if mutated!("ordinary-error-is-fatal", by "uroce --test statuses naks_say_what") {
-                cx.push_event(Event::QueuePairFatal(self.identity.qpn));
+                cx.push_event(Event::QueuePairFatal(self.connection.qpn));
             }
         }
     }
 
     /// A send request failed. Unreliable services stop sending only (IBTA 10.3.1.5).
-    fn fail_sending(&mut self, cx: &mut Surroundings<'_>) {
+    fn fail_sending(&mut self, cx: &mut Context<'_>) {
         let is_fatal = mutated!("unreliable-send-error-is-fatal", by "uroce --test services an_unreliable_send_queue");
-        if self.identity.service == Service::Rc || is_fatal {
+        if self.connection.service == Service::Rc || is_fatal {
             self.fail(cx);
         } else if self.state.sends() {
             self.state = State::SendQueueError;
-            self.requester.flush(&self.identity, cx);
+            self.requester.flush(&self.connection, cx);
         }
     }
 
     /// Tells, once, that the send queue is drained (IBTA 10.3.1.4).
-    fn check_drained(&mut self, cx: &mut Surroundings<'_>) {
+    fn check_drained(&mut self, cx: &mut Context<'_>) {
         if self.state == State::SendQueueDrained && self.notify_drained && self.requester.is_drained() {
             self.notify_drained = mutated!("drained-is-told-twice", by "uroce --test services a_drained_send_queue");
-            cx.push_event(Event::SendQueueDrained(self.identity.qpn));
+            cx.push_event(Event::SendQueueDrained(self.connection.qpn));
         }
     }
 
-    pub(super) fn post_send(&mut self, request: SendRequest, cx: &mut Surroundings<'_>) -> Result<(), PostError> {
+    pub(super) fn post_send(&mut self, request: SendRequest, cx: &mut Context<'_>) -> Result<(), PostError> {
         match self.state {
             State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {}
             other => return Err(PostError::State(other)),
@@ -430,14 +430,14 @@ impl QueuePair {
         if self.requester.len() >= self.capabilities.max_send_requests {
             return Err(PostError::Full(self.capabilities.max_send_requests));
         }
-        self.requester.post(request, self.identity.path_mtu)?;
+        self.requester.post(request, self.connection.path_mtu)?;
         if matches!(self.state, State::Error | State::SendQueueError) {
-            self.requester.flush(&self.identity, cx);
+            self.requester.flush(&self.connection, cx);
         }
         Ok(())
     }
 
-    pub(super) fn post_receive(&mut self, request: ReceiveRequest, cx: &mut Surroundings<'_>) -> Result<(), PostError> {
+    pub(super) fn post_receive(&mut self, request: ReceiveRequest, cx: &mut Context<'_>) -> Result<(), PostError> {
         if self.state == State::Reset {
             return Err(PostError::State(self.state));
         }
@@ -448,22 +448,16 @@ impl QueuePair {
         }
         queue.push_back(request);
         if self.state == State::Error {
-            self.responder.inbound().flush(&self.identity, cx);
+            self.responder.inbound().flush(&self.connection, cx);
         }
         Ok(())
     }
 
     /// Takes a packet whose ICRC, keys and addresses are right.
-    pub(super) fn handle_packet(
-        &mut self,
-        packet: &Packet<'_>,
-        ip: &IpHeader<'_>,
-        way: Way,
-        cx: &mut Surroundings<'_>,
-    ) {
+    pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let opcode = packet.bth().opcode();
         let mut admitted = Admitted { packet: *packet, has_tag: false, may_have_trailer: false };
-        if self.identity.service == Service::Rc {
+        if self.connection.service == Service::Rc {
             match self.admit(packet, cx) {
                 Some(packet) => admitted = packet,
                 None => return,
@@ -482,7 +476,7 @@ impl QueuePair {
             }
             match &trailer {
                 Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), *has_tag, cx),
-                _ if *has_tag => self.identity.extension.tag_came(self.not_sent_yet()),
+                _ if *has_tag => self.connection.extension.tag_came(self.not_sent_yet()),
                 _ => {}
             }
             let trailer = trailer.as_ref().filter(|_| self.is_extended());
@@ -502,7 +496,7 @@ impl QueuePair {
             if !is_about_paths && let Some(multipath) = cx.multipath {
                 multipath.set.touch(cx.now);
             }
-            if self.requester.handle_response(packet, sack, &self.identity, cx).is_err() {
+            if self.requester.handle_response(packet, sack, &self.connection, cx).is_err() {
                 self.fail(cx);
             }
             self.check_drained(cx);
@@ -515,7 +509,7 @@ impl QueuePair {
         let from_now = self.not_sent_yet();
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
-                let identity = &self.identity;
+                let connection = &self.connection;
                 let split = if *may_have_trailer { packet.split_trailer() } else { None };
                 if *may_have_trailer && split.is_none() {
                     cx.counters.bad_trailer += 1;
@@ -525,18 +519,18 @@ impl QueuePair {
                 match split {
                     Some((packet, trailer)) => {
                         if *has_tag {
-                            self.identity.extension.tag_came(from_now);
+                            self.connection.extension.tag_came(from_now);
                         }
                         if *has_tag && trailer.attempt == 0 {
-                            self.identity.extension.new_request_has_tag(packet.bth().psn());
+                            self.connection.extension.new_request_has_tag(packet.bth().psn());
                         }
-                        responder.handle_request(&packet, Some(&trailer), is_marked, &self.identity, cx)
+                        responder.handle_request(&packet, Some(&trailer), is_marked, &self.connection, cx)
                     }
-                    None => responder.handle_request(packet, None, is_marked, identity, cx),
+                    None => responder.handle_request(packet, None, is_marked, connection, cx),
                 }
             }
-            AnyResponder::Unreliable(responder) => responder.handle_request(packet, &self.identity, cx),
-            AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, &self.identity, cx),
+            AnyResponder::Unreliable(responder) => responder.handle_request(packet, &self.connection, cx),
+            AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, &self.connection, cx),
         };
         if handled.is_err() {
             self.fail(cx);
@@ -545,9 +539,9 @@ impl QueuePair {
 
     /// Looks whether a packet of a reliable connection may be the peer's, as far as its tag and its PSN tell, and what it says of
     /// the extension.
-    fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Surroundings<'_>) -> Option<Admitted<'a>> {
+    fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Context<'_>) -> Option<Admitted<'a>> {
         let next = (self.requester.unacknowledged, self.responder.expected());
-        let (packet, has_tag) = match self.identity.extension.admit(packet, next) {
+        let (packet, has_tag) = match self.connection.extension.admit(packet, next) {
             Ok(admitted) => admitted,
             Err(Refused::NoTag) => {
                 cx.counters.bad_trailer += 1;
@@ -563,9 +557,9 @@ impl QueuePair {
         {
             let is_asked = packet.bth().opcode().is_response() && self.requester.has_offered(packet.bth().psn());
             let memory = &mut *cx.memory;
-            self.identity.extension.observe(&packet, is_asked, cx.now, || memory.keys().next_u32());
+            self.connection.extension.observe(&packet, is_asked, cx.now, || memory.keys().next_u32());
         }
-        let may_have_trailer = packet.bth().extended() && self.identity.extension.reads_trailers();
+        let may_have_trailer = packet.bth().extended() && self.connection.extension.reads_trailers();
         Some(Admitted { packet, has_tag, may_have_trailer })
     }
 
@@ -583,7 +577,7 @@ impl QueuePair {
     }
 
     /// Takes a hello from an acknowledge with that PSN.
-    fn take_hello(&mut self, hello: &Hello, psn: Psn, has_tag: bool, cx: &mut Surroundings<'_>) {
+    fn take_hello(&mut self, hello: &Hello, psn: Psn, has_tag: bool, cx: &mut Context<'_>) {
         let (from_now, unacknowledged) = (self.not_sent_yet(), self.requester.unacknowledged);
         let may_be_now = match from_now {
             Tagged::From(sent) => {
@@ -599,7 +593,7 @@ impl QueuePair {
         }
         let memory = &mut *cx.memory;
         let draw = || memory.keys().next_u32();
-        self.identity.extension.take_hello(hello, has_tag, from_now, cx.now, draw);
+        self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw);
     }
 
     /// The requests that have not been sent: all, while the attributes do not say with which PSN they begin.
@@ -608,7 +602,7 @@ impl QueuePair {
     }
 
     /// Takes a probe of a path, which is to be answered, or the answer to one of ours.
-    fn take_probe(&mut self, probe: &PathProbe, way: Way, cx: &mut Surroundings<'_>) {
+    fn take_probe(&mut self, probe: &PathProbe, way: Way, cx: &mut Context<'_>) {
         self.was_probed = true;
         // From now on there are paths; the peer will probe again.
         let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) else { return };
@@ -624,19 +618,19 @@ impl QueuePair {
     }
 
     /// Takes the peer's list of further addresses.
-    fn take_addresses(&mut self, list: &AddressList, cx: &mut Surroundings<'_>) {
+    fn take_addresses(&mut self, list: &AddressList, cx: &mut Context<'_>) {
         self.was_probed = true;
         let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) else { return };
-        let Some(path) = &self.identity.path else { return };
+        let Some(path) = &self.connection.path else { return };
         cx.counters.refused_addresses += u64::from(!multipath.take_addresses(list, path, cx.now));
     }
 
-    pub(super) fn handle_timeout(&mut self, cx: &mut Surroundings<'_>) {
+    pub(super) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         if let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) {
             multipath.handle_timeout(cx.now);
         }
         self.paced_until = self.paced_until.filter(|until| *until > cx.now);
-        if self.state.sends() && self.requester.handle_timeout(&self.identity, cx).is_err() {
+        if self.state.sends() && self.requester.handle_timeout(&self.connection, cx).is_err() {
             self.fail(cx);
         }
     }
@@ -670,7 +664,7 @@ impl QueuePair {
     }
 
     fn owes_hello(&self) -> bool {
-        self.state.receives() && self.identity.extension.owes_hello()
+        self.state.receives() && self.connection.extension.owes_hello()
     }
 
     fn owes_acknowledge(&self) -> bool {
@@ -679,24 +673,24 @@ impl QueuePair {
 
     /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, but one request goes
     /// before a plain acknowledge: it is what the peer waits for when messages go to and fro.
-    pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+    pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if self.owes_hello()
             && let Some(transmit) = self.poll_hello(out, cx)
         {
             return Some(transmit);
         }
-        if self.identity.service != Service::Rc || !self.identity.extension.keeps_to_rate() {
+        if self.connection.service != Service::Rc || !self.connection.extension.keeps_to_rate() {
             return self.poll_unpaced(out, cx);
         }
         if self.is_extended()
             && let Some(transmit) = self.poll_paths(out, cx)
         {
-            if let Some(pacer) = &mut self.identity.extension.pacer {
+            if let Some(pacer) = &mut self.connection.extension.pacer {
                 pacer.sent(cx.now, transmit.len);
             }
             return Some(transmit);
         }
-        if let Some(pacer) = &mut self.identity.extension.pacer {
+        if let Some(pacer) = &mut self.connection.extension.pacer {
             // Paths that carry nothing take their share of the rate along.
             let (good, count) = match &cx.multipath {
                 Some(multipath) => (multipath.set.good(), multipath.set.count()),
@@ -704,17 +698,17 @@ impl QueuePair {
             };
             pacer.set_share(good.into(), count.into());
         }
-        self.paced_until = self.identity.extension.pacer.as_ref().and_then(|pacer| pacer.wait(cx.now));
+        self.paced_until = self.connection.extension.pacer.as_ref().and_then(|pacer| pacer.wait(cx.now));
         if self.paced_until.is_some() {
             return match &mut self.responder {
                 AnyResponder::Reliable(responder) if responder.owes_at_once() => {
-                    responder.poll_owed(out, &self.identity, cx)
+                    responder.poll_owed(out, &self.connection, cx)
                 }
                 _ => None,
             };
         }
         let transmit = self.poll_unpaced(out, cx)?;
-        if let Some(pacer) = &mut self.identity.extension.pacer {
+        if let Some(pacer) = &mut self.connection.extension.pacer {
             pacer.sent(cx.now, transmit.len);
         }
         Some(transmit)
@@ -722,9 +716,9 @@ impl QueuePair {
 
     /// Writes what is owed to know how the paths fare: answers to probes, our further addresses, probes. Each is a plain
     /// acknowledge, too.
-    fn poll_paths(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
-        let (identity, AnyResponder::Reliable(responder)) = (&self.identity, &self.responder) else { return None };
-        let base = identity.path.as_ref().filter(|_| self.state.receives())?;
+    fn poll_paths(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+        let (connection, AnyResponder::Reliable(responder)) = (&self.connection, &self.responder) else { return None };
+        let base = connection.path.as_ref().filter(|_| self.state.receives())?;
         loop {
             let multipath = cx.multipath.as_mut()?;
             let mut trailer = arrayvec::ArrayVec::<u8, { AddressList::MAX_BYTES }>::new();
@@ -742,26 +736,26 @@ impl QueuePair {
             };
             // A rail may have lost its next hop meanwhile.
             let Some(path) = path else { continue };
-            let headers = responder.acknowledge_of_all(identity);
-            let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-            let tag = identity.extension.tag();
-            let Ok(written) = identity.write_tagged(&path, out, headers, 0, cx, nothing, &trailer, tag);
+            let headers = responder.acknowledge_of_all(connection);
+            let packet =
+                Outgoing { trailer: &trailer, tag: Some(connection.extension.tag()), ..Outgoing::headers(headers) };
+            let Ok(written) = packet.write(&path, out, cx, no_payload);
             return written;
         }
     }
 
     /// Writes the hello that is owed. It is a plain acknowledge, too.
-    fn poll_hello(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
-        let (hello, tag) = self.identity.extension.poll_hello()?;
-        let (identity, AnyResponder::Reliable(responder)) = (&self.identity, &self.responder) else { return None };
-        let path = identity.path?;
-        let headers = responder.acknowledge_of_answered(identity);
-        let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-        let Ok(written) = identity.write_tagged(&path, out, headers, 0, cx, nothing, &hello.to_bytes(), tag);
+    fn poll_hello(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+        let (hello, tag) = self.connection.extension.poll_hello()?;
+        let (connection, AnyResponder::Reliable(responder)) = (&self.connection, &self.responder) else { return None };
+        let path = connection.path?;
+        let headers = responder.acknowledge_of_answered(connection);
+        let packet = Outgoing { trailer: &hello.to_bytes(), tag: Some(tag), ..Outgoing::headers(headers) };
+        let Ok(written) = packet.write(&path, out, cx, no_payload);
         written
     }
 
-    fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+    fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if !self.acknowledge_is_next && self.owes_acknowledge() {
             self.acknowledge_is_next = true;
             if let Some(transmit) = self.poll_request(out, cx) {
@@ -771,7 +765,7 @@ impl QueuePair {
         self.acknowledge_is_next = false;
         // Answers go out even in the error state: the NAK that led there is among them.
         while let AnyResponder::Reliable(responder) = &mut self.responder {
-            match responder.poll_transmit(out, &self.identity, cx) {
+            match responder.poll_transmit(out, &self.connection, cx) {
                 Ok(Some(transmit)) => return Some(transmit),
                 Ok(None) => break,
                 // The refusal is the next answer.
@@ -782,19 +776,19 @@ impl QueuePair {
     }
 
     /// Writes the next acknowledge, refusal or result of an atomic that is owed.
-    pub(super) fn poll_owed(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+    pub(super) fn poll_owed(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         match &mut self.responder {
-            AnyResponder::Reliable(responder) => responder.poll_owed(out, &self.identity, cx),
+            AnyResponder::Reliable(responder) => responder.poll_owed(out, &self.connection, cx),
             AnyResponder::Unreliable(_) | AnyResponder::Datagram(_) => None,
         }
     }
 
-    fn poll_request(&mut self, out: &mut [u8], cx: &mut Surroundings<'_>) -> Option<Transmit> {
+    fn poll_request(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if !self.state.sends() {
             return None;
         }
         let draining = self.state == State::SendQueueDrained;
-        match self.requester.poll_transmit(draining, out, &self.identity, cx) {
+        match self.requester.poll_transmit(draining, out, &self.connection, cx) {
             Ok(transmit) => {
                 self.check_drained(cx);
                 transmit

@@ -10,11 +10,12 @@ use crate::wire::{
 use super::answers::Answers;
 use super::attributes::{QpAttributes, Service};
 use super::completion::{CompletionKind, Status};
+use super::connection::Connection;
+use super::context::{Context, Fatal};
 use super::endpoint::Transmit;
-use super::identity::{Identity, write};
+use super::outgoing::Outgoing;
 use super::queue_pair::Skipped;
 use super::selective::Selective;
-use super::surroundings::{Fatal, Surroundings};
 use super::work::{Data, MAX_MESSAGE_BYTES, PostError, SendOperation, SendRequest};
 
 /// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
@@ -302,12 +303,12 @@ impl Requester {
         }
     }
 
-    pub fn flush(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) {
+    pub fn flush(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         if mutated!("flushed-in-reverse", by "uroce --test transport a_silent_peer_ends") {
             self.queue.make_contiguous().reverse();
         }
         for wqe in std::mem::take(&mut self.queue) {
-            identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::WrFlush, 0, cx);
+            connection.complete_send(wqe.request.wr_id, wqe.kind(), Status::WrFlush, 0, cx);
         }
         (self.cursor, self.begun) = (Cursor::default(), 0);
         self.reads_in_flight = 0;
@@ -355,21 +356,21 @@ impl Requester {
         &mut self,
         draining: bool,
         out: &mut [u8],
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
         if self.rnr_until.is_some() {
             return Ok(None);
         }
-        if identity.is_extended() {
+        if connection.is_extended() {
             self.start_selective(cx.now);
-            if let Some(transmit) = self.poll_again(out, identity, cx)? {
+            if let Some(transmit) = self.poll_again(out, connection, cx)? {
                 return Ok(Some(transmit));
             }
         }
         let window = match self.selective {
             Some(_) if mutated!("selective-window-off") => i32::MAX,
-            Some(_) => identity.extension.settings.window as i32,
+            Some(_) => connection.extension.settings.window as i32,
             None if mutated!("window-off") => i32::MAX,
             None => WINDOW_PACKETS,
         };
@@ -388,10 +389,10 @@ impl Requester {
                 continue;
             }
             if wqe.packets == 0 {
-                if !self.run_local(identity, cx) {
+                if !self.run_local(connection, cx) {
                     break;
                 }
-                self.retire(identity, cx)?;
+                self.retire(connection, cx)?;
                 continue;
             }
             let psn = wqe.first_psn.plus(self.cursor.packet);
@@ -408,7 +409,7 @@ impl Requester {
                 Service::Rc | Service::Uc => {
                     let index = self.cursor.packet;
                     path = if self.selective.is_some() { cx.choose_path() } else { 0 };
-                    let offers = self.service == Service::Rc && identity.extension.offer(self.timeouts);
+                    let offers = self.service == Service::Rc && connection.extension.offer(self.timeouts);
                     self.offers_from = offers.then(|| self.offers_from.unwrap_or(self.sent));
                     let packet = RequestPacket {
                         index,
@@ -419,9 +420,9 @@ impl Requester {
                         trailer: self.trailer(wqe, index, 0),
                         path,
                     };
-                    write_request(wqe, packet, out, identity, cx)
+                    write_request(wqe, packet, out, connection, cx)
                 }
-                Service::Ud | Service::Gsi => write_datagram(wqe, psn, self.q_key, out, identity, cx),
+                Service::Ud | Service::Gsi => self.write_datagram(wqe, out, connection, cx),
             };
             return match written {
                 Ok(Some(transmit)) => {
@@ -430,7 +431,7 @@ impl Requester {
                         && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc"))
                     {
                         self.progress(self.sent, cx.now);
-                        self.retire(identity, cx)?;
+                        self.retire(connection, cx)?;
                     }
                     Ok(Some(transmit))
                 }
@@ -439,7 +440,7 @@ impl Requester {
                     // IBTA 10.8.3.3: a local protection error; it is reported when all before it are complete.
                     cx.counters.send_err += 1;
                     self.queue[self.cursor.index].failed = Some(Status::LocalProtection);
-                    self.retire(identity, cx)?;
+                    self.retire(connection, cx)?;
                     Ok(None)
                 }
             };
@@ -455,7 +456,7 @@ impl Requester {
     }
 
     /// Carries out the local operation at the cursor. False when it must wait.
-    fn run_local(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> bool {
+    fn run_local(&mut self, connection: &Connection, cx: &mut Context<'_>) -> bool {
         let index = self.cursor.index;
         let wqe = &mut self.queue[index];
         match wqe.request.operation {
@@ -463,7 +464,7 @@ impl Requester {
                 if wqe.request.fence && self.reads_in_flight > 0 {
                     return false;
                 }
-                if cx.memory.bind(identity.pd, identity.qpn, &binding).is_err() {
+                if cx.memory.bind(connection.pd, connection.qpn, &binding).is_err() {
                     wqe.failed = Some(Status::MwBind);
                 }
             }
@@ -472,7 +473,7 @@ impl Requester {
                 if index > 0 {
                     return false;
                 }
-                if cx.memory.invalidate(identity.pd, identity.qpn, key).is_err() {
+                if cx.memory.invalidate(connection.pd, connection.qpn, key).is_err() {
                     wqe.failed = Some(Status::MwBind);
                 }
             }
@@ -509,10 +510,10 @@ impl Requester {
     }
 
     /// Completes and removes requests that are done, from the oldest on.
-    pub(super) fn retire(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+    pub(super) fn retire(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         while let Some(wqe) = self.queue.front() {
             if let Some(status) = wqe.failed {
-                return self.fail_oldest(status, identity, cx);
+                return self.fail_oldest(status, connection, cx);
             }
             let done = match wqe.packets {
                 0 => wqe.done,
@@ -527,7 +528,7 @@ impl Requester {
             if wqe.request.signaled || mutated!("unsignaled-completion-reported") {
                 let byte_len = if wqe.request.operation.is_read_or_atomic() { wqe.len } else { 0 };
                 for _ in 0..1 + u32::from(mutated!("completed-twice")) {
-                    identity.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
+                    connection.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
                 }
             }
             let is_counted_till_now = self.selective.is_some() || wqe.is_acknowledged();
@@ -550,11 +551,11 @@ impl Requester {
     pub(super) fn fail_oldest(
         &mut self,
         status: Status,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         if let Some(wqe) = self.queue.pop_front() {
-            identity.complete_send(wqe.request.wr_id, wqe.kind(), status, 0, cx);
+            connection.complete_send(wqe.request.wr_id, wqe.kind(), status, 0, cx);
         }
         Err(Fatal)
     }
@@ -618,8 +619,8 @@ impl Requester {
     }
 
     /// Goes back because something was lost, if patience allows.
-    pub(super) fn retry(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
-        self.take_retry(identity, cx)?;
+    pub(super) fn retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
+        self.take_retry(connection, cx)?;
         cx.counters.completer_retry += 1;
         self.go_back();
         self.restart_timer(cx.now);
@@ -627,10 +628,10 @@ impl Requester {
     }
 
     /// One retry less; the oldest request fails when there are none (IBTA 9.9.2.4.1.1).
-    pub(super) fn take_retry(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+    pub(super) fn take_retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let Some(left) = self.retries_left.checked_sub(1) else {
             cx.counters.retry_exceeded_err += 1;
-            return self.fail_oldest(Status::RetryExceeded, identity, cx);
+            return self.fail_oldest(Status::RetryExceeded, connection, cx);
         };
         self.retries_left = left;
         Ok(())
@@ -653,7 +654,7 @@ impl Requester {
     }
 
     /// Waits because the peer had no receive request.
-    pub(super) fn wait_for_receiver(&mut self, delay: Duration, cx: &mut Surroundings<'_>) {
+    pub(super) fn wait_for_receiver(&mut self, delay: Duration, cx: &mut Context<'_>) {
         if self.selective.is_none() && !mutated!("rnr-without-going-back") {
             self.go_back();
         }
@@ -661,7 +662,7 @@ impl Requester {
         self.retransmit_at = None;
     }
 
-    pub fn handle_timeout(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+    pub fn handle_timeout(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         if let Some(at) = self.rnr_until {
             if at <= cx.now {
                 self.rnr_until = None;
@@ -674,13 +675,13 @@ impl Requester {
             return Ok(());
         }
         if self.selective.is_some() {
-            return self.handle_timeout_selectively(identity, cx);
+            return self.handle_timeout_selectively(connection, cx);
         }
         match self.retransmit_at {
             Some(at) if at <= cx.now => {
                 self.gap_reported = false;
                 self.timeouts += 1;
-                self.retry(identity, cx)
+                self.retry(connection, cx)
             }
             _ => Ok(()),
         }
@@ -696,11 +697,11 @@ pub(super) fn write_request(
     wqe: &Wqe,
     packet: RequestPacket,
     out: &mut [u8],
-    identity: &Identity,
-    cx: &mut Surroundings<'_>,
+    connection: &Connection,
+    cx: &mut Context<'_>,
 ) -> Result<Option<Transmit>, AccessError> {
     let RequestPacket { index, psn, answers, is_again, offers, trailer, path } = packet;
-    let mtu = identity.path_mtu.bytes() as u32;
+    let mtu = connection.path_mtu.bytes() as u32;
     let position = Position::of(index, wqe.packets);
     let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
     let offset = index * mtu;
@@ -750,45 +751,49 @@ pub(super) fn write_request(
             | SendOperation::SendWithInvalidate(_)
             | SendOperation::WriteWithImmediate(..)
     );
-    let opcode = if identity.service == Service::Uc { opcode.on_uc() } else { opcode };
+    let opcode = if connection.service == Service::Uc { opcode.on_uc() } else { opcode };
     let every = if trailer.is_some() { SELECTIVE_ACK_REQUEST_EVERY } else { ACK_REQUEST_EVERY };
-    let bth = Bth::new(opcode, identity.remote, psn)
+    let bth = Bth::new(opcode, connection.remote, psn)
         .with_ack_request(
             position.ends() || is_again || opcode == Opcode::RC_READ_REQUEST || psn.value() % every == every - 1,
         )
         .with_solicited(wqe.request.solicited && position.ends() && carries_event)
         .with_offer(offers);
     let trailer = trailer.map(|trailer| trailer.to_bytes()).unwrap_or_default();
-    let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, identity.pd, offset, out);
-    identity.write_over(path, out, Headers { bth, extension }, payload_bytes as usize, cx, gather, &trailer)
+    let headers = Headers { bth, extension };
+    let packet = Outgoing { headers, payload_bytes: payload_bytes as usize, trailer: &trailer, tag: None };
+    let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, connection.pd, offset, out);
+    connection.write(path, out, packet, cx, gather)
 }
 
-/// Writes a datagram.
-fn write_datagram(
-    wqe: &Wqe,
-    psn: Psn,
-    own_q_key: QKey,
-    out: &mut [u8],
-    identity: &Identity,
-    cx: &mut Surroundings<'_>,
-) -> Result<Option<Transmit>, AccessError> {
-    let Some(destination) = &wqe.request.destination else { return Ok(None) };
-    // IBTA 10.2.5: a key with the top bit set is privileged; the queue pair's own is sent in its place.
-    let q_key = if destination.q_key.0 >> 31 == 1 && !mutated!("ud-privileged-key-sent-as-it-is") {
-        own_q_key
-    } else {
-        destination.q_key
-    };
-    let deth = Deth::new(q_key, identity.qpn);
-    let (opcode, extension) = match wqe.request.operation {
-        SendOperation::SendWithImmediate(data) => {
-            (Opcode::UD_SEND_ONLY_IMM, Extension::DethImmDt(deth, ImmDt::new(data)))
-        }
-        _ => (Opcode::UD_SEND_ONLY, Extension::Deth(deth)),
-    };
-    let bth = Bth::new(opcode, destination.qpn, psn).with_solicited(wqe.request.solicited);
-    let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, identity.pd, 0, out);
-    write(&destination.path, out, Headers { bth, extension }, wqe.len as usize, cx, gather, &[])
+impl Requester {
+    /// Writes the datagram at the cursor.
+    fn write_datagram(
+        &self,
+        wqe: &Wqe,
+        out: &mut [u8],
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Transmit>, AccessError> {
+        let Some(destination) = &wqe.request.destination else { return Ok(None) };
+        // IBTA 10.2.5: a key with the top bit set is privileged; the queue pair's own is sent in its place.
+        let q_key = if destination.q_key.0 >> 31 == 1 && !mutated!("ud-privileged-key-sent-as-it-is") {
+            self.q_key
+        } else {
+            destination.q_key
+        };
+        let deth = Deth::new(q_key, connection.qpn);
+        let (opcode, extension) = match wqe.request.operation {
+            SendOperation::SendWithImmediate(data) => {
+                (Opcode::UD_SEND_ONLY_IMM, Extension::DethImmDt(deth, ImmDt::new(data)))
+            }
+            _ => (Opcode::UD_SEND_ONLY, Extension::Deth(deth)),
+        };
+        let bth = Bth::new(opcode, destination.qpn, wqe.first_psn).with_solicited(wqe.request.solicited);
+        let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, connection.pd, 0, out);
+        let packet = Outgoing { payload_bytes: wqe.len as usize, ..Outgoing::headers(Headers { bth, extension }) };
+        packet.write(&destination.path, out, cx, gather)
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
 use std::collections::VecDeque;
-use std::convert::Infallible;
 
 use crate::frame::FrameBytes;
 use crate::memory::{Access, MemoryTable};
@@ -9,14 +8,15 @@ use crate::wire::{
 };
 
 use super::attributes::QpAttributes;
+use super::connection::Connection;
+use super::context::{Context, Fatal};
 use super::early::{Arrival, Kind, Lie, Placed};
 use super::endpoint::{Event, Transmit};
-use super::identity::Identity;
 use super::inbound::{Inbound, Refusal, check_length, check_message_length};
+use super::outgoing::{Outgoing, no_payload};
 use super::queue_pair::Skipped;
 use super::reorder::{Early, Reorder, Waiting};
 use super::requester::WINDOW_PACKETS;
-use super::surroundings::{Fatal, Surroundings};
 
 /// READs that a peer may ask for again at once: holes of a window that lost 5 %.
 const AGAIN_MAX: usize = 1 << 14;
@@ -197,11 +197,11 @@ impl Responder {
         packet: &Packet<'_>,
         trailer: Option<&RequestTrailer>,
         is_marked: bool,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
-        if identity.extension.is_on() {
+        if connection.extension.is_on() {
             let reorder = self.reorder.get_or_insert_default();
             if !std::mem::replace(&mut self.is_selective, true)
                 && !mutated!("what-waited-for-anybody-is-kept", by "uroce --test strangers what_waits_is_forgotten")
@@ -222,29 +222,29 @@ impl Responder {
                 // It was not heard that it had arrived: perhaps on another path it is.
                 reorder.owe_copy();
             }
-            self.handle_duplicate(packet, identity, cx);
+            self.handle_duplicate(packet, connection, cx);
             return Ok(());
         }
         if ahead > 0 && packet.reth().is_some() && mutated!("write-placed-out-of-order") {
-            let _ = self.inbound.serve(packet, None, identity, cx);
+            let _ = self.inbound.serve(packet, None, connection, cx);
         }
         if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
             // A peer that is not known yet is served as a plain one, whatever its packets say of themselves.
             if self.is_selective
                 || mutated!("stranger-served-as-a-known-peer", by "uroce --test early a_send_of_a_peer")
             {
-                self.keep(ahead as u32, packet, trailer, identity, cx);
+                self.keep(ahead as u32, packet, trailer, connection, cx);
                 return Ok(());
             }
-            return self.take_early_of_plain(ahead as u32, packet, identity, cx);
+            return self.take_early_of_plain(ahead as u32, packet, connection, cx);
         }
         if !self.is_selective {
-            return self.carry_out(packet, None, identity, cx);
+            return self.carry_out(packet, None, connection, cx);
         }
         if !self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected()) {
-            self.carry_out(packet, None, identity, cx)?;
+            self.carry_out(packet, None, connection, cx)?;
         }
-        self.carry_out_waiting(None, identity, cx)
+        self.carry_out_waiting(None, connection, cx)
     }
 
     /// Takes a request that a peer which goes back sent before earlier ones. Nobody says whose it is: a stranger has a window of
@@ -257,17 +257,17 @@ impl Responder {
         &mut self,
         ahead: u32,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
-        if self.reorder.as_ref().is_some_and(|reorder| reorder.is_sent_again(ahead, packet, identity.path_mtu)) {
-            self.carry_out_waiting(Some(psn), identity, cx)?;
+        if self.reorder.as_ref().is_some_and(|reorder| reorder.is_sent_again(ahead, packet, connection.path_mtu)) {
+            self.carry_out_waiting(Some(psn), connection, cx)?;
             // One before it may have to wait for a receive request.
-            return if self.expected == psn { self.carry_out(packet, None, identity, cx) } else { Ok(()) };
+            return if self.expected == psn { self.carry_out(packet, None, connection, cx) } else { Ok(()) };
         }
-        if identity.extension.keeps_early() {
-            self.keep(ahead, packet, None, identity, cx);
+        if connection.extension.keeps_early() {
+            self.keep(ahead, packet, None, connection, cx);
         }
         cx.counters.out_of_seq_request += 1;
         if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
@@ -286,24 +286,24 @@ impl Responder {
         ahead: u32,
         packet: &Packet<'_>,
         trailer: Option<&RequestTrailer>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) {
-        let settings = &identity.extension.settings;
+        let settings = &connection.extension.settings;
         // Whoever repeats selectively has said how much it has on its way; whoever goes back has no more than that.
-        let window = if self.is_selective { identity.extension.peer_window() } else { WINDOW_PACKETS as u32 };
+        let window = if self.is_selective { connection.extension.peer_window() } else { WINDOW_PACKETS as u32 };
         let rest = settings.endpoint_reorder_bytes.saturating_sub(cx.waiting_elsewhere);
         let limit = settings.reorder_bytes.min(if mutated!("endpoint-bound-off") { usize::MAX } else { rest });
         let (opcode, is_single) = (packet.bth().opcode(), packet.bth().opcode().position() == Position::Only);
         if is_single && opcode.operation() == Operation::Write && mutated!("early-request-carried-out-at-once") {
-            let _ = self.inbound.serve(packet, None, identity, cx);
+            let _ = self.inbound.serve(packet, None, connection, cx);
         }
         if is_single && opcode.operation() == Operation::Send && mutated!("early-send-completed-at-once") {
-            let _ = self.inbound.serve(packet, None, identity, cx);
+            let _ = self.inbound.serve(packet, None, connection, cx);
         }
-        let receive_pd = self.inbound.pd(identity, cx);
+        let receive_pd = self.inbound.pd(connection, cx);
         let (inbound, memory) = (&self.inbound, &*cx.memory);
-        let arrival = Arrival { packet, trailer, inbound, identity, memory, receive_pd };
+        let arrival = Arrival { packet, trailer, inbound, connection, memory, receive_pd };
         let early =
             self.reorder.get_or_insert_default().keep(ahead, &arrival, (window, limit), self.is_selective, cx.counters);
         match early {
@@ -319,11 +319,11 @@ impl Responder {
     fn carry_out_waiting(
         &mut self,
         to: Option<Psn>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         while to != Some(self.expected)
-            && let Some((waiting, headers)) = self.take_waiting(identity)
+            && let Some((waiting, headers)) = self.take_waiting(connection)
         {
             let (psn, mut buffer) = (self.expected, [0; Packet::HEADER_BYTES_MAX]);
             let (packet, placed) = match (&waiting, &headers) {
@@ -334,7 +334,7 @@ impl Responder {
                 (Waiting::Placed(_), None) => break,
             };
             let Ok(packet) = packet else { break };
-            self.carry_out(&packet, placed, identity, cx)?;
+            self.carry_out(&packet, placed, connection, cx)?;
             if self.expected == psn {
                 // There is no receive request for it now.
                 if let Some(reorder) = &mut self.reorder {
@@ -347,14 +347,14 @@ impl Responder {
     }
 
     /// The request with the expected PSN, if it came early; with the headers of one whose bytes are placed.
-    fn take_waiting(&mut self, identity: &Identity) -> Option<(Waiting, Option<Headers>)> {
+    fn take_waiting(&mut self, connection: &Connection) -> Option<(Waiting, Option<Headers>)> {
         let reorder = self.reorder.as_mut()?;
         let waiting = reorder.take_expected()?;
         let headers = match &waiting {
             Waiting::Bytes(_) => None,
             Waiting::Placed(placed) => {
                 let (messages, position) = reorder.messages();
-                Some(placed.headers(identity, self.expected, messages.reth(position)))
+                Some(placed.headers(connection, self.expected, messages.reth(position)))
             }
         };
         Some((waiting, headers))
@@ -365,14 +365,14 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         placed: Option<&Placed>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
         let was_not_ready = self.nak_outstanding && self.is_selective;
         self.nak_outstanding &= mutated!("nak-not-cleared");
 
-        match self.serve(packet, placed, identity, cx) {
+        match self.serve(packet, placed, connection, cx) {
             Ok(packets) => {
                 self.expected = psn.plus(packets);
                 self.forget_old();
@@ -383,7 +383,7 @@ impl Responder {
                 }
                 if let Some(reorder) = &mut self.reorder {
                     reorder.advance(packets);
-                    let begun = self.inbound.current(identity.path_mtu).map_or(0, |current| current.packets);
+                    let begun = self.inbound.current(connection.path_mtu).map_or(0, |current| current.packets);
                     let (messages, expected) = reorder.messages();
                     messages.retire(expected - u64::from(begun), self.inbound.first_unfinished());
                 }
@@ -399,14 +399,14 @@ impl Responder {
             }
             Err(Refusal::Nak(code, status)) => {
                 self.answer(psn, Syndrome::Nak(code));
-                self.inbound.fail_message(status, identity, cx);
+                self.inbound.fail_message(status, connection, cx);
                 let is_write = packet.bth().opcode().operation() == Operation::Write;
                 if code == NakCode::RemoteAccessError && is_write && packet.imm_dt().is_some() {
-                    self.inbound.fail_immediate(identity, cx);
+                    self.inbound.fail_immediate(connection, cx);
                 }
                 let event = match code {
-                    NakCode::RemoteAccessError => Event::AccessError(identity.qpn),
-                    _ => Event::RequestError(identity.qpn),
+                    NakCode::RemoteAccessError => Event::AccessError(connection.qpn),
+                    _ => Event::RequestError(connection.qpn),
                 };
                 cx.push_event(event);
                 Err(Fatal)
@@ -420,8 +420,8 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         placed: Option<&Placed>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
         let opcode = packet.bth().opcode();
         let position = opcode.position();
@@ -430,15 +430,15 @@ impl Responder {
         check_length(
             packet,
             placed.map_or(packet.payload().len(), |placed| placed.len.into()),
-            identity.path_mtu.bytes(),
+            connection.path_mtu.bytes(),
         )?;
-        self.check_told(packet, placed, identity, cx)?;
+        self.check_told(packet, placed, connection, cx)?;
         match opcode.operation() {
-            Operation::ReadRequest => return self.serve_read(packet, identity, cx),
-            Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, identity, cx),
-            Operation::AtomicWrite => return self.serve_atomic_write(packet, identity, cx),
-            Operation::Flush => return self.serve_flush(packet, identity, cx),
-            _ => self.inbound.serve(packet, placed_bytes, identity, cx)?,
+            Operation::ReadRequest => return self.serve_read(packet, connection, cx),
+            Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, connection, cx),
+            Operation::AtomicWrite => return self.serve_atomic_write(packet, connection, cx),
+            Operation::Flush => return self.serve_flush(packet, connection, cx),
+            _ => self.inbound.serve(packet, placed_bytes, connection, cx)?,
         }
         if if mutated!("msn-counts-beginnings") { position.starts() } else { position.ends() } {
             self.msn = self.msn.next();
@@ -456,8 +456,8 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         placed: Option<&Placed>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let Some((messages, expected)) = self.reorder.as_mut().map(|reorder| reorder.messages()) else { return Ok(()) };
         if messages.is_empty() && placed.is_none() {
@@ -465,7 +465,7 @@ impl Responder {
         }
         let opcode = packet.bth().opcode();
         let number = self.inbound.taken();
-        let (index, kind) = match (opcode.operation(), self.inbound.current(identity.path_mtu)) {
+        let (index, kind) = match (opcode.operation(), self.inbound.current(connection.path_mtu)) {
             (_, Some(current)) => (current.packets, current.kind),
             (Operation::Send, None) => (0, Kind::Send { number }),
             (Operation::Write, None) => (0, Kind::Write { reth: packet.reth().copied().unwrap_or_default(), number }),
@@ -481,17 +481,17 @@ impl Responder {
     fn serve_read(
         &mut self,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
         let reth = packet.reth().ok_or(Refusal::INVALID)?;
         check_message_length(reth)?;
         self.inbound.check_access(Access::REMOTE_READ)?;
         self.check_outstanding()?;
         let (key, address, len) = (reth.key(), reth.address(), reth.length());
-        cx.memory.remote(identity.pd, identity.qpn, key, address, len.into(), Access::REMOTE_READ)?;
+        cx.memory.remote(connection.pd, connection.qpn, key, address, len.into(), Access::REMOTE_READ)?;
         self.msn = self.msn.next();
-        let packets = identity.path_mtu.packets(len as usize);
+        let packets = connection.path_mtu.packets(len as usize);
         let psn = packet.bth().psn();
         self.save(Saved { first_psn: psn, packets, original: None });
         let (request, msn) = (psn, self.msn);
@@ -504,8 +504,8 @@ impl Responder {
     fn serve_atomic(
         &mut self,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
         let eth = packet.atomic_eth().ok_or(Refusal::INVALID)?;
         if !eth.address().is_multiple_of(8) {
@@ -513,7 +513,8 @@ impl Responder {
         }
         self.inbound.check_access(Access::REMOTE_ATOMIC)?;
         self.check_outstanding()?;
-        let span = cx.memory.remote(identity.pd, identity.qpn, eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)?;
+        let span =
+            cx.memory.remote(connection.pd, connection.qpn, eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)?;
         let original = match packet.bth().opcode().operation() {
             Operation::CompareSwap => span.update_u64(|old| if old == eth.compare() { eth.swap_or_add() } else { old }),
             _ => span.update_u64(|old| old.wrapping_add(eth.swap_or_add())),
@@ -532,8 +533,8 @@ impl Responder {
     fn serve_atomic_write(
         &mut self,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
         let reth = packet.reth().ok_or(Refusal::INVALID)?;
         let payload = packet.payload();
@@ -544,7 +545,8 @@ impl Responder {
         payload.copy_to_slice(&mut value);
         self.inbound.check_access(Access::REMOTE_WRITE)?;
         self.check_outstanding()?;
-        let span = cx.memory.remote(identity.pd, identity.qpn, reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
+        let span =
+            cx.memory.remote(connection.pd, connection.qpn, reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
         span.update_u64(|_| u64::from_ne_bytes(value))?;
         self.msn = self.msn.next();
         self.owe(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
@@ -556,8 +558,8 @@ impl Responder {
     fn serve_flush(
         &mut self,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
         let (feth, reth) = packet.feth().zip(packet.reth()).ok_or(Refusal::INVALID)?;
         let wanted = match feth.placement() {
@@ -573,12 +575,12 @@ impl Responder {
             return Err(Refusal::INVALID);
         }
         if !mutated!("flush-needs-no-right", by "uroce --test flush a_flush_needs_what") {
-            cx.memory.check_remote(identity.pd, identity.qpn, reth.key(), wanted)?;
+            cx.memory.check_remote(connection.pd, connection.qpn, reth.key(), wanted)?;
         }
         match feth.selectivity() {
             Selectivity::Range => {
                 let (address, len) = (reth.address(), reth.length().into());
-                cx.memory.remote(identity.pd, identity.qpn, reth.key(), address, len, wanted)?;
+                cx.memory.remote(connection.pd, connection.qpn, reth.key(), address, len, wanted)?;
             }
             Selectivity::Region => {}
             Selectivity::Unknown(_) => return Err(Refusal::INVALID),
@@ -630,7 +632,7 @@ impl Responder {
 
     /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3). The MSN is that
     /// of now, of the latest message completed (IBTA 9.7.7.1), as rxe has it.
-    fn handle_duplicate(&mut self, packet: &Packet<'_>, identity: &Identity, cx: &mut Surroundings<'_>) {
+    fn handle_duplicate(&mut self, packet: &Packet<'_>, connection: &Connection, cx: &mut Context<'_>) {
         let psn = packet.bth().psn();
         let saved = self.saved.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets));
         match (packet.bth().opcode().operation(), saved) {
@@ -639,10 +641,10 @@ impl Responder {
             (Operation::Send | Operation::Write, _) => {
                 let is_single = packet.bth().opcode().position() == Position::Only;
                 if is_single && packet.reth().is_some() && mutated!("duplicate-write-placed-again") {
-                    let _ = self.inbound.serve(packet, None, identity, cx);
+                    let _ = self.inbound.serve(packet, None, connection, cx);
                 }
                 if is_single && packet.reth().is_none() && mutated!("late-duplicate-send-placed") {
-                    let _ = self.inbound.serve(packet, None, identity, cx);
+                    let _ = self.inbound.serve(packet, None, connection, cx);
                 }
                 let following = self.saved.iter().map(|saved| saved.first_psn);
                 let is_later = |first: &Psn| {
@@ -661,7 +663,7 @@ impl Responder {
                 let Some(reth) = packet.reth() else { return };
                 let (key, address, rest) = (reth.key(), reth.address(), reth.length());
                 let index = psn.since(saved.first_psn) as u32;
-                let packets = identity.path_mtu.packets(rest as usize);
+                let packets = connection.path_mtu.packets(rest as usize);
                 if packets > saved.packets - index {
                     cx.counters.stray_response += 1;
                     return;
@@ -673,11 +675,11 @@ impl Responder {
                 let (request, msn) = (saved.first_psn, self.msn);
                 let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
                 let is_part = psn.plus(packets) != saved.first_psn.plus(saved.packets);
-                self.answer_again(answer, is_part, identity, cx);
+                self.answer_again(answer, is_part, connection, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if mutated!("atomic-executed-twice") {
-                    let _ = self.serve_atomic(packet, identity, cx);
+                    let _ = self.serve_atomic(packet, connection, cx);
                 }
                 if self.may_answer(cx) {
                     self.owe(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
@@ -686,7 +688,7 @@ impl Responder {
             // Carried out, as all before the expected PSN; there is nothing to be known of it.
             (Operation::AtomicWrite | Operation::Flush, _) => {
                 if mutated!("atomic-write-carried-out-again", by "uroce --test flush duplicates_are_answered_again") {
-                    let _ = self.serve_atomic_write(packet, identity, cx);
+                    let _ = self.serve_atomic_write(packet, connection, cx);
                 }
                 if self.may_answer(cx) {
                     self.owe(Answer::Empty { psn, msn: self.msn, is_outstanding: false });
@@ -699,7 +701,7 @@ impl Responder {
 
     /// Queues READ responses again. If they are just being sent, they start over, unless it is some in the middle (`is_part`)
     /// that lack; but a peer that repeats selectively gets just these, and at once.
-    fn answer_again(&mut self, mut answer: ReadAnswer, is_part: bool, identity: &Identity, cx: &mut Surroundings<'_>) {
+    fn answer_again(&mut self, mut answer: ReadAnswer, is_part: bool, connection: &Connection, cx: &mut Context<'_>) {
         if self.is_selective {
             // What will be sent for the first time is not sent twice.
             let first = self.answers.iter().find_map(|queued| match queued {
@@ -708,7 +710,7 @@ impl Responder {
             });
             if let Some(first) = first {
                 let Ok(packets @ 1..) = u32::try_from(first.since(answer.psn)) else { return };
-                answer.rest = answer.rest.min(packets * identity.path_mtu.bytes() as u32);
+                answer.rest = answer.rest.min(packets * connection.path_mtu.bytes() as u32);
                 answer.count = answer.count.min(answer.index + packets);
             }
             match self.again.len() < AGAIN_MAX {
@@ -733,7 +735,7 @@ impl Responder {
 
     /// Whether there is room for an answer that the peer can do without for now: it will ask again. All it may have
     /// outstanding with an acknowledge between any two fits, and as much again.
-    fn may_answer(&self, cx: &mut Surroundings<'_>) -> bool {
+    fn may_answer(&self, cx: &mut Context<'_>) -> bool {
         let room = self.answers.len() < self.answers_max();
         cx.counters.answer_overflow += u64::from(!room);
         room
@@ -744,7 +746,7 @@ impl Responder {
     }
 
     /// Owes an acknowledge up to `psn`; one that is owed already grows.
-    fn acknowledge(&mut self, psn: Psn, cx: &mut Surroundings<'_>) {
+    fn acknowledge(&mut self, psn: Psn, cx: &mut Context<'_>) {
         let expected = self.expected;
         if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
             reorder.is_owed = true;
@@ -775,24 +777,24 @@ impl Responder {
     }
 
     /// The headers of an acknowledge of all that was carried out.
-    pub fn acknowledge_of_all(&self, identity: &Identity) -> Headers {
-        self.acknowledge_to(self.expected.minus(u32::from(!mutated!("sack-acknowledges-what-waits"))), identity)
+    pub fn acknowledge_of_all(&self, connection: &Connection) -> Headers {
+        self.acknowledge_to(self.expected.minus(u32::from(!mutated!("sack-acknowledges-what-waits"))), connection)
     }
 
     /// The headers of an acknowledge of all before the first answer with data that is owed: whoever goes back takes an acknowledge
     /// beyond it for its loss.
-    pub fn acknowledge_of_answered(&self, identity: &Identity) -> Headers {
+    pub fn acknowledge_of_answered(&self, connection: &Connection) -> Headers {
         let owed = self.answers.iter().filter_map(|answer| match answer {
             Answer::Read(ReadAnswer { psn, .. }) | Answer::Atomic { psn, .. } | Answer::Empty { psn, .. } => Some(*psn),
             Answer::Acknowledge { .. } => None,
         });
         let first = owed.chain([self.expected]).min_by_key(|psn| psn.since(self.expected));
         let is_beyond = mutated!("hello-acknowledges-what-was-not-answered", by "uroce --test strangers a_hello_goes");
-        self.acknowledge_to(first.filter(|_| !is_beyond).unwrap_or(self.expected).minus(1), identity)
+        self.acknowledge_to(first.filter(|_| !is_beyond).unwrap_or(self.expected).minus(1), connection)
     }
 
-    fn acknowledge_to(&self, done: Psn, identity: &Identity) -> Headers {
-        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, identity.remote, done);
+    fn acknowledge_to(&self, done: Psn, connection: &Connection) -> Headers {
+        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, connection.remote, done);
         Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
     }
 
@@ -801,8 +803,8 @@ impl Responder {
     pub fn poll_selective(
         &mut self,
         out: &mut [u8],
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Option<Transmit> {
         let reorder = self.reorder.as_mut()?;
         let mut path = cx.quickest_path();
@@ -814,10 +816,10 @@ impl Responder {
                 reorder.owe_copy();
             }
         }
-        let sack = reorder.sack(self.expected, identity.extension.max_blocks(), cx.now);
-        let headers = self.acknowledge_of_all(identity);
-        let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-        let Ok(written) = identity.write_over(path, out, headers, 0, cx, nothing, &sack.to_bytes());
+        let sack = reorder.sack(self.expected, connection.extension.max_blocks(), cx.now);
+        let headers = self.acknowledge_of_all(connection);
+        let packet = Outgoing { trailer: &sack.to_bytes(), ..Outgoing::headers(headers) };
+        let Ok(written) = connection.write(path, out, packet, cx, no_payload);
         written
     }
 
@@ -825,26 +827,26 @@ impl Responder {
     pub fn poll_transmit(
         &mut self,
         out: &mut [u8],
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
         if self.owes_selective() {
-            return Ok(self.poll_selective(out, identity, cx));
+            return Ok(self.poll_selective(out, connection, cx));
         }
         while !self.again.is_empty() || matches!(self.answers.front(), Some(Answer::Read(_))) {
-            let written = self.write_read(out, identity, cx)?;
+            let written = self.write_read(out, connection, cx)?;
             if written.is_some() {
                 return Ok(written);
             }
         }
-        Ok(self.poll_owed(out, identity, cx))
+        Ok(self.poll_owed(out, connection, cx))
     }
 
     /// Writes the next answer that carries none of our memory, if one is owed: also before READ responses, which a queue pair
     /// that goes away does not send any more.
-    pub fn poll_owed(&mut self, out: &mut [u8], identity: &Identity, cx: &mut Surroundings<'_>) -> Option<Transmit> {
+    pub fn poll_owed(&mut self, out: &mut [u8], connection: &Connection, cx: &mut Context<'_>) -> Option<Transmit> {
         if self.owes_selective() {
-            return self.poll_selective(out, identity, cx);
+            return self.poll_selective(out, connection, cx);
         }
         let owed = match self.answers.front()? {
             Answer::Read(_) => {
@@ -867,10 +869,9 @@ impl Responder {
                 (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
             }
         };
-        let bth = Bth::new(opcode, identity.remote, psn).with_offer(identity.extension.answers_offer());
-        let nothing = |_: &MemoryTable, _: &mut [u8]| Ok::<_, Infallible>(());
-        let headers = Headers { bth, extension };
-        let Ok(written) = identity.write_over(cx.quickest_path(), out, headers, 0, cx, nothing, &[]);
+        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
+        let packet = Outgoing::headers(Headers { bth, extension });
+        let Ok(written) = connection.write(cx.quickest_path(), out, packet, cx, no_payload);
         written
     }
 
@@ -879,15 +880,15 @@ impl Responder {
     fn write_read(
         &mut self,
         out: &mut [u8],
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
         let is_again = !self.again.is_empty();
         let read = match (self.again.front_mut(), self.answers.front_mut()) {
             (Some(read), _) | (None, Some(Answer::Read(read))) => read,
             _ => return Ok(None),
         };
-        let len = read.rest.min(identity.path_mtu.bytes() as u32);
+        let len = read.rest.min(connection.path_mtu.bytes() as u32);
         let position = Position::of(read.index, read.count);
         let opcode = match position {
             Position::First => Opcode::RC_READ_RESPONSE_FIRST,
@@ -900,13 +901,16 @@ impl Responder {
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
         };
         let ReadAnswer { msn, key, psn, address, .. } = *read;
-        let bth = Bth::new(opcode, identity.remote, psn).with_offer(identity.extension.answers_offer());
+        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
         let path = cx.choose_path();
         let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;
-            memory.remote(identity.pd, identity.qpn, key, address, len.into(), wanted).and_then(|span| span.read(out))
+            memory
+                .remote(connection.pd, connection.qpn, key, address, len.into(), wanted)
+                .and_then(|span| span.read(out))
         };
-        let written = identity.write_over(path, out, Headers { bth, extension }, len as usize, cx, fill, &[]);
+        let packet = Outgoing { payload_bytes: len as usize, ..Outgoing::headers(Headers { bth, extension }) };
+        let written = connection.write(path, out, packet, cx, fill);
         match written {
             Ok(written) => {
                 read.psn = psn.plus(1);
@@ -935,7 +939,7 @@ impl Responder {
                 // The region went away while it was being read.
                 let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
                 self.answers[0] = Answer::Acknowledge { psn, syndrome, msn };
-                cx.push_event(Event::AccessError(identity.qpn));
+                cx.push_event(Event::AccessError(connection.qpn));
                 Err(Fatal)
             }
         }

@@ -5,11 +5,11 @@ use crate::wire::{NakCode, Operation, Packet, Psn, RequestTrailer, Sack, Syndrom
 
 use super::completer::status_of;
 use super::completion::Status;
+use super::connection::Connection;
+use super::context::{Context, Fatal};
 use super::endpoint::Transmit;
 use super::extension::RecoverySettings;
-use super::identity::Identity;
 use super::requester::{Cursor, RequestPacket, Requester, Wqe, write_request};
-use super::surroundings::{Fatal, Surroundings};
 
 /// What the requester keeps while it repeats selectively.
 ///
@@ -109,7 +109,7 @@ impl Requester {
     }
 
     /// The board learns what the paths mean for it, if there are several.
-    fn learn_paths(&mut self, cx: &Surroundings<'_>) {
+    fn learn_paths(&mut self, cx: &Context<'_>) {
         let Some(multipath) = &*cx.multipath else { return };
         self.board().ignore_idle_acknowledges();
         if multipath.set.count() > 1 {
@@ -118,7 +118,7 @@ impl Requester {
     }
 
     /// Whoever chooses paths learns what became of packets on them.
-    fn tell_paths(&mut self, cx: &mut Surroundings<'_>) {
+    fn tell_paths(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         let (Some(multipath), Some(selective)) = (cx.multipath.as_mut(), &mut self.selective) else { return };
         for report in selective.board.reports() {
@@ -147,7 +147,7 @@ impl Requester {
     }
 
     /// After all that a packet said.
-    fn settle(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+    fn settle(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         self.learn_paths(cx);
         let board = self.board();
         let before = board.first();
@@ -157,7 +157,7 @@ impl Requester {
             self.progress(self.unacknowledged.plus((first - before) as u32), cx.now);
             self.rearm(cx.now);
         }
-        self.retire(identity, cx)
+        self.retire(connection, cx)
     }
 
     /// Takes an acknowledge, a READ response or an atomic acknowledge.
@@ -165,8 +165,8 @@ impl Requester {
         &mut self,
         packet: &Packet<'_>,
         sack: Option<&Sack>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
         let operation = packet.bth().opcode().operation();
@@ -187,7 +187,7 @@ impl Requester {
                 }
                 self.carried_out_before(psn.plus(1), cx.now);
                 self.board().listen(false);
-                self.settle(identity, cx)
+                self.settle(connection, cx)
             }
             _ if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) => {
                 cx.counters.stray_response += 1;
@@ -195,12 +195,12 @@ impl Requester {
             }
             (Operation::ReadResponse, Some(Syndrome::Ack { .. })) if self.is_answer_without_data(psn, packet) => {
                 self.carried_out_before(psn.plus(1), cx.now);
-                self.settle(identity, cx)
+                self.settle(connection, cx)
             }
             (Operation::ReadResponse | Operation::AtomicAcknowledge, None | Some(Syndrome::Ack { .. })) => {
-                self.take_answer(psn, packet, identity, cx)
+                self.take_answer(psn, packet, connection, cx)
             }
-            (Operation::Acknowledge, Some(syndrome)) => self.take_nak(psn, syndrome, identity, cx),
+            (Operation::Acknowledge, Some(syndrome)) => self.take_nak(psn, syndrome, connection, cx),
             _ => {
                 cx.counters.stray_response += 1;
                 Ok(())
@@ -208,7 +208,7 @@ impl Requester {
         }
     }
 
-    fn take_sack(&mut self, sack: &Sack, cx: &mut Surroundings<'_>) {
+    fn take_sack(&mut self, sack: &Sack, cx: &mut Context<'_>) {
         let now = cx.now;
         self.learn_paths(cx);
         // The longest delay stands for any longer one, too.
@@ -242,14 +242,14 @@ impl Requester {
         &mut self,
         psn: Psn,
         syndrome: Syndrome,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let refused = match syndrome {
             Syndrome::RnrNak(timer) => {
                 cx.counters.rcvd_rnr_err += 1;
                 self.carried_out_before(psn, cx.now);
-                self.settle(identity, cx)?;
+                self.settle(connection, cx)?;
                 let position = self.position(psn);
                 // A late one is about what has been carried out since.
                 let is_news = position.is_some_and(|position| !self.board().is_carried_out(position));
@@ -257,7 +257,7 @@ impl Requester {
                     return Ok(());
                 }
                 if !self.has_patience_for_receiver() {
-                    return self.fail_not_ready(psn, identity, cx);
+                    return self.fail_not_ready(psn, connection, cx);
                 }
                 self.wait_for_receiver(timer.delay(), cx);
                 // The peer is there.
@@ -271,7 +271,7 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 cx.counters.rcvd_seq_err += 1;
                 self.carried_out_before(psn, cx.now);
-                return self.settle(identity, cx);
+                return self.settle(connection, cx);
             }
             Syndrome::Nak(code) => status_of(code),
             _ => None,
@@ -281,8 +281,8 @@ impl Requester {
             return Ok(());
         };
         self.carried_out_before(psn, cx.now);
-        self.settle(identity, cx)?;
-        self.fail_refused(psn, status, identity, cx)
+        self.settle(connection, cx)?;
+        self.fail_refused(psn, status, connection, cx)
     }
 
     /// Takes an answer to a READ or atomic, in whatever order it comes.
@@ -290,8 +290,8 @@ impl Requester {
         &mut self,
         psn: Psn,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let position = self.position(psn).filter(|position| self.board().awaits_answer(*position));
         let (Some(position), Some(index)) = (position, self.find(psn)) else {
@@ -302,27 +302,27 @@ impl Requester {
         let wqe = &self.queue[index];
         let at =
             if mutated!("early-answer-placed-as-the-next") { wqe.received } else { psn.since(wqe.first_psn) as u32 };
-        if let Err(status) = self.place(index, at, packet, identity, cx) {
+        if let Err(status) = self.place(index, at, packet, connection, cx) {
             let wqe = &mut self.queue[index];
             wqe.failed = Some(status);
             let first_psn = wqe.first_psn;
             self.carried_out_before(first_psn, cx.now);
-            return self.settle(identity, cx);
+            return self.settle(connection, cx);
         }
         self.board().answered(position, cx.now);
         self.queue[index].received += 1;
         if mutated!("reads-in-flight-forgotten-too-early") {
             self.reads_in_flight = 0;
         }
-        self.settle(identity, cx)
+        self.settle(connection, cx)
     }
 
     /// Writes what is to be sent or asked for again, if there is something.
     pub fn poll_again(
         &mut self,
         out: &mut [u8],
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
         let (wants, position, count, index) = loop {
             let Some(selective) = &mut self.selective else { return Ok(None) };
@@ -350,7 +350,7 @@ impl Requester {
             trailer: self.trailer(wqe, index_in_message, self.attempts(position)),
             path,
         };
-        match write_request(wqe, packet, out, identity, cx) {
+        match write_request(wqe, packet, out, connection, cx) {
             Ok(written) => {
                 cx.counters.retransmitted += 1;
                 let now = cx.now;
@@ -363,7 +363,7 @@ impl Requester {
             Err(_) => {
                 cx.counters.send_err += 1;
                 self.queue[index].failed = Some(Status::LocalProtection);
-                self.retire(identity, cx)?;
+                self.retire(connection, cx)?;
                 Ok(None)
             }
         }
@@ -390,14 +390,14 @@ impl Requester {
     }
 
     /// Time has passed.
-    pub fn handle_timeout_selectively(&mut self, identity: &Identity, cx: &mut Surroundings<'_>) -> Result<(), Fatal> {
+    pub fn handle_timeout_selectively(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let now = cx.now;
         if self.selective.is_none() {
             return Ok(());
         }
         self.learn_paths(cx);
         if self.selective.as_ref().is_some_and(|selective| selective.timeout_at.is_some_and(|at| at <= now)) {
-            self.take_retry(identity, cx)?;
+            self.take_retry(connection, cx)?;
             self.rearm(now);
         }
         let Some(selective) = &mut self.selective else { return Ok(()) };

@@ -10,16 +10,16 @@ use crate::wire::{Addresses, Flow, PathMtu, Qpn};
 
 use super::attributes::{Path, Service};
 use super::completion::CompletionQueue;
+use super::connection::Connection;
+use super::context::Context;
 use super::counters::Counters;
 use super::endpoint::Event;
 use super::extension::Extension;
-use super::identity::Identity;
 use super::receive_queue::SharedReceiveQueues;
-use super::surroundings::Surroundings;
 
 /// What the roles of a queue pair work with.
 pub(super) struct World {
-    pub identity: Identity,
+    pub connection: Connection,
     pub memory: MemoryTable,
     shared: SharedReceiveQueues,
     counters: Counters,
@@ -32,7 +32,7 @@ impl World {
         let cq = Arc::new(CompletionQueue::new(16, || {}));
         let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
         let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
-        let identity = Identity {
+        let connection = Connection {
             qpn: Qpn::new(2),
             service: Service::Rc,
             pd: Pd(1),
@@ -45,12 +45,12 @@ impl World {
         };
         let memory = MemoryTable::new(KeySource::new([1; 32]));
         let (shared, counters) = (SharedReceiveQueues::default(), Counters::default());
-        World { identity, memory, shared, counters, events: VecDeque::new(), identification: 0 }
+        World { connection, memory, shared, counters, events: VecDeque::new(), identification: 0 }
     }
 
-    pub fn with<T>(&mut self, work: impl FnOnce(&Identity, &mut Surroundings<'_>) -> T) -> T {
-        let World { identity, memory, shared, counters, events, identification } = self;
-        let mut cx = Surroundings {
+    pub fn with<T>(&mut self, work: impl FnOnce(&Connection, &mut Context<'_>) -> T) -> T {
+        let World { connection, memory, shared, counters, events, identification } = self;
+        let mut cx = Context {
             now: Instant::ZERO,
             memory,
             shared,
@@ -61,6 +61,6 @@ impl World {
             waiting_elsewhere: 0,
             has_lost_completion: false,
         };
-        work(identity, &mut cx)
+        work(connection, &mut cx)
     }
 }

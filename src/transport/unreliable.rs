@@ -1,9 +1,9 @@
 use crate::wire::{NakCode, Packet, Psn};
 
 use super::attributes::QpAttributes;
-use super::identity::Identity;
+use super::connection::Connection;
+use super::context::{Context, Fatal};
 use super::inbound::{Inbound, Refusal, check_length};
-use super::surroundings::{Fatal, Surroundings};
 
 /// The responder of an unreliable connection (IBTA 9.8.2): nothing is answered; a message that lacks a packet, or breaks
 /// a rule, is dropped as a whole, and the next one starts anew.
@@ -29,8 +29,8 @@ impl UnreliableResponder {
     pub fn handle_request(
         &mut self,
         packet: &Packet<'_>,
-        identity: &Identity,
-        cx: &mut Surroundings<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let (psn, opcode) = (packet.bth().psn(), packet.bth().opcode());
         let position = opcode.position();
@@ -47,12 +47,12 @@ impl UnreliableResponder {
         let served = self
             .inbound
             .check_sequence(opcode.operation(), position)
-            .and_then(|()| check_length(packet, packet.payload().len(), identity.path_mtu.bytes()))
-            .and_then(|()| self.inbound.serve(packet, None, identity, cx));
+            .and_then(|()| check_length(packet, packet.payload().len(), connection.path_mtu.bytes()))
+            .and_then(|()| self.inbound.serve(packet, None, connection, cx));
         match served {
             Ok(()) => Ok(()),
             Err(Refusal::Nak(NakCode::RemoteOperationalError, status)) => {
-                self.inbound.fail_message(status, identity, cx);
+                self.inbound.fail_message(status, connection, cx);
                 Err(Fatal)
             }
             Err(Refusal::NotReady | Refusal::Nak(..)) => {

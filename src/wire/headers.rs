@@ -95,38 +95,40 @@ impl Extension {
     }
 }
 
+/// What follows the headers of a packet that is written, except its pad.
+#[derive(Clone, Copy, Debug)]
+pub struct Body<'a> {
+    /// Bytes of payload.
+    pub payload_bytes: usize,
+    /// What comes between the pad and the ICRC (docs/EXTENSIONS.md); empty for nothing.
+    pub trailer: &'a [u8],
+}
+
+impl From<usize> for Body<'_> {
+    /// So many bytes of payload, and no trailer.
+    fn from(payload_bytes: usize) -> Self {
+        Body { payload_bytes, trailer: &[] }
+    }
+}
+
 impl Headers {
     /// Writes a whole packet from the IP header to the ICRC to the start of `out` and returns its length in bytes.
-    /// `fill` writes the `payload_bytes` of payload; it runs before the ICRC is taken, while the bytes are in cache.
+    /// `fill` writes the payload of `body`; it runs before the ICRC is taken, while the bytes are in cache. The BTH must announce a
+    /// trailer (docs/EXTENSIONS.md).
     ///
     /// `identification` is the IPv4 one; IPv6 has none.
     ///
     /// # Errors
     /// [`WriteError::TooLong`] when `out` is too short; [`WriteError::Payload`] with what `fill` returned.
-    pub fn write<E>(
+    pub fn write<'a, E>(
         &self,
         out: &mut [u8],
         flow: &Flow,
         identification: u16,
-        payload_bytes: usize,
+        body: impl Into<Body<'a>>,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<usize, WriteError<E>> {
-        self.write_extended(out, flow, identification, payload_bytes, fill, &[])
-    }
-
-    /// As [`write`](Headers::write), with a trailer (docs/EXTENSIONS.md), which the BTH must announce.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn write_extended<E>(
-        &self,
-        out: &mut [u8],
-        flow: &Flow,
-        identification: u16,
-        payload_bytes: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-        trailer: &[u8],
-    ) -> Result<usize, WriteError<E>> {
+        let Body { payload_bytes, trailer } = body.into();
         debug_assert_eq!(
             self.extension.len(),
             self.bth.opcode().extension_bytes(),

@@ -33,7 +33,7 @@ pub use deth::Deth;
 pub use feth::{Feth, Placement, Selectivity};
 pub use flow::{Addresses, Flow};
 pub use frame::{FrameError, IpHeader, Layer, RoceFrame};
-pub use headers::{Extension, Headers, WriteError};
+pub use headers::{Body, Extension, Headers, WriteError};
 pub use hello::{Hello, Tagged};
 pub use immediate::{Ieth, ImmDt};
 pub use mtu::PathMtu;

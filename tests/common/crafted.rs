@@ -11,8 +11,8 @@ use uroce::transport::{
     ReceiveRequest, Recovery, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
-    AcknowledgeTrailer, Addresses, Aeth, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu, Psn,
-    Qpn, RnrTimer, RoceFrame, Syndrome, Tagged,
+    AcknowledgeTrailer, Addresses, Aeth, Body, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu,
+    Psn, Qpn, RnrTimer, RoceFrame, Syndrome, Tagged,
 };
 
 /// Our own address, and the peer's.
@@ -283,7 +283,8 @@ impl Crafted {
             Ok::<(), std::convert::Infallible>(())
         };
         let headers = Headers { bth, extension };
-        let len = headers.write_extended(&mut packet, &flow, 1, payload.len(), fill, end).unwrap();
+        let len =
+            headers.write(&mut packet, &flow, 1, Body { payload_bytes: payload.len(), trailer: end }, fill).unwrap();
         [&ETHERNET[..], &packet[..len]].concat()
     }
 

@@ -4,8 +4,8 @@ use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
 use crate::wire::{
-    AddressList, Aeth, Bth, Extension, Flow, Headers, Hello, ICRC_BYTES, Key, Msn, NakCode, Opcode, Packet, PathMtu,
-    Psn, Qpn, RequestTrailer, Reth, Sack, Syndrome, Tagged, icrc,
+    AddressList, Aeth, Body, Bth, Extension, Flow, Headers, Hello, ICRC_BYTES, Key, Msn, NakCode, Opcode, Packet,
+    PathMtu, Psn, Qpn, RequestTrailer, Reth, Sack, Syndrome, Tagged, icrc,
 };
 
 use super::super::network::bth_offset;
@@ -248,7 +248,7 @@ impl Forger {
             Ok::<_, std::convert::Infallible>(())
         };
         let out = &mut frame[ETHERNET_BYTES..];
-        let len = Headers { bth, extension }.write_extended(out, &known.flow, 0, payload_bytes, fill, &end);
+        let len = Headers { bth, extension }.write(out, &known.flow, 0, Body { payload_bytes, trailer: &end }, fill);
         frame.truncate(ETHERNET_BYTES + len.expect("there is room"));
 
         let bth = bth_offset(&frame);

@@ -9,7 +9,7 @@ use crate::transport::early::Arrival;
 use crate::transport::reorder::{Early, Reorder};
 use crate::transport::testing::World;
 use crate::transport::{Sge, SgeList};
-use crate::wire::{Bth, Extension, Headers, Opcode, Qpn, RequestTrailer, RoceFrame};
+use crate::wire::{Body, Bth, Extension, Headers, Opcode, Qpn, RequestTrailer, RoceFrame};
 
 const LKEY: Key = Key(1);
 
@@ -26,7 +26,7 @@ fn serve(received: u32, opcode: Opcode, len: u32) -> (Result<(), Refusal>, Inbou
     let headers = Headers { bth: Bth::new(opcode, Qpn::new(2), Psn::new(9)), extension: Extension::None };
     let mut buffer = [0; Packet::HEADER_BYTES_MAX];
     let packet = Packet::of_headers(&headers, &mut buffer);
-    let served = world.with(|identity, cx| inbound.serve(&packet, Some(len), identity, cx));
+    let served = world.with(|connection, cx| inbound.serve(&packet, Some(len), connection, cx));
     (served, inbound, world)
 }
 
@@ -36,7 +36,7 @@ fn a_send_ends_at_two_gib_whatever_room_there_is() {
     let (served, mut inbound, world) = serve(LIMIT - 4096, Opcode::RC_SEND_LAST, 4096);
     assert!(served.is_ok() && inbound.message.take().is_none());
     assert_eq!(
-        world.identity.receive_cq.poll().map(|done| (done.status, done.byte_len)),
+        world.connection.receive_cq.poll().map(|done| (done.status, done.byte_len)),
         Some((Status::Success, LIMIT))
     );
 
@@ -59,7 +59,7 @@ fn no_packet_of_a_send_is_placed_beyond_two_gib() {
     let mut world = World::new(PathMtu::Mtu4096);
     let memory = Arc::new(HostMemory::new(144 << 20).unwrap());
     let (address, length) = (memory.address(), memory.len() as u32);
-    let lkey = world.memory.register(world.identity.pd, memory, Access::LOCAL_WRITE);
+    let lkey = world.memory.register(world.connection.pd, memory, Access::LOCAL_WRITE);
     // 2304 MiB.
     let sges: SgeList = [Sge { address, length, lkey }; 16].into_iter().collect();
     for (received, is_placed) in [((1 << 31) - 2 * MTU, true), ((1 << 31) - MTU, false)] {
@@ -69,17 +69,23 @@ fn no_packet_of_a_send_is_placed_beyond_two_gib() {
         let trailer = RequestTrailer { reth: None, index, attempt, receive_number: 0 };
         let bth = Bth::new(Opcode::RC_SEND_LAST, Qpn::new(2), Psn::new(10)).with_extended(true);
         let headers = Headers { bth, extension: Extension::None };
-        let flow = world.identity.path.unwrap().flow;
+        let flow = world.connection.path.unwrap().flow;
         let mut frame = vec![0; 8192];
         frame[12] = 8;
         let payload = |_: &mut [u8]| Ok::<(), Infallible>(());
-        let len = headers.write_extended(&mut frame[14..], &flow, 1, MTU as usize, payload, &trailer.to_bytes());
+        let len = headers.write(
+            &mut frame[14..],
+            &flow,
+            1,
+            Body { payload_bytes: MTU as usize, trailer: &trailer.to_bytes() },
+            payload,
+        );
         let roce = RoceFrame::parse(FrameBytes::from(&frame[..14 + len.unwrap()])).unwrap();
         let packet = Packet::parse(roce.ib).unwrap();
         let (packet, trailer) = packet.split_trailer().unwrap();
-        let (identity, receive_pd) = (&world.identity, world.identity.pd);
+        let (connection, receive_pd) = (&world.connection, world.connection.pd);
         let (inbound, memory) = (&inbound, &world.memory);
-        let arrival = Arrival { packet: &packet, trailer: Some(&trailer), inbound, identity, memory, receive_pd };
+        let arrival = Arrival { packet: &packet, trailer: Some(&trailer), inbound, connection, memory, receive_pd };
         let (mut reorder, mut counters) = (Reorder::default(), Counters::default());
         assert_eq!(reorder.keep(1, &arrival, (512, usize::MAX), false, &mut counters), Early::Kept);
         assert_eq!(counters.placed_early, u64::from(is_placed), "{received} bytes before the missing packet");

@@ -5,7 +5,7 @@ use crate::wire::Key;
 
 impl World {
     fn sends(&mut self, requester: &mut Requester) -> bool {
-        self.with(|identity, cx| requester.poll_transmit(false, &mut [0; 4500], identity, cx)).unwrap().is_some()
+        self.with(|connection, cx| requester.poll_transmit(false, &mut [0; 4500], connection, cx)).unwrap().is_some()
     }
 }
 
@@ -71,13 +71,13 @@ fn requests_in_flight_never_span_half_the_psn_space() {
         requester.queue[0].received = SPAN_PACKETS;
         requester.reads_in_flight = 0;
         requester.progress(end, Instant::ZERO);
-        world.with(|identity, cx| requester.retire(identity, cx)).unwrap();
-        assert_eq!(world.identity.send_cq.poll().map(|done| (done.wr_id, done.status)), Some((1, Status::Success)));
+        world.with(|connection, cx| requester.retire(connection, cx)).unwrap();
+        assert_eq!(world.connection.send_cq.poll().map(|done| (done.wr_id, done.status)), Some((1, Status::Success)));
         assert!(world.sends(&mut requester));
         requester.queue[0].received = 1;
         requester.progress(end.plus(1), Instant::ZERO);
-        world.with(|identity, cx| requester.retire(identity, cx)).unwrap();
-        assert_eq!(world.identity.send_cq.poll().map(|done| (done.wr_id, done.status)), Some((2, Status::Success)));
+        world.with(|connection, cx| requester.retire(connection, cx)).unwrap();
+        assert_eq!(world.connection.send_cq.poll().map(|done| (done.wr_id, done.status)), Some((2, Status::Success)));
     }
 }
 
@@ -99,7 +99,7 @@ fn requests_in_flight_are_found_whatever_is_posted_behind_them() {
         // The first completes, and the second is found where it is then.
         requester.queue[0].received = 3;
         requester.progress(first_psn.plus(3), Instant::ZERO);
-        world.with(|identity, cx| requester.retire(identity, cx)).unwrap();
+        world.with(|connection, cx| requester.retire(connection, cx)).unwrap();
         assert_eq!((requester.queue.len(), requester.find(first_psn.plus(3))), (101, Some(0)));
     }
 }

@@ -1,0 +1,69 @@
+use std::convert::Infallible;
+
+use arrayvec::ArrayVec;
+
+use crate::memory::MemoryTable;
+use crate::wire::{Body, Headers, Packet, Sack, WriteError};
+
+use super::attributes::Path;
+use super::context::Context;
+use super::endpoint::Transmit;
+
+/// A packet to be written: all of it except the payload's bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing<'a> {
+    pub headers: Headers,
+    pub payload_bytes: usize,
+    /// What follows the payload and its pad (docs/EXTENSIONS.md); empty for none.
+    pub trailer: &'a [u8],
+    /// What it ends with, towards a peer that understands. Such a packet says so, and makes the offer.
+    pub tag: Option<u32>,
+}
+
+impl Outgoing<'_> {
+    /// Nothing but headers.
+    pub fn headers(headers: Headers) -> Outgoing<'static> {
+        Outgoing { headers, payload_bytes: 0, trailer: &[], tag: None }
+    }
+
+    /// Writes the packet along `path` to `out`; `fill` writes the payload. `Ok(None)` when it cannot be written, which is counted.
+    ///
+    /// # Errors
+    /// What `fill` returns.
+    pub fn write<E>(
+        self,
+        path: &Path,
+        out: &mut [u8],
+        cx: &mut Context<'_>,
+        fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<Transmit>, E> {
+        let Outgoing { mut headers, payload_bytes, mut trailer, tag } = self;
+        let mut end = ArrayVec::<u8, { Sack::MAX_BYTES + Packet::TAG_BYTES }>::new();
+        if let Some(tag) = tag {
+            for part in [trailer, &tag.to_be_bytes()] {
+                end.try_extend_from_slice(part).expect("no trailer is longer than the longest selective acknowledge");
+            }
+            trailer = &end;
+            headers.bth = headers.bth.with_offer(true).with_extended(true);
+        }
+        let memory = &*cx.memory;
+        let fill = |out: &mut [u8]| fill(memory, out);
+        match headers.write(out, &path.flow, *cx.identification, Body { payload_bytes, trailer }, fill) {
+            Ok(len) => {
+                *cx.identification = cx.identification.wrapping_add(1);
+                cx.counters.sent_pkts += 1;
+                Ok(Some(Transmit { len, hop: path.hop }))
+            }
+            Err(WriteError::Payload(error)) => Err(error),
+            Err(WriteError::TooLong { .. }) => {
+                cx.counters.too_long += 1;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Fills a packet that has no payload.
+pub(super) fn no_payload(_: &MemoryTable, _: &mut [u8]) -> Result<(), Infallible> {
+    Ok(())
+}
