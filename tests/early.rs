@@ -512,12 +512,18 @@ fn what_a_stranger_sends_in_the_name_of_a_plain_peer_does_not_count() {
     us.assert_untouched_but(0..6 * 16, "only what the peer has come to");
     assert_eq!((us.plain_write(6, 1), us.plain_write(7, 1)), (vec![], vec![]));
     assert!(us.has(0, 8 * 16, 1));
+    // 8 is lost, and a forged 9 comes before the peer's. It goes back, and 9 is lost then: 10, which comes again, shows nothing of 9.
+    assert_eq!((us.plain_write(9, FORGED), us.plain_write(9, 1), us.plain_write(10, 1)), (nak(8), vec![], vec![]));
+    assert_eq!((us.plain_write(8, 1), us.plain_write(10, 1)), (vec![], nak(9)));
+    us.assert_untouched_but(0..9 * 16, "only what the peer has come to");
+    assert_eq!((us.plain_write(9, 1), us.plain_write(10, 1)), (vec![], vec![]));
+    assert!(us.has(0, 11 * 16, 1));
     // What a stranger repeats shows nothing while something before it is missing.
     assert_eq!(
-        (us.plain_write(10, FORGED), us.plain_write(10, FORGED), us.plain_write(9, 1)),
-        (nak(8), vec![], vec![])
+        (us.plain_write(13, FORGED), us.plain_write(13, FORGED), us.plain_write(12, 1)),
+        (nak(11), vec![], vec![])
     );
-    us.assert_untouched_but(0..8 * 16, "only what the peer has come to");
+    us.assert_untouched_but(0..11 * 16, "only what the peer has come to");
 }
 
 proptest! {
