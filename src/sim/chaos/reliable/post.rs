@@ -1,6 +1,7 @@
 use arrayvec::ArrayVec;
 
 use crate::sim::chaos::arena::{Arena, Piece};
+use crate::sim::chaos::layout::Layout;
 use crate::sim::random::Random;
 use crate::transport::{
     Data, InlineBytes, MAX_INLINE_BYTES, MAX_SGE, QpAttributes, ReceiveRequest, Remote, SendOperation, SendRequest,
@@ -10,7 +11,7 @@ use crate::wire::Key;
 
 use super::flow::{Fault, Kind, Payload, Wr};
 use super::oracle::Receive;
-use super::plan::Trouble;
+use super::plan::{Plan, Trouble};
 use super::windows::{Window, WindowState};
 use super::{Program, World};
 
@@ -141,238 +142,23 @@ impl World {
     /// Posts a request of that kind.
     pub(super) fn post(&mut self, c: usize, s: usize, what: What) {
         let now = self.network.now();
-        let Program { plan, random, posted, foreign_keys, next_flag, window_random, .. } = &mut self.programs[c];
-        let bad = what == What::Bad;
-        let connection = &mut self.watch.oracle.connections[c];
-        let (layout, name) = (connection.layout, connection.name());
-        let (target, target_len) = layout.target();
-        let foreign_key = foreign_keys[1 - s];
-
-        let mut kinds = random.below(plan.mix.iter().sum());
-        let choice = plan.mix.iter().position(|share| {
-            let here = kinds < *share;
-            kinds = kinds.saturating_sub(*share);
-            here
-        });
-        let mut is_flag = false;
-        let mut kind = match choice.unwrap_or_default() {
-            0 => Kind::Send,
-            1 => Kind::SendImmediate,
-            2 => Kind::Write,
-            3 => Kind::WriteImmediate,
-            4 => Kind::Read,
-            5 => Kind::FetchAdd,
-            6 => Kind::CompareSwap,
-            _ => {
-                is_flag = true;
-                Kind::Write
-            }
-        };
-        let mut window = None;
-        {
-            let responder = &connection.sides[1 - s];
-            let is_needed = responder.is_renewing && !bad;
-            if let What::Invalidate(number) = what {
-                (kind, is_flag, window) = (Kind::SendInvalidate, false, Some(number));
-            } else if kind.is_remote() && !bad && (is_needed || window_random.chance(0.5)) {
-                window = super::windows::open(&responder.windows, window_random);
-                if window.is_none() && is_needed {
-                    (kind, is_flag) = (Kind::Send, false);
-                }
-            }
-        }
-        let mut len = match random.below(8) {
-            _ if kind.is_atomic() || is_flag => 8,
-            0 => 0,
-            1 => random.between(1, 16) as usize,
-            2 => plan.mtu.bytes() - 1,
-            3 => plan.mtu.bytes(),
-            4 => plan.mtu.bytes() + 1,
-            _ => random.between(1, plan.max_len as u64) as usize,
-        }
-        .min(plan.max_len.max(8));
-
-        let flow = &connection.flows[s];
-        // What follows a request that must fail is flushed.
-        let void = flow.void || flow.failed;
-        let bad = bad && !void && flow.bad.is_none();
-        let mut is_void = void;
-        let (mut fault, mut places) = (None, !void);
-        let (requester, responder) = match &mut connection.sides {
-            [a, b] if s == 0 => (a, b),
-            [a, b] => (b, a),
-        };
-        let (target, target_len) = match window {
-            Some(_) if kind.is_remote() => Window::range(&layout),
-            _ => (target, target_len),
-        };
-        let area_end = layout.words().0;
-        let mut remote_key = window.map_or(responder.remote_key, |number| responder.windows[number].key);
-        let mut local_key = requester.local_key;
-        // Where it reads or writes.
-        let mut at = match kind {
-            Kind::Send | Kind::SendImmediate | Kind::SendInvalidate | Kind::Bind | Kind::LocalInvalidate => 0,
-            Kind::FetchAdd | Kind::CompareSwap => layout.word(random.below(8)),
-            Kind::Read => target + random.below((target_len - len.min(target_len)) as u64 + 1) as usize,
-            _ if is_flag => layout.words().1,
-            _ => target + random.below((area_end - target - len) as u64 + 1) as usize,
-        };
-        if bad {
-            is_flag = false;
-            let which = random.below(9);
-            // Keys of windows: one that is none any more, or bytes that are outside.
-            let windows = &responder.windows;
-            let stale = windows.iter().find_map(|window| window.stale);
-            let shown = windows.iter().find(|window| window.state == WindowState::Open).map(|window| window.key);
-            match which {
-                0..=4 => {
-                    if !matches!(kind, Kind::Write | Kind::WriteImmediate | Kind::Read) {
-                        kind = random.choose(&[Kind::Write, Kind::WriteImmediate, Kind::Read]);
-                    }
-                    len = len.max(1);
-                    (fault, places) = (Some(Fault::Access), false);
-                    at = target + random.below((layout.area - len) as u64 + 1) as usize;
-                    match which {
-                        0 => remote_key = Key(remote_key.0 ^ random.choose(&[1, 0x80, 0x5500, 0x8000_0000])),
-                        1 if window_random.chance(0.5) => remote_key = stale.unwrap_or(foreign_key),
-                        1 => remote_key = foreign_key,
-                        3 if shown.is_some() && window_random.chance(0.5) => {
-                            remote_key = shown.unwrap_or_default();
-                            at = Window::range(&layout).0 - 1;
-                        }
-                        2 => at = target + target_len + 1 - len,
-                        3 => at = target - 1,
-                        _ => {
-                            remote_key = responder.local_key;
-                            at = layout.source(0);
-                            len = len.min(layout.slot);
-                        }
-                    }
-                }
-                5 => {
-                    kind = random.choose(&[Kind::FetchAdd, Kind::CompareSwap]);
-                    (fault, places, len) = (Some(Fault::Invalid), false, 8);
-                    at = layout.word(random.below(7)) + random.between(1, 7) as usize;
-                }
-                6 => {
-                    kind = random.choose(&[Kind::Send, Kind::SendImmediate]);
-                    (fault, len) = (Some(Fault::Invalid), plan.max_len + 1);
-                }
-                _ => {
-                    if kind.is_atomic() {
-                        kind = Kind::Write;
-                    }
-                    at = if kind.is_send() { 0 } else { target };
-                    len = len.max(1);
-                    fault = Some(Fault::Local);
-                    local_key = Key(local_key.0 ^ random.choose(&[1, 0x100, 0x4000_0000]));
-                }
-            }
-        } else if responder.deregistered && !kind.is_send() && len > 0 {
-            fault = (!void).then_some(Fault::Access);
-            (places, is_void) = (false, false);
-        }
-
-        let signaled = random.chance(1.0 - plan.unsignaled)
-            || posted[s] + 1 >= plan.quota[s]
-            || (flow.posted() - flow.completed) as usize + 1 >= plan.depth[s]
-            || fault.is_some();
-        // What a peer invalidates, nothing may be read by that is still to come.
-        let fence = random.chance(plan.fence) || kind == Kind::SendInvalidate;
-        let inline = !kind.is_answered() && len <= MAX_INLINE_BYTES && fault.is_none() && random.chance(plan.inline);
-        let immediate = matches!(kind, Kind::SendImmediate | Kind::WriteImmediate).then(|| random.u32());
-
-        // What it carries, and what comes of it.
-        let (planned_from, _) = layout.target();
-        let planned = |at: usize, len: usize| at - planned_from..at - planned_from + len;
-        let mut payload = Payload::Pattern(name);
-        let mut expected = Vec::new();
-        let remote = Remote { address: responder.arena.address(at), key: remote_key };
-        let plain = fault.is_none() || fault == Some(Fault::Local);
-        let operation = match kind {
-            Kind::Send => SendOperation::Send,
-            Kind::SendInvalidate => SendOperation::SendWithInvalidate(remote_key),
-            Kind::Bind | Kind::LocalInvalidate => unreachable!("they are posted elsewhere"),
-            Kind::SendImmediate => SendOperation::SendWithImmediate(immediate.unwrap_or_default()),
-            Kind::Write => SendOperation::Write(remote),
-            Kind::WriteImmediate => SendOperation::WriteWithImmediate(remote, immediate.unwrap_or_default()),
-            Kind::Read => {
-                expected = match plain {
-                    true => flow.planned[planned(at, len)].to_vec(),
-                    false => vec![0; len],
-                };
-                SendOperation::Read(remote)
-            }
-            Kind::FetchAdd | Kind::CompareSwap => {
-                let word = match plain {
-                    true => flow.planned[planned(at, 8)].to_vec(),
-                    false => vec![0; 8],
-                };
-                let old = u64::from_ne_bytes(word.as_slice().try_into().expect("eight bytes"));
-                expected = word;
-                if kind == Kind::FetchAdd {
-                    let add = random.u64() | 1;
-                    payload = Payload::Word(old.wrapping_add(add));
-                    SendOperation::FetchAdd { remote, add }
-                } else {
-                    let compare = if random.chance(0.7) { old } else { !old };
-                    let swap = random.u64();
-                    payload = Payload::Word(if compare == old { swap } else { old });
-                    SendOperation::CompareSwap { remote, compare, swap }
-                }
-            }
-        };
-        if is_flag {
-            *next_flag += 1;
-            payload = Payload::Word(name ^ *next_flag << 40);
-        }
-        let slot = match kind.is_answered() {
-            true => requester.free_sinks.pop(),
-            false => requester.free_sources.pop(),
-        };
-        let Some(slot) = slot else {
+        let draft = self.draft(c, s, what);
+        let Draft { kind, is_flag, window, len, at, remote_key, fault, places, is_void, .. } = draft;
+        let manner = self.manner(c, s, &draft);
+        let Content { operation, payload, expected } = self.content(c, s, &draft, manner.immediate);
+        let side = &mut self.watch.oracle.connections[c].sides[s];
+        let free = if kind.is_answered() { &mut side.free_sinks } else { &mut side.free_sources };
+        let Some(slot) = free.pop() else {
             return self.watch.oracle.violation(now, format!("connection {c} side {s}: more requests than slots"));
         };
-        let start = if kind.is_answered() { layout.sink(slot) } else { layout.source(slot) };
-        let pieces = pieces(start, len, plan.max_sge, random);
-        if !kind.is_answered() {
-            let mut bytes = vec![0; len];
-            payload.fill(0, &mut bytes);
-            let mut rest = bytes.as_slice();
-            for &(start, len) in &pieces {
-                let (now, later) = rest.split_at(len as usize);
-                requester.arena.write(start as usize, now);
-                rest = later;
-            }
-        }
-        let index = connection.flows[s].posted();
-        let data = if inline {
-            let mut bytes = InlineBytes::new();
-            for &(start, len) in &pieces {
-                bytes.extend(requester.arena.expected(start as usize, len as usize), None).expect("it was looked at");
-                // The buffer is free again at once.
-                requester.arena.scribble(start as usize, len as usize, !name);
-            }
-            Data::Inline(bytes)
-        } else {
-            let mut sges: crate::transport::SgeList =
-                pieces.iter().map(|piece| sge(&requester.arena, *piece, requester.local_key)).collect();
-            // Of several entries the last with bytes is the bad one.
-            if let Some(last) = sges.iter_mut().rev().find(|sge| sge.length > 0) {
-                last.lkey = local_key;
-            }
-            Data::Sges(sges)
-        };
-        let request = SendRequest {
-            wr_id: index,
-            operation,
-            data,
-            signaled,
-            solicited: random.chance(0.3),
-            fence,
-            destination: None,
-        };
+        let (data, pieces) = self.data(c, s, &draft, (slot, payload, manner.inline));
+        let Program { plan, random, posted, .. } = &mut self.programs[c];
+        let connection = &mut self.watch.oracle.connections[c];
         let flow = &mut connection.flows[s];
+        let index = flow.posted();
+        let (signaled, fence) = (manner.signaled, manner.fence);
+        let solicited = random.chance(0.3);
+        let request = SendRequest { wr_id: index, operation, data, signaled, solicited, fence, destination: None };
         let first = flow.posted_psn;
         let packets = if kind.is_atomic() { 1 } else { plan.mtu.packets(len) };
         flow.posted_psn += u64::from(packets);
@@ -385,7 +171,7 @@ impl World {
             flow.void |= !(fault == Some(Fault::Local) && kind == Kind::Read);
         }
         if kind.writes() && places && fault.is_none() {
-            payload.fill(0, &mut flow.planned[planned(at, len)]);
+            payload.fill(0, &mut flow.planned[planned(&connection.layout, at, len)]);
         }
         if is_flag
             && places
@@ -403,7 +189,7 @@ impl World {
             slot: Some(slot),
             target: at as u32,
             expected,
-            immediate,
+            immediate: manner.immediate,
             receive,
             window,
             invalidates: (kind == Kind::SendInvalidate).then_some(remote_key),
@@ -427,6 +213,305 @@ impl World {
                 .violation(now, format!("connection {c} side {s}: request {index} was not posted: {error}"));
         }
     }
+
+    /// Draws what a request does, to how many bytes, and where.
+    fn draft(&mut self, c: usize, s: usize, what: What) -> Draft {
+        let name = self.watch.oracle.connections[c].name();
+        let Program { plan, random, window_random, .. } = &mut self.programs[c];
+        let connection = &self.watch.oracle.connections[c];
+        let (layout, flow) = (&connection.layout, &connection.flows[s]);
+        let (requester, responder) = (&connection.sides[s], &connection.sides[1 - s]);
+        let (mut kind, mut is_flag) = draw_kind(&plan.mix, random);
+        let mut window = None;
+        let is_needed = responder.is_renewing && what != What::Bad;
+        if let What::Invalidate(number) = what {
+            (kind, is_flag, window) = (Kind::SendInvalidate, false, Some(number));
+        } else if kind.is_remote() && what != What::Bad && (is_needed || window_random.chance(0.5)) {
+            window = super::windows::open(&responder.windows, window_random);
+            if window.is_none() && is_needed {
+                (kind, is_flag) = (Kind::Send, false);
+            }
+        }
+        let len = draw_len(kind.is_atomic() || is_flag, plan, random);
+        let (target, target_len) = match window {
+            Some(_) if kind.is_remote() => Window::range(layout),
+            _ => layout.target(),
+        };
+        // Where it reads or writes.
+        let at = match kind {
+            Kind::Send | Kind::SendImmediate | Kind::SendInvalidate | Kind::Bind | Kind::LocalInvalidate => 0,
+            Kind::FetchAdd | Kind::CompareSwap => layout.word(random.below(8)),
+            Kind::Read => target + random.below((target_len - len.min(target_len)) as u64 + 1) as usize,
+            _ if is_flag => layout.words().1,
+            _ => target + random.below((layout.words().0 - target - len) as u64 + 1) as usize,
+        };
+        // What follows a request that must fail is flushed.
+        let void = flow.void || flow.failed;
+        let mut draft = Draft {
+            name,
+            kind,
+            is_flag,
+            window,
+            len,
+            at,
+            remote_key: window.map_or(responder.remote_key, |number| responder.windows[number].key),
+            local_key: requester.local_key,
+            fault: None,
+            places: !void,
+            is_void: void,
+        };
+        if what == What::Bad && !void && flow.bad.is_none() {
+            self.spoil(c, s, &mut draft);
+        } else if responder.deregistered && !kind.is_send() && len > 0 {
+            draft.fault = (!void).then_some(Fault::Access);
+            (draft.places, draft.is_void) = (false, false);
+        }
+        draft
+    }
+
+    /// Makes a request one that must fail.
+    fn spoil(&mut self, c: usize, s: usize, draft: &mut Draft) {
+        let Program { plan, random, foreign_keys, window_random, .. } = &mut self.programs[c];
+        let connection = &self.watch.oracle.connections[c];
+        let (layout, responder) = (&connection.layout, &connection.sides[1 - s]);
+        let (target, target_len) = layout.target();
+        let foreign_key = foreign_keys[1 - s];
+        draft.is_flag = false;
+        let which = random.below(9);
+        // Keys of windows: one that is none any more, or bytes that are outside.
+        let windows = &responder.windows;
+        let stale = windows.iter().find_map(|window| window.stale);
+        let shown = windows.iter().find(|window| window.state == WindowState::Open).map(|window| window.key);
+        match which {
+            0..=4 => {
+                if !matches!(draft.kind, Kind::Write | Kind::WriteImmediate | Kind::Read) {
+                    draft.kind = random.choose(&[Kind::Write, Kind::WriteImmediate, Kind::Read]);
+                }
+                draft.len = draft.len.max(1);
+                (draft.fault, draft.places) = (Some(Fault::Access), false);
+                draft.at = target + random.below((layout.area - draft.len) as u64 + 1) as usize;
+                match which {
+                    0 => draft.remote_key.0 ^= random.choose(&[1, 0x80, 0x5500, 0x8000_0000]),
+                    1 if window_random.chance(0.5) => draft.remote_key = stale.unwrap_or(foreign_key),
+                    1 => draft.remote_key = foreign_key,
+                    3 if shown.is_some() && window_random.chance(0.5) => {
+                        draft.remote_key = shown.unwrap_or_default();
+                        draft.at = Window::range(layout).0 - 1;
+                    }
+                    2 => draft.at = target + target_len + 1 - draft.len,
+                    3 => draft.at = target - 1,
+                    _ => {
+                        draft.remote_key = responder.local_key;
+                        draft.at = layout.source(0);
+                        draft.len = draft.len.min(layout.slot);
+                    }
+                }
+            }
+            5 => {
+                draft.kind = random.choose(&[Kind::FetchAdd, Kind::CompareSwap]);
+                (draft.fault, draft.places, draft.len) = (Some(Fault::Invalid), false, 8);
+                draft.at = layout.word(random.below(7)) + random.between(1, 7) as usize;
+            }
+            6 => {
+                draft.kind = random.choose(&[Kind::Send, Kind::SendImmediate]);
+                (draft.fault, draft.len) = (Some(Fault::Invalid), plan.max_len + 1);
+            }
+            _ => {
+                if draft.kind.is_atomic() {
+                    draft.kind = Kind::Write;
+                }
+                draft.at = if draft.kind.is_send() { 0 } else { target };
+                draft.len = draft.len.max(1);
+                draft.fault = Some(Fault::Local);
+                draft.local_key.0 ^= random.choose(&[1, 0x100, 0x4000_0000]);
+            }
+        }
+    }
+
+    /// Draws how a request is posted.
+    fn manner(&mut self, c: usize, s: usize, draft: &Draft) -> Manner {
+        let Program { plan, random, posted, .. } = &mut self.programs[c];
+        let flow = &self.watch.oracle.connections[c].flows[s];
+        let &Draft { kind, len, fault, .. } = draft;
+        let signaled = random.chance(1.0 - plan.unsignaled)
+            || posted[s] + 1 >= plan.quota[s]
+            || (flow.posted() - flow.completed) as usize + 1 >= plan.depth[s]
+            || fault.is_some();
+        // What a peer invalidates, nothing may be read by that is still to come.
+        let fence = random.chance(plan.fence) || kind == Kind::SendInvalidate;
+        let inline = !kind.is_answered() && len <= MAX_INLINE_BYTES && fault.is_none() && random.chance(plan.inline);
+        let immediate = matches!(kind, Kind::SendImmediate | Kind::WriteImmediate).then(|| random.u32());
+        Manner { signaled, fence, inline, immediate }
+    }
+
+    /// What a request carries, and what comes of it.
+    fn content(&mut self, c: usize, s: usize, draft: &Draft, immediate: Option<u32>) -> Content {
+        let Program { random, next_flag, .. } = &mut self.programs[c];
+        let connection = &self.watch.oracle.connections[c];
+        let &Draft { name, kind, is_flag, len, at, remote_key, fault, .. } = draft;
+        let remote = Remote { address: connection.sides[1 - s].arena.address(at), key: remote_key };
+        let is_answered_right = fault.is_none() || fault == Some(Fault::Local);
+        let there = |len: usize| match is_answered_right {
+            true => connection.flows[s].planned[planned(&connection.layout, at, len)].to_vec(),
+            false => vec![0; len],
+        };
+        let mut payload = Payload::Pattern(name);
+        let mut expected = Vec::new();
+        let operation = match kind {
+            Kind::Send => SendOperation::Send,
+            Kind::SendInvalidate => SendOperation::SendWithInvalidate(remote_key),
+            Kind::Bind | Kind::LocalInvalidate => unreachable!("they are posted elsewhere"),
+            Kind::SendImmediate => SendOperation::SendWithImmediate(immediate.unwrap_or_default()),
+            Kind::Write => SendOperation::Write(remote),
+            Kind::WriteImmediate => SendOperation::WriteWithImmediate(remote, immediate.unwrap_or_default()),
+            Kind::Read => {
+                expected = there(len);
+                SendOperation::Read(remote)
+            }
+            Kind::FetchAdd | Kind::CompareSwap => {
+                expected = there(8);
+                let old = u64::from_ne_bytes(expected.as_slice().try_into().expect("eight bytes"));
+                if kind == Kind::FetchAdd {
+                    let add = random.u64() | 1;
+                    payload = Payload::Word(old.wrapping_add(add));
+                    SendOperation::FetchAdd { remote, add }
+                } else {
+                    let compare = if random.chance(0.7) { old } else { !old };
+                    let swap = random.u64();
+                    payload = Payload::Word(if compare == old { swap } else { old });
+                    SendOperation::CompareSwap { remote, compare, swap }
+                }
+            }
+        };
+        if is_flag {
+            *next_flag += 1;
+            payload = Payload::Word(name ^ *next_flag << 40);
+        }
+        Content { operation, payload, expected }
+    }
+
+    /// Divides a slot into pieces, writes into them what the request carries, and names them in it, or their bytes (`inline`).
+    fn data(
+        &mut self,
+        c: usize,
+        s: usize,
+        draft: &Draft,
+        (slot, payload, inline): (usize, Payload, bool),
+    ) -> (Data, ArrayVec<Piece, MAX_SGE>) {
+        let Program { plan, random, .. } = &mut self.programs[c];
+        let connection = &mut self.watch.oracle.connections[c];
+        let layout = connection.layout;
+        let requester = &mut connection.sides[s];
+        let &Draft { name, kind, len, local_key, .. } = draft;
+        let start = if kind.is_answered() { layout.sink(slot) } else { layout.source(slot) };
+        let pieces = pieces(start, len, plan.max_sge, random);
+        if !kind.is_answered() {
+            let mut bytes = vec![0; len];
+            payload.fill(0, &mut bytes);
+            let mut rest = bytes.as_slice();
+            for &(start, len) in &pieces {
+                let (now, later) = rest.split_at(len as usize);
+                requester.arena.write(start as usize, now);
+                rest = later;
+            }
+        }
+        if inline {
+            let mut bytes = InlineBytes::new();
+            for &(start, len) in &pieces {
+                bytes.extend(requester.arena.expected(start as usize, len as usize), None).expect("it was looked at");
+                // The buffer is free again at once.
+                requester.arena.scribble(start as usize, len as usize, !name);
+            }
+            return (Data::Inline(bytes), pieces);
+        }
+        let mut sges: crate::transport::SgeList =
+            pieces.iter().map(|piece| sge(&requester.arena, *piece, requester.local_key)).collect();
+        // Of several entries the last with bytes is the bad one.
+        if let Some(last) = sges.iter_mut().rev().find(|sge| sge.length > 0) {
+            last.lkey = local_key;
+        }
+        (Data::Sges(sges), pieces)
+    }
+}
+
+/// A request before it is posted: what it does, to how many bytes, and where.
+#[derive(Clone, Copy, Debug)]
+struct Draft {
+    /// A name for its bytes, which are nowhere else.
+    name: u64,
+    kind: Kind,
+    /// It writes the flag that the responder's program polls.
+    is_flag: bool,
+    /// The responder's window that it goes through, or invalidates.
+    window: Option<usize>,
+    len: usize,
+    /// Where in the responder's arena.
+    at: usize,
+    remote_key: Key,
+    local_key: Key,
+    /// Why it must fail.
+    fault: Option<Fault>,
+    /// It is carried out.
+    places: bool,
+    /// An earlier one must fail.
+    is_void: bool,
+}
+
+/// How a request is posted.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    signaled: bool,
+    fence: bool,
+    inline: bool,
+    immediate: Option<u32>,
+}
+
+/// What a request carries, and what its answer is to say.
+struct Content {
+    operation: SendOperation,
+    payload: Payload,
+    expected: Vec<u8>,
+}
+
+/// A kind by the shares of a plan, and whether it is the flag's WRITE.
+fn draw_kind(mix: &[u64], random: &mut Random) -> (Kind, bool) {
+    let mut left = random.below(mix.iter().sum());
+    let choice = mix.iter().position(|share| {
+        let is_here = left < *share;
+        left = left.saturating_sub(*share);
+        is_here
+    });
+    let kind = match choice.unwrap_or_default() {
+        0 => Kind::Send,
+        1 => Kind::SendImmediate,
+        2 => Kind::Write,
+        3 => Kind::WriteImmediate,
+        4 => Kind::Read,
+        5 => Kind::FetchAdd,
+        6 => Kind::CompareSwap,
+        _ => return (Kind::Write, true),
+    };
+    (kind, false)
+}
+
+/// A length, most often one about a packet's.
+fn draw_len(is_word: bool, plan: &Plan, random: &mut Random) -> usize {
+    let len = match random.below(8) {
+        _ if is_word => 8,
+        0 => 0,
+        1 => random.between(1, 16) as usize,
+        2 => plan.mtu.bytes() - 1,
+        3 => plan.mtu.bytes(),
+        4 => plan.mtu.bytes() + 1,
+        _ => random.between(1, plan.max_len as u64) as usize,
+    };
+    len.min(plan.max_len.max(8))
+}
+
+/// Where the bytes of the target are in what is planned for it.
+fn planned(layout: &Layout, at: usize, len: usize) -> std::ops::Range<usize> {
+    let (target, _) = layout.target();
+    at - target..at - target + len
 }
 
 fn sge(arena: &Arena, (offset, length): Piece, lkey: Key) -> Sge {
