@@ -450,24 +450,7 @@ impl<W> NextHops<W> {
 
     /// The neighbour that a packet goes to first. The caller has a hop lead to it.
     fn resolve(&mut self, source: IpAddr, destination: IpAddr) -> Result<u32, HopError> {
-        let interface = self.sending_interface(source, destination);
-        let route = self
-            .netlink
-            .route(source, destination, interface)
-            .map_err(|error| HopError::Netlink(destination, error.to_string()))?;
-        let route = match route {
-            Some(Route { kind: RouteKind::Unreachable, .. }) => return Err(HopError::NoRoute(source, destination)),
-            Some(route) => route,
-            // Where IPv6 is off there are no routes for it, but link-local addresses are made from MACs anyway.
-            None => match destination {
-                IpAddr::V6(ip) if ip.is_unicast_link_local() && netlink::mac_of_link_local(ip).is_some() => Route {
-                    kind: RouteKind::Unicast,
-                    interface: interface.unwrap_or(self.interface),
-                    next_hop: destination,
-                },
-                _ => return Err(HopError::NoRoute(source, destination)),
-            },
-        };
+        let route = self.route(source, destination)?;
         let own = |i: &Interface| i.addresses.contains(&destination);
         if route.kind == RouteKind::Local || self.interfaces.iter().any(own) {
             return Err(HopError::OwnAddress(destination));
@@ -516,7 +499,6 @@ impl<W> NextHops<W> {
             // Packets are about to wait here; later, none allocates.
             entry.waiting.reserve_exact(WAITING_PACKETS);
         }
-        let key = (entry.interface, next_hop);
         let index = match self.free.pop() {
             Some(index) => {
                 self.neighbours[index as usize] = entry;
@@ -527,8 +509,30 @@ impl<W> NextHops<W> {
                 self.neighbours.len() as u32 - 1
             }
         };
-        self.by_next_hop.insert(key, index);
+        self.by_next_hop.insert((route.interface, next_hop), index);
         Ok(index)
+    }
+
+    /// The route to a destination.
+    fn route(&mut self, source: IpAddr, destination: IpAddr) -> Result<Route, HopError> {
+        let interface = self.sending_interface(source, destination);
+        let route = self
+            .netlink
+            .route(source, destination, interface)
+            .map_err(|error| HopError::Netlink(destination, error.to_string()))?;
+        match route {
+            Some(Route { kind: RouteKind::Unreachable, .. }) => Err(HopError::NoRoute(source, destination)),
+            Some(route) => Ok(route),
+            // Where IPv6 is off there are no routes for it, but link-local addresses are made from MACs anyway.
+            None => match destination {
+                IpAddr::V6(ip) if ip.is_unicast_link_local() && netlink::mac_of_link_local(ip).is_some() => Ok(Route {
+                    kind: RouteKind::Unicast,
+                    interface: interface.unwrap_or(self.interface),
+                    next_hop: destination,
+                }),
+                _ => Err(HopError::NoRoute(source, destination)),
+            },
+        }
     }
 
     /// The interface that a destination does not name by itself: link-local and multicast ones are the same on every
