@@ -4,7 +4,7 @@ use crate::frame::Hop;
 use crate::memory::Access;
 use crate::wire::{Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
-use super::receive_queue::Srq;
+use super::srq::Srq;
 
 /// The transport service of a queue pair (IBTA 9.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,9 +6,14 @@ use crate::wire::{PathMtu, Qpn};
 use super::attributes::{Path, Service};
 use super::completion::{Completion, CompletionKind, CompletionQueue, Overrun, Status};
 use super::context::Context;
-use super::endpoint::{Event, Transmit};
+use super::event::Event;
 use super::extension::Extension;
 use super::outgoing::Outgoing;
+use super::transmit::Transmit;
+
+/// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
+/// receive rings in front of such peers.
+pub(super) const WINDOW_PACKETS: i32 = 128;
 
 /// What both roles need to know of the connection.
 #[derive(Clone, Debug)]

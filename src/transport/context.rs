@@ -4,7 +4,7 @@ use crate::memory::MemoryTable;
 use crate::time::Instant;
 
 use super::counters::Counters;
-use super::endpoint::Event;
+use super::event::Event;
 use super::multipath::Multipath;
 use super::receive_queue::SharedReceiveQueues;
 

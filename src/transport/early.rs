@@ -6,6 +6,7 @@ use crate::wire::{Bth, Extension, Headers, Ieth, ImmDt, Key, Opcode, Operation, 
 
 use super::connection::Connection;
 use super::inbound::{Current, Inbound, check_length};
+use super::message_kind::MessageKind;
 use super::ranges::Ranges;
 use super::work::{MAX_MESSAGE_BYTES, spans, total};
 
@@ -65,22 +66,6 @@ impl Placed {
     }
 }
 
-/// What a message does. Receive requests have numbers that do not wrap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It takes that receive request.
-    Send {
-        number: u64,
-    },
-    /// Messages before it take all receive requests before that.
-    Write {
-        reth: Reth,
-        number: u64,
-    },
-    Read,
-    Atomic,
-}
-
 /// Where a packet belongs, as it said, and as nothing contradicts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
@@ -102,7 +87,7 @@ pub(super) struct Lie;
 
 #[derive(Clone, Copy, Debug)]
 struct Message {
-    kind: Kind,
+    kind: MessageKind,
     /// After its last packet; of a SEND, as far as it is known.
     end: u64,
     is_whole: bool,
@@ -161,7 +146,7 @@ impl Messages {
         let index = trailer.index;
         let start = position.checked_sub(index.into()).filter(|_| place.starts() == (index == 0)).ok_or(Lie)?;
         let (kind, end) = match operation {
-            Operation::Send => (Kind::Send { number }, position + 1),
+            Operation::Send => (MessageKind::Send { number }, position + 1),
             Operation::Write => {
                 let reth = packet.reth().copied().or(trailer.reth).ok_or(Lie)?;
                 let packets = mtu.packets(reth.length() as usize);
@@ -169,17 +154,17 @@ impl Messages {
                 if !fits || place.ends() != (index + 1 == packets) {
                     return Err(Lie);
                 }
-                (Kind::Write { reth, number }, start + u64::from(packets))
+                (MessageKind::Write { reth, number }, start + u64::from(packets))
             }
             Operation::ReadRequest => {
                 let bytes = packet.reth().ok_or(Lie)?.length();
-                (Kind::Read, start + u64::from(mtu.packets(bytes as usize)))
+                (MessageKind::Read, start + u64::from(mtu.packets(bytes as usize)))
             }
             // It changes nothing, as a READ.
-            Operation::Flush => (Kind::Read, start + 1),
-            _ => (Kind::Atomic, start + 1),
+            Operation::Flush => (MessageKind::Read, start + 1),
+            _ => (MessageKind::Atomic, start + 1),
         };
-        let is_whole = !matches!(kind, Kind::Send { .. }) || place.ends();
+        let is_whole = !matches!(kind, MessageKind::Send { .. }) || place.ends();
         self.learn_current(expected, arrival)?;
         if start < expected && !self.known.contains_key(&start) {
             return Err(Lie);
@@ -220,12 +205,12 @@ impl Messages {
     fn insert(
         &mut self,
         start: u64,
-        kind: Kind,
+        kind: MessageKind,
         (end, is_whole): (u64, bool),
         arrival: &Arrival<'_>,
     ) -> Result<(), Lie> {
         let written = match kind {
-            Kind::Send { number } => {
+            MessageKind::Send { number } => {
                 // Later SENDs take later requests.
                 let before = self.sends.range(..=number).next_back();
                 let after = self.sends.range(number..).next();
@@ -239,15 +224,15 @@ impl Messages {
                 self.sends.insert(number, start);
                 None
             }
-            Kind::Write { reth, .. } => {
+            MessageKind::Write { reth, .. } => {
                 Some((reth.key(), reth.address(), u64::from(reth.length()), Access::REMOTE_WRITE))
             }
-            Kind::Atomic => match (arrival.packet.atomic_eth(), arrival.packet.reth()) {
+            MessageKind::Atomic => match (arrival.packet.atomic_eth(), arrival.packet.reth()) {
                 (Some(eth), _) => Some((eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)),
                 (None, Some(reth)) => Some((reth.key(), reth.address(), 8, Access::REMOTE_WRITE)),
                 (None, None) => return Err(Lie),
             },
-            Kind::Read => None,
+            MessageKind::Read => None,
         };
         let written = written.filter(|(_, _, len, _)| *len > 0);
         let Connection { pd, qpn, .. } = *arrival.connection;
@@ -276,7 +261,7 @@ impl Messages {
         let offset = u64::from(spot.index) * mtu as u64;
         let len = payload.len() as u64;
         let (number, places) = match message.kind {
-            Kind::Send { number } => {
+            MessageKind::Send { number } => {
                 let number = number + u64::from(mutated!("early-send-into-another-receive-request"));
                 let Some(request) = arrival.inbound.request(number) else { return false };
                 if offset + len > total(&request.sges).min(MAX_MESSAGE_BYTES) {
@@ -287,14 +272,14 @@ impl Messages {
                     Err(_) => return false,
                 }
             }
-            Kind::Write { reth, number } => {
+            MessageKind::Write { reth, number } => {
                 let Some(span) = self.target(spot, &message, &reth, expected, arrival) else { return false };
                 if packet.imm_dt().is_some() && arrival.inbound.request(number).is_none() {
                     return false;
                 }
                 (number, [span].into_iter().collect())
             }
-            Kind::Read | Kind::Atomic => return false,
+            MessageKind::Read | MessageKind::Atomic => return false,
         };
         if !self.resolve(number, arrival) {
             return false;
@@ -419,9 +404,9 @@ impl Messages {
     /// Whether packets of its message may be placed before their turn at all.
     pub fn may_be_placed(&self, spot: Spot) -> bool {
         self.known.get(&spot.start).is_some_and(|message| match message.kind {
-            Kind::Send { .. } => true,
-            Kind::Write { .. } => message.is_relaxed,
-            Kind::Read | Kind::Atomic => false,
+            MessageKind::Send { .. } => true,
+            MessageKind::Write { .. } => message.is_relaxed,
+            MessageKind::Read | MessageKind::Atomic => false,
         })
     }
 
@@ -429,21 +414,21 @@ impl Messages {
     pub fn last_of(&self, position: u64) -> Option<Spot> {
         let (&start, message) = self.known.range(..=position).next_back()?;
         let index = (message.end - start - 1) as u32;
-        let is_write = matches!(message.kind, Kind::Write { .. });
+        let is_write = matches!(message.kind, MessageKind::Write { .. });
         (is_write && position + 1 < message.end).then_some(Spot { start, index })
     }
 
     /// The RETH of the WRITE that starts at `position`.
     pub fn reth(&self, position: u64) -> Reth {
         match self.known.get(&position) {
-            Some(Message { kind: Kind::Write { reth, .. }, .. }) => *reth,
+            Some(Message { kind: MessageKind::Write { reth, .. }, .. }) => *reth,
             _ => Reth::default(),
         }
     }
 
     /// The turn of packet number `index` of the message at `start` has come, which is of `kind`. `placed` is what was kept of
     /// it, if its bytes are placed: then all that was said of it must be so.
-    pub fn finish(&mut self, start: u64, index: u32, kind: Kind, placed: Option<&Placed>) -> Result<(), Lie> {
+    pub fn finish(&mut self, start: u64, index: u32, kind: MessageKind, placed: Option<&Placed>) -> Result<(), Lie> {
         let Some(message) = self.known.get_mut(&start) else {
             return if placed.is_some() { Err(Lie) } else { Ok(()) };
         };

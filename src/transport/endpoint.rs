@@ -11,13 +11,17 @@ use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
 use super::context::Context;
 use super::counters::Counters;
+use super::event::Event;
 use super::extension::RecoverySettings;
 use super::groups::{AttachError, Groups};
 use super::multipath::{HopQuery, Multipath, Way};
-use super::queue_pair::{QueuePair, QueuePairInit, Skipped};
+use super::queue_pair::{QueuePair, QueuePairInit};
 use super::rails::RailQuery;
-use super::receive_queue::{SharedReceiveQueues, Srq, SrqError};
+use super::receive_queue::{SharedReceiveQueues, SrqError};
+use super::skipped::Skipped;
+use super::srq::Srq;
 use super::timers::Timers;
+use super::transmit::Transmit;
 use super::work::{PostError, ReceiveRequest, SendRequest};
 
 /// An RDMA device without clock, thread and socket: queue pairs, memory, timers and counters.
@@ -95,35 +99,6 @@ const RETIRED_MAX: usize = 2048;
 
 /// Numbers drawn in a slot before another is taken: with 4000 of 4096 taken, one draw in 43 finds a free one.
 const DRAWS_A_SLOT: u32 = 64;
-
-/// Something that programs hear of asynchronously (IBTA 11.6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The queue pair went to the error state, and cannot report why by a completion: its completion queue is in error.
-    QueuePairFatal(Qpn),
-    /// The peer's request was invalid, and refused; the queue pair went to the error state.
-    RequestError(Qpn),
-    /// The peer asked for memory that it may not have, and was refused; the queue pair went to the error state.
-    AccessError(Qpn),
-    /// A completion queue of this queue pair lost a completion, its first: it is in error, and so are the queue pairs that complete
-    /// into it.
-    CompletionQueueOverflow(Qpn),
-    /// Everything that the queue pair had begun to send is done; it was put into SQD.
-    SendQueueDrained(Qpn),
-    /// The shared receive queue holds fewer requests than its limit, which is now off.
-    SrqLimit(Srq),
-    /// The queue pair in error takes no more requests from the shared receive queue.
-    LastWqeReached(Qpn, Srq),
-}
-
-/// A packet that was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Bytes from the IP header to the ICRC.
-    pub len: usize,
-    /// Where it goes.
-    pub hop: Hop,
-}
 
 /// Why a queue pair was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,8 +4,8 @@ use crate::wire::{Key, NakCode, Operation, Packet, PathMtu, Position, Psn, Reth}
 use super::completion::{Completion, CompletionKind, Status};
 use super::connection::Connection;
 use super::context::Context;
-use super::early::Kind;
-use super::endpoint::Event;
+use super::event::Event;
+use super::message_kind::MessageKind;
 use super::receive_queue::ReceiveQueue;
 use super::work::{MAX_MESSAGE_BYTES, ReceiveRequest, scatter, total};
 
@@ -26,7 +26,7 @@ pub(super) struct Inbound {
 pub(super) struct Current {
     /// Packets of it that were carried out.
     pub packets: u32,
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Packets to come, of a WRITE; a SEND does not say before its last.
     pub rest: Option<u32>,
 }
@@ -122,12 +122,12 @@ impl Inbound {
         let mtu = path_mtu.bytes() as u32;
         Some(match self.message.as_ref()? {
             Incoming::Send { received, .. } => {
-                Current { packets: received / mtu, kind: Kind::Send { number: self.taken - 1 }, rest: None }
+                Current { packets: received / mtu, kind: MessageKind::Send { number: self.taken - 1 }, rest: None }
             }
             Incoming::Write { key, address, rest, total } => {
                 let done = total - rest;
                 let reth = Reth::new(address.wrapping_sub(done.into()), *key, *total);
-                let kind = Kind::Write { reth, number: self.taken };
+                let kind = MessageKind::Write { reth, number: self.taken };
                 Current { packets: done / mtu, kind, rest: Some(path_mtu.packets(*rest as usize)) }
             }
         })

@@ -3,15 +3,13 @@
 //! An [`Endpoint`] is a whole RDMA device in that sense: it is handed frames and the time, and asked for frames, timers
 //! and events. The engine drives it over a link, the simulator in virtual time, replay from a capture.
 //!
-//! A queue pair has three roles, a file each, as rxe has them: the requester turns send requests into
-//! packets, the completer takes the answers, the responder serves the peer's requests. Towards a peer that understands
+//! A queue pair has three roles, as rxe has them: the requester turns send requests into packets, the completer, in the
+//! requester's folder, takes the answers, the responder serves the peer's requests. Towards a peer that understands
 //! docs/EXTENSIONS.md the requester repeats selectively. The responder keeps what comes early (`reorder`) and places at once
 //! what may be (`early`); of plain peers the requester keeps answers that come early (`answers`). UC and UD share the requester;
 //! what UC and RC share of receiving messages is `inbound`.
 
-mod answers;
 mod attributes;
-mod completer;
 mod completion;
 mod connection;
 mod context;
@@ -19,10 +17,12 @@ mod counters;
 mod datagram;
 mod early;
 mod endpoint;
+mod event;
 mod extension;
 mod groups;
 mod inbound;
 mod inline;
+mod message_kind;
 mod multipath;
 mod outgoing;
 mod queue_pair;
@@ -32,23 +32,29 @@ mod receive_queue;
 mod reorder;
 mod requester;
 mod responder;
-mod selective;
+mod skipped;
+mod srq;
 #[cfg(test)]
 mod testing;
 mod timers;
+mod transmit;
 mod unreliable;
 mod work;
 
 pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status};
 pub use counters::Counters;
-pub use endpoint::{CreateError, Endpoint, Event, NoSuchQueuePair, Transmit};
+pub use endpoint::{CreateError, Endpoint, NoSuchQueuePair};
+pub use event::Event;
 pub use extension::{Recovery, RecoveryError, RecoverySettings};
 pub use groups::{AttachError, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS};
 pub use inline::{InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES};
 pub use multipath::HopQuery;
-pub use queue_pair::{QueuePair, QueuePairInit, Skipped};
-pub use receive_queue::{Srq, SrqError};
+pub use queue_pair::{QueuePair, QueuePairInit};
+pub use receive_queue::SrqError;
+pub use skipped::Skipped;
+pub use srq::Srq;
+pub use transmit::Transmit;
 pub use work::{
     Data, Destination, MAX_SGE, PostError, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList,
 };

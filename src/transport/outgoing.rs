@@ -7,7 +7,7 @@ use crate::wire::{Body, Headers, Packet, Sack, WriteError};
 
 use super::attributes::Path;
 use super::context::Context;
-use super::endpoint::Transmit;
+use super::transmit::Transmit;
 
 /// A packet to be written: all of it except the payload's bytes.
 #[derive(Clone, Copy, Debug)]

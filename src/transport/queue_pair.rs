@@ -10,17 +10,20 @@ use crate::wire::{
 
 use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
 use super::completion::CompletionQueue;
-use super::connection::Connection;
+use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
 use super::datagram::DatagramResponder;
-use super::endpoint::{Event, Transmit};
+use super::event::Event;
 use super::extension::{Extension, RecoverySettings, Refused};
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
 use super::outgoing::{Outgoing, no_payload};
-use super::receive_queue::{ReceiveQueue, Srq};
-use super::requester::{Requester, WINDOW_PACKETS};
+use super::receive_queue::ReceiveQueue;
+use super::requester::Requester;
 use super::responder::Responder;
+use super::skipped::Skipped;
+use super::srq::Srq;
+use super::transmit::Transmit;
 use super::unreliable::UnreliableResponder;
 use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 
@@ -85,17 +88,6 @@ pub struct QueuePairInit {
     pub srq: Option<Srq>,
     /// What the link can carry: the limit of datagrams, and of what connected queue pairs are told.
     pub path_mtu: PathMtu,
-}
-
-/// What a queue pair is moved on by, in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skipped {
-    /// PSNs, less than 2^24.
-    pub packets: u32,
-    /// Messages that took them: SENDs and WRITEs.
-    pub messages: u32,
-    /// Those among them that took a receive request.
-    pub receives: u32,
 }
 
 impl AnyResponder {
@@ -463,45 +455,52 @@ impl QueuePair {
                 None => return,
             }
         }
-        let Admitted { packet, has_tag, may_have_trailer } = &admitted;
         if opcode.is_response() {
-            let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
-            if *may_have_trailer
-                && trailer.is_none()
-                && opcode == Opcode::RC_ACKNOWLEDGE
-                && !packet.payload().is_empty()
-            {
-                cx.counters.bad_trailer += 1;
-                return;
-            }
-            match &trailer {
-                Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), *has_tag, cx),
-                _ if *has_tag => self.connection.extension.tag_came(self.not_sent_yet()),
-                _ => {}
-            }
-            let trailer = trailer.as_ref().filter(|_| self.is_extended());
-            let is_about_paths =
-                matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
-            let mut sack = None;
-            match trailer {
-                Some(AcknowledgeTrailer::Sack(found)) => sack = Some(found),
-                Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(probe, way, cx),
-                Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(list, cx),
-                Some(AcknowledgeTrailer::Hello(_)) | None => {}
-            }
-            if !self.state.sends() {
-                cx.counters.wrong_state += 1;
-                return;
-            }
-            if !is_about_paths && let Some(multipath) = cx.multipath {
-                multipath.set.touch(cx.now);
-            }
-            if self.requester.handle_response(packet, sack, &self.connection, cx).is_err() {
-                self.fail(cx);
-            }
-            self.check_drained(cx);
+            self.handle_answer(&admitted, way, cx);
+        } else {
+            self.handle_request(&admitted, ip, cx);
+        }
+    }
+
+    /// Takes an acknowledge, a READ response or an atomic acknowledge.
+    fn handle_answer(&mut self, admitted: &Admitted<'_>, way: Way, cx: &mut Context<'_>) {
+        let Admitted { packet, has_tag, may_have_trailer } = admitted;
+        let opcode = packet.bth().opcode();
+        let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
+        if *may_have_trailer && trailer.is_none() && opcode == Opcode::RC_ACKNOWLEDGE && !packet.payload().is_empty() {
+            cx.counters.bad_trailer += 1;
             return;
         }
+        match &trailer {
+            Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), *has_tag, cx),
+            _ if *has_tag => self.connection.extension.tag_came(self.not_sent_yet()),
+            _ => {}
+        }
+        let trailer = trailer.as_ref().filter(|_| self.is_extended());
+        let is_about_paths = matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
+        let mut sack = None;
+        match trailer {
+            Some(AcknowledgeTrailer::Sack(found)) => sack = Some(found),
+            Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(probe, way, cx),
+            Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(list, cx),
+            Some(AcknowledgeTrailer::Hello(_)) | None => {}
+        }
+        if !self.state.sends() {
+            cx.counters.wrong_state += 1;
+            return;
+        }
+        if !is_about_paths && let Some(multipath) = cx.multipath {
+            multipath.set.touch(cx.now);
+        }
+        if self.requester.handle_response(packet, sack, &self.connection, cx).is_err() {
+            self.fail(cx);
+        }
+        self.check_drained(cx);
+    }
+
+    /// Takes a request or a datagram.
+    fn handle_request(&mut self, admitted: &Admitted<'_>, ip: &IpHeader<'_>, cx: &mut Context<'_>) {
+        let Admitted { packet, has_tag, may_have_trailer } = admitted;
         if !self.state.receives() {
             cx.counters.wrong_state += 1;
             return;

@@ -4,11 +4,8 @@ use rustc_hash::FxHashMap;
 
 use crate::memory::Pd;
 
+use super::srq::Srq;
 use super::work::ReceiveRequest;
-
-/// The number of a shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Srq(pub u32);
 
 /// Where a queue pair takes receive requests from.
 #[derive(Debug)]

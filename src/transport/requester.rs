@@ -1,3 +1,9 @@
+mod answers;
+mod completer;
+mod selective;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
 use crate::memory::{AccessError, MemoryTable};
@@ -7,20 +13,17 @@ use crate::wire::{
     Reth,
 };
 
-use super::answers::Answers;
 use super::attributes::{QpAttributes, Service};
 use super::completion::{CompletionKind, Status};
-use super::connection::Connection;
+use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
-use super::endpoint::Transmit;
 use super::outgoing::Outgoing;
-use super::queue_pair::Skipped;
-use super::selective::Selective;
+use super::skipped::Skipped;
+use super::transmit::Transmit;
 use super::work::{Data, MAX_MESSAGE_BYTES, PostError, SendOperation, SendRequest};
 
-/// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
-/// receive rings in front of such peers.
-pub(super) const WINDOW_PACKETS: i32 = 128;
+use answers::Answers;
+use selective::Selective;
 
 /// PSNs from the first of the oldest request that is not complete to the last of the newest that was begun, at the most:
 /// with 2^23, half the space, what is after the oldest could be taken for what is before it (IBTA 9.7.2.1).
@@ -51,7 +54,7 @@ const SELECTIVE_ACK_REQUEST_EVERY: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Requester {
     service: Service,
-    pub(super) queue: VecDeque<Wqe>,
+    queue: VecDeque<Wqe>,
     /// The PSN after the last posted request.
     posted: Psn,
     /// Messages posted that take a receive request of the peer.
@@ -60,24 +63,24 @@ pub(super) struct Requester {
     pub(super) unacknowledged: Psn,
     /// The PSN after the highest one ever sent.
     pub(super) sent: Psn,
-    pub(super) cursor: Cursor,
+    cursor: Cursor,
     /// Requests of the queue of which something was sent, or which were carried out, before those of which nothing was.
     begun: usize,
     /// READs and what counts as such before the cursor that are not complete.
-    pub(super) reads_in_flight: u32,
+    reads_in_flight: u32,
     max_rd_atomic: u32,
     /// For datagrams that name a privileged key.
     q_key: QKey,
-    pub(super) timeout: Option<Duration>,
-    pub(super) retry_count: u8,
+    timeout: Option<Duration>,
+    retry_count: u8,
     rnr_retry: u8,
-    pub(super) retries_left: u8,
+    retries_left: u8,
     rnr_retries_left: u8,
-    pub(super) retransmit_at: Option<Instant>,
+    retransmit_at: Option<Instant>,
     /// After an RNR NAK: when to try again.
     rnr_until: Option<Instant>,
     /// A lost answer was noticed from a later one, and asked for again; not twice without progress.
-    pub(super) gap_reported: bool,
+    gap_reported: bool,
     /// How often it went back because of a timeout, without progress since.
     timeouts: u32,
     /// Requests from this PSN on made the offer whenever they were sent.
@@ -85,14 +88,14 @@ pub(super) struct Requester {
     /// Answers that come early are kept: not when nothing but go-back-N is wanted.
     pub(super) keeps_answers: bool,
     /// Those, of a peer that does not repeat selectively.
-    pub(super) answers: Option<Box<Answers>>,
+    answers: Option<Box<Answers>>,
     /// How it repeats selectively, towards a peer that understands.
-    pub(super) selective: Option<Box<Selective>>,
+    selective: Option<Box<Selective>>,
 }
 
 /// A send request on its way.
 #[derive(Debug)]
-pub(super) struct Wqe {
+struct Wqe {
     pub request: SendRequest,
     pub first_psn: Psn,
     /// PSNs it takes: packets sent, or answers expected for a READ; none for local operations.
@@ -110,7 +113,7 @@ pub(super) struct Wqe {
 
 /// A request packet to be written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RequestPacket {
+struct RequestPacket {
     /// Its place in its message.
     pub index: u32,
     pub psn: Psn,
@@ -126,7 +129,7 @@ pub(super) struct RequestPacket {
 
 /// Where the requester stands: the next packet to send is number `packet` of the request at `index`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor {
+struct Cursor {
     pub index: usize,
     pub packet: u32,
 }
@@ -404,28 +407,8 @@ impl Requester {
             if window_closed || reads_exhausted || fenced || self.would_span_too_much() {
                 break;
             }
-            let mut path = 0;
-            let written = match self.service {
-                Service::Rc | Service::Uc => {
-                    let index = self.cursor.packet;
-                    path = if self.selective.is_some() { cx.choose_path() } else { 0 };
-                    let offers = self.service == Service::Rc && connection.extension.offer(self.timeouts);
-                    self.offers_from = offers.then(|| self.offers_from.unwrap_or(self.sent));
-                    let packet = RequestPacket {
-                        index,
-                        psn,
-                        answers: u32::MAX,
-                        is_again: false,
-                        offers,
-                        trailer: self.trailer(wqe, index, 0),
-                        path,
-                    };
-                    write_request(wqe, packet, out, connection, cx)
-                }
-                Service::Ud | Service::Gsi => self.write_datagram(wqe, out, connection, cx),
-            };
-            return match written {
-                Ok(Some(transmit)) => {
+            return match self.write_next(out, connection, cx) {
+                Ok(Some((transmit, path))) => {
                     self.advance(path, cx.now);
                     if self.service != Service::Rc
                         && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc"))
@@ -446,6 +429,33 @@ impl Requester {
             };
         }
         Ok(None)
+    }
+
+    /// Writes the packet at the cursor, which may go. Returns the path that it takes, too.
+    fn write_next(
+        &mut self,
+        out: &mut [u8],
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<(Transmit, u8)>, AccessError> {
+        let wqe = &self.queue[self.cursor.index];
+        if self.service.is_datagram() {
+            return Ok(self.write_datagram(wqe, out, connection, cx)?.map(|transmit| (transmit, 0)));
+        }
+        let index = self.cursor.packet;
+        let path = if self.selective.is_some() { cx.choose_path() } else { 0 };
+        let offers = self.service == Service::Rc && connection.extension.offer(self.timeouts);
+        self.offers_from = offers.then(|| self.offers_from.unwrap_or(self.sent));
+        let packet = RequestPacket {
+            index,
+            psn: wqe.first_psn.plus(index),
+            answers: u32::MAX,
+            is_again: false,
+            offers,
+            trailer: self.trailer(wqe, index, 0),
+            path,
+        };
+        Ok(write_request(wqe, packet, out, connection, cx)?.map(|transmit| (transmit, path)))
     }
 
     /// Whether the request at the cursor would reach too far beyond the oldest one.
@@ -510,7 +520,7 @@ impl Requester {
     }
 
     /// Completes and removes requests that are done, from the oldest on.
-    pub(super) fn retire(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
+    fn retire(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         while let Some(wqe) = self.queue.front() {
             if let Some(status) = wqe.failed {
                 return self.fail_oldest(status, connection, cx);
@@ -548,12 +558,7 @@ impl Requester {
     }
 
     /// Reports the oldest request as failed; the caller flushes the others.
-    pub(super) fn fail_oldest(
-        &mut self,
-        status: Status,
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<(), Fatal> {
+    fn fail_oldest(&mut self, status: Status, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         if let Some(wqe) = self.queue.pop_front() {
             connection.complete_send(wqe.request.wr_id, wqe.kind(), status, 0, cx);
         }
@@ -561,7 +566,7 @@ impl Requester {
     }
 
     /// Moves the oldest unacknowledged PSN forward, to `to`. Progress: all patience starts anew.
-    pub(super) fn progress(&mut self, to: Psn, now: Instant) {
+    fn progress(&mut self, to: Psn, now: Instant) {
         if !self.unacknowledged.is_before(to) {
             return;
         }
@@ -586,7 +591,7 @@ impl Requester {
     }
 
     /// The index of the request that `psn`, which was sent, belongs to. All that is posted may take more PSNs than there are.
-    pub(super) fn find(&self, psn: Psn) -> Option<usize> {
+    fn find(&self, psn: Psn) -> Option<usize> {
         let (mut index, mut end) = (0, self.begun);
         while index < end {
             let middle = (index + end) / 2;
@@ -599,7 +604,7 @@ impl Requester {
     }
 
     /// Moves the cursor to the packet with the oldest unacknowledged PSN.
-    pub(super) fn go_back(&mut self) {
+    fn go_back(&mut self) {
         let psn = self.unacknowledged;
         let first_psn = self.queue.front().map_or(psn, |wqe| wqe.first_psn);
         let psn = if mutated!("go-back-too-far") { first_psn } else { psn };
@@ -619,7 +624,7 @@ impl Requester {
     }
 
     /// Goes back because something was lost, if patience allows.
-    pub(super) fn retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
+    fn retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         self.take_retry(connection, cx)?;
         cx.counters.completer_retry += 1;
         self.go_back();
@@ -628,7 +633,7 @@ impl Requester {
     }
 
     /// One retry less; the oldest request fails when there are none (IBTA 9.9.2.4.1.1).
-    pub(super) fn take_retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
+    fn take_retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let Some(left) = self.retries_left.checked_sub(1) else {
             cx.counters.retry_exceeded_err += 1;
             return self.fail_oldest(Status::RetryExceeded, connection, cx);
@@ -637,12 +642,12 @@ impl Requester {
         Ok(())
     }
 
-    pub(super) fn restart_timer(&mut self, now: Instant) {
+    fn restart_timer(&mut self, now: Instant) {
         self.retransmit_at = self.timeout.map(|timeout| now + timeout);
     }
 
     /// Whether it may wait for a receive request once more (IBTA 9.7.5.2.8).
-    pub(super) fn has_patience_for_receiver(&mut self) -> bool {
+    fn has_patience_for_receiver(&mut self) -> bool {
         /// The retry count that means «for ever».
         const FOR_EVER: u8 = 7;
         if self.rnr_retry == FOR_EVER {
@@ -654,7 +659,7 @@ impl Requester {
     }
 
     /// Waits because the peer had no receive request.
-    pub(super) fn wait_for_receiver(&mut self, delay: Duration, cx: &mut Context<'_>) {
+    fn wait_for_receiver(&mut self, delay: Duration, cx: &mut Context<'_>) {
         if self.selective.is_none() && !mutated!("rnr-without-going-back") {
             self.go_back();
         }
@@ -687,13 +692,13 @@ impl Requester {
         }
     }
 
-    pub(super) fn is_waiting_for_receiver(&self) -> bool {
+    fn is_waiting_for_receiver(&self) -> bool {
         self.rnr_until.is_some()
     }
 }
 
 /// Writes a packet of `wqe`.
-pub(super) fn write_request(
+fn write_request(
     wqe: &Wqe,
     packet: RequestPacket,
     out: &mut [u8],
@@ -795,6 +800,3 @@ impl Requester {
         packet.write(&destination.path, out, cx, gather)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,15 +8,16 @@ use crate::wire::{
 };
 
 use super::attributes::QpAttributes;
-use super::connection::Connection;
+use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
-use super::early::{Arrival, Kind, Lie, Placed};
-use super::endpoint::{Event, Transmit};
+use super::early::{Arrival, Lie, Placed};
+use super::event::Event;
 use super::inbound::{Inbound, Refusal, check_length, check_message_length};
+use super::message_kind::MessageKind;
 use super::outgoing::{Outgoing, no_payload};
-use super::queue_pair::Skipped;
 use super::reorder::{Early, Reorder, Waiting};
-use super::requester::WINDOW_PACKETS;
+use super::skipped::Skipped;
+use super::transmit::Transmit;
 
 /// READs that a peer may ask for again at once: holes of a window that lost 5 %.
 const AGAIN_MAX: usize = 1 << 14;
@@ -467,10 +468,12 @@ impl Responder {
         let number = self.inbound.taken();
         let (index, kind) = match (opcode.operation(), self.inbound.current(connection.path_mtu)) {
             (_, Some(current)) => (current.packets, current.kind),
-            (Operation::Send, None) => (0, Kind::Send { number }),
-            (Operation::Write, None) => (0, Kind::Write { reth: packet.reth().copied().unwrap_or_default(), number }),
-            (Operation::ReadRequest | Operation::Flush, None) => (0, Kind::Read),
-            (_, None) => (0, Kind::Atomic),
+            (Operation::Send, None) => (0, MessageKind::Send { number }),
+            (Operation::Write, None) => {
+                (0, MessageKind::Write { reth: packet.reth().copied().unwrap_or_default(), number })
+            }
+            (Operation::ReadRequest | Operation::Flush, None) => (0, MessageKind::Read),
+            (_, None) => (0, MessageKind::Atomic),
         };
         messages.finish(expected - u64::from(index), index, kind, placed).map_err(|Lie| {
             cx.counters.bad_trailer += 1;

@@ -13,7 +13,7 @@ use super::completion::CompletionQueue;
 use super::connection::Connection;
 use super::context::Context;
 use super::counters::Counters;
-use super::endpoint::Event;
+use super::event::Event;
 use super::extension::Extension;
 use super::receive_queue::SharedReceiveQueues;
 

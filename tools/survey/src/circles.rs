@@ -36,3 +36,40 @@ pub(crate) fn circles(sources: &[&Source], folder: &str) -> Vec<String> {
     };
     files.iter().filter(|file| reaches(file)).map(|file| format!("{folder}/{file}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source;
+    use std::path::Path;
+
+    fn file(name: &str, paths: &[&[&str]]) -> Source {
+        let paths = paths.iter().map(|path| path.iter().map(|part| (*part).to_owned()).collect()).collect();
+        let mut source = Source::default();
+        (source.name, source.paths) = (name.to_owned(), paths);
+        source
+    }
+
+    #[test]
+    fn files_that_import_each_other_are_found_however_they_say_it() {
+        let files = [
+            file("wire/mod.rs", &[&["super", "wire"]]),
+            file("wire/a.rs", &[&["super", "b", "B"]]),
+            file("wire/b/deep.rs", &[&["crate", "wire", "c"]]),
+            file("wire/b.rs", &[]),
+            file("wire/c.rs", &[&["super", "a"], &["super", "d"]]),
+            file("wire/d.rs", &[&["crate", "memory", "a"]]),
+        ];
+        assert_eq!(circles(&files.each_ref(), "wire"), ["wire/a", "wire/b", "wire/c"]);
+    }
+
+    #[test]
+    fn nothing_of_transport_and_link_stands_in_a_circle() {
+        let all = source::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src")).unwrap();
+        for folder in ["transport", "link"] {
+            let files: Vec<&Source> = all.iter().filter(|source| source.module(0) == folder).collect();
+            assert!(files.len() > 15, "only {} files of {folder} were read", files.len());
+            assert_eq!(circles(&files, folder), Vec::<String>::new());
+        }
+    }
+}

@@ -1,11 +1,11 @@
 use crate::frame::FrameBytes;
 use crate::wire::{NakCode, Opcode, Operation, Packet, Position, Psn, Sack, Syndrome};
 
-use super::completion::Status;
-use super::connection::Connection;
-use super::context::{Context, Fatal};
-use super::requester::Requester;
-use super::work::{Data, SendOperation, scatter};
+use super::Requester;
+use crate::transport::completion::Status;
+use crate::transport::connection::Connection;
+use crate::transport::context::{Context, Fatal};
+use crate::transport::work::{Data, SendOperation, scatter};
 
 /// The completer: what the peer's answers mean for the requests in flight.
 impl Requester {

@@ -3,7 +3,7 @@ use rustc_hash::FxHashMap;
 use crate::frame::FrameBytes;
 use crate::wire::{Packet, Position, Psn};
 
-use super::requester::Requester;
+use super::Requester;
 
 /// READ responses and atomic acknowledges of a peer that knows the IBTA only that came before earlier ones: kept, but not believed.
 ///

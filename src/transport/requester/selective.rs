@@ -4,12 +4,12 @@ use crate::time::{Duration, Instant};
 use crate::wire::{NakCode, Operation, Packet, Psn, RequestTrailer, Sack, Syndrome};
 
 use super::completer::status_of;
-use super::completion::Status;
-use super::connection::Connection;
-use super::context::{Context, Fatal};
-use super::endpoint::Transmit;
-use super::extension::RecoverySettings;
-use super::requester::{Cursor, RequestPacket, Requester, Wqe, write_request};
+use super::{Cursor, RequestPacket, Requester, Wqe, write_request};
+use crate::transport::completion::Status;
+use crate::transport::connection::Connection;
+use crate::transport::context::{Context, Fatal};
+use crate::transport::extension::RecoverySettings;
+use crate::transport::transmit::Transmit;
 
 /// What the requester keeps while it repeats selectively.
 ///
@@ -374,7 +374,7 @@ impl Requester {
     }
 
     /// What says where a packet belongs, towards a peer that understands it.
-    pub fn trailer(&self, wqe: &Wqe, index: u32, attempt: u8) -> Option<RequestTrailer> {
+    pub(super) fn trailer(&self, wqe: &Wqe, index: u32, attempt: u8) -> Option<RequestTrailer> {
         self.selective.as_ref()?;
         let reth = wqe.reth().filter(|_| index > 0);
         Some(RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number })
