@@ -634,7 +634,7 @@ impl Observer for Oracle {
             }
         }
         if header.opcode.is_response() {
-            self.answer_arrives(now, c, receiver, &header, Header::said_by(frame));
+            self.answer_arrives(now, c, receiver, &header, frame);
         } else {
             self.request_arrives(c, 1 - receiver, &header);
         }
@@ -716,8 +716,8 @@ impl Oracle {
         }
     }
 
-    /// An answer to flow `s` arrives at the requester. `said` stands for what it says.
-    fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header, said: u64) {
+    /// An answer to flow `s` arrives at the requester, in this frame.
+    fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header, frame: &[u8]) {
         let rnr_retry = u32::from(self.connections[c].rnr_retry);
         let timeout = self.connections[c].timeout;
         // Towards a known peer they are taken in any order; whoever wants nothing but go-back-N keeps none.
@@ -735,7 +735,9 @@ impl Oracle {
         flow.acknowledged = flow.acknowledged.max(done);
         if header.opcode != Opcode::RC_ACKNOWLEDGE && takes_any {
             flow.answer(psn);
-        } else if header.opcode != Opcode::RC_ACKNOWLEDGE && !flow.answer_in_order(psn, said, keeps_early) {
+        } else if header.opcode != Opcode::RC_ACKNOWLEDGE
+            && !flow.answer_in_order(psn, Header::said_by(frame), keeps_early)
+        {
             done = psn;
         }
         // Whoever takes them in any order remembers what it heard while earlier ones were missing.
