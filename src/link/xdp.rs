@@ -265,7 +265,8 @@ impl XdpLink {
             .ok_or_else(|| OpenError::NoInterface { interface: name.to_owned() })?;
         check(&interface, options)?;
         // Before the program is attached: see `holder`.
-        let claim = claim(&interface, &gid::addresses(&interface, &interfaces))?;
+        let addresses = gid::addresses(&interface, &interfaces);
+        let claim = claim(&interface, &addresses)?;
 
         let wanted = options.queues.unwrap_or(interface.rx_queues).clamp(1, interface.rx_queues);
         let mut program = Program::load(wanted).map_err(|error| match error.raw_os_error() {
@@ -273,7 +274,7 @@ impl XdpLink {
             _ => step("loading the XDP program")(error),
         })?;
         // Frames that come as soon as it is attached are for us, or are not.
-        for address in gid::addresses(&interface, &interfaces) {
+        for &address in &addresses {
             program.accept(address).map_err(step("telling the XDP program its addresses"))?;
         }
         let mode = attach(&mut program, &interface, options)?;
@@ -291,7 +292,7 @@ impl XdpLink {
         let chunks = pool.receive_chunks();
         let mut link = XdpLink {
             program,
-            accepted: gid::addresses(&interface, &interfaces),
+            accepted: addresses,
             groups: Vec::new(),
             partials: queues.iter().map(|_| Partial::None).collect(),
             queues,
