@@ -1,10 +1,10 @@
 //! `cargo xtask demo`: two uroce peers in two namespaces over AF_XDP on a veth, a thousand pingpongs, and a capture that
 //! tshark, scapy and our own decoder are asked about.
-use crate::{Failure, Outcome, setup};
+use crate::{Failure, Outcome, program, setup};
 use rxe_rig::{VethPair, netns::Netns, process};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 use uroce_verify::{Tools, Verdict, verify};
 
@@ -63,8 +63,7 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
 /// Builds the command line and returns the program.
 fn build() -> Result<PathBuf, Failure> {
     eprintln!("demo: building uroce");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo).args(["build", "--release", "--package", "uroce-cli"]).status();
+    let status = program::cargo().args(["build", "--release", "--package", "uroce-cli"]).status();
     match status {
         Ok(status) if status.success() => Ok(setup::target_directory().join("release/uroce")),
         Ok(status) => Err(Failure::Failed(format!("cargo build failed: {status}"))),

@@ -9,21 +9,24 @@ pub(crate) fn run(package: &str, needs: &str, beside: &[&str], arguments: &[&str
         return Err(Failure::Failed(format!("{package} needs root, for {needs}: run it with sudo")));
     }
     setup::packages()?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     if !beside.is_empty() {
         let packages = beside.iter().flat_map(|package| ["--package", *package]);
-        let status = Command::new(&cargo).args(["build", "--release"]).args(packages).status();
+        let status = cargo().args(["build", "--release"]).args(packages).status();
         if !status.map_err(|e| Failure::Failed(format!("starting cargo: {e}")))?.success() {
             return Err(Failure::Failed(format!("{} did not build", beside.join(", "))));
         }
     }
-    start(Command::new(cargo).args(["run", "--release", "--package", package, "--"]).args(arguments), package)
+    start(cargo().args(["run", "--release", "--package", package, "--"]).args(arguments), package)
 }
 
 /// Builds and runs the program of `package` as it is: one that needs nothing and takes no time.
 pub(crate) fn run_plain(package: &str, arguments: &[&str]) -> Outcome {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    start(Command::new(cargo).args(["run", "--quiet", "--package", package, "--"]).args(arguments), package)
+    start(cargo().args(["run", "--quiet", "--package", package, "--"]).args(arguments), package)
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 fn start(command: &mut Command, package: &str) -> Outcome {

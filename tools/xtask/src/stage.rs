@@ -1,5 +1,5 @@
 //! Named steps run one after the other, with their times, up to the first that fails.
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, program};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -68,8 +68,7 @@ impl Stage {
 
     /// As [`Stage::cargo`], with variables in its environment.
     pub(crate) fn cargo_with(name: &'static str, words: &[&str], variables: &[(&str, &str)]) -> Stage {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
+        let mut command = program::cargo();
         command.args(words).envs(variables.iter().copied());
         Stage::command(name, format!("cargo {}", words.join(" ")), || Ok(command))
     }

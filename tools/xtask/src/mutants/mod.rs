@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, program};
 use points::{Point, points};
 
 /// Seeds within which each must be found, unless `--seeds` says otherwise.
@@ -160,7 +160,7 @@ impl Workplace<'_> {
     }
 
     fn cargo(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = program::cargo();
         command.args(words).current_dir(self.root).env_remove(CHOICE);
         command
     }
