@@ -22,7 +22,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   setup                 install what is missing (Debian packages, scapy under target/)
   demo                  two peers over AF_XDP in two namespaces, captured and verified
-  test [--full]         what CI runs; --full: every matrix
+  test [--full] [--no-fail-fast] [STAGE…]
+                        what CI runs; --full: every matrix
   bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
   mutants [--seeds N] [--json] [NAME…]
                         wrong versions of the transport, each of which the simulator must find wrong (1000 seeds)
@@ -55,6 +56,15 @@ pub(crate) enum Failure {
     Failed(String),
     /// A program of ours ended with this status, and has said why.
     Status(u8),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Failure::Usage(text) | Failure::Failed(text) => f.write_str(text),
+            Failure::Status(status) => write!(f, "exit status {status}"),
+        }
+    }
 }
 
 impl From<rxe_rig::RigError> for Failure {

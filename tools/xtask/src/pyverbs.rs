@@ -20,6 +20,7 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     stage::run(
         vec![stage::Stage::cargo("build", &["build", "--package", "uroce-cli", "--package", "uroce-verbs"])],
         &[],
+        stage::AfterFailure::Stop,
     )?;
     let ours = on_uroce(&suite, &files)?;
     let theirs = suite.run_on_rxe(&files, |report| say("rxe", report))?;

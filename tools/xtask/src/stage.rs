@@ -1,4 +1,4 @@
-//! Named steps run one after the other, with their times, up to the first that fails.
+//! Named steps run one after the other, with their times.
 use crate::{Failure, Outcome, program};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -107,14 +107,22 @@ pub(crate) struct Done {
     pub(crate) counts: Counts,
 }
 
-/// Runs `stages` in order up to the first that fails; `only`, when not empty, names those to run.
-pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Result<Vec<Done>, Failure> {
+/// What follows a stage that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterFailure {
+    Stop,
+    /// The stages after it: a run of hours is to say all that it found.
+    GoOn,
+}
+
+/// Runs `stages` in order; `only`, when not empty, names those to run. Fails when one of them does.
+pub(crate) fn run(stages: Vec<Stage>, only: &[&str], after_failure: AfterFailure) -> Result<Vec<Done>, Failure> {
     if let Some(name) = only.iter().find(|name| !stages.iter().any(|stage| stage.name == **name)) {
         let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
         return Err(Failure::Usage(format!("there is no stage {name}; there are {}", names.join(", "))));
     }
     let started = Instant::now();
-    let (mut times, mut done) = (Vec::new(), Vec::new());
+    let (mut times, mut done, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for stage in stages.into_iter().filter(|stage| only.is_empty() || only.contains(&stage.name)) {
         eprintln!("== {}", stage.name);
         let began = Instant::now();
@@ -126,13 +134,16 @@ pub(crate) fn run(stages: Vec<Stage>, only: &[&str]) -> Result<Vec<Done>, Failur
         match outcome {
             Ok(counts) => done.push(Done { name: stage.name, seconds, counts }),
             Err(failure) => {
-                eprintln!("{}", times.join("\n"));
-                return Err(failure);
+                eprintln!("{failure}");
+                failures.push(format!("stage {}: {failure}", stage.name));
+                if after_failure == AfterFailure::Stop {
+                    break;
+                }
             }
         }
     }
     eprintln!("{}\n{:>8.1} s  in all", times.join("\n"), started.elapsed().as_secs_f64());
-    Ok(done)
+    if failures.is_empty() { Ok(done) } else { Err(Failure::Failed(failures.join("\n"))) }
 }
 
 #[cfg(test)]
@@ -155,11 +166,27 @@ mod tests {
                 }),
             ]
         };
-        let done = run(stages("exit 0"), &["first", "third"]).ok().unwrap();
+        let done = run(stages("exit 0"), &["first", "third"], AfterFailure::Stop).ok().unwrap();
         let counts: Vec<_> = done.iter().map(|done| (done.name, done.counts)).collect();
         let three = Counts { tests: 3, ignored: 1, ..Counts::default() };
         assert_eq!(counts, [("first", Counts::default()), ("third", three)]);
-        assert!(run(stages("exit 1"), &[]).is_err(), "nothing comes after the first that fails");
+        assert!(run(stages("exit 1"), &[], AfterFailure::Stop).is_err(), "nothing comes after the first that fails");
+    }
+
+    #[test]
+    fn a_run_that_goes_on_after_a_failure_plays_the_rest_and_fails() {
+        let played = std::rc::Rc::new(std::cell::Cell::new(false));
+        let last = played.clone();
+        let stages = vec![
+            Stage::of("first", || Err(Failure::Failed("as it must".into()))),
+            Stage::of("last", move || {
+                last.set(true);
+                Ok(())
+            }),
+        ];
+        let failure = run(stages, &[], AfterFailure::GoOn).err().map(|failure| failure.to_string());
+        assert_eq!(failure.as_deref(), Some("stage first: as it must"));
+        assert!(played.get());
     }
 
     #[test]

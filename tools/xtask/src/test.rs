@@ -1,11 +1,14 @@
-//! `cargo xtask test [--full] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails.
-use crate::stage::{self, Done, Stage};
+//! `cargo xtask test [--full] [--no-fail-fast] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails unless told not
+//! to.
+use crate::stage::{self, AfterFailure, Done, Stage};
 use crate::{Failure, Outcome, demo, fuzz, miri, mutants, sanitizers, setup};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
     let full = arguments.contains(&"--full");
-    let only: Vec<&str> = arguments.iter().copied().filter(|word| *word != "--full").collect();
+    let after_failure = if arguments.contains(&"--no-fail-fast") { AfterFailure::GoOn } else { AfterFailure::Stop };
+    let only: Vec<&str> =
+        arguments.iter().copied().filter(|word| !["--full", "--no-fail-fast"].contains(word)).collect();
     if let Some(option) = only.iter().find(|word| word.starts_with('-')) {
         return Err(Failure::Usage(format!("test has no option {option}")));
     }
@@ -13,7 +16,7 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     if full {
         all.extend(more_stages());
     }
-    let done = stage::run(all, &only)?;
+    let done = stage::run(all, &only, after_failure)?;
     if full && only.is_empty() { keep(&done) } else { Ok(()) }
 }
 
