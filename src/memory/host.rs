@@ -13,6 +13,9 @@ pub struct HostMemory {
     mapped_bytes: usize,
 }
 
+/// The kernel maps whole pages of at least this; what is mapped and unmapped is said so, to tools that watch who does it, too.
+const PAGE_BYTES: usize = 4096;
+
 /// The kernel gave no memory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {bytes} bytes: {source}")]
@@ -32,7 +35,7 @@ impl HostMemory {
     /// # Errors
     /// [`MapError`] when the kernel refuses.
     pub fn new(len: usize) -> Result<HostMemory, MapError> {
-        let mapped_bytes = len.max(1);
+        let mapped_bytes = len.max(1).next_multiple_of(PAGE_BYTES);
         let address = pages::map(mapped_bytes).map_err(|source| MapError { bytes: len, source })?;
         Ok(HostMemory { address, len, mapped_bytes })
     }
