@@ -233,6 +233,7 @@ impl Requester {
         debug_assert!(self.queue.is_empty(), "only an idle requester can be moved on");
         self.posted = self.posted.plus(skipped.packets);
         (self.unacknowledged, self.sent) = (self.posted, self.posted);
+        self.selective = None;
         self.receives_taken = (self.receives_taken + skipped.receives) & RECEIVE_NUMBER_MASK;
     }
 
