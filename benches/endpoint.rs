@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use pair::{Faults, Pair, Side};
 use uroce::frame::FrameBytes;
-use uroce::transport::{Recovery, SendOperation, SendRequest, Status};
+use uroce::transport::{RecoveryMode, SendOperation, SendRequest, Status};
 use uroce::wire::{PathMtu, Psn};
 
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl Bench {
 
 fn run(
     name: &str,
-    (recovery, mode): (Recovery, &str),
+    (recovery, mode): (RecoveryMode, &str),
     mtu: PathMtu,
     messages: usize,
     operation: impl Fn(&Pair, usize) -> SendOperation,
@@ -110,7 +110,7 @@ fn run(
 
 fn main() {
     let messages = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(MESSAGES);
-    let modes = [(Recovery::default(), "selective"), (Recovery::GoBackN, "go-back-n")];
+    let modes = [(RecoveryMode::default(), "selective"), (RecoveryMode::GoBackN, "go-back-n")];
     let only = std::env::args().find(|argument| modes.iter().any(|(_, mode)| mode == argument));
     for mode in modes.into_iter().filter(|(_, mode)| only.as_ref().is_none_or(|only| only == mode)) {
         for mtu in [PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096] {

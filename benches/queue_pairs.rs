@@ -17,7 +17,7 @@ mod many;
 use std::time::Instant;
 
 use many::Many;
-use uroce::transport::{Recovery, SendOperation};
+use uroce::transport::{RecoveryMode, SendOperation};
 
 const MESSAGE_BYTES: u32 = 64;
 
@@ -38,7 +38,8 @@ fn measured(many: &mut Many, count: usize, next: &mut usize, step: usize) {
 
 fn run(count: usize, mode: &str, recovery: &str, rounds: usize) {
     let step = usize::from(mode == "round-robin");
-    let mut many = Many::new(count, if recovery == "go-back-n" { Recovery::GoBackN } else { Recovery::default() });
+    let mut many =
+        Many::new(count, if recovery == "go-back-n" { RecoveryMode::GoBackN } else { RecoveryMode::default() });
     let mut next = 0;
     // Every queue pair has been used before.
     let operation = SendOperation::Write(many.remote());

@@ -5,7 +5,7 @@ mod common;
 
 use common::crafted::{Crafted, FIRST_PSN, RD_ATOMIC, acknowledge};
 use uroce::time::Duration;
-use uroce::transport::{PostError, QpAttributes, Recovery, Remote, SendOperation, State, Status};
+use uroce::transport::{PostError, QpAttributes, RecoveryMode, Remote, SendOperation, State, Status};
 use uroce::wire::{Aeth, Extension, Key, Msn, NakCode, Opcode, Reth, RnrTimer, Syndrome};
 
 in_both_modes! {
@@ -31,7 +31,7 @@ fn set(c: &mut Crafted, attributes: QpAttributes) {
     }
 }
 
-fn no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight(recovery: Recovery) {
+fn no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight(recovery: RecoveryMode) {
     for max in [1, RD_ATOMIC] {
         let mut c = Crafted::new(recovery);
         set(&mut c, QpAttributes { max_rd_atomic: Some(max), ..Default::default() });
@@ -55,7 +55,7 @@ fn no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight(recovery: Recovery
     assert_eq!(c.endpoint.post_send(c.now, c.qpn, read), Err(PostError::NoReads));
 }
 
-fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request(recovery: Recovery) {
+fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let read = Extension::Reth(Reth::new(c.at(0), c.key, 8));
     for i in 0..u32::from(RD_ATOMIC) {
@@ -69,7 +69,7 @@ fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request(recovery: Recovery)
     assert_eq!(answers.last(), Some(&acknowledge(psn, Syndrome::Nak(NakCode::InvalidRequest))));
 }
 
-fn the_timeout_is_4_096_microseconds_shifted_by_its_code_and_zero_is_none(recovery: Recovery) {
+fn the_timeout_is_4_096_microseconds_shifted_by_its_code_and_zero_is_none(recovery: RecoveryMode) {
     for code in [1, 10, 14, 31] {
         let mut c = Crafted::new(recovery);
         set(&mut c, QpAttributes { timeout: Some(code), retry_count: Some(2), ..Default::default() });
@@ -94,7 +94,7 @@ fn the_timeout_is_4_096_microseconds_shifted_by_its_code_and_zero_is_none(recove
     assert_eq!((c.answers().len(), c.endpoint.poll_timeout()), (1, None));
 }
 
-fn an_rnr_nak_carries_the_min_rnr_timer_of_its_sender(recovery: Recovery) {
+fn an_rnr_nak_carries_the_min_rnr_timer_of_its_sender(recovery: RecoveryMode) {
     for code in [0, 1, 12, 31] {
         let mut c = Crafted::new(recovery);
         set(&mut c, QpAttributes { min_rnr_timer: Some(RnrTimer::new(code)), ..Default::default() });
@@ -103,7 +103,7 @@ fn an_rnr_nak_carries_the_min_rnr_timer_of_its_sender(recovery: Recovery) {
     }
 }
 
-fn queues_take_as_many_requests_as_they_were_made_for(recovery: Recovery) {
+fn queues_take_as_many_requests_as_they_were_made_for(recovery: RecoveryMode) {
     /// As `Crafted` makes them.
     const CAPACITY: usize = 64;
     let mut c = Crafted::new(recovery);

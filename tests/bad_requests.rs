@@ -8,7 +8,7 @@ use common::crafted::{ALL, Crafted, FIRST_PSN, MTU, acknowledge};
 use proptest::prelude::*;
 use uroce::frame::FrameBytes;
 use uroce::memory::Access;
-use uroce::transport::{Counters, Event, Recovery, State, Status};
+use uroce::transport::{Counters, Event, RecoveryMode, State, Status};
 use uroce::wire::{
     AtomicEth, Bth, Extension, Feth, ICRC_BYTES, Ieth, ImmDt, Key, NakCode, Opcode, Operation, PKey, Placement,
     Position, Psn, Qpn, Reth, Selectivity, Syndrome, icrc,
@@ -128,7 +128,7 @@ fn seal(frame: &mut [u8]) {
 /// Ethernet 14, IPv4 20, UDP 8.
 const IB_START: usize = 42;
 
-fn frames_cut_short_anywhere_are_dropped_as_malformed(recovery: Recovery) {
+fn frames_cut_short_anywhere_are_dropped_as_malformed(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     for opcode in [
         Opcode::RC_SEND_ONLY,
@@ -161,7 +161,7 @@ fn frames_cut_short_anywhere_are_dropped_as_malformed(recovery: Recovery) {
     assert_eq!(c.send(c.bth(Opcode::RC_READ_REQUEST, FIRST_PSN), extension, &[])[0].payload_bytes, 4);
 }
 
-fn lengths_that_lie_are_malformed_or_leave_the_icrc_wrong(recovery: Recovery) {
+fn lengths_that_lie_are_malformed_or_leave_the_icrc_wrong(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let (extension, payload) = valid(&c, Opcode::RC_WRITE_ONLY);
     let good = c.frame(c.bth(Opcode::RC_WRITE_ONLY, FIRST_PSN), extension, &payload);
@@ -183,7 +183,7 @@ proptest! {
     /// Random bytes behind the outer headers, with no right ICRC.
     #[test]
     fn random_bytes_are_dropped_and_counted_once(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let recovery = Recovery::default();
+        let recovery = RecoveryMode::default();
         let mut c = Crafted::new(recovery);
         let frame = c.frame(c.bth(Opcode::RC_SEND_MIDDLE, FIRST_PSN), Extension::None, &bytes);
         let mut raw = frame.clone();
@@ -196,7 +196,7 @@ proptest! {
 }
 
 /// Silent drops of IBTA 9.6 (the packet header's validation), each with its counter.
-fn headers_that_name_nobody_here_are_dropped(recovery: Recovery) {
+fn headers_that_name_nobody_here_are_dropped(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let (extension, payload) = valid(&c, Opcode::RC_WRITE_ONLY);
     let bth = c.bth(Opcode::RC_WRITE_ONLY, FIRST_PSN);
@@ -240,7 +240,7 @@ fn headers_that_name_nobody_here_are_dropped(recovery: Recovery) {
 }
 
 /// IBTA 9.7.4.1.5 and Table 59: R_Key violations are remote access errors, whatever asks.
-fn keys_and_ranges_that_are_not_the_peers_are_remote_access_errors(recovery: Recovery) {
+fn keys_and_ranges_that_are_not_the_peers_are_remote_access_errors(recovery: RecoveryMode) {
     let starts = [
         Opcode::RC_WRITE_FIRST,
         Opcode::RC_WRITE_ONLY,
@@ -285,7 +285,7 @@ fn keys_and_ranges_that_are_not_the_peers_are_remote_access_errors(recovery: Rec
 }
 
 /// A window gives what it was bound for, through its own key, and not one byte more.
-fn a_window_ends_where_it_ends(recovery: Recovery) {
+fn a_window_ends_where_it_ends(recovery: RecoveryMode) {
     for (offset, len, granted, opcode) in [
         (999, 8, ALL, Opcode::RC_WRITE_ONLY),
         (1593, 8, ALL, Opcode::RC_WRITE_ONLY),
@@ -310,7 +310,7 @@ fn a_window_ends_where_it_ends(recovery: Recovery) {
 }
 
 /// IBTA 9.7.4.1.3: what the queue pair does not allow, and atomics at other than multiples of eight, are invalid.
-fn operations_that_are_not_allowed_are_invalid_requests(recovery: Recovery) {
+fn operations_that_are_not_allowed_are_invalid_requests(recovery: RecoveryMode) {
     for (access, opcode) in [
         (Access::REMOTE_READ | Access::REMOTE_ATOMIC, Opcode::RC_WRITE_FIRST),
         (Access::REMOTE_READ | Access::REMOTE_ATOMIC, Opcode::RC_WRITE_ONLY),
@@ -336,7 +336,7 @@ fn operations_that_are_not_allowed_are_invalid_requests(recovery: Recovery) {
 }
 
 /// IBTA 9.7.4.1.6 and 9.7.4.1.7: lengths that do not fit together are invalid requests.
-fn lengths_that_do_not_fit_together_are_invalid_requests(recovery: Recovery) {
+fn lengths_that_do_not_fit_together_are_invalid_requests(recovery: RecoveryMode) {
     let mtu = MTU.bytes();
     use Opcode as O;
     for (opcode, total, payload) in [
@@ -384,7 +384,7 @@ fn lengths_that_do_not_fit_together_are_invalid_requests(recovery: Recovery) {
 }
 
 /// The same in the later packets of a message; what came before has been placed.
-fn messages_that_turn_out_longer_or_shorter_than_announced_are_invalid_requests(recovery: Recovery) {
+fn messages_that_turn_out_longer_or_shorter_than_announced_are_invalid_requests(recovery: RecoveryMode) {
     let mtu = MTU.bytes();
     use Opcode as O;
     for (total, opcode, payload) in [
@@ -418,7 +418,7 @@ fn messages_that_turn_out_longer_or_shorter_than_announced_are_invalid_requests(
 }
 
 /// IBTA 9.7.4.1.2: a message goes on as it began, none begins within another, and none goes on that did not begin.
-fn every_pair_of_requests_is_served_or_refused_by_the_order_of_opcodes(recovery: Recovery) {
+fn every_pair_of_requests_is_served_or_refused_by_the_order_of_opcodes(recovery: RecoveryMode) {
     let (mut served, mut refused) = (0, 0);
     for first in REQUESTS {
         for second in REQUESTS {
@@ -469,7 +469,7 @@ fn every_pair_of_requests_is_served_or_refused_by_the_order_of_opcodes(recovery:
 
 /// IBTA 9.7.5.2.8: one sequence NAK a gap, for the PSN expected; nothing of what came too early is done before its turn. By
 /// default some of it is kept until then.
-fn requests_that_come_too_early_are_named_once_and_not_served(recovery: Recovery) {
+fn requests_that_come_too_early_are_named_once_and_not_served(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let (extension, payload) = valid(&c, Opcode::RC_WRITE_ONLY);
     let at = |c: &Crafted, index| c.bth(Opcode::RC_WRITE_ONLY, FIRST_PSN.plus(index)).with_ack_request(true);
@@ -480,7 +480,7 @@ fn requests_that_come_too_early_are_named_once_and_not_served(recovery: Recovery
     }
     c.assert_untouched("requests that came too early");
     // 1, 2 and 100: the last is further ahead than anybody who goes back can be.
-    let keeps = recovery != Recovery::GoBackN;
+    let keeps = recovery != RecoveryMode::GoBackN;
     let reordered = if keeps { 3 } else { 0 };
     let counters = Counters { out_of_seq_request: 5, reordered, rcvd_pkts: 5, sent_pkts: 1, ..Counters::default() };
     assert_eq!(c.counters(), counters);
@@ -494,7 +494,7 @@ fn requests_that_come_too_early_are_named_once_and_not_served(recovery: Recovery
 }
 
 /// Answers that nobody asked for are dropped and counted.
-fn answers_to_nothing_are_strays(recovery: Recovery) {
+fn answers_to_nothing_are_strays(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     for psn in [FIRST_PSN, FIRST_PSN.minus(1), FIRST_PSN.plus(1), Psn::new(0x7f_ffff)] {
         for syndrome in [Syndrome::ACK, INVALID, ACCESS, Syndrome::RnrNak(uroce::wire::RnrTimer::new(1))] {

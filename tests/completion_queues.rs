@@ -3,7 +3,7 @@
 mod common;
 
 use common::crafted::{ALL, Crafted};
-use uroce::transport::{CompletionQueue, Event, Recovery, RecoverySettings, SendOperation, State, Status};
+use uroce::transport::{CompletionQueue, Event, RecoveryMode, RecoverySettings, SendOperation, State, Status};
 use uroce::wire::{Aeth, Extension, Msn, Opcode, Syndrome};
 
 fn with(cq: CompletionQueue) -> Crafted {
@@ -71,7 +71,7 @@ fn a_queue_that_ignores_overruns_fails_nobody() {
 
 #[test]
 fn a_destroyed_queue_pair_leaves_no_completion() {
-    let mut us = Crafted::new(Recovery::default());
+    let mut us = Crafted::new(RecoveryMode::default());
     us.completes(3);
     let (first, second) = (us.qpn, us.another_queue_pair());
     us.qpn = second;

@@ -7,7 +7,7 @@ use common::crafted::{ALL, Answer, Crafted, FIRST_PSN, MTU, acknowledge};
 use proptest::prelude::*;
 use uroce::frame::FrameBytes;
 use uroce::memory::Access;
-use uroce::transport::{Completion, QpAttributes, Recovery, RecoverySettings, State, Status};
+use uroce::transport::{Completion, QpAttributes, RecoveryMode, RecoverySettings, State, Status};
 use uroce::wire::{AtomicEth, Extension, ImmDt, Key, NakCode, Opcode, Psn, RequestTrailer, Reth, Syndrome};
 
 const FULL: usize = MTU.bytes();
@@ -18,7 +18,7 @@ fn psn(number: u32) -> Psn {
 
 /// An endpoint that knows its peer to understand the extension, and whose region lets WRITEs overtake each other.
 fn relaxed() -> Crafted {
-    with(RecoverySettings { recovery: Recovery::Selective, ..RecoverySettings::default() })
+    with(RecoverySettings { recovery: RecoveryMode::Selective, ..RecoverySettings::default() })
 }
 
 fn with(recovery: RecoverySettings) -> Crafted {
@@ -408,7 +408,7 @@ fn packets_of_one_message_that_contradict_each_other_are_placed_in_their_turn_or
 fn all_queue_pairs_together_keep_to_the_endpoints_bound_and_each_goes_on_with_its_next_packet() {
     const BOUND: usize = 50_000;
     let recovery = RecoverySettings {
-        recovery: Recovery::Selective,
+        recovery: RecoveryMode::Selective,
         reorder_bytes: 20_000,
         endpoint_reorder_bytes: BOUND,
         ..RecoverySettings::default()
@@ -444,7 +444,7 @@ fn all_queue_pairs_together_keep_to_the_endpoints_bound_and_each_goes_on_with_it
 
 #[test]
 fn what_a_plain_peer_sends_early_is_carried_out_when_it_comes_to_something_after_it_again() {
-    for recovery in [Recovery::Auto, Recovery::GoBackN] {
+    for recovery in [RecoveryMode::Auto, RecoveryMode::GoBackN] {
         let mut us = with(RecoverySettings { recovery, ..RecoverySettings::default() });
         let write = |us: &mut Crafted, number: u32| us.plain_write(number, number as u8);
         assert_eq!(write(&mut us, 0), []);
@@ -455,7 +455,7 @@ fn what_a_plain_peer_sends_early_is_carried_out_when_it_comes_to_something_after
         us.assert_untouched_but(0..16, "all wait");
         assert_eq!(write(&mut us, 1), []);
         assert!(!us.has(32, 16, 2), "it may be anybody's");
-        if recovery == Recovery::GoBackN {
+        if recovery == RecoveryMode::GoBackN {
             assert_eq!(write(&mut us, 3), nak(2));
             continue;
         }
@@ -475,7 +475,7 @@ fn what_a_plain_peer_sends_early_is_carried_out_when_it_comes_to_something_after
 /// Found by chaos: it says where it belongs, in the same words as a peer that is known.
 #[test]
 fn a_send_of_a_peer_that_is_not_known_yet_is_placed_in_its_turn() {
-    let mut us = with(RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() });
+    let mut us = with(RecoverySettings { recovery: RecoveryMode::Auto, ..RecoverySettings::default() });
     us.post_receives(2);
     us.peer_sends(1, (0, 1), 1, 2, 60);
     us.peer_writes(2, 0, (2000, 16), 3);
@@ -494,7 +494,7 @@ fn a_send_of_a_peer_that_is_not_known_yet_is_placed_in_its_turn() {
 
 #[test]
 fn what_a_stranger_sends_in_the_name_of_a_plain_peer_does_not_count() {
-    let mut us = with(RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() });
+    let mut us = with(RecoverySettings { recovery: RecoveryMode::Auto, ..RecoverySettings::default() });
     const FORGED: u8 = 99;
     // Nothing is missing: what the peer sends in its turn counts.
     assert_eq!(us.plain_write(1, FORGED), nak(0));
@@ -536,7 +536,7 @@ proptest! {
         packets in proptest::collection::vec((0u8..12, 0u32..24, 0u32..5, 0u32..7, 0usize..5, 0usize..300), 1..60)
     ) {
         let limit = 10_000;
-        let recovery = Recovery::Selective;
+        let recovery = RecoveryMode::Selective;
         let mut us = with(RecoverySettings { recovery, reorder_bytes: limit, ..RecoverySettings::default() });
         // Room to write in: from 1000 to 4000.
         us.post_receive(0, 1000, 300);

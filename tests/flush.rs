@@ -8,7 +8,7 @@ use common::crafted::{ALL, Answer, Crafted, FIRST_PSN, PEER_QPN, RD_ATOMIC, ackn
 use uroce::frame::FrameBytes;
 use uroce::memory::Access;
 use uroce::transport::{
-    CompletionKind, Data, Event, PostError, QpAttributes, Recovery, RecoverySettings, Remote, SendOperation,
+    CompletionKind, Data, Event, PostError, QpAttributes, RecoveryMode, RecoverySettings, Remote, SendOperation,
     SendRequest, State, Status,
 };
 use uroce::wire::{
@@ -53,7 +53,7 @@ fn ib(frame: &[u8]) -> &[u8] {
     &frame[IB_START..frame.len() - 4]
 }
 
-fn with(recovery: Recovery) -> Crafted {
+fn with(recovery: RecoveryMode) -> Crafted {
     Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
 }
 
@@ -114,7 +114,7 @@ const REMOTE: Remote = Remote { address: 0x1122_3344_5566_7788, key: uroce::wire
 
 /// Layout: include/rdma/ib_pack.h and drivers/infiniband/sw/rxe/rxe_opcode.c, rxe_hdr.h of Linux 6.2. AckReq is set, MigReq is
 /// not; the answer is what rxe sends too, but for MigReq.
-fn requests_are_rxes_bytes_and_so_are_their_answers(recovery: Recovery) {
+fn requests_are_rxes_bytes_and_so_are_their_answers(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let (qpn, key, address) = (c.qpn.value().to_be_bytes(), c.key.0.to_be_bytes(), c.at(64).to_be_bytes());
     let bth = |opcode: u8, number: u32, c: &Crafted| {
@@ -150,7 +150,7 @@ fn requests_are_rxes_bytes_and_so_are_their_answers(recovery: Recovery) {
     c.assert_untouched_but(64..72, "eight bytes are written");
 
     // Our own requests are the same, with MigReq.
-    let mut c = with(Recovery::GoBackN);
+    let mut c = with(RecoveryMode::GoBackN);
     c.memory.write(0, &[1, 2, 3, 4, 5, 6, 7, 8]);
     let whole = SendOperation::Flush {
         remote: REMOTE,
@@ -179,7 +179,7 @@ fn requests_are_rxes_bytes_and_so_are_their_answers(recovery: Recovery) {
     }
 }
 
-fn a_flush_needs_what_it_asks_for_and_persistence_is_never_given(recovery: Recovery) {
+fn a_flush_needs_what_it_asks_for_and_persistence_is_never_given(recovery: RecoveryMode) {
     type Change = fn(&Crafted) -> Extension;
     let cases: [(&str, Access, Change, Option<Syndrome>); 14] = [
         ("a range", ALL, |c| global(c.at(8), c.key, 100), None),
@@ -271,7 +271,7 @@ fn a_flush_needs_what_it_asks_for_and_persistence_is_never_given(recovery: Recov
     }
 }
 
-fn duplicates_are_answered_again_and_not_carried_out_again(recovery: Recovery) {
+fn duplicates_are_answered_again_and_not_carried_out_again(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     assert_eq!(c.writes_atomically(0, 64, [1; 8]), [answered(0)]);
     assert_eq!(c.flushes(1), [answered(1)]);
@@ -292,7 +292,9 @@ fn duplicates_are_answered_again_and_not_carried_out_again(recovery: Recovery) {
 }
 
 /// rxe does not count FLUSHes against what it may have outstanding, only ATOMIC WRITEs.
-fn as_many_flushes_as_rxe_may_send_wait_for_their_answers_and_no_more_atomic_writes_than_allowed(recovery: Recovery) {
+fn as_many_flushes_as_rxe_may_send_wait_for_their_answers_and_no_more_atomic_writes_than_allowed(
+    recovery: RecoveryMode,
+) {
     /// RXE_MAX_UNACKED_PSNS.
     const UNACKNOWLEDGED: u32 = 128;
     let mut c = Crafted::new(recovery);
@@ -329,7 +331,7 @@ fn as_many_flushes_as_rxe_may_send_wait_for_their_answers_and_no_more_atomic_wri
 
 #[test]
 fn both_are_complete_with_their_answer_or_with_any_later_one() {
-    for recovery in [Recovery::GoBackN, Recovery::Auto] {
+    for recovery in [RecoveryMode::GoBackN, RecoveryMode::Auto] {
         let mut c = with(recovery);
         let (flush, write) = (flush_of(&c, 0, 100), SendOperation::Write(remote(&c, 0)));
         c.post(1, flush);
@@ -373,7 +375,7 @@ fn both_are_complete_with_their_answer_or_with_any_later_one() {
 
 #[test]
 fn both_count_as_reads_and_are_sent_again_as_they_were() {
-    for recovery in [Recovery::GoBackN, Recovery::Auto] {
+    for recovery in [RecoveryMode::GoBackN, RecoveryMode::Auto] {
         let mut c = with(recovery);
         let flush = flush_of(&c, 0, 100);
         for wr_id in 0..8 {
@@ -408,7 +410,7 @@ fn both_count_as_reads_and_are_sent_again_as_they_were() {
     }
 }
 
-fn what_cannot_be_posted_is_refused(recovery: Recovery) {
+fn what_cannot_be_posted_is_refused(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let (flush, data) = (flush_of(&c, 0, 100), Data::sge(c.at(0), 8, c.key));
     let mut post = |operation, data| c.endpoint.post_send(c.now, c.qpn, SendRequest::new(1, operation, data));
@@ -430,7 +432,7 @@ fn what_cannot_be_posted_is_refused(recovery: Recovery) {
 /// A peer that repeats selectively: what comes before earlier requests waits for its turn.
 #[test]
 fn both_wait_for_their_turn_and_others_do_not_overtake_an_atomic_write() {
-    let mut us = with(Recovery::Selective);
+    let mut us = with(RecoveryMode::Selective);
     let key = us.key;
     us.endpoint.memory().reregister(key, None, Some(ALL | Access::RELAXED_ORDERING)).unwrap();
     let request = |us: &mut Crafted, opcode, number, extension: Extension, payload: &[u8]| {

@@ -5,7 +5,7 @@ mod common;
 
 use common::crafted::{ALL, Answer, Crafted, FIRST_PSN, MTU, acknowledge};
 use uroce::memory::Access;
-use uroce::transport::{Event, Recovery, RecoverySettings, State};
+use uroce::transport::{Event, RecoveryMode, RecoverySettings, State};
 use uroce::wire::{Extension, Ieth, Key, NakCode, Opcode, Psn, Reth, Syndrome};
 
 in_both_modes! {
@@ -21,7 +21,7 @@ fn psn(number: u32) -> Psn {
     FIRST_PSN.plus(number)
 }
 
-fn with(recovery: Recovery) -> Crafted {
+fn with(recovery: RecoveryMode) -> Crafted {
     Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
 }
 
@@ -51,7 +51,7 @@ impl Crafted {
 /// then the second request arrives.
 #[test]
 fn a_read_that_arrives_again_after_its_window_is_gone_is_dropped() {
-    for recovery in [Recovery::GoBackN, Recovery::Auto, Recovery::Selective] {
+    for recovery in [RecoveryMode::GoBackN, RecoveryMode::Auto, RecoveryMode::Selective] {
         let mut us = with(recovery);
         let window = us.bind_window(0, 1000, Access::REMOTE_READ);
         assert_eq!(us.read(0, window, 2 * FULL).len(), 2, "{recovery:?}");
@@ -72,7 +72,7 @@ fn a_read_that_arrives_again_after_its_window_is_gone_is_dropped() {
 
 #[test]
 fn late_reads_of_a_region_that_is_gone_do_not_hold_up_others() {
-    for recovery in [Recovery::GoBackN, Recovery::Selective] {
+    for recovery in [RecoveryMode::GoBackN, RecoveryMode::Selective] {
         let mut us = with(recovery);
         let gone = us.bind_window(0, 1000, Access::REMOTE_READ);
         for number in 0..3 {
@@ -92,7 +92,7 @@ fn late_reads_of_a_region_that_is_gone_do_not_hold_up_others() {
 
 #[test]
 fn a_read_whose_region_goes_away_while_it_is_answered_for_the_first_time_is_refused() {
-    for recovery in [Recovery::GoBackN, Recovery::Selective] {
+    for recovery in [RecoveryMode::GoBackN, RecoveryMode::Selective] {
         let mut us = with(recovery);
         us.request(0, us.key, 4 * FULL);
         let mut packet = vec![0; 8192];
@@ -110,7 +110,7 @@ fn a_read_whose_region_goes_away_while_it_is_answered_for_the_first_time_is_refu
     }
 }
 
-fn a_queue_pair_that_its_program_puts_into_error_reads_no_more_memory_but_says_what_it_owes(recovery: Recovery) {
+fn a_queue_pair_that_its_program_puts_into_error_reads_no_more_memory_but_says_what_it_owes(recovery: RecoveryMode) {
     let mut us = Crafted::new(recovery);
     us.request(0, us.key, 4 * FULL);
     let reth = Extension::Reth(Reth::new(us.at(0), us.key, 4));
@@ -123,7 +123,7 @@ fn a_queue_pair_that_its_program_puts_into_error_reads_no_more_memory_but_says_w
 }
 
 /// The NAK that led to the error state comes behind answers to READs served before; the program then cleans up.
-fn a_refusal_outlives_the_answers_before_it(recovery: Recovery) {
+fn a_refusal_outlives_the_answers_before_it(recovery: RecoveryMode) {
     let mut us = Crafted::new(recovery);
     us.request(0, us.key, 4 * FULL);
     let wrong = Extension::Reth(Reth::new(us.at(0), Key(us.key.0 ^ 0x100), 4));
@@ -136,7 +136,7 @@ fn a_refusal_outlives_the_answers_before_it(recovery: Recovery) {
     assert_eq!(us.answers(), [acknowledge(psn(4), REFUSED)]);
 }
 
-fn what_a_queue_pair_owes_is_told_before_its_reads(recovery: Recovery) {
+fn what_a_queue_pair_owes_is_told_before_its_reads(recovery: RecoveryMode) {
     let mut us = Crafted::new(recovery);
     us.request(0, us.key, 4 * FULL);
     let reth = Extension::Reth(Reth::new(us.at(0), us.key, 4));

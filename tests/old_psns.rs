@@ -6,7 +6,7 @@ mod common;
 
 use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, acknowledge};
 use uroce::memory::{Access, Lent};
-use uroce::transport::Recovery;
+use uroce::transport::RecoveryMode;
 use uroce::wire::{Extension, Key, Opcode, Psn, Reth, Syndrome};
 
 in_both_modes! {
@@ -57,7 +57,7 @@ fn psn(number: u32) -> Psn {
 }
 
 impl Passing {
-    fn new(recovery: Recovery) -> Passing {
+    fn new(recovery: RecoveryMode) -> Passing {
         let (mut us, zeros) = (Crafted::new(recovery), Zeros::new(1 << 31));
         let lent = Lent::populate(zeros.start, zeros.len as u64, Access::REMOTE_READ).unwrap();
         let pd = us.pd;
@@ -105,7 +105,7 @@ impl Passing {
 }
 
 /// An rxe believes an acknowledge of what it has not sent, and completes what was lost.
-fn a_duplicate_half_the_space_after_a_read_is_acknowledged_up_to_what_has_arrived(recovery: Recovery) {
+fn a_duplicate_half_the_space_after_a_read_is_acknowledged_up_to_what_has_arrived(recovery: RecoveryMode) {
     let mut peer = Passing::new(recovery);
     peer.serve_read();
     peer.pass();
@@ -117,7 +117,7 @@ fn a_duplicate_half_the_space_after_a_read_is_acknowledged_up_to_what_has_arrive
     }
 }
 
-fn a_read_a_whole_lap_ago_is_not_taken_for_one_of_now(recovery: Recovery) {
+fn a_read_a_whole_lap_ago_is_not_taken_for_one_of_now(recovery: RecoveryMode) {
     let mut peer = Passing::new(recovery);
     peer.serve_read();
     peer.pass();
@@ -134,7 +134,7 @@ fn a_read_a_whole_lap_ago_is_not_taken_for_one_of_now(recovery: Recovery) {
     assert_eq!(peer.us.counters().stray_response, 1);
 }
 
-fn the_longest_read_can_be_asked_for_again_from_its_first_packet_on(recovery: Recovery) {
+fn the_longest_read_can_be_asked_for_again_from_its_first_packet_on(recovery: RecoveryMode) {
     let mut peer = Passing::new(recovery);
     let reth = Extension::Reth(Reth::new(0, peer.key, LONG + FULL));
     let frame = peer.us.frame(peer.us.bth(Opcode::RC_READ_REQUEST, psn(0)), reth, &[]);

@@ -14,7 +14,7 @@ use uroce::path::PathPolicy;
 use uroce::sim::Operation;
 use uroce::sim::path_failure::{Direction, FailureCell};
 use uroce::sim::paths::PathsCell;
-use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State};
+use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
     AcknowledgeTrailer, AddressList, Addresses, Aeth, Body, Bth, Extension, Flow, Headers, Msn, Opcode, Packet,
     PathProbe, RequestTrailer, Reth, RoceFrame, Syndrome,
@@ -50,7 +50,7 @@ const PEERS_OTHER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 
 const PORT: u16 = 0xc000;
 
-fn with_paths(recovery: Recovery, paths: u16) -> Crafted {
+fn with_paths(recovery: RecoveryMode, paths: u16) -> Crafted {
     let settings = RecoverySettings { recovery, ..RecoverySettings::default() };
     Crafted::with(ALL, settings.with_paths(paths, PathPolicy::RoundRobin))
 }
@@ -139,7 +139,7 @@ impl Crafted {
 
     /// So many paths, all of which have been probed and answered.
     fn proved(paths: u16) -> Crafted {
-        let mut us = with_paths(Recovery::Selective, paths);
+        let mut us = with_paths(RecoveryMode::Selective, paths);
         us.write_once(0);
         us.sent();
         let mut open: BTreeSet<u8> = (0..=(paths - 1) as u8).collect();
@@ -163,7 +163,7 @@ fn addresses(texts: &[Ipv4Addr]) -> ArrayVec<IpAddr, { AddressList::MAX }> {
 
 #[test]
 fn a_path_is_used_when_its_probe_was_answered_and_not_before() {
-    let mut us = with_paths(Recovery::Selective, 4);
+    let mut us = with_paths(RecoveryMode::Selective, 4);
     (0..4).for_each(|wr_id| us.write_once(wr_id));
     let first = us.sent();
     assert!(first.iter().all(|sent| sent.flow.source_port == PORT), "nothing is known of the other paths");
@@ -195,7 +195,7 @@ fn a_probe_is_answered_the_way_it_came() {
 
 #[test]
 fn who_knows_no_other_paths_answers_a_peer_that_does() {
-    let mut us = with_paths(Recovery::Auto, 1);
+    let mut us = with_paths(RecoveryMode::Auto, 1);
     us.get_acquainted();
     let probe = PathProbe { path: 3, is_answer: false, delay_us: 0, token: 5 };
     us.take_trailer((PEER, US), 0xc003, &probe.to_bytes());
@@ -207,7 +207,7 @@ fn who_knows_no_other_paths_answers_a_peer_that_does() {
 
 #[test]
 fn who_was_given_no_number_uses_as_many_paths_as_the_peer() {
-    let settings = RecoverySettings { recovery: Recovery::Auto, ..RecoverySettings::default() };
+    let settings = RecoverySettings { recovery: RecoveryMode::Auto, ..RecoverySettings::default() };
     let mut us = Crafted::with(ALL, settings);
     us.get_acquainted();
     let answer_all = |us: &mut Crafted| {
@@ -260,7 +260,7 @@ fn strangers_probes_are_not_answered_and_counted() {
 
 #[test]
 fn answers_to_what_was_not_asked_open_no_path() {
-    let mut us = with_paths(Recovery::Selective, 4);
+    let mut us = with_paths(RecoveryMode::Selective, 4);
     us.write_once(0);
     let sent = [us.sent(), us.pass(Duration::from_micros(100))].concat();
     let probe = sent.iter().filter_map(Sent::probe).find(|probe| probe.path == 2).unwrap();
@@ -298,7 +298,7 @@ fn a_flood_of_probes_is_bounded() {
 
 #[test]
 fn a_rail_is_used_when_both_have_named_it_and_a_probe_came_back() {
-    let mut us = with_paths(Recovery::Auto, 2);
+    let mut us = with_paths(RecoveryMode::Auto, 2);
     us.endpoint.set_local_rails(vec![vec![IpAddr::V4(OUR_OTHER)]]);
     us.get_acquainted();
     us.write_once(0);
@@ -347,7 +347,7 @@ fn a_rail_is_used_when_both_have_named_it_and_a_probe_came_back() {
 
 #[test]
 fn lists_that_cannot_be_are_refused() {
-    let mut us = with_paths(Recovery::Auto, 2);
+    let mut us = with_paths(RecoveryMode::Auto, 2);
     us.endpoint.set_local_rails(vec![vec![IpAddr::V4(OUR_OTHER)]]);
     us.get_acquainted();
     us.write_once(0);
@@ -375,7 +375,7 @@ fn lists_that_cannot_be_are_refused() {
 
 #[test]
 fn who_has_not_negotiated_names_no_addresses_and_probes_nothing() {
-    for recovery in [Recovery::Auto, Recovery::GoBackN] {
+    for recovery in [RecoveryMode::Auto, RecoveryMode::GoBackN] {
         let mut us = with_paths(recovery, 4);
         us.endpoint.set_local_rails(vec![vec![IpAddr::V4(OUR_OTHER)]]);
         let bth = us.bth(Opcode::RC_ACKNOWLEDGE, FIRST_PSN.minus(1)).with_extended(true);

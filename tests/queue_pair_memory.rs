@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use many::{Many, RD_ATOMIC};
-use uroce::transport::{Recovery, SendOperation};
+use uroce::transport::{RecoveryMode, SendOperation};
 
 struct Counting;
 
@@ -55,7 +55,7 @@ fn bytes() -> usize {
 /// Ready to send and never used; then after as many READs and atomics at once as may be outstanding, with a WRITE before
 /// each, so that an acknowledge is owed between any two answers; then after a whole window of WRITEs. What grows when requests
 /// are posted is the work queue; the rest counts, of both sides, although each keeps only a part of it.
-fn watch(recovery: Recovery, limits: &Limits) {
+fn watch(recovery: RecoveryMode, limits: &Limits) {
     let start = bytes();
     let mut many = Many::new(COUNT, recovery);
     let fresh = (bytes() - start) / (2 * COUNT);
@@ -98,6 +98,6 @@ fn watch(recovery: Recovery, limits: &Limits) {
 /// One after the other: they share the count.
 #[test]
 fn an_idle_queue_pair_is_small() {
-    watch(Recovery::default(), &SELECTIVE);
-    watch(Recovery::GoBackN, &GO_BACK_N);
+    watch(RecoveryMode::default(), &SELECTIVE);
+    watch(RecoveryMode::GoBackN, &GO_BACK_N);
 }

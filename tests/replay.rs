@@ -14,7 +14,7 @@ use uroce::frame::FrameBytes;
 use uroce::pcap::{CapturedFrame, Reader};
 use uroce::replay::{ReplayError, Report, Roles, replay};
 use uroce::time::Duration;
-use uroce::transport::Recovery;
+use uroce::transport::RecoveryMode;
 use uroce::wire::{
     Aeth, AtomicAckEth, Bth, Extension, Headers, Msn, NakCode, Packet, PathMtu, Psn, RoceFrame, Syndrome, icrc,
 };
@@ -235,7 +235,7 @@ fn a_missing_answer_differs_at_the_request_or_at_the_next_answer() {
 }
 
 fn own_capture(seed: u64, faults: Faults, mtu: PathMtu) -> Vec<CapturedFrame> {
-    let mut pair = Pair::new(Recovery::GoBackN, seed, mtu, Psn::new(0xff_fff0), faults);
+    let mut pair = Pair::new(RecoveryMode::GoBackN, seed, mtu, Psn::new(0xff_fff0), faults);
     pair.trace = Some(Vec::new());
     pair.run_pipeline(30);
     pair.run_for(Duration::from_millis(500));

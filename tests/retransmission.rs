@@ -7,7 +7,7 @@ use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, WindowBinding, WindowKind};
 use uroce::time::Duration;
-use uroce::transport::{Data, Recovery, SendOperation, SendRequest, State, Status};
+use uroce::transport::{Data, RecoveryMode, SendOperation, SendRequest, State, Status};
 use uroce::wire::{Aeth, AtomicEth, Extension, Key, Msn, NakCode, Opcode, Psn, Reth, RnrTimer, Syndrome};
 
 in_both_modes! {
@@ -27,7 +27,7 @@ fn psn(index: u32) -> Psn {
 
 /// rxe takes an acknowledge of a READ's own PSN for the READ's completion, although no data has come; found against
 /// Linux 6.1 with 5 % loss.
-fn a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it(recovery: Recovery) {
+fn a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let (key, address) = (c.key, c.at(0));
     let write = |c: &mut Crafted, index| {
@@ -55,7 +55,7 @@ fn a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it(recov
 }
 
 /// An acknowledge that is owed for something new is not taken back by a duplicate.
-fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed(recovery: Recovery) {
+fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
     let atomic = Extension::Atomic(AtomicEth::new(c.at(0), c.key, 1, 0));
@@ -78,7 +78,7 @@ fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed(recovery: Recovery
 }
 
 /// A peer that asks and never lets us answer is owed no more than it may have outstanding.
-fn answers_that_cannot_be_sent_are_bounded(recovery: Recovery) {
+fn answers_that_cannot_be_sent_are_bounded(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     // An acknowledge after each NAK, so that neither can be merged: a gap, then what was missing, and again. What came early is
     // sent once more, for those who did not keep it.
@@ -99,7 +99,7 @@ fn answers_that_cannot_be_sent_are_bounded(recovery: Recovery) {
 
 /// The answers to READs arrive late, the peer has asked for them again meanwhile, and goes on with new ones: it has no
 /// more outstanding than it may, although as many answers are still owed again.
-fn answers_owed_again_do_not_count_as_outstanding(recovery: Recovery) {
+fn answers_owed_again_do_not_count_as_outstanding(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let reth = Extension::Reth(Reth::new(c.at(0), c.key, 4));
     let limit = u32::from(RD_ATOMIC);
@@ -120,7 +120,7 @@ fn answers_owed_again_do_not_count_as_outstanding(recovery: Recovery) {
 
 /// What a peer with MigReq clear (rxe) gets when it asks for a READ again from its middle: the rest, beginning with MIDDLE.
 /// With MigReq set (RNICs) it begins with FIRST, as the IBTA has it. A part of the rest ends with LAST.
-fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wants_it(recovery: Recovery) {
+fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wants_it(recovery: RecoveryMode) {
     use Opcode as O;
     let mut c = Crafted::new(recovery);
     let (mtu, key, address) = (MTU.bytes() as u32, c.key, c.at(0));
@@ -141,7 +141,7 @@ fn a_read_asked_for_again_from_its_middle_goes_on_or_starts_over_as_the_peer_wan
 }
 
 /// A peer without receive requests for a long time: each RNR NAK brings a deadline before the one of the timeout.
-fn timers_that_were_overtaken_do_not_pile_up(recovery: Recovery) {
+fn timers_that_were_overtaken_do_not_pile_up(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     c.post_send(1, SendOperation::Send, 0, 8);
     let sent = c.answers();
@@ -165,7 +165,7 @@ fn timers_that_were_overtaken_do_not_pile_up(recovery: Recovery) {
 }
 
 /// Found by the simulator: binding a window once more, after a NAK for what was before it, failed.
-fn a_local_operation_is_not_carried_out_again_after_going_back(recovery: Recovery) {
+fn a_local_operation_is_not_carried_out_again_after_going_back(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let window = c.endpoint.memory().allocate_window(c.pd, WindowKind::Two);
     let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
@@ -188,7 +188,7 @@ fn a_local_operation_is_not_carried_out_again_after_going_back(recovery: Recover
 
 /// Found by the simulator: what the receiver was not ready for arrives after all, as a copy that the network held back, and
 /// is acknowledged; what follows waited for the time of the RNR NAK nevertheless.
-fn a_wait_for_the_receiver_does_not_outlive_its_cause(recovery: Recovery) {
+fn a_wait_for_the_receiver_does_not_outlive_its_cause(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     c.post_send(1, SendOperation::Send, 0, 8);
     let sent = c.answers();

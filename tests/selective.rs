@@ -12,7 +12,7 @@ use uroce::congestion::Rate;
 use uroce::frame::FrameBytes;
 use uroce::sim::Operation;
 use uroce::sim::loss_rtt::{Cell, Ends};
-use uroce::transport::{Recovery, RecoverySettings, Remote, SendOperation, State};
+use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
     Aeth, Bth, Extension, Msn, NakCode, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
@@ -36,7 +36,7 @@ fn seen(frame: &[u8]) -> Seen {
     Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack: packet.sack() }
 }
 
-fn speaking(recovery: Recovery) -> Crafted {
+fn speaking(recovery: RecoveryMode) -> Crafted {
     Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
 }
 
@@ -104,7 +104,7 @@ impl Crafted {
 
 #[test]
 fn an_offer_is_made_until_eight_answers_came_without_it() {
-    let mut us = speaking(Recovery::Auto);
+    let mut us = speaking(RecoveryMode::Auto);
     for number in 0..12 {
         us.post_writes(1);
         let sent = us.seen();
@@ -121,7 +121,7 @@ fn an_offer_is_made_until_eight_answers_came_without_it() {
 
 #[test]
 fn what_is_sent_again_because_of_a_timeout_goes_without_the_offer_every_other_time() {
-    let mut us = speaking(Recovery::Auto);
+    let mut us = speaking(RecoveryMode::Auto);
     us.post_writes(1);
     let mut offers: Vec<bool> = us.seen().iter().map(|seen| seen.offers).collect();
     offers.extend(us.wait(Duration::from_micros(3500)).iter().map(|seen| seen.offers));
@@ -137,7 +137,7 @@ fn what_is_sent_again_because_of_a_timeout_goes_without_the_offer_every_other_ti
 
 #[test]
 fn whoever_speaks_go_back_n_only_offers_nothing_and_ignores_offers() {
-    let mut us = speaking(Recovery::GoBackN);
+    let mut us = speaking(RecoveryMode::GoBackN);
     us.post_writes(1);
     assert_eq!(us.seen().iter().map(|seen| seen.offers).collect::<Vec<_>>(), [false]);
     // A reserved bit, to it: the request is served, and its answer plain.
@@ -152,7 +152,7 @@ fn whoever_speaks_go_back_n_only_offers_nothing_and_ignores_offers() {
 
 #[test]
 fn requests_that_come_early_wait_and_are_carried_out_in_order() {
-    let mut us = speaking(Recovery::Auto);
+    let mut us = speaking(RecoveryMode::Auto);
     us.get_acquainted();
     let answers = us.write_from_peer(2, 100, 3);
     us.assert_untouched("the second write waits");
@@ -178,7 +178,7 @@ fn requests_that_come_early_wait_and_are_carried_out_in_order() {
 
 #[test]
 fn only_what_is_missing_is_sent_again() {
-    let mut us = speaking(Recovery::Selective);
+    let mut us = speaking(RecoveryMode::Selective);
     us.post_writes(6);
     let sent: Vec<_> = us.seen().iter().map(|seen| (seen.psn, seen.attempt)).collect();
     assert_eq!(sent, (0..6).map(|number| (psn(number), Some(0))).collect::<Vec<_>>());
@@ -201,7 +201,7 @@ fn only_what_is_missing_is_sent_again() {
 /// Found by chaos: the last answer to a READ was lost, and the acknowledge that would have told of it.
 #[test]
 fn a_read_of_which_the_last_answer_is_lost_is_asked_for_again() {
-    let mut us = speaking(Recovery::Selective);
+    let mut us = speaking(RecoveryMode::Selective);
     us.post_send(0, SendOperation::Read(Remote { address: 0x1000, key: us.key }), 0, 300);
     assert_eq!(us.seen().len(), 1);
     let answer = |us: &mut Crafted, number, opcode, payload: &[u8]| {
@@ -218,7 +218,7 @@ fn a_read_of_which_the_last_answer_is_lost_is_asked_for_again() {
 
 #[test]
 fn a_peer_that_answers_nothing_is_given_up() {
-    let mut us = speaking(Recovery::Selective);
+    let mut us = speaking(RecoveryMode::Selective);
     us.post_writes(2);
     us.seen();
     let probes = us.wait(Duration::from_secs(10));
@@ -253,7 +253,7 @@ fn a_refusal_keeps_to_no_rate() {
 /// peer sent it again.
 #[test]
 fn a_refusal_that_is_overtaken_by_what_it_refused_is_not_sent() {
-    let mut us = speaking(Recovery::Auto);
+    let mut us = speaking(RecoveryMode::Auto);
     us.get_acquainted();
     us.answers();
     let reth = Extension::Reth(Reth::new(us.at(0), us.key, 16));
@@ -274,7 +274,7 @@ fn a_refusal_that_is_overtaken_by_what_it_refused_is_not_sent() {
 /// A virtual machine that is paused, a laptop that sleeps: the peer's answers are not late, we are.
 #[test]
 fn a_peer_is_not_given_up_because_we_stood_still() {
-    let mut us = speaking(Recovery::Selective);
+    let mut us = speaking(RecoveryMode::Selective);
     us.post_writes(2);
     us.seen();
     for _ in 0..3 {
@@ -290,7 +290,7 @@ fn a_peer_is_not_given_up_because_we_stood_still() {
 #[test]
 fn a_flood_of_gaps_is_bounded() {
     let reorder_bytes = 10_000;
-    let recovery = RecoverySettings { recovery: Recovery::Auto, reorder_bytes, ..RecoverySettings::default() };
+    let recovery = RecoverySettings { recovery: RecoveryMode::Auto, reorder_bytes, ..RecoverySettings::default() };
     let mut us = Crafted::with(ALL, recovery);
     us.get_acquainted();
     for number in (1..2000).map(|number| number * 3) {
@@ -314,7 +314,7 @@ fn a_flood_of_gaps_is_bounded() {
 
 #[test]
 fn trailers_that_cannot_be_are_dropped_and_counted() {
-    let mut us = speaking(Recovery::Selective);
+    let mut us = speaking(RecoveryMode::Selective);
     us.post_writes(1);
     us.seen();
     let write = us.bth(Opcode::RC_WRITE_ONLY, psn(0)).with_offer(true).with_extended(true);
@@ -347,7 +347,7 @@ proptest! {
     fn lies_about_what_arrived_complete_nothing(
         lies in proptest::collection::vec((any::<u32>(), any::<u64>(), -8i32..40, 0u64..3000), 1..60)
     ) {
-        let mut us = speaking(Recovery::Selective);
+        let mut us = speaking(RecoveryMode::Selective);
         us.post_writes(20);
         us.seen();
         let mut carried_out = 0;

@@ -14,7 +14,7 @@ use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
     Capabilities, CompletionQueue, Data, Endpoint, Event, PostError, QpAttributes, QueuePair, QueuePairInit,
-    ReceiveRequest, Recovery, SendOperation, SendRequest, Service, SrqError, State, Status,
+    ReceiveRequest, RecoveryMode, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
 use uroce::wire::{Addresses, Extension, Key, Opcode, PathMtu, Psn, QKey, Qpn};
 
@@ -28,13 +28,13 @@ in_both_modes! {
 
 const MTU: PathMtu = PathMtu::Mtu1024;
 
-fn pair(service: Service, recovery: Recovery) -> Pair {
+fn pair(service: Service, recovery: RecoveryMode) -> Pair {
     Pair::of(service, recovery, false, 1, MTU, Psn::new(0).minus(5), Faults::NONE)
 }
 
 #[test]
 fn uc_carries_sends_and_writes_and_completes_without_answers() {
-    let mut pair = pair(Service::Uc, Recovery::default());
+    let mut pair = pair(Service::Uc, RecoveryMode::default());
     for len in [0, 1, MTU.bytes(), MTU.bytes() + 1, 300 * MTU.bytes()] {
         let data = pattern(len as u64, len);
         pair.fill(Side::A, 0, &data);
@@ -74,7 +74,7 @@ fn uc_carries_sends_and_writes_and_completes_without_answers() {
 fn a_uc_message_arrives_whole_or_not_at_all_and_its_receive_request_is_kept() {
     for seed in 0..20 {
         let faults = Faults { loss: 0.03, reorder: 0.02, duplicate: 0.02, corrupt: 0.02 };
-        let mut pair = Pair::of(Service::Uc, Recovery::default(), false, seed, MTU, Psn::new(0).minus(50), faults);
+        let mut pair = Pair::of(Service::Uc, RecoveryMode::default(), false, seed, MTU, Psn::new(0).minus(50), faults);
         const MESSAGES: usize = 40;
         let len = 10 * MTU.bytes();
         for i in 0..MESSAGES {
@@ -106,13 +106,13 @@ fn a_uc_message_arrives_whole_or_not_at_all_and_its_receive_request_is_kept() {
 
 #[test]
 fn services_refuse_operations_that_they_do_not_know() {
-    let mut uc = pair(Service::Uc, Recovery::default());
+    let mut uc = pair(Service::Uc, RecoveryMode::default());
     let remote = uc.remote(Side::B, 0);
     let (now, qpn, data) = (uc.now, uc.qpn(Side::A), uc.data(Side::A, 0, 8));
     let read = SendRequest::new(1, SendOperation::Read(remote), data.clone());
     assert_eq!(uc.node(Side::A).endpoint.post_send(now, qpn, read), Err(PostError::Operation(Service::Uc)));
 
-    let mut ud = pair(Service::Ud, Recovery::default());
+    let mut ud = pair(Service::Ud, RecoveryMode::default());
     let qpn = ud.qpn(Side::A);
     let mut post = |operation, data, destination| {
         let mut request = SendRequest::new(1, operation, data);
@@ -128,7 +128,7 @@ fn services_refuse_operations_that_they_do_not_know() {
 
 #[test]
 fn datagrams_bring_forty_bytes_of_routing_header_and_name_their_sender() {
-    let mut pair = pair(Service::Ud, Recovery::default());
+    let mut pair = pair(Service::Ud, RecoveryMode::default());
     for (len, immediate) in [(0, None), (1, Some(9)), (MTU.bytes(), None)] {
         let data = pattern(3, len);
         pair.fill(Side::A, 0, &data);
@@ -150,7 +150,7 @@ fn datagrams_bring_forty_bytes_of_routing_header_and_name_their_sender() {
 
 #[test]
 fn datagrams_with_a_wrong_key_or_no_room_are_dropped_and_counted_and_the_request_stays() {
-    let mut pair = pair(Service::Ud, Recovery::default());
+    let mut pair = pair(Service::Ud, RecoveryMode::default());
     let send = |pair: &mut Pair, q_key, len| {
         let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, len));
         request.destination = Some(pair.destination(Side::A, q_key));
@@ -189,7 +189,7 @@ fn arrives(pair: &mut Pair, to: IpAddr, qpn: Option<Qpn>) -> bool {
 /// Every host has one, so the address alone says whose a datagram to QP1 is.
 #[test]
 fn datagrams_to_qp1_of_other_addresses_are_dropped() {
-    let mut pair = pair(Service::Gsi, Recovery::default());
+    let mut pair = pair(Service::Gsi, RecoveryMode::default());
     assert_eq!([Side::A, Side::B].map(|side| pair.qpn(side)), [Qpn::GSI; 2]);
     let [own, other]: [IpAddr; 2] = [[10, 0, 0, 2].into(), [10, 0, 0, 7].into()];
     pair.node(Side::B).endpoint.set_local_addresses([own]);
@@ -204,7 +204,7 @@ fn datagrams_to_qp1_of_other_addresses_are_dropped() {
 /// What arrives need not be for us: a port may be promiscuous, a network may flood, and groups have many members.
 #[test]
 fn datagrams_to_other_addresses_are_dropped_and_those_to_a_group_are_for_who_is_attached() {
-    let mut pair = pair(Service::Ud, Recovery::default());
+    let mut pair = pair(Service::Ud, RecoveryMode::default());
     let [own, other]: [IpAddr; 2] = [[10, 0, 0, 2].into(), [10, 0, 0, 7].into()];
     let group: IpAddr = [224, 0, 0, 9].into();
     let (to_one, to_all) = (None, Some(Qpn::MULTICAST));
@@ -228,7 +228,7 @@ fn datagrams_to_other_addresses_are_dropped_and_those_to_a_group_are_for_who_is_
 
 #[test]
 fn a_datagram_that_is_too_long_leaves_its_shared_receive_request_to_others() {
-    let mut pair = Pair::of(Service::Ud, Recovery::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::of(Service::Ud, RecoveryMode::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
     let send = |pair: &mut Pair, len| {
         let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, len));
         request.destination = Some(pair.destination(Side::A, Pair::Q_KEY));
@@ -253,7 +253,7 @@ fn a_datagram_that_is_too_long_leaves_its_shared_receive_request_to_others() {
 
 #[test]
 fn a_broken_uc_message_gives_its_shared_receive_request_back() {
-    let mut pair = Pair::of(Service::Uc, Recovery::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::of(Service::Uc, RecoveryMode::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
     let srq = pair.node(Side::B).srq.unwrap();
     pair.post_receive(Side::B, 1, 0, 3 * MTU.bytes() as u32);
     pair.post(Side::A, SendRequest::new(1, SendOperation::Send, pair.data(Side::A, 0, 3 * MTU.bytes())));
@@ -275,7 +275,7 @@ fn a_broken_uc_message_gives_its_shared_receive_request_back() {
     assert_eq!(endpoint.post_srq_receive(srq, another), Err(SrqError::Full(1)), "the other one is there");
 }
 
-fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short(recovery: Recovery) {
+fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short(recovery: RecoveryMode) {
     let faults = Faults { loss: 0.02, ..Faults::NONE };
     let mut pair = Pair::of(Service::Rc, recovery, true, 3, MTU, Psn::new(0), faults);
     let srq = pair.node(Side::B).srq.unwrap();
@@ -300,7 +300,7 @@ fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short(recovery: Recover
 
 #[test]
 fn a_path_mtu_that_the_link_cannot_carry_is_refused() {
-    let mut pair = pair(Service::Uc, Recovery::default());
+    let mut pair = pair(Service::Uc, RecoveryMode::default());
     let (now, qpn) = (pair.now, pair.qpn(Side::A));
     let endpoint = &mut pair.node(Side::A).endpoint;
     let path = endpoint.queue_pair(qpn).unwrap().info().attributes.path;
@@ -328,7 +328,7 @@ fn to(state: State) -> QpAttributes {
     QpAttributes { state: Some(state), ..Default::default() }
 }
 
-fn a_reset_leaves_no_completion_of_what_was_before(recovery: Recovery) {
+fn a_reset_leaves_no_completion_of_what_was_before(recovery: RecoveryMode) {
     let mut pair = pair(Service::Rc, recovery);
     (0..3).for_each(|wr_id| pair.post_receive(Side::B, wr_id, 0, 10));
     pair.modify(Side::B, &to(State::Error));
@@ -337,7 +337,7 @@ fn a_reset_leaves_no_completion_of_what_was_before(recovery: Recovery) {
     assert!(pair.try_completion(Side::B).is_none(), "two more were flushed, and nobody polled them in time");
 }
 
-fn a_reset_forgets_what_was_posted(recovery: Recovery) {
+fn a_reset_forgets_what_was_posted(recovery: RecoveryMode) {
     let mut us = Crafted::new(recovery);
     us.post_receive(1, 0, 16);
     us.post_send(2, SendOperation::Send, 100, 16);
@@ -355,7 +355,7 @@ fn a_reset_forgets_what_was_posted(recovery: Recovery) {
     assert_eq!(flushed, [(4, Status::WrFlush)]);
 }
 
-fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told(recovery: Recovery) {
+fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told(recovery: RecoveryMode) {
     let mut pair = pair(Service::Rc, recovery);
     let len = 300 * MTU.bytes();
     let data = pattern(8, len);
@@ -382,7 +382,7 @@ fn a_drained_send_queue_finishes_what_it_began_tells_so_and_goes_on_when_told(re
 
 #[test]
 fn an_unreliable_send_queue_in_error_still_receives_and_comes_back() {
-    let mut pair = pair(Service::Uc, Recovery::default());
+    let mut pair = pair(Service::Uc, RecoveryMode::default());
     let remote = pair.remote(Side::B, 0);
     let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
     pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), bad));
@@ -400,7 +400,7 @@ fn an_unreliable_send_queue_in_error_still_receives_and_comes_back() {
 
 #[test]
 fn a_send_queue_that_left_its_error_begins_nothing_while_it_is_drained() {
-    let mut pair = pair(Service::Uc, Recovery::default());
+    let mut pair = pair(Service::Uc, RecoveryMode::default());
     let remote = pair.remote(Side::B, 0);
     let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
     pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), bad));
@@ -413,7 +413,7 @@ fn a_send_queue_that_left_its_error_begins_nothing_while_it_is_drained() {
     assert_eq!(pair.completion(Side::A).wr_id, 2);
 }
 
-fn the_last_receive_request_is_told_of_once_an_error(recovery: Recovery) {
+fn the_last_receive_request_is_told_of_once_an_error(recovery: RecoveryMode) {
     let mut pair = Pair::of(Service::Rc, recovery, true, 3, MTU, Psn::new(0), Faults::NONE);
     let (qpn, srq) = (pair.qpn(Side::A), pair.node(Side::A).srq.unwrap());
     for _ in 0..3 {

@@ -6,7 +6,8 @@ mod common;
 use common::crafted::{Crafted, FIRST_PSN};
 use uroce::memory::{Access, WindowBinding};
 use uroce::transport::{
-    Completion, CompletionKind, Data, ReceiveRequest, Recovery, Remote, SendOperation, SendRequest, Sge, State, Status,
+    Completion, CompletionKind, Data, ReceiveRequest, RecoveryMode, Remote, SendOperation, SendRequest, Sge, State,
+    Status,
 };
 use uroce::wire::{Aeth, AtomicAckEth, Extension, Ieth, ImmDt, Key, Msn, NakCode, Opcode, Reth, RnrTimer, Syndrome};
 
@@ -92,7 +93,7 @@ fn failed(c: &mut Crafted, wr_id: u64, status: Status, what: &str) -> Completion
     done
 }
 
-fn answers_that_cannot_be_are_bad_responses(recovery: Recovery) {
+fn answers_that_cannot_be_are_bad_responses(recovery: RecoveryMode) {
     type Answer = (&'static str, Opcode, Extension, usize);
     let original = Extension::AethAtomicAck(ack(), AtomicAckEth::new(1));
     let to_a_read: [Answer; 6] = [
@@ -105,7 +106,7 @@ fn answers_that_cannot_be_are_bad_responses(recovery: Recovery) {
     ];
     for (what, opcode, extension, len) in to_a_read {
         // Who takes answers in any order asks for parts of a READ, and a part may be of one packet.
-        if recovery != Recovery::GoBackN && opcode == Opcode::RC_READ_RESPONSE_ONLY {
+        if recovery != RecoveryMode::GoBackN && opcode == Opcode::RC_READ_RESPONSE_ONLY {
             continue;
         }
         let mut c = Crafted::new(recovery);
@@ -123,7 +124,7 @@ fn answers_that_cannot_be_are_bad_responses(recovery: Recovery) {
     c.assert_untouched("a READ's answer to an atomic");
 }
 
-fn answers_into_memory_that_is_not_ours_are_local_protection_errors(recovery: Recovery) {
+fn answers_into_memory_that_is_not_ours_are_local_protection_errors(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let data = Data::Sges([NOWHERE].into_iter().collect());
     c.endpoint.post_send(c.now, c.qpn, SendRequest::new(1, SendOperation::Read(REMOTE), data)).unwrap();
@@ -132,7 +133,7 @@ fn answers_into_memory_that_is_not_ours_are_local_protection_errors(recovery: Re
     failed(&mut c, 1, Status::LocalProtection, "a READ into nowhere");
 }
 
-fn a_receive_without_memory_is_a_local_protection_error_and_an_operational_error_to_the_peer(recovery: Recovery) {
+fn a_receive_without_memory_is_a_local_protection_error_and_an_operational_error_to_the_peer(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let receive = ReceiveRequest { wr_id: 1, sges: [NOWHERE].into_iter().collect() };
     c.endpoint.post_receive(c.now, c.qpn, receive).unwrap();
@@ -141,7 +142,7 @@ fn a_receive_without_memory_is_a_local_protection_error_and_an_operational_error
     failed(&mut c, 1, Status::LocalProtection, "a receive into nowhere");
 }
 
-fn a_key_that_the_peer_may_not_invalidate_is_a_local_access_error_of_the_receive(recovery: Recovery) {
+fn a_key_that_the_peer_may_not_invalidate_is_a_local_access_error_of_the_receive(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     c.post_receive(1, 0, 100);
     let region = Extension::Ieth(Ieth::new(c.key));
@@ -150,7 +151,7 @@ fn a_key_that_the_peer_may_not_invalidate_is_a_local_access_error_of_the_receive
     failed(&mut c, 1, Status::LocalAccess, "invalidate of a region");
 }
 
-fn a_refused_write_with_immediate_is_a_local_access_error_of_the_receive(recovery: Recovery) {
+fn a_refused_write_with_immediate_is_a_local_access_error_of_the_receive(recovery: RecoveryMode) {
     let immediate = |c: &Crafted| Extension::RethImmDt(Reth::new(0, Key(c.key.0 ^ 1), 8), ImmDt::new(7));
     let mut c = Crafted::new(recovery);
     c.post_receive(1, 0, 100);
@@ -168,7 +169,7 @@ fn a_refused_write_with_immediate_is_a_local_access_error_of_the_receive(recover
     failed(&mut c, 1, Status::WrFlush, "a WRITE without immediate data");
 }
 
-fn windows_that_cannot_be_bound_or_invalidated_are_window_errors(recovery: Recovery) {
+fn windows_that_cannot_be_bound_or_invalidated_are_window_errors(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     let window = c.endpoint.memory().allocate_window(c.pd, uroce::memory::WindowKind::Two);
     let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
@@ -188,7 +189,7 @@ fn windows_that_cannot_be_bound_or_invalidated_are_window_errors(recovery: Recov
     failed(&mut c, 1, Status::MwBind, "a key that is none");
 }
 
-fn naks_say_what_the_peer_found(recovery: Recovery) {
+fn naks_say_what_the_peer_found(recovery: RecoveryMode) {
     for (code, status) in [
         (NakCode::InvalidRequest, Status::RemoteInvalidRequest),
         (NakCode::RemoteAccessError, Status::RemoteAccess),
@@ -208,7 +209,7 @@ fn naks_say_what_the_peer_found(recovery: Recovery) {
     }
 }
 
-fn an_rnr_retry_count_of_seven_is_endless_patience(recovery: Recovery) {
+fn an_rnr_retry_count_of_seven_is_endless_patience(recovery: RecoveryMode) {
     let mut c = Crafted::new(recovery);
     c.post_send(1, SendOperation::Send, 0, 8);
     assert_eq!(c.answers().len(), 1);

@@ -7,7 +7,7 @@ use common::crafted::{ALL, Crafted, FIRST_PSN, MTU, PEER_NONCE, acknowledge};
 use common::pair::{Faults, Pair, Side};
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
-use uroce::transport::{Recovery, Remote, SendOperation, SendRequest, State, Status};
+use uroce::transport::{RecoveryMode, Remote, SendOperation, SendRequest, State, Status};
 use uroce::wire::{
     Aeth, Bth, Extension, Msn, Opcode, Packet, PathMtu, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
@@ -17,7 +17,7 @@ fn psn(number: u32) -> Psn {
 }
 
 fn auto() -> Crafted {
-    Crafted::with_access(ALL, Recovery::Auto)
+    Crafted::with_access(ALL, RecoveryMode::Auto)
 }
 
 impl Crafted {
@@ -338,7 +338,7 @@ fn whoever_lost_the_hello_of_a_peer_that_knows_it_asks_for_another() {
 /// Their first requests cross, so that each offers before it has heard of the other, and then their hellos do, pair by pair.
 #[test]
 fn two_that_offer_at_once_know_each_other_after_three_ways() {
-    let mut pair = Pair::new(Recovery::Auto, 1, PathMtu::Mtu1024, FIRST_PSN, Faults::NONE);
+    let mut pair = Pair::new(RecoveryMode::Auto, 1, PathMtu::Mtu1024, FIRST_PSN, Faults::NONE);
     let write = |pair: &mut Pair, side: Side, wr_id: u64| {
         pair.fill(side, 0, &[side as u8 + 16 * wr_id as u8 + 1; 100]);
         let (remote, data) = (pair.remote(side.other(), Pair::HALF), pair.data(side, 0, 100));

@@ -7,7 +7,7 @@ mod common;
 use common::pair::{Faults, Pair, Side, pattern};
 use uroce::memory::WindowBinding;
 use uroce::time::Duration;
-use uroce::transport::{CompletionKind, Data, Event, Recovery, Remote, SendOperation, SendRequest, State, Status};
+use uroce::transport::{CompletionKind, Data, Event, RecoveryMode, Remote, SendOperation, SendRequest, State, Status};
 use uroce::wire::{Key, Opcode, PathMtu, Psn, RnrTimer};
 
 use uroce::memory::Access;
@@ -33,7 +33,7 @@ in_both_modes! {
 }
 
 /// One of each operation, of several lengths; then everything is compared.
-fn all_operations(recovery: Recovery, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) {
+fn all_operations(recovery: RecoveryMode, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) {
     let mut pair = Pair::new(recovery, seed, path_mtu, first_psn, faults);
     let mtu = path_mtu.bytes();
     for side in [Side::A, Side::B] {
@@ -111,12 +111,12 @@ fn all_operations(recovery: Recovery, seed: u64, path_mtu: PathMtu, first_psn: P
     for side in [Side::A, Side::B] {
         let qpn = pair.qpn(side);
         let is_extended = pair.node(side).endpoint.queue_pair(qpn).unwrap().is_extended();
-        assert_eq!(is_extended, recovery != Recovery::GoBackN, "seed {seed}: the ends know each other");
+        assert_eq!(is_extended, recovery != RecoveryMode::GoBackN, "seed {seed}: the ends know each other");
     }
     pair.assert_quiet();
 }
 
-fn every_operation_at_every_mtu_over_a_perfect_network(recovery: Recovery) {
+fn every_operation_at_every_mtu_over_a_perfect_network(recovery: RecoveryMode) {
     for mtu in PathMtu::ALL {
         all_operations(recovery, 1, mtu, Psn::new(0), Faults::NONE);
     }
@@ -124,7 +124,7 @@ fn every_operation_at_every_mtu_over_a_perfect_network(recovery: Recovery) {
 
 /// The engine lets a program see what arrived before it sends an acknowledge for it, so that the program's answer can go
 /// first; the acknowledge follows at once.
-fn one_request_goes_before_a_plain_acknowledge(recovery: Recovery) {
+fn one_request_goes_before_a_plain_acknowledge(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 1, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let write = SendOperation::Write(pair.remote(Side::B, Pair::HALF));
     // The sides get to know each other.
@@ -151,13 +151,13 @@ fn one_request_goes_before_a_plain_acknowledge(recovery: Recovery) {
     pair.assert_quiet();
 }
 
-fn psns_wrap(recovery: Recovery) {
+fn psns_wrap(recovery: RecoveryMode) {
     for before in [1, 5, 100] {
         all_operations(recovery, 2, PathMtu::Mtu256, Psn::new(0).minus(before), Faults::NONE);
     }
 }
 
-fn every_operation_survives_loss_duplication_reordering_and_corruption(recovery: Recovery) {
+fn every_operation_survives_loss_duplication_reordering_and_corruption(recovery: RecoveryMode) {
     for seed in 0..30 {
         let faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.05, corrupt: 0.02 };
         all_operations(recovery, seed, PathMtu::Mtu1024, Psn::new(0).minus(200), faults);
@@ -165,7 +165,7 @@ fn every_operation_survives_loss_duplication_reordering_and_corruption(recovery:
 }
 
 /// A long pipeline of mixed operations with everything in flight at once; the model says what memory must hold.
-fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does(recovery: Recovery) {
+fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does(recovery: RecoveryMode) {
     for seed in 0..60 {
         let faults = match seed % 4 {
             0 => Faults { loss: 0.01, ..Faults::NONE },
@@ -179,7 +179,7 @@ fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does(
     }
 }
 
-fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed(recovery: Recovery) {
+fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 3, PathMtu::Mtu1024, Psn::new(0), Faults { loss: 1.0, ..Faults::NONE });
     for wr_id in 0..3 {
         pair.post(Side::A, SendRequest::new(wr_id, SendOperation::Send, pair.data(Side::A, 0, 10)));
@@ -190,7 +190,7 @@ fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed(recovery: Recove
     assert_eq!(pair.counters(Side::A).completer_retry, u64::from(Pair::RETRY_COUNT));
 }
 
-fn without_receive_requests_it_ends_in_rnr_retry_exceeded(recovery: Recovery) {
+fn without_receive_requests_it_ends_in_rnr_retry_exceeded(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 4, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     pair.set_rnr_retry(Side::A, 3);
     pair.post(Side::A, SendRequest::new(9, SendOperation::Send, pair.data(Side::A, 0, 10)));
@@ -199,7 +199,7 @@ fn without_receive_requests_it_ends_in_rnr_retry_exceeded(recovery: Recovery) {
     assert_eq!(pair.counters(Side::B).send_rnr_err, 4, "the first try and three retries");
 }
 
-fn a_late_receive_request_is_waited_for(recovery: Recovery) {
+fn a_late_receive_request_is_waited_for(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 5, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     pair.post(Side::A, SendRequest::new(9, SendOperation::Send, pair.data(Side::A, 0, 3000)));
     pair.run_for(RnrTimer::new(12).delay() * 5);
@@ -212,7 +212,7 @@ fn a_late_receive_request_is_waited_for(recovery: Recovery) {
 
 /// What the peer answers to a request that breaks a rule, and what its own side reports.
 fn refused(
-    recovery: Recovery,
+    recovery: RecoveryMode,
     request: impl Fn(&Pair) -> SendRequest,
     prepare: impl Fn(&mut Pair),
     status: Status,
@@ -248,7 +248,7 @@ impl On for Event {
 const ACCESS: Event = Event::AccessError(uroce::wire::Qpn::GSI);
 const REQUEST: Event = Event::RequestError(uroce::wire::Qpn::GSI);
 
-fn wrong_keys_and_ranges_are_remote_access_errors(recovery: Recovery) {
+fn wrong_keys_and_ranges_are_remote_access_errors(recovery: RecoveryMode) {
     let none = |_: &mut Pair| {};
     let write = |pair: &Pair, remote| SendRequest::new(0, SendOperation::Write(remote), pair.data(Side::A, 0, 100));
     let read = |pair: &Pair, remote| SendRequest::new(0, SendOperation::Read(remote), pair.data(Side::A, 0, 100));
@@ -284,18 +284,18 @@ fn wrong_keys_and_ranges_are_remote_access_errors(recovery: Recovery) {
     }
 }
 
-fn a_deregistered_region_is_a_remote_access_error(recovery: Recovery) {
+fn a_deregistered_region_is_a_remote_access_error(recovery: RecoveryMode) {
     let request = |p: &Pair| SendRequest::new(0, SendOperation::Write(p.remote(Side::B, 0)), p.data(Side::A, 0, 100));
     refused(recovery, request, |pair| pair.deregister(Side::B), Status::RemoteAccess, ACCESS);
 }
 
-fn operations_that_the_queue_pair_does_not_allow_are_invalid_requests(recovery: Recovery) {
+fn operations_that_the_queue_pair_does_not_allow_are_invalid_requests(recovery: RecoveryMode) {
     let request = |p: &Pair| SendRequest::new(0, SendOperation::Write(p.remote(Side::B, 0)), p.data(Side::A, 0, 100));
     let prepare = |pair: &mut Pair| pair.set_access(Side::B, Access::REMOTE_READ);
     refused(recovery, request, prepare, Status::RemoteInvalidRequest, REQUEST);
 }
 
-fn misaligned_atomics_are_invalid_requests(recovery: Recovery) {
+fn misaligned_atomics_are_invalid_requests(recovery: RecoveryMode) {
     let request = |p: &Pair| {
         let operation = SendOperation::FetchAdd { remote: p.remote(Side::B, 4), add: 1 };
         SendRequest::new(0, operation, p.data(Side::A, 0, 8))
@@ -303,7 +303,7 @@ fn misaligned_atomics_are_invalid_requests(recovery: Recovery) {
     refused(recovery, request, |_| {}, Status::RemoteInvalidRequest, REQUEST);
 }
 
-fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_length_error(recovery: Recovery) {
+fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_length_error(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 7, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     pair.post_receive(Side::B, 5, 0, 1500);
     pair.post_receive(Side::B, 6, 0, 1500);
@@ -313,7 +313,7 @@ fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_leng
     assert_eq!(ends, [(5, Status::LocalLength), (6, Status::WrFlush)]);
 }
 
-fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_before_them(recovery: Recovery) {
+fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_before_them(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 8, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let remote = pair.remote(Side::B, 0);
     pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), pair.data(Side::A, 0, 5000)));
@@ -324,7 +324,7 @@ fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_be
     assert_eq!(ends, [(1, Status::Success), (2, Status::LocalProtection), (3, Status::WrFlush)]);
 }
 
-fn send_with_invalidate_closes_the_peers_window(recovery: Recovery) {
+fn send_with_invalidate_closes_the_peers_window(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 9, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let window = pair.allocate_window(Side::B);
     let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
@@ -349,7 +349,7 @@ fn send_with_invalidate_closes_the_peers_window(recovery: Recovery) {
     assert_eq!(pair.completion(Side::A).status, Status::RemoteAccess);
 }
 
-fn a_fenced_write_waits_for_the_read_before_it(recovery: Recovery) {
+fn a_fenced_write_waits_for_the_read_before_it(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 10, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let len = 50 * 1024;
     let data = pattern(3, len);
@@ -365,7 +365,7 @@ fn a_fenced_write_waits_for_the_read_before_it(recovery: Recovery) {
     assert_eq!(pair.bytes(Side::B, Pair::HALF, len), data);
 }
 
-fn unsignaled_requests_complete_in_silence(recovery: Recovery) {
+fn unsignaled_requests_complete_in_silence(recovery: RecoveryMode) {
     let mut pair = Pair::new(recovery, 11, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
     let remote = pair.remote(Side::B, 0);
     for wr_id in 0..10 {

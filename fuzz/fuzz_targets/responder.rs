@@ -15,7 +15,7 @@ use input::Input;
 use libfuzzer_sys::fuzz_target;
 use uroce::memory::Access;
 use uroce::time::Duration;
-use uroce::transport::{Data, Recovery, Remote, SendOperation, SendRequest, State};
+use uroce::transport::{Data, RecoveryMode, Remote, SendOperation, SendRequest, State};
 use uroce::wire::{
     Bth, Flow, ICRC_BYTES, Key, Opcode, Operation, PKey, Placement, Psn, RoceFrame, Selectivity, icrc,
 };
@@ -212,7 +212,7 @@ const NO_EXTENSION: uroce::wire::Extension = uroce::wire::Extension::None;
 fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let access = if input.byte() < 250 { ALL } else { Access::REMOTE_READ };
-    let recovery = [Recovery::Auto, Recovery::Auto, Recovery::Selective, Recovery::GoBackN][input.below(4)];
+    let recovery = [RecoveryMode::Auto, RecoveryMode::Auto, RecoveryMode::Selective, RecoveryMode::GoBackN][input.below(4)];
     let mut c = Crafted::with_access(access, recovery);
     let window = c.bind_window(1000, 600, Access::REMOTE_WRITE | Access::REMOTE_READ);
     let keys = vec![c.key, c.key, c.key, window, c.foreign.1, c.private.1];

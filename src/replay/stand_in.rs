@@ -4,8 +4,8 @@ use crate::frame::{FrameBytes, Hop};
 use crate::memory::{Access, Pd};
 use crate::time::Instant;
 use crate::transport::{
-    Capabilities, CompletionQueue, Endpoint, Path, QpAttributes, QueuePairInit, Recovery, RecoverySettings, Service,
-    State,
+    Capabilities, CompletionQueue, Endpoint, Path, QpAttributes, QueuePairInit, RecoveryMode, RecoverySettings,
+    Service, State,
 };
 use crate::wire::{Addresses, Bth, Extension, Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
@@ -52,7 +52,7 @@ impl StandIn {
         // Nobody is there who could guess.
         let mut endpoint = Endpoint::new([0x5a; 32]);
         // What is compared is plain IBTA: conversations are looked at up to where they leave it.
-        endpoint.set_recovery(RecoverySettings { recovery: Recovery::GoBackN, ..RecoverySettings::default() });
+        endpoint.set_recovery(RecoverySettings { recovery: RecoveryMode::GoBackN, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
         let completions = Arc::new(CompletionQueue::new(Capabilities::MAX_REQUESTS, || {}));
         let most = Capabilities::MAX_REQUESTS;

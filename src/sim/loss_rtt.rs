@@ -1,7 +1,7 @@
 //! Goodput by loss and round trip: selective repeat beside go-back-N, and what comes from a plain peer.
 
 use crate::time::{Duration, Instant};
-use crate::transport::{Endpoint, Recovery, RecoverySettings};
+use crate::transport::{Endpoint, RecoveryMode, RecoverySettings};
 
 use super::goodput::{self, DataMeter, Goodput, RATE};
 use super::link::{Bursts, Faults, LinkProfile};
@@ -34,11 +34,11 @@ impl Ends {
     }
 
     /// How the source of the bytes recovers, and how their destination.
-    fn recovery(self) -> [Recovery; 2] {
+    fn recovery(self) -> [RecoveryMode; 2] {
         match self {
-            Ends::Selective => [Recovery::Auto; 2],
-            Ends::Plain => [Recovery::GoBackN, Recovery::Auto],
-            Ends::GoBackN => [Recovery::GoBackN; 2],
+            Ends::Selective => [RecoveryMode::Auto; 2],
+            Ends::Plain => [RecoveryMode::GoBackN, RecoveryMode::Auto],
+            Ends::GoBackN => [RecoveryMode::GoBackN; 2],
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use crate::memory::{MemoryTable, Pd};
+use crate::recovery::GoBackN;
 use crate::wire::{PathMtu, Qpn};
 
 use super::attributes::{Path, Service};
@@ -11,9 +12,8 @@ use super::extension::Extension;
 use super::outgoing::Outgoing;
 use super::transmit::Transmit;
 
-/// PSNs in flight towards a peer at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the
-/// receive rings in front of such peers.
-pub(super) const WINDOW_PACKETS: i32 = 128;
+/// PSNs in flight at the most between peers that do not repeat selectively.
+pub(super) const WINDOW_PACKETS: i32 = GoBackN::WINDOW as i32;
 
 /// What both roles need to know of the connection.
 #[derive(Clone, Debug)]

@@ -62,7 +62,7 @@ counters! {
     /// Answers to READs asked for again, after they were answered in full, that were dropped because the key is gone.
     refused_duplicate,
     rcvd_cnp,
-    /// Requests sent again, and answers asked for again, one by one.
+    /// Packets of requests that were sent again, among them READs that ask for answers again.
     retransmitted,
     /// Of these, the ones that had arrived before, as the peer said.
     spurious_retransmission,

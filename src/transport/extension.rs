@@ -2,12 +2,13 @@ use std::str::FromStr;
 
 use crate::congestion::{Pacer, Rate};
 use crate::path::{PathPolicy, PathSet};
+use crate::recovery::Selective;
 use crate::time::{Duration, Instant};
 use crate::wire::{Hello, Packet, PathMtu, Psn, Sack, Tagged};
 
 /// How losses are dealt with between queue pairs of reliable connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Recovery {
+pub enum RecoveryMode {
     /// Selective repeat towards peers that have shown that they understand it (docs/EXTENSIONS.md), else go-back-N.
     #[default]
     Auto,
@@ -20,17 +21,17 @@ pub enum Recovery {
 /// A text is no recovery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no recovery: auto, selective and go-back-n are known")]
-pub struct RecoveryError(String);
+pub struct RecoveryModeError(String);
 
-impl FromStr for Recovery {
-    type Err = RecoveryError;
+impl FromStr for RecoveryMode {
+    type Err = RecoveryModeError;
 
-    fn from_str(text: &str) -> Result<Recovery, RecoveryError> {
+    fn from_str(text: &str) -> Result<RecoveryMode, RecoveryModeError> {
         match text {
-            "auto" => Ok(Recovery::Auto),
-            "selective" => Ok(Recovery::Selective),
-            "go-back-n" => Ok(Recovery::GoBackN),
-            _ => Err(RecoveryError(text.to_owned())),
+            "auto" => Ok(RecoveryMode::Auto),
+            "selective" => Ok(RecoveryMode::Selective),
+            "go-back-n" => Ok(RecoveryMode::GoBackN),
+            _ => Err(RecoveryModeError(text.to_owned())),
         }
     }
 }
@@ -39,7 +40,7 @@ impl FromStr for Recovery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoverySettings {
     /// Which recovery.
-    pub recovery: Recovery,
+    pub recovery: RecoveryMode,
     /// PSNs in flight towards such a peer at the most, 1 to 262,144.
     pub window: u32,
     /// What a queue pair keeps to; `None` for as fast as the window lets it.
@@ -60,8 +61,8 @@ pub struct RecoverySettings {
 }
 
 impl RecoverySettings {
-    /// The largest window: 6 bandwidth-delay products of 10 Gb/s × 100 ms at path MTU 4096, and a power of two.
-    pub const MAX_WINDOW: u32 = 1 << 18;
+    /// The largest window.
+    pub const MAX_WINDOW: u32 = Selective::MAX_WINDOW;
 
     /// Paths at the most.
     pub const MAX_PATHS: u16 = PathSet::MAX;
@@ -78,7 +79,7 @@ impl RecoverySettings {
     }
 
     /// The same for a link that takes IP packets of `link_mtu` bytes. With a rate the window is as large as can be.
-    pub fn on_link(self, recovery: Recovery, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
+    pub fn on_link(self, recovery: RecoveryMode, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
         let window = if rate.is_some() { Self::MAX_WINDOW } else { RecoverySettings::default().window };
         RecoverySettings { recovery, window, rate, link_mtu, ..self }
     }
@@ -87,7 +88,7 @@ impl RecoverySettings {
 impl Default for RecoverySettings {
     fn default() -> RecoverySettings {
         RecoverySettings {
-            recovery: Recovery::default(),
+            recovery: RecoveryMode::default(),
             // Without a rate the window is all that keeps bursts short: an eighth of the frames that a link over AF_XDP
             // has for receiving, at two a packet.
             window: 512,
@@ -193,8 +194,8 @@ const HELLO_PAUSE: Duration = Duration::from_millis(1);
 impl Extension {
     pub fn new(settings: RecoverySettings) -> Extension {
         let peer = match settings.recovery {
-            Recovery::Auto | Recovery::Selective => Peer::Unknown(0),
-            Recovery::GoBackN => Peer::Plain,
+            RecoveryMode::Auto | RecoveryMode::Selective => Peer::Unknown(0),
+            RecoveryMode::GoBackN => Peer::Plain,
         };
         Extension {
             settings,
@@ -214,7 +215,7 @@ impl Extension {
     pub fn fit(&mut self, path_mtu: PathMtu) {
         if path_mtu.bytes() + AROUND_PAYLOAD_BYTES > self.settings.link_mtu {
             self.peer = Peer::Plain;
-            self.settings.recovery = Recovery::GoBackN;
+            self.settings.recovery = RecoveryMode::GoBackN;
         }
     }
 
@@ -225,14 +226,14 @@ impl Extension {
 
     /// Whether requests that come before earlier ones are kept, whoever sends them.
     pub fn keeps_early(&self) -> bool {
-        self.settings.recovery != Recovery::GoBackN
+        self.settings.recovery != RecoveryMode::GoBackN
     }
 
     /// Whether the peer has shown that it understands, or is taken to.
     pub fn is_on(&self) -> bool {
         match self.peer {
             Peer::Unknown(_) => {
-                self.settings.recovery == Recovery::Selective || mutated!("selective-towards-everybody")
+                self.settings.recovery == RecoveryMode::Selective || mutated!("selective-towards-everybody")
             }
             Peer::Known(_) => true,
             Peer::Plain => false,
@@ -312,7 +313,7 @@ impl Extension {
             }
         } else if let Peer::Unknown(answers) = &mut self.peer
             && is_asked
-            && self.settings.recovery == Recovery::Auto
+            && self.settings.recovery == RecoveryMode::Auto
         {
             *answers += 1;
             if *answers == PLAIN_AFTER {
@@ -322,8 +323,21 @@ impl Extension {
     }
 
     /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer.
-    /// `from_now` are our requests from now on.
+    /// `from_now` are our requests from now on. Returns whether the peer is known to understand by this one.
     pub fn take_hello(
+        &mut self,
+        hello: &Hello,
+        brings_back: bool,
+        from_now: Tagged,
+        now: Instant,
+        draw: impl FnOnce() -> u32,
+    ) -> bool {
+        let was_on = self.is_on();
+        self.learn_from(hello, brings_back, from_now, now, draw);
+        self.is_on() && !was_on
+    }
+
+    fn learn_from(
         &mut self,
         hello: &Hello,
         brings_back: bool,

@@ -4,10 +4,10 @@
 //! and events. The engine drives it over a link, the simulator in virtual time, replay from a capture.
 //!
 //! A queue pair has three roles, as rxe has them: the requester turns send requests into packets, the completer, in the
-//! requester's folder, takes the answers, the responder serves the peer's requests. Towards a peer that understands
-//! docs/EXTENSIONS.md the requester repeats selectively. The responder keeps what comes early (`reorder`) and places at once
-//! what may be (`early`); of plain peers the requester keeps answers that come early (`answers`). UC and UD share the requester;
-//! what UC and RC share of receiving messages is `inbound`.
+//! requester's folder, takes the answers, the responder serves the peer's requests. What the requester sends again is for its
+//! [`Recovery`](crate::recovery::Recovery) to say: go-back-N, or selective repeat towards a peer that understands docs/EXTENSIONS.md.
+//! The responder keeps what comes early (`reorder`) and places at once what may be (`early`); of plain peers the requester keeps
+//! answers that come early (`early_answers`). UC and UD share the requester; what UC and RC share of receiving messages is `inbound`.
 
 mod attributes;
 mod completion;
@@ -46,7 +46,7 @@ pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, NoSuchQueuePair};
 pub use event::Event;
-pub use extension::{Recovery, RecoveryError, RecoverySettings};
+pub use extension::{RecoveryMode, RecoveryModeError, RecoverySettings};
 pub use groups::{AttachError, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS};
 pub use inline::{InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES};
 pub use multipath::HopQuery;

@@ -209,12 +209,12 @@ impl QueuePair {
 
     /// The oldest PSN that is not acknowledged, and that of the packet that would be sent next.
     pub fn send_progress(&self) -> (Psn, Psn) {
-        (self.requester.unacknowledged, self.requester.cursor_psn())
+        (self.requester.unacknowledged(), self.requester.upcoming())
     }
 
     /// Moves on, see [`Endpoint::skip`](super::Endpoint::skip).
     pub(super) fn skip(&mut self, sent: Skipped, received: Skipped) {
-        self.requester.skip(sent);
+        self.requester.skip(sent, &self.connection);
         if let AnyResponder::Reliable(responder) = &mut self.responder {
             responder.skip(received);
         }
@@ -263,8 +263,7 @@ impl QueuePair {
         connection.remote = attributes.destination.unwrap_or(connection.remote);
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.attributes = self.attributes.overlaid(attributes);
-        self.requester.configure(attributes);
-        self.requester.keeps_answers = self.connection.extension.keeps_early();
+        self.requester.configure(attributes, &self.connection);
         self.responder.configure(attributes);
         self.state = to;
         match to {
@@ -539,7 +538,7 @@ impl QueuePair {
     /// Looks whether a packet of a reliable connection may be the peer's, as far as its tag and its PSN tell, and what it says of
     /// the extension.
     fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Context<'_>) -> Option<Admitted<'a>> {
-        let next = (self.requester.unacknowledged, self.responder.expected());
+        let next = (self.requester.unacknowledged(), self.responder.expected());
         let (packet, has_tag) = match self.connection.extension.admit(packet, next) {
             Ok(admitted) => admitted,
             Err(Refused::NoTag) => {
@@ -567,7 +566,7 @@ impl QueuePair {
     fn is_plausible(&self, packet: &Packet<'_>) -> bool {
         let psn = packet.bth().psn();
         if packet.bth().opcode().is_response() {
-            psn.is_before(self.requester.sent) && psn.since(self.requester.unacknowledged) >= -WINDOW_PACKETS
+            psn.is_before(self.requester.sent()) && psn.since(self.requester.unacknowledged()) >= -WINDOW_PACKETS
         } else {
             psn.since(self.responder.expected()).abs() <= WINDOW_PACKETS
                 || (self.responder.is_saved(psn)
@@ -577,7 +576,7 @@ impl QueuePair {
 
     /// Takes a hello from an acknowledge with that PSN.
     fn take_hello(&mut self, hello: &Hello, psn: Psn, has_tag: bool, cx: &mut Context<'_>) {
-        let (from_now, unacknowledged) = (self.not_sent_yet(), self.requester.unacknowledged);
+        let (from_now, unacknowledged) = (self.not_sent_yet(), self.requester.unacknowledged());
         let may_be_now = match from_now {
             Tagged::From(sent) => {
                 psn.is_before(sent) && psn.since(unacknowledged) >= -(RecoverySettings::MAX_WINDOW as i32)
@@ -592,12 +591,14 @@ impl QueuePair {
         }
         let memory = &mut *cx.memory;
         let draw = || memory.keys().next_u32();
-        self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw);
+        if self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw) {
+            self.requester.repeat_selectively(&self.connection, cx.now);
+        }
     }
 
     /// The requests that have not been sent: all, while the attributes do not say with which PSN they begin.
     fn not_sent_yet(&self) -> Tagged {
-        if self.state.sends() { Tagged::From(self.requester.sent) } else { Tagged::All }
+        if self.state.sends() { Tagged::From(self.requester.sent()) } else { Tagged::All }
     }
 
     /// Takes a probe of a path, which is to be answered, or the answer to one of ours.

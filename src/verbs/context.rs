@@ -15,7 +15,7 @@ use crate::link::{Capture, HopError, Link, Loopback, Rail, Rails, Tapped};
 use crate::memory::{Access, HostMemory, Lent, MapError, Pd, RegisterError, WindowKind};
 use crate::path::PathPolicy;
 use crate::time::Instant;
-use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, Recovery, Service, SrqError};
+use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, RecoveryMode, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
 use super::completion_queue::{forked, poll_readable};
@@ -59,7 +59,7 @@ pub struct OpenOptions {
     /// The largest path MTU to offer, if the link could carry more.
     pub path_mtu: Option<PathMtu>,
     /// How losses are dealt with; `None` for the default.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<RecoveryMode>,
     /// What queue pairs keep to, towards peers that understand the extension.
     pub rate: Option<Rate>,
     /// Paths of a queue pair to such a peer, 1 to 256: each has a UDP source port of its own and is on one of the interfaces in
@@ -296,7 +296,7 @@ impl Context {
     }
 
     /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
-    pub fn set_recovery(&self, recovery: Recovery, rate: Option<Rate>) {
+    pub fn set_recovery(&self, recovery: RecoveryMode, rate: Option<Rate>) {
         self.engine.without_sending(|core, _| {
             let settings = core.endpoint.recovery().on_link(recovery, rate, core.link.max_packet_bytes());
             core.endpoint.set_recovery(settings);

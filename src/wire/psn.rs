@@ -41,6 +41,17 @@ impl Psn {
         self.0.wrapping_sub(other.0) & Self::MASK
     }
 
+    /// The PSN of a packet number: its low 24 bits.
+    pub const fn of(number: u64) -> Psn {
+        Psn::new(number as u32)
+    }
+
+    /// The packet number with this PSN that is nearest to `near`: 2^23 below it to 2^23 − 1 above. Packet numbers count on where PSNs
+    /// begin anew (RFC 9000, A.3, does the same). `near` is at least 2^23.
+    pub fn expand(self, near: u64) -> u64 {
+        near.wrapping_add_signed(self.since(Psn::of(near)).into())
+    }
+
     /// Whether this PSN comes before `other`.
     pub fn is_before(self, other: Psn) -> bool {
         self.since(other) < i32::from(mutated!("psn-compare-off-by-one"))

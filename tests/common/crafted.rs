@@ -8,7 +8,7 @@ use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, Recovery, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
+    ReceiveRequest, RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
     AcknowledgeTrailer, Addresses, Aeth, Body, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu,
@@ -72,11 +72,11 @@ impl Crafted {
     pub const BYTES: usize = 5000;
     const PAGES_BYTES: usize = 8192;
 
-    pub fn new(recovery: Recovery) -> Crafted {
+    pub fn new(recovery: RecoveryMode) -> Crafted {
         Crafted::with_access(ALL, recovery)
     }
 
-    pub fn with_access(access: Access, recovery: Recovery) -> Crafted {
+    pub fn with_access(access: Access, recovery: RecoveryMode) -> Crafted {
         Crafted::with(access, RecoverySettings { recovery, ..RecoverySettings::default() })
     }
 

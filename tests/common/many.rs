@@ -7,7 +7,7 @@ use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory, Pd};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit, Recovery, RecoverySettings,
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit, RecoveryMode, RecoverySettings,
     Remote, SendOperation, SendRequest, Service, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
@@ -44,7 +44,7 @@ pub struct Many {
 }
 
 impl Node {
-    fn new(seed: u8, recovery: Recovery) -> Node {
+    fn new(seed: u8, recovery: RecoveryMode) -> Node {
         let mut endpoint = Endpoint::new([seed; 32]);
         endpoint.set_recovery(RecoverySettings { recovery, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
@@ -102,7 +102,7 @@ impl Node {
 
 impl Many {
     /// `count` queue pairs on each side that recover in that way, ready to send.
-    pub fn new(count: usize, recovery: Recovery) -> Many {
+    pub fn new(count: usize, recovery: RecoveryMode) -> Many {
         let mut nodes = [1, 2].map(|seed| Node::new(seed, recovery));
         for _ in 0..count {
             let qpns = [0, 1].map(|node: usize| nodes[node].create());

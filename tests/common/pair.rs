@@ -11,8 +11,8 @@ use uroce::memory::{Access, HostMemory, Pd, WindowKind};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
     Capabilities, Completion, CompletionQueue, Counters, Data, Destination, Endpoint, Event, Path, QpAttributes,
-    QueuePairInit, ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Srq,
-    State, Status,
+    QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge,
+    Srq, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, Opcode, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
 
@@ -90,14 +90,14 @@ impl Pair {
     pub const Q_KEY: QKey = QKey(0x1111_1111);
 
     /// A connection both of whose ends recover in that way.
-    pub fn new(recovery: Recovery, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) -> Pair {
+    pub fn new(recovery: RecoveryMode, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) -> Pair {
         Pair::of(Service::Rc, recovery, false, seed, path_mtu, first_psn, faults)
     }
 
     /// A pair of any service, with shared receive queues on both sides or not.
     pub fn of(
         service: Service,
-        recovery: Recovery,
+        recovery: RecoveryMode,
         shared: bool,
         seed: u64,
         path_mtu: PathMtu,

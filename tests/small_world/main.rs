@@ -13,7 +13,7 @@ mod side;
 use exploration::{Exploration, Extent, Faults};
 use side::Request::{AtomicWrite, FetchAdd, Flush, Read, Send, Write, WriteImmediate};
 use side::{Plan, Request};
-use uroce::transport::Recovery;
+use uroce::transport::RecoveryMode;
 use uroce::wire::Psn;
 
 const FAULTS: Faults = Faults { drops: 2, duplicates: 1, timeouts: 2 };
@@ -24,7 +24,7 @@ const FEW: Faults = Faults { drops: 1, duplicates: 1, timeouts: 1 };
 /// PSNs wrap within the first messages.
 fn plan(a: &[Request], b: &[Request]) -> Plan {
     let first_psns = [Psn::new(0).minus(2), Psn::new(0).minus(1)];
-    let recovery = [Recovery::GoBackN; 2];
+    let recovery = [RecoveryMode::GoBackN; 2];
     Plan {
         requests: [a.to_vec(), b.to_vec()],
         late_receives: false,
@@ -79,9 +79,11 @@ fn reads_and_atomics() {
 #[test]
 fn flushes_and_atomic_writes() {
     explore("FLUSHes and ATOMIC WRITEs", &plan(&[Write(1), Flush, AtomicWrite], &[]), FAULTS, 500_000);
-    let early = Plan { recovery: [Recovery::GoBackN, Recovery::Auto], ..plan(&[FetchAdd, AtomicWrite, Flush], &[]) };
+    let early =
+        Plan { recovery: [RecoveryMode::GoBackN, RecoveryMode::Auto], ..plan(&[FetchAdd, AtomicWrite, Flush], &[]) };
     explore("early FLUSHes and ATOMIC WRITEs of a plain peer", &early, FAULTS, 100_000);
-    let answers = Plan { recovery: [Recovery::Auto, Recovery::GoBackN], ..plan(&[Flush, Read(2), AtomicWrite], &[]) };
+    let answers =
+        Plan { recovery: [RecoveryMode::Auto, RecoveryMode::GoBackN], ..plan(&[Flush, Read(2), AtomicWrite], &[]) };
     explore("answers to FLUSHes and ATOMIC WRITEs in any order", &answers, FEW, 50_000);
 }
 
@@ -105,7 +107,7 @@ fn packets_that_are_taken_late() {
 /// What comes early waits for a peer that goes back.
 #[test]
 fn early_requests_of_a_peer_that_goes_back() {
-    let recovery = [Recovery::GoBackN, Recovery::Auto];
+    let recovery = [RecoveryMode::GoBackN, RecoveryMode::Auto];
     let sends = Plan { recovery, ..plan(&[Send(2), Write(1), Send(1)], &[]) };
     explore("early SENDs and WRITEs of a plain peer", &sends, FAULTS, 500_000);
     let atomics = Plan { recovery, ..plan(&[FetchAdd, Send(1), Read(1)], &[]) };
@@ -114,7 +116,7 @@ fn early_requests_of_a_peer_that_goes_back() {
 
 #[test]
 fn early_requests_that_find_no_receive_request() {
-    let recovery = [Recovery::GoBackN, Recovery::Auto];
+    let recovery = [RecoveryMode::GoBackN, RecoveryMode::Auto];
     let plan = Plan { late_receives: true, recovery, ..plan(&[Send(1), FetchAdd, WriteImmediate(1)], &[]) };
     explore("early requests without receive requests", &plan, FAULTS, 500_000);
 }
@@ -122,7 +124,7 @@ fn early_requests_that_find_no_receive_request() {
 /// What comes early is kept, and counts when it is lost twice.
 #[test]
 fn answers_of_a_peer_that_goes_back() {
-    let recovery = [Recovery::Auto, Recovery::GoBackN];
+    let recovery = [RecoveryMode::Auto, RecoveryMode::GoBackN];
     let reads = Plan { recovery, ..plan(&[Read(2), FetchAdd], &[]) };
     explore("answers that come early", &reads, FEW, 100_000);
     let mixed = Plan { recovery, ..plan(&[Read(2), Send(1)], &[]) };
@@ -132,7 +134,7 @@ fn answers_of_a_peer_that_goes_back() {
 /// They find out that both repeat selectively, whatever of that is lost, comes twice or late.
 #[test]
 fn getting_to_know_each_other() {
-    let plan = Plan { recovery: [Recovery::Auto; 2], ..plan(&[Write(1)], &[]) };
+    let plan = Plan { recovery: [RecoveryMode::Auto; 2], ..plan(&[Write(1)], &[]) };
     explore("strangers", &plan, FEW, 1_000);
     let plan = Plan { requests: [vec![Write(1)], vec![Write(1)]], ..plan };
     explore("strangers that offer at once", &plan, FEW, 100_000);
@@ -141,7 +143,7 @@ fn getting_to_know_each_other() {
 /// What was missing is sent again by itself, both ways.
 #[test]
 fn selective_repeat_on_both_sides() {
-    let recovery = [Recovery::Auto; 2];
+    let recovery = [RecoveryMode::Auto; 2];
     let plan = |a: &[Request], b: &[Request]| Plan { recovery, is_acquainted: true, ..plan(a, b) };
     let sends = plan(&[Send(2), Write(1)], &[]);
     explore("SENDs and WRITEs repeated selectively", &sends, FEW, 100_000);
@@ -155,7 +157,9 @@ fn selective_repeat_on_both_sides() {
 #[test]
 fn connections_that_are_old() {
     for age in [(1 << 23) - 2, 1 << 23, (1 << 24) - 4] {
-        for recovery in [[Recovery::GoBackN; 2], [Recovery::GoBackN, Recovery::Auto], [Recovery::Auto; 2]] {
+        for recovery in
+            [[RecoveryMode::GoBackN; 2], [RecoveryMode::GoBackN, RecoveryMode::Auto], [RecoveryMode::Auto; 2]]
+        {
             let plan = Plan { recovery, age: Some(age), ..plan(&[Send(1), Write(1), Send(1)], &[]) };
             explore(&format!("{recovery:?}, {age} PSNs later"), &plan, FEW, 50_000);
         }

@@ -10,7 +10,7 @@ use uroce::sim::skip;
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Skipped, State,
+    ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Skipped, State,
     Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Placement, Psn, Qpn, RnrTimer, Selectivity};
@@ -109,7 +109,7 @@ pub struct Plan {
     /// Where the PSNs of the sides begin.
     pub first_psns: [Psn; 2],
     /// How each side deals with losses.
-    pub recovery: [Recovery; 2],
+    pub recovery: [RecoveryMode; 2],
     /// The connection is so many PSNs older than a READ and an atomic of each side.
     pub age: Option<u32>,
     /// The sides have exchanged a READ and an atomic each, and know each other if both repeat selectively.
@@ -140,11 +140,11 @@ impl Place {
 
     /// What the peer must know.
     pub fn introduce(&self) -> (Remote, Qpn) {
-        let (_, _, key, qpn) = self.endpoint(Recovery::GoBackN);
+        let (_, _, key, qpn) = self.endpoint(RecoveryMode::GoBackN);
         (Remote { address: self.memory.address(), key }, qpn)
     }
 
-    fn endpoint(&self, recovery: Recovery) -> (Endpoint, Arc<CompletionQueue>, Key, Qpn) {
+    fn endpoint(&self, recovery: RecoveryMode) -> (Endpoint, Arc<CompletionQueue>, Key, Qpn) {
         let mut endpoint = Endpoint::new([self.side as u8 + 1; 32]);
         endpoint.set_recovery(RecoverySettings { recovery, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
@@ -562,7 +562,7 @@ impl<'a> Side<'a> {
         }
         let next = self.peers().get(self.executed);
         // Packets that say where they belong are placed in any order.
-        let places_early = self.plan.recovery == [Recovery::Auto; 2];
+        let places_early = self.plan.recovery == [RecoveryMode::Auto; 2];
         let sends = |number: usize| {
             let mut consumers = self.peers().iter().enumerate().filter(|(_, request)| request.consumes());
             consumers.nth(number).filter(|(_, request)| matches!(request, Request::Send(_))).map(|(index, _)| index)

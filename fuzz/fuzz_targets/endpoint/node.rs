@@ -5,7 +5,7 @@ use uroce::memory::Pd;
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, CompletionKind, Data, Destination, Endpoint, Event, MAX_INLINE_BYTES, Path, QpAttributes,
-    QueuePairInit, ReceiveRequest, Recovery, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State,
+    QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State,
 };
 use uroce::wire::{self, Addresses, Flow, Key, Operation, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
 
@@ -81,8 +81,8 @@ impl Node {
 
     /// How queue pairs that are created from now on deal with losses.
     pub fn choose_recovery(&mut self, input: &mut Input<'_>) {
-        let recovery = [Recovery::GoBackN, Recovery::Auto, Recovery::Auto, Recovery::Selective][input.below(4)];
-        self.is_extended = recovery != Recovery::GoBackN;
+        let recovery = [RecoveryMode::GoBackN, RecoveryMode::Auto, RecoveryMode::Auto, RecoveryMode::Selective][input.below(4)];
+        self.is_extended = recovery != RecoveryMode::GoBackN;
         self.waiting_bytes_max = [4000, 1 << 30][input.below(2)];
         self.endpoint.set_recovery(RecoverySettings {
             recovery,

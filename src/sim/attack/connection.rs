@@ -6,7 +6,7 @@ use crate::memory::{Access, HostMemory};
 use crate::path::PathPolicy;
 use crate::time::{Duration, Instant};
 use crate::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, Recovery, RecoverySettings,
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings,
     Remote, SendOperation, SendRequest, Service, Sge, SgeList, Status,
 };
 use crate::wire::{Addresses, Flow, ICRC_BYTES, Key, Packet, Psn, Qpn};
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub operation: Operation,
     pub packets: u32,
     /// How the requester deals with losses, and how the responder.
-    pub recovery: [Recovery; 2],
+    pub recovery: [RecoveryMode; 2],
     /// Whether the responder is attacked; else the requester.
     pub is_responder_attacked: bool,
     /// The share of frames that the network loses, each way.
@@ -206,7 +206,7 @@ impl Connection {
         let watch = Watch {
             node: sides[attacked].node,
             peer: [address(1 - attacked).octets(), further_address(1 - attacked).octets()],
-            is_peer_plain: plan.recovery[1 - attacked] == Recovery::GoBackN,
+            is_peer_plain: plan.recovery[1 - attacked] == RecoveryMode::GoBackN,
             has_sent_elsewhere: false,
             has_sent_extended: false,
         };
@@ -469,7 +469,7 @@ mod tests {
     const PLAN: Plan = Plan {
         operation: Operation::Write,
         packets: 1,
-        recovery: [Recovery::GoBackN; 2],
+        recovery: [RecoveryMode::GoBackN; 2],
         is_responder_attacked: true,
         loss: 0.0,
         outlives_extension: false,
@@ -479,7 +479,9 @@ mod tests {
     fn a_connection_that_nobody_attacks_goes_on_and_nothing_becomes_of_it() {
         for operation in Operation::ALL {
             for packets in [1, 61] {
-                for recovery in [[Recovery::GoBackN; 2], [Recovery::Auto; 2], [Recovery::GoBackN, Recovery::Auto]] {
+                for recovery in
+                    [[RecoveryMode::GoBackN; 2], [RecoveryMode::Auto; 2], [RecoveryMode::GoBackN, RecoveryMode::Auto]]
+                {
                     let plan = Plan { operation, packets, recovery, ..PLAN };
                     let mut connection = Connection::new(plan, 1);
                     let before = connection.completed();

@@ -10,7 +10,7 @@ mod poisson;
 use std::ops::{Index, IndexMut};
 
 use crate::time::Duration;
-use crate::transport::Recovery;
+use crate::transport::RecoveryMode;
 
 use super::random::Random;
 use connection::{Connection, Plan};
@@ -111,11 +111,11 @@ impl Victim {
     }
 
     /// How the one that is attacked deals with losses, and how its peer.
-    fn recovery(self) -> [Recovery; 2] {
+    fn recovery(self) -> [RecoveryMode; 2] {
         match self {
-            Victim::Plain => [Recovery::GoBackN, Recovery::GoBackN],
-            Victim::AutoTowardsPlain => [Recovery::Auto, Recovery::GoBackN],
-            Victim::AutoTowardsAuto => [Recovery::Auto, Recovery::Auto],
+            Victim::Plain => [RecoveryMode::GoBackN, RecoveryMode::GoBackN],
+            Victim::AutoTowardsPlain => [RecoveryMode::Auto, RecoveryMode::GoBackN],
+            Victim::AutoTowardsAuto => [RecoveryMode::Auto, RecoveryMode::Auto],
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::sim::random::Random;
 use crate::time::{Duration, Instant};
 use crate::transport::{
     Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Event, QpAttributes, QueuePairInit,
-    ReceiveRequest, Recovery, RecoverySettings, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
+    ReceiveRequest, RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
 };
 use crate::wire::{Key, Opcode, PathMtu, Psn, Qpn, RnrTimer};
 
@@ -499,10 +499,10 @@ impl stage::World for World {
     fn begin(&mut self, network: &mut Network) {
         self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionQueue::new(4096, || {}))).collect();
         let mut random = Random::new(self.seed, 5);
-        let recovery = random.choose(&[Recovery::GoBackN, Recovery::Auto]);
+        let recovery = random.choose(&[RecoveryMode::GoBackN, RecoveryMode::Auto]);
         for node in 0..self.setting.nodes {
             let settings = RecoverySettings {
-                recovery: if random.chance(0.1) { Recovery::GoBackN } else { recovery },
+                recovery: if random.chance(0.1) { RecoveryMode::GoBackN } else { recovery },
                 window: random.choose(&[16, 128]),
                 reorder_bytes: random.choose(&[0, 3000, 1 << 30]),
                 ..RecoverySettings::default()

@@ -1,5 +1,9 @@
+use arrayvec::ArrayVec;
+
 use crate::frame::FrameBytes;
-use crate::wire::{NakCode, Opcode, Operation, Packet, Position, Psn, Sack, Syndrome};
+use crate::recovery::{Answer, Said, Trigger};
+use crate::time::Duration;
+use crate::wire::{NakCode, Opcode, Operation, Packet, Position, Sack, Syndrome};
 
 use super::Requester;
 use crate::transport::completion::Status;
@@ -17,216 +21,246 @@ impl Requester {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        let psn = packet.bth().psn();
-        if connection.is_extended() {
-            self.start_selective(cx.now);
-            return self.handle_response_selectively(packet, sack, connection, cx);
-        }
+        let number = self.number(packet.bth().psn());
+        let (first, next) = (self.recovery.first(), self.recovery.next());
         // Only what is in flight can be answered. rxe believes acknowledges for PSNs it has not sent; we don't.
-        let is_sent = psn.is_before(self.sent) || mutated!("acks-for-what-was-never-sent");
-        if psn.is_before(self.unacknowledged) || !is_sent {
-            cx.counters.stray_response += 1;
-            return Ok(());
-        }
-        match packet.bth().opcode().operation() {
-            Operation::Acknowledge => {
-                let Some(aeth) = packet.aeth() else { return Ok(()) };
-                self.handle_acknowledge(psn, aeth.syndrome(), connection, cx)?;
+        let is_sent = number < next || mutated!("acks-for-what-was-never-sent");
+        let is_in_flight = first <= number && is_sent;
+        match (packet.bth().opcode().operation(), packet.aeth().map(|aeth| aeth.syndrome())) {
+            // A late one acknowledges nothing, but may say what arrived.
+            (Operation::Acknowledge, Some(Syndrome::Ack { .. }))
+                if is_sent && number + self.recovery.reach() >= first =>
+            {
+                self.take_acknowledge(number, packet, sack, connection, cx)
             }
-            Operation::ReadResponse if self.is_answer_without_data(psn, packet) => {
-                let Some(aeth) = packet.aeth() else { return Ok(()) };
-                match aeth.syndrome() {
-                    Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), connection, cx)?,
-                    _ => cx.counters.stray_response += 1,
-                }
+            (Operation::ReadResponse, Some(Syndrome::Ack { .. }))
+                if is_in_flight && self.is_answer_without_data(number, packet) =>
+            {
+                self.acknowledge(&Said::before(number + 1), connection, cx)
             }
-            Operation::ReadResponse | Operation::AtomicAcknowledge => self.handle_data(psn, packet, connection, cx)?,
-            _ => {}
+            (Operation::ReadResponse | Operation::AtomicAcknowledge, None | Some(Syndrome::Ack { .. }))
+                if is_in_flight =>
+            {
+                self.take_answer(number, packet, connection, cx)
+            }
+            (Operation::Acknowledge, Some(syndrome)) if is_in_flight => self.take_nak(number, syndrome, connection, cx),
+            _ => {
+                cx.counters.stray_response += 1;
+                Ok(())
+            }
         }
-        if self.cursor_psn().is_before(self.unacknowledged) {
-            // What was being sent again has arrived after all.
-            self.go_back();
+    }
+
+    /// Whether it answers a FLUSH or ATOMIC WRITE: for these it is an acknowledge (IBTA A19.4.2).
+    fn is_answer_without_data(&self, number: u64, packet: &Packet<'_>) -> bool {
+        let is_empty = packet.bth().opcode() == Opcode::RC_READ_RESPONSE_ONLY && packet.payload().is_empty();
+        is_empty && self.queue.find(number).is_some_and(|index| self.queue[index].is_acknowledged())
+    }
+
+    /// Takes an acknowledge, and what it says of requests that came before earlier ones.
+    fn take_acknowledge(
+        &mut self,
+        number: u64,
+        packet: &Packet<'_>,
+        sack: Option<&Sack>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fatal> {
+        let Some(sack) = sack else {
+            // Probes, too, take any path.
+            let is_detour = packet.bth().extended() && cx.multipath.is_some();
+            return self.acknowledge(&Said { is_detour, ..Said::before(number + 1) }, connection, cx);
+        };
+        // The longest delay stands for any longer one, too, and for another way.
+        let delay = Some(sack.delay_us).filter(|delay| *delay < u16::MAX);
+        let trigger = Trigger {
+            position: self.number(sack.trigger),
+            attempt: sack.attempt,
+            delay: delay.map(|delay| Duration::from_micros(delay.into())),
+            is_marked: sack.is_trigger_marked,
+        };
+        let next = self.recovery.next();
+        let mut arrived = ArrayVec::<(u64, u64), { Sack::MAX_BLOCKS }>::new();
+        for (base, bits) in &sack.blocks {
+            let base = self.number(*base);
+            // What was not sent cannot have arrived, whatever the peer says.
+            let sent = u32::try_from(next.saturating_sub(base)).unwrap_or(u32::MAX);
+            cx.counters.stray_response += u64::from(bits.checked_shr(sent).unwrap_or(0).count_ones());
+            arrived.push((base, *bits));
+        }
+        let is_detour = delay.is_none() && cx.multipath.is_some();
+        let said = Said { before: number + 1, arrived: &arrived, trigger: Some(trigger), is_detour };
+        self.acknowledge(&said, connection, cx)
+    }
+
+    /// Takes what an acknowledge says, or an answer that stands for one.
+    pub(super) fn acknowledge(
+        &mut self,
+        said: &Said<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fatal> {
+        self.learn_paths(cx);
+        if self.recovery.acknowledge(said, cx.now) {
+            cx.counters.spurious_retransmission += 1;
+        }
+        self.settle(connection, cx)?;
+        if self.may_go_back(connection) && self.recovery.implied_nak(cx.now) {
+            self.take_retry(connection, cx)?;
+            cx.counters.completer_retry += 1;
         }
         Ok(())
     }
 
-    /// Whether it answers a FLUSH or ATOMIC WRITE: for these it is an acknowledge (IBTA A19.4.2).
-    pub(super) fn is_answer_without_data(&self, psn: Psn, packet: &Packet<'_>) -> bool {
-        let is_empty = packet.bth().opcode() == Opcode::RC_READ_RESPONSE_ONLY && packet.payload().is_empty();
-        is_empty && self.find(psn).is_some_and(|index| self.queue[index].is_acknowledged())
+    /// After all that a packet said.
+    fn settle(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
+        self.learn_paths(cx);
+        let before = self.recovery.first();
+        let first = self.recovery.settle(cx.now);
+        self.tell_paths(cx);
+        if first > before {
+            self.patience.renew();
+            // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
+            self.rnr_until = self.rnr_until.filter(|_| mutated!("rnr-wait-outlives-progress"));
+        }
+        self.retire(connection, cx)
     }
 
-    fn handle_acknowledge(
+    /// Whether what was lost may be sent again at once: not while that will happen anyway, after a wait for the receiver, or by
+    /// itself in a moment, when the peer has shown that it understands.
+    fn may_go_back(&self, connection: &Connection) -> bool {
+        self.rnr_until.is_none() && !connection.extension.is_getting_acquainted()
+    }
+
+    /// Takes a refusal of the packet `number`.
+    fn take_nak(
         &mut self,
-        psn: Psn,
+        number: u64,
         syndrome: Syndrome,
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         match syndrome {
-            Syndrome::Ack { .. } => self.acknowledge_before(psn.plus(1), connection, cx),
             Syndrome::RnrNak(timer) => {
                 cx.counters.rcvd_rnr_err += 1;
-                self.acknowledge_before(psn, connection, cx)?;
-                if self.unacknowledged != psn || self.is_waiting_for_receiver() {
-                    return Ok(());
-                }
-                if !self.has_patience_for_receiver() {
-                    return self.fail_not_ready(psn, connection, cx);
-                }
-                self.wait_for_receiver(timer.delay(), cx);
-                Ok(())
+                self.acknowledge(&Said::before(number), connection, cx)?;
+                self.wait_for_receiver(number, timer.delay(), connection, cx)
             }
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 cx.counters.rcvd_seq_err += 1;
-                self.acknowledge_before(psn, connection, cx)?;
-                // While it waits for the receiver it will go back anyway.
-                let comes_better = connection.extension.is_getting_acquainted();
-                if self.unacknowledged != psn || self.is_waiting_for_receiver() || comes_better {
-                    return Ok(());
+                self.acknowledge(&Said::before(number), connection, cx)?;
+                let is_news = self.recovery.is_news_of(number) && self.may_go_back(connection);
+                if is_news && self.recovery.sequence_error(cx.now) {
+                    self.take_retry(connection, cx)?;
+                    cx.counters.completer_retry += 1;
                 }
-                self.retry(connection, cx)
+                Ok(())
             }
             Syndrome::Nak(code) => {
                 let Some(status) = status_of(code) else {
                     cx.counters.stray_response += 1;
                     return Ok(());
                 };
-                self.acknowledge_before(psn, connection, cx)?;
-                self.fail_refused(psn, status, connection, cx)
+                self.acknowledge(&Said::before(number), connection, cx)?;
+                // The NAK may be for any packet of its message. When answers to an earlier READ are missing as well, that READ is not
+                // to blame; it is asked for again, and runs out of patience with a peer in error.
+                match self.queue.oldest() {
+                    Some(wqe) if (wqe.first..wqe.end()).contains(&number) => self.fail_oldest(status, connection, cx),
+                    _ => Ok(()),
+                }
             }
-            Syndrome::Unknown(_) => {
+            Syndrome::Ack { .. } | Syndrome::Unknown(_) => {
                 cx.counters.stray_response += 1;
                 Ok(())
             }
         }
     }
 
-    /// The request of `psn` was refused. A NAK may be for any packet of its message. When answers to an earlier READ are
-    /// missing as well, that READ is not to blame; it is asked for again, and runs out of patience with a peer in error.
-    pub(super) fn fail_refused(
+    /// Waits because the peer had no receive request for the packet `number`.
+    fn wait_for_receiver(
         &mut self,
-        psn: Psn,
-        status: Status,
+        number: u64,
+        delay: Duration,
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        match self.queue.front() {
-            Some(wqe) if psn.is_within(wqe.first_psn, wqe.packets) => self.fail_oldest(status, connection, cx),
-            _ => Ok(()),
-        }
-    }
-
-    /// There was no receive request for the one of `psn`, too often. Answers to earlier requests may still come.
-    pub(super) fn fail_not_ready(
-        &mut self,
-        psn: Psn,
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<(), Fatal> {
-        cx.counters.retry_rnr_exceeded_err += 1;
-        if let Some(index) = self.find(psn) {
-            self.queue[index].failed = Some(Status::RnrRetryExceeded);
-        }
-        self.retire(connection, cx)
-    }
-
-    /// Everything before `psn` has arrived, says the peer. READs and atomics are complete only with their answers: when
-    /// one is missing, it was lost, and is asked for again (IBTA 9.7.5.1.1, implied NAK).
-    fn acknowledge_before(&mut self, psn: Psn, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
-        let missing = self
-            .queue
-            .iter()
-            .take_while(|wqe| wqe.first_psn.is_before(psn))
-            .find(|wqe| wqe.awaits_answer())
-            .map(|wqe| wqe.first_psn.plus(wqe.received));
-        let to = match missing {
-            Some(missing) if missing.is_before(psn.minus(mutated!("ack-completes-unanswered-read").into())) => missing,
-            _ => psn,
-        };
-        self.progress(to, cx.now);
-        self.retire(connection, cx)?;
-        if to.is_before(psn) { self.report_gap(connection, cx) } else { Ok(()) }
-    }
-
-    /// An answer to a READ or atomic was lost: asks for it again, once.
-    fn report_gap(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
-        // It is asked for by itself in a moment.
-        let comes_better = connection.extension.is_getting_acquainted();
-        if self.gap_reported || self.is_waiting_for_receiver() || comes_better {
+        // A late NAK is about what has been carried out since.
+        if self.rnr_until.is_some() || !self.recovery.is_news_of(number) {
             return Ok(());
         }
-        self.gap_reported = true;
-        self.retry(connection, cx)
+        if !self.patience.take_rnr_retry() {
+            cx.counters.retry_rnr_exceeded_err += 1;
+            // Answers to earlier requests may still come.
+            if let Some(index) = self.queue.find(number) {
+                self.queue[index].failed = Some(Status::RnrRetryExceeded);
+            }
+            return self.retire(connection, cx);
+        }
+        if self.recovery.receiver_not_ready(number, cx.now) {
+            self.patience.heard();
+        }
+        self.rnr_until = Some(if mutated!("lost-rnr-back-off") { cx.now } else { cx.now + delay });
+        Ok(())
     }
 
     /// Takes a READ response or atomic acknowledge.
-    fn handle_data(
+    fn take_answer(
         &mut self,
-        psn: Psn,
+        number: u64,
         packet: &Packet<'_>,
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        if packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome(), Syndrome::Ack { .. })) {
-            cx.counters.stray_response += 1;
-            return Ok(());
-        }
-        if let Some(kept) = self.take_kept_answer(psn)
-            && let Ok(oldest) = Packet::parse(FrameBytes::from(&kept[..]))
+        if let Answer::Early { oldest, is_next } = self.recovery.answer(number)
+            && (is_next || mutated!("any-answer-in-flight-believed", by "uroce --test answers a_stranger"))
+            && let Some(kept) = self.early_answers.take(oldest)
+            && let Ok(kept) = Packet::parse(FrameBytes::from(&kept[..]))
         {
             // It was lost for the second time.
-            self.handle_data(oldest.bth().psn(), &oldest, connection, cx)?;
+            self.take_answer(oldest, &kept, connection, cx)?;
         }
-        let Some(index) = self.queue.iter().position(|wqe| wqe.awaits_answer()) else {
-            cx.counters.stray_response += 1;
-            return Ok(());
-        };
-        let wqe = &self.queue[index];
-        let expected = wqe.first_psn.plus(wqe.received);
-        if psn != expected && !(psn == expected.plus(1) && mutated!("read-answer-out-of-order-taken")) {
-            if psn.is_before(expected) {
-                // An answer to something that needs none.
-                cx.counters.stray_response += 1;
-                return Ok(());
-            }
-            // A later one: this one was lost. All before it has arrived, since answers come in order.
-            if self.keeps_answers {
-                self.keep_answer(psn, packet);
-            }
-            return self.acknowledge_before(psn, connection, cx);
-        }
-
-        // The answer implies that all requests before it were carried out.
-        let (first_psn, received) = (wqe.first_psn, wqe.received);
-        self.forget_kept_answer(psn);
-        let wqe = &self.queue[index];
-        let is_last = wqe.received + 1 == wqe.packets;
-        let ends = matches!(packet.bth().opcode().position(), Position::Last | Position::Only);
-        // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with
-        // MIDDLE, the IBTA says FIRST).
-        let fits = ends == is_last || wqe.request.operation.is_atomic();
-        let placed = if fits { self.place(index, received, packet, connection, cx) } else { Err(Status::BadResponse) };
-        self.progress(first_psn.plus(received), cx.now);
-        let status = match placed {
-            Ok(()) => {
-                let wqe = &mut self.queue[index];
-                wqe.received += 1;
-                let complete = !wqe.awaits_answer();
-                if complete && index < self.cursor.index {
-                    self.reads_in_flight -= 1;
+        match (self.recovery.answer(number), self.queue.find(number)) {
+            (Answer::Expected, Some(index)) => self.take_expected(index, number, packet, connection, cx),
+            (Answer::Early { .. }, found) => {
+                // All before it has arrived, since answers come in order.
+                if found.is_some_and(|index| self.queue[index].request.operation.is_read_or_atomic()) {
+                    self.early_answers.keep(number, packet);
                 }
-                self.progress(psn.plus(1), cx.now);
-                return self.retire(connection, cx);
+                self.acknowledge(&Said::before(number), connection, cx)
             }
-            Err(status) => status,
+            _ => {
+                cx.counters.stray_response += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the answer `number` to the request at `index`, which is missing.
+    fn take_expected(
+        &mut self,
+        index: usize,
+        number: u64,
+        packet: &Packet<'_>,
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fatal> {
+        self.early_answers.take(number);
+        let first = self.queue[index].first;
+        let at = match mutated!("early-answer-placed-as-the-next") {
+            true => self.recovery.first().saturating_sub(first),
+            false => number - first,
         };
-        self.retire(connection, cx)?;
-        self.fail_oldest(status, connection, cx)
+        if let Err(status) = self.place(index, at as u32, packet, connection, cx) {
+            // It fails when all before it are complete, which an answer implies that they are, except READs.
+            self.queue[index].failed = Some(status);
+            return self.acknowledge(&Said::before(first), connection, cx);
+        }
+        self.recovery.answered(number, cx.now);
+        self.settle(connection, cx)
     }
 
     /// Checks answer number `at` to a request against what was asked, and places it.
-    pub(super) fn place(
+    fn place(
         &self,
         index: usize,
         at: u32,
@@ -246,6 +280,13 @@ impl Requester {
         if packet.bth().opcode().operation() != Operation::ReadResponse {
             return Err(Status::BadResponse);
         }
+        // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with MIDDLE, the
+        // IBTA says FIRST). Whoever asks for some of the answers only gets a last one among them.
+        let ends = matches!(packet.bth().opcode().position(), Position::Last | Position::Only);
+        let is_last = at + 1 == wqe.packets;
+        if ends != is_last && (is_last || !self.recovery.asks_for_some_answers()) {
+            return Err(Status::BadResponse);
+        }
         let mtu = connection.path_mtu.bytes() as u32;
         let offset = at * mtu;
         if packet.payload().len() != (wqe.len - offset).min(mtu) as usize {
@@ -257,7 +298,7 @@ impl Requester {
 }
 
 /// The status of a request that was refused so; `None` where the code refuses none.
-pub(super) fn status_of(code: NakCode) -> Option<Status> {
+fn status_of(code: NakCode) -> Option<Status> {
     match code {
         NakCode::InvalidRequest | NakCode::InvalidRdRequest => Some(Status::RemoteInvalidRequest),
         NakCode::RemoteAccessError => Some(Status::RemoteAccess),

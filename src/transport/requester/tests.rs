@@ -1,9 +1,20 @@
 use super::*;
+use crate::recovery::Answer;
 use crate::transport::testing::World;
 use crate::transport::{Remote, SgeList};
 use crate::wire::Key;
 
 impl World {
+    /// The first `count` missing answers have come.
+    fn answer(&mut self, requester: &mut Requester, count: u32) {
+        for number in (requester.recovery.first()..).take(count as usize) {
+            assert_eq!(requester.recovery.answer(number), Answer::Expected);
+            requester.recovery.answered(number, Instant::ZERO);
+        }
+        requester.recovery.settle(Instant::ZERO);
+        self.with(|connection, cx| requester.retire(connection, cx)).unwrap();
+    }
+
     fn sends(&mut self, requester: &mut Requester) -> bool {
         self.with(|connection, cx| requester.poll_transmit(false, &mut [0; 4500], connection, cx)).unwrap().is_some()
     }
@@ -23,7 +34,8 @@ const REMOTE: Remote = Remote { address: 0, key: Key(1) };
 fn requester(first_psn: Psn) -> Requester {
     let mut requester = Requester::new(Service::Rc);
     let (send_psn, max_rd_atomic) = (Some(first_psn), Some(2));
-    requester.configure(&QpAttributes { send_psn, max_rd_atomic, ..Default::default() });
+    let attributes = QpAttributes { send_psn, max_rd_atomic, ..Default::default() };
+    World::new(PathMtu::Mtu256).with(|connection, _| requester.configure(&attributes, connection));
     requester
 }
 
@@ -56,27 +68,22 @@ fn requests_in_flight_never_span_half_the_psn_space() {
         assert!(world.sends(&mut requester));
         assert!(!world.sends(&mut requester), "the window is closed");
         let end = first_psn.plus(SPAN_PACKETS);
-        assert_eq!((requester.sent, requester.unacknowledged), (end, first_psn));
+        assert_eq!((requester.sent(), requester.unacknowledged()), (end, first_psn));
 
         // All answers but the last have come.
-        requester.queue[0].received = SPAN_PACKETS - 1;
-        requester.progress(end.minus(1), Instant::ZERO);
+        world.answer(&mut requester, SPAN_PACKETS - 1);
         assert!(!world.sends(&mut requester), "it would span half the space");
-        assert_eq!(requester.queue.len(), 2);
+        assert_eq!(requester.len(), 2);
         // The last one, lost, is asked for again: a request for its bytes alone.
-        requester.go_back();
-        assert_eq!((requester.cursor.index, requester.cursor.packet), (0, SPAN_PACKETS - 1));
+        assert!(requester.recovery.sequence_error(Instant::ZERO));
+        assert_eq!(requester.upcoming(), end.minus(1));
         assert!(world.sends(&mut requester));
+        assert_eq!(requester.upcoming(), end);
 
-        requester.queue[0].received = SPAN_PACKETS;
-        requester.reads_in_flight = 0;
-        requester.progress(end, Instant::ZERO);
-        world.with(|connection, cx| requester.retire(connection, cx)).unwrap();
+        world.answer(&mut requester, 1);
         assert_eq!(world.connection.send_cq.poll().map(|done| (done.wr_id, done.status)), Some((1, Status::Success)));
         assert!(world.sends(&mut requester));
-        requester.queue[0].received = 1;
-        requester.progress(end.plus(1), Instant::ZERO);
-        world.with(|connection, cx| requester.retire(connection, cx)).unwrap();
+        world.answer(&mut requester, 1);
         assert_eq!(world.connection.send_cq.poll().map(|done| (done.wr_id, done.status)), Some((2, Status::Success)));
     }
 }
@@ -93,13 +100,13 @@ fn requests_in_flight_are_found_whatever_is_posted_behind_them() {
             requester.post(request(wr_id, SendOperation::Write(REMOTE), 1 << 31), PathMtu::Mtu4096).unwrap();
         });
         assert!(world.sends(&mut requester) && world.sends(&mut requester));
-        let found: Vec<_> = (0..4).map(|number| requester.find(first_psn.plus(number))).collect();
+        let found: Vec<_> =
+            (0..4).map(|number| requester.queue.find(requester.number(first_psn.plus(number)))).collect();
         assert_eq!(found, [Some(0), Some(0), Some(0), Some(1)]);
 
         // The first completes, and the second is found where it is then.
-        requester.queue[0].received = 3;
-        requester.progress(first_psn.plus(3), Instant::ZERO);
-        world.with(|connection, cx| requester.retire(connection, cx)).unwrap();
-        assert_eq!((requester.queue.len(), requester.find(first_psn.plus(3))), (101, Some(0)));
+        world.answer(&mut requester, 3);
+        let second = requester.queue.find(requester.number(first_psn.plus(3)));
+        assert_eq!((requester.len(), second), (101, Some(0)));
     }
 }

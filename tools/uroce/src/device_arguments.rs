@@ -5,7 +5,7 @@ use uroce::congestion::Rate;
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{AttachMode, XdpOptions};
 use uroce::path::PathPolicy;
-use uroce::transport::Recovery;
+use uroce::transport::RecoveryMode;
 use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 
 /// The flags of every subcommand that opens a device.
@@ -35,7 +35,7 @@ pub struct DeviceArguments {
 
     /// How losses are dealt with: auto (selective repeat with peers that know it, else go-back-n), selective, go-back-n
     #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY")]
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<RecoveryMode>,
 
     /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
     #[arg(long, value_name = "BITS", env = "UROCE_RATE")]

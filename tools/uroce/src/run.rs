@@ -20,7 +20,7 @@ use uroce::congestion::Rate;
 use uroce::link::device::Device;
 use uroce::link::fault::FaultSpec;
 use uroce::path::PathPolicy;
-use uroce::transport::Recovery;
+use uroce::transport::RecoveryMode;
 use uroce::wire::PathMtu;
 
 use crate::Failure;
@@ -59,7 +59,7 @@ pub struct Arguments {
     mtu: Option<String>,
 
     /// How losses are dealt with: auto (selective repeat with peers that know it, else go-back-n), selective, go-back-n
-    #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY", value_parser = checked::<Recovery>)]
+    #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY", value_parser = checked::<RecoveryMode>)]
     recovery: Option<String>,
 
     /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G

@@ -20,7 +20,9 @@ use crate::sim::chaos::stage::{MAX_EVENTS, Watch, check_rest};
 use crate::sim::network::{Network, NodeId, Step, Tally};
 use crate::sim::random::Random;
 use crate::time::{Duration, Instant};
-use crate::transport::{Capabilities, CompletionQueue, MAX_SGE, QpAttributes, QueuePairInit, Recovery, Service, State};
+use crate::transport::{
+    Capabilities, CompletionQueue, MAX_SGE, QpAttributes, QueuePairInit, RecoveryMode, Service, State,
+};
 use crate::wire::{Key, Psn, Qpn};
 
 use flow::Flow;
@@ -465,7 +467,7 @@ impl World {
         connection.relaxed = plan.relaxed;
         for s in [0, 1] {
             let recovery = self.scenario.recovery[plan.nodes[s]];
-            connection.windows[s] = (recovery.recovery != Recovery::GoBackN).then_some(recovery.window.into());
+            connection.windows[s] = (recovery.recovery != RecoveryMode::GoBackN).then_some(recovery.window.into());
             connection.has_rate[s] = recovery.rate.is_some();
         }
         for s in [0, 1] {

@@ -4,7 +4,7 @@ use crate::path::PathPolicy;
 use crate::sim::chaos::setting::{Setting, Weather};
 use crate::sim::random::Random;
 use crate::time::Duration;
-use crate::transport::{Recovery, RecoverySettings};
+use crate::transport::{RecoveryMode, RecoverySettings};
 use crate::wire::{PathMtu, Psn, RnrTimer};
 
 /// What a program does to its own connection.
@@ -129,7 +129,7 @@ fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
     let mut apart = random.clone();
     let several = kind >= 5 && apart.chance(0.5);
     let one = |node: usize, random: &mut Random| RecoverySettings {
-        recovery: if kind < 5 || (kind == 5 && node == 0) { Recovery::GoBackN } else { Recovery::Auto },
+        recovery: if kind < 5 || (kind == 5 && node == 0) { RecoveryMode::GoBackN } else { RecoveryMode::Auto },
         // In other weather than harsh, patience must not end for a queue of ours.
         window: match setting.weather {
             Weather::Harsh => random.choose(&[16, 128, 1024, RecoverySettings::MAX_WINDOW]),

@@ -8,7 +8,7 @@ use uroce::link::Tapped;
 use uroce::link::device::Device;
 use uroce::link::fault::FaultSpec;
 use uroce::link::xdp::{XdpLink, XdpOptions};
-use uroce::transport::Recovery;
+use uroce::transport::RecoveryMode;
 use uroce::verbs::{Access, CompletionQueue, Context, Key, MemoryRegion, ProtectionDomain, Remote, SgeList};
 
 /// How long anything may take. Emulated machines are slow, and retransmission waits half a second.
@@ -174,7 +174,7 @@ impl Bench {
         };
         let context = self.lab.peer().run(open);
         // As programs have it.
-        context.set_recovery(Recovery::Auto, None);
+        context.set_recovery(RecoveryMode::Auto, None);
         let pd = context.allocate_pd();
         let region = pd.allocate_region(REGION, ALL).unwrap();
         self.ours = Some(Ours { region, pd, context });

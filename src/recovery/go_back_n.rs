@@ -1,0 +1,221 @@
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::time::{Duration, Instant};
+
+use super::{Answer, Expired, Recovery, Said, Wants};
+
+/// Go-back-N, as rxe and RNICs speak it: the peer takes packets in their order only, and what is lost is sent again with all that
+/// came after it (IBTA 9.7.5, 9.7.5.1).
+#[derive(Debug)]
+pub struct GoBackN {
+    first: u64,
+    next: u64,
+    /// What goes out next: at `next`, unless it went back.
+    again: u64,
+    /// All requests before were carried out.
+    carried_out: u64,
+    /// The missing answers of each READ or atomic, in order.
+    answers: VecDeque<Range<u64>>,
+    /// An answer is missing that comes before what was carried out.
+    is_overtaken: bool,
+    /// It went back for that; not twice without progress.
+    is_gap_reported: bool,
+    /// The request that is next cannot be sent, and so nothing after it.
+    is_stopped: bool,
+    timeout: Option<Duration>,
+    retransmit_at: Option<Instant>,
+}
+
+/// Every packet at such a position asks for an acknowledge, so that the window never closes without one on its way.
+const ACK_REQUEST_EVERY: u64 = 64;
+
+impl GoBackN {
+    /// Positions in flight at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the receive rings in
+    /// front of such peers.
+    pub const WINDOW: u64 = 128;
+
+    /// Nothing is in flight; the next position is `start`.
+    pub fn new(start: u64, timeout: Option<Duration>) -> GoBackN {
+        GoBackN {
+            first: start,
+            next: start,
+            again: start,
+            carried_out: start,
+            answers: VecDeque::new(),
+            is_overtaken: false,
+            is_gap_reported: false,
+            is_stopped: false,
+            timeout,
+            retransmit_at: None,
+        }
+    }
+
+    fn go_back(&mut self) {
+        let to = self.first - u64::from(mutated!("go-back-too-far"));
+        self.again = (to + u64::from(mutated!("go-back-too-short"))).min(self.next);
+        self.is_stopped = false;
+    }
+
+    fn restart_timer(&mut self, now: Instant) {
+        self.retransmit_at = self.timeout.map(|timeout| now + timeout);
+    }
+
+    fn start_timer(&mut self, now: Instant) {
+        if self.retransmit_at.is_none() && !mutated!("timer-not-armed") {
+            self.restart_timer(now);
+        }
+    }
+
+    fn has_unacknowledged(&self) -> bool {
+        self.first < self.next
+    }
+}
+
+impl Recovery for GoBackN {
+    fn first(&self) -> u64 {
+        self.first
+    }
+
+    fn next(&self) -> u64 {
+        self.next
+    }
+
+    fn upcoming(&self) -> u64 {
+        self.again
+    }
+
+    fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    fn may_send_new(&self) -> bool {
+        let window = if mutated!("window-off") { u64::MAX } else { Self::WINDOW };
+        self.again == self.next && self.next - self.first < window
+    }
+
+    fn asks_for_acknowledge(&self, position: u64, _is_again: bool) -> bool {
+        position % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1
+    }
+
+    fn sent(&mut self, count: u32, answers: bool, _path: u8, now: Instant) {
+        debug_assert_eq!(self.again, self.next, "what is sent again goes before");
+        let end = self.next + u64::from(count);
+        if answers {
+            let early = u64::from(count > 1 && mutated!("read-complete-before-its-last-answer"));
+            self.answers.push_back(self.next..end - early);
+        }
+        (self.next, self.again) = (end, end);
+        self.start_timer(now);
+    }
+
+    fn wants_anything(&self) -> bool {
+        self.again < self.next
+    }
+
+    fn wants(&mut self) -> Option<Wants> {
+        (self.wants_anything() && !self.is_stopped).then_some(Wants::Request(self.again))
+    }
+
+    fn sent_again(&mut self, what: Wants, _path: u8, now: Instant) {
+        let (Wants::Request(position) | Wants::Answers(position, _)) = what;
+        // A READ is asked for the rest of its answers.
+        let answers = self.answers.iter().find(|range| range.contains(&position));
+        self.again = answers.map_or(position + 1, |range| range.end);
+        self.start_timer(now);
+    }
+
+    fn forgo(&mut self, _what: Wants) {
+        self.is_stopped = true;
+    }
+
+    fn acknowledge(&mut self, said: &Said<'_>, _now: Instant) -> bool {
+        self.carried_out = self.carried_out.max(said.before);
+        false
+    }
+
+    fn answer(&self, position: u64) -> Answer {
+        let mut missing = self.answers.iter().flat_map(|range| range.clone());
+        let Some(oldest) = missing.next() else { return Answer::Unexpected };
+        if position == oldest || (position == oldest + 1 && mutated!("read-answer-out-of-order-taken")) {
+            return Answer::Expected;
+        }
+        if position < oldest {
+            return Answer::Unexpected;
+        }
+        Answer::Early { oldest, is_next: missing.next() == Some(position) }
+    }
+
+    fn answered(&mut self, position: u64, _now: Instant) {
+        if let Some(range) = self.answers.front_mut() {
+            range.start += 1;
+            if range.is_empty() {
+                self.answers.pop_front();
+            }
+        }
+        self.carried_out = self.carried_out.max(position + 1);
+    }
+
+    fn settle(&mut self, now: Instant) -> u64 {
+        // READs and atomics are done only with their answers.
+        let skipped = u64::from(mutated!("ack-completes-unanswered-read"));
+        let missing =
+            self.answers.front().map(|range| range.start).filter(|missing| missing + skipped < self.carried_out);
+        let first = missing.unwrap_or(self.carried_out);
+        self.is_overtaken = first < self.carried_out;
+        self.carried_out = first;
+        if first > self.first {
+            self.first = first;
+            self.is_gap_reported = false;
+            let is_due = self.has_unacknowledged() && !mutated!("timer-not-armed-after-progress");
+            self.retransmit_at = self.timeout.filter(|_| is_due).map(|timeout| now + timeout);
+        }
+        // What was being sent again has arrived after all.
+        self.again = self.again.max(self.first);
+        self.first
+    }
+
+    fn sequence_error(&mut self, now: Instant) -> bool {
+        self.go_back();
+        self.restart_timer(now);
+        true
+    }
+
+    fn implied_nak(&mut self, now: Instant) -> bool {
+        if !self.is_overtaken || self.is_gap_reported {
+            return false;
+        }
+        self.is_gap_reported = true;
+        self.sequence_error(now)
+    }
+
+    fn is_news_of(&self, position: u64) -> bool {
+        position == self.first
+    }
+
+    fn receiver_not_ready(&mut self, _position: u64, _now: Instant) -> bool {
+        if !mutated!("rnr-without-going-back") {
+            self.go_back();
+        }
+        self.retransmit_at = None;
+        false
+    }
+
+    fn receiver_may_be_ready(&mut self, now: Instant) {
+        self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.retransmit_at
+    }
+
+    fn handle_timeout(&mut self, now: Instant) -> Expired {
+        if self.retransmit_at.is_none_or(|at| at > now) {
+            return Expired::default();
+        }
+        self.is_gap_reported = false;
+        self.go_back();
+        self.restart_timer(now);
+        Expired { is_silent: true, asks_again: true }
+    }
+}

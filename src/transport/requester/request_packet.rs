@@ -1,0 +1,140 @@
+use crate::memory::{AccessError, MemoryTable};
+use crate::wire::{
+    AtomicEth, Bth, Deth, Extension, Feth, Headers, Ieth, ImmDt, Opcode, Position, Psn, QKey, RequestTrailer, Reth,
+};
+
+use super::send_queue::Wqe;
+use crate::transport::attributes::Service;
+use crate::transport::connection::Connection;
+use crate::transport::context::Context;
+use crate::transport::outgoing::Outgoing;
+use crate::transport::transmit::Transmit;
+use crate::transport::work::SendOperation;
+
+/// A packet of a request, to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestPacket {
+    /// Its place in its message.
+    pub index: u32,
+    /// Answers that a READ asks for; all the rest when there are fewer.
+    pub answers: u32,
+    /// It was sent so often before.
+    pub attempt: u8,
+    /// It asks for an acknowledge, although another packet of its message follows.
+    pub asks_for_acknowledge: bool,
+    /// It offers the extension.
+    pub offers: bool,
+    pub path: u8,
+}
+
+impl RequestPacket {
+    /// Writes the packet of `wqe`. `Ok(None)` when it cannot be written, which is counted.
+    pub fn write(
+        self,
+        wqe: &Wqe,
+        out: &mut [u8],
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Transmit>, AccessError> {
+        let RequestPacket { index, attempt, asks_for_acknowledge, offers, path, .. } = self;
+        let mtu = connection.path_mtu.bytes() as u32;
+        let position = Position::of(index, wqe.packets);
+        let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
+        let (extension, payload_bytes) = self.extension(wqe, position, mtu);
+        let carries_event = matches!(
+            wqe.request.operation,
+            SendOperation::Send
+                | SendOperation::SendWithImmediate(_)
+                | SendOperation::SendWithInvalidate(_)
+                | SendOperation::WriteWithImmediate(..)
+        );
+        let opcode = if connection.service == Service::Uc { opcode.on_uc() } else { opcode };
+        let bth = Bth::new(opcode, connection.remote, Psn::of(wqe.first + u64::from(index)))
+            .with_ack_request(position.ends() || asks_for_acknowledge || opcode == Opcode::RC_READ_REQUEST)
+            .with_solicited(wqe.request.solicited && position.ends() && carries_event)
+            .with_offer(offers);
+        // What says where it belongs, towards a peer that understands it.
+        let reth = wqe.reth().filter(|_| index > 0);
+        let trailer = RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number };
+        let trailer = if connection.is_extended() { trailer.to_bytes() } else { Default::default() };
+        let headers = Headers { bth, extension };
+        let packet = Outgoing { headers, payload_bytes: payload_bytes as usize, trailer: &trailer, tag: None };
+        let gather =
+            |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, connection.pd, index * mtu, out);
+        connection.write(path, out, packet, cx, gather)
+    }
+
+    /// What follows the BTH, and how many bytes of payload follow that.
+    fn extension(&self, wqe: &Wqe, position: Position, mtu: u32) -> (Extension, u32) {
+        let offset = self.index * mtu;
+        let rest = wqe.len - offset;
+        match wqe.request.operation {
+            SendOperation::Read(remote) => {
+                // The rest of the answers, when some are there already.
+                let len = rest.min(self.answers.saturating_mul(mtu));
+                let from = if mutated!("read-asked-again-from-its-beginning") { 0 } else { offset.into() };
+                let reth = Reth::new(remote.address.wrapping_add(from), remote.key, len);
+                (Extension::Reth(reth), 0)
+            }
+            SendOperation::CompareSwap { remote, compare, swap } => {
+                (Extension::Atomic(AtomicEth::new(remote.address, remote.key, swap, compare)), 0)
+            }
+            SendOperation::FetchAdd { remote, add } => {
+                (Extension::Atomic(AtomicEth::new(remote.address, remote.key, add, 0)), 0)
+            }
+            SendOperation::AtomicWrite(remote) => {
+                (Extension::Reth(Reth::new(remote.address, remote.key, wqe.len)), wqe.len)
+            }
+            SendOperation::Flush { remote, length, placement, selectivity } => {
+                let reth = Reth::new(remote.address, remote.key, length);
+                (Extension::FethReth(Feth::new(placement, selectivity), reth), 0)
+            }
+            SendOperation::Write(remote) if position.starts() => {
+                (Extension::Reth(Reth::new(remote.address, remote.key, wqe.len)), rest.min(mtu))
+            }
+            SendOperation::WriteWithImmediate(remote, data) if position.starts() => {
+                let reth = Reth::new(remote.address, remote.key, wqe.len);
+                let extension = match position {
+                    Position::Only => Extension::RethImmDt(reth, ImmDt::new(data)),
+                    _ => Extension::Reth(reth),
+                };
+                (extension, rest.min(mtu))
+            }
+            SendOperation::SendWithImmediate(data) | SendOperation::WriteWithImmediate(_, data) if position.ends() => {
+                (Extension::ImmDt(ImmDt::new(data)), rest.min(mtu))
+            }
+            SendOperation::SendWithInvalidate(key) if position.ends() => {
+                (Extension::Ieth(Ieth::new(key)), rest.min(mtu))
+            }
+            _ => (Extension::None, rest.min(mtu)),
+        }
+    }
+}
+
+/// Writes the datagram that `wqe` asks for, of a queue pair with that key.
+pub fn write_datagram(
+    wqe: &Wqe,
+    own_key: QKey,
+    out: &mut [u8],
+    connection: &Connection,
+    cx: &mut Context<'_>,
+) -> Result<Option<Transmit>, AccessError> {
+    let Some(destination) = &wqe.request.destination else { return Ok(None) };
+    // IBTA 10.2.5: a key with the top bit set is privileged; the queue pair's own is sent in its place.
+    let q_key = if destination.q_key.0 >> 31 == 1 && !mutated!("ud-privileged-key-sent-as-it-is") {
+        own_key
+    } else {
+        destination.q_key
+    };
+    let deth = Deth::new(q_key, connection.qpn);
+    let (opcode, extension) = match wqe.request.operation {
+        SendOperation::SendWithImmediate(data) => {
+            (Opcode::UD_SEND_ONLY_IMM, Extension::DethImmDt(deth, ImmDt::new(data)))
+        }
+        _ => (Opcode::UD_SEND_ONLY, Extension::Deth(deth)),
+    };
+    let bth = Bth::new(opcode, destination.qpn, Psn::of(wqe.first)).with_solicited(wqe.request.solicited);
+    let gather = |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, connection.pd, 0, out);
+    let packet = Outgoing { payload_bytes: wqe.len as usize, ..Outgoing::headers(Headers { bth, extension }) };
+    packet.write(&destination.path, out, cx, gather)
+}
