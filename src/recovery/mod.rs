@@ -30,7 +30,7 @@ use crate::time::{Duration, Instant};
 /// Whoever uses it sends what it [wants](Self::wants) before anything new, tells it of [each packet](Self::sent), and after each
 /// packet of the peer what that [said](Self::acknowledge), and that [this was all](Self::settle).
 pub trait Recovery: Debug + Send + Sync {
-    /// The oldest position that is not done.
+    /// The oldest position that is not done, as of the last time that things [were settled](Self::settle).
     fn first(&self) -> u64;
 
     /// The position after the newest that was ever sent.

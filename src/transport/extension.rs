@@ -2,7 +2,7 @@ use std::str::FromStr;
 
 use crate::congestion::{Pacer, Rate};
 use crate::path::{PathPolicy, PathSet};
-use crate::recovery::Selective;
+use crate::recovery::{GoBackN, Recovery, Selective};
 use crate::time::{Duration, Instant};
 use crate::wire::{Hello, Packet, PathMtu, Psn, Sack, Tagged};
 
@@ -36,11 +36,39 @@ impl FromStr for RecoveryMode {
     }
 }
 
+/// How lost packets are sent again to peers that do not repeat selectively: [`GoBackN`], unless a program brings its own.
+///
+/// It is asked for a recovery whose next position is the first argument, with the second for the peer's silence that costs a retry.
+#[derive(Clone, Copy)]
+pub struct PlainRecovery(pub fn(u64, Option<Duration>) -> Box<dyn Recovery>);
+
+impl Default for PlainRecovery {
+    fn default() -> PlainRecovery {
+        PlainRecovery(|next, timeout| Box::new(GoBackN::new(next, timeout)))
+    }
+}
+
+impl std::fmt::Debug for PlainRecovery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PlainRecovery")
+    }
+}
+
+impl PartialEq for PlainRecovery {
+    fn eq(&self, other: &PlainRecovery) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl Eq for PlainRecovery {}
+
 /// What an endpoint may do towards peers that understand the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoverySettings {
     /// Which recovery.
     pub recovery: RecoveryMode,
+    /// How lost packets are sent again to all others.
+    pub plain: PlainRecovery,
     /// PSNs in flight towards such a peer at the most, 1 to 262,144.
     pub window: u32,
     /// What a queue pair keeps to; `None` for as fast as the window lets it.
@@ -89,6 +117,7 @@ impl Default for RecoverySettings {
     fn default() -> RecoverySettings {
         RecoverySettings {
             recovery: RecoveryMode::default(),
+            plain: PlainRecovery::default(),
             // Without a rate the window is all that keeps bursts short: an eighth of the frames that a link over AF_XDP
             // has for receiving, at two a packet.
             window: 512,

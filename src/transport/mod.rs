@@ -46,7 +46,7 @@ pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, NoSuchQueuePair};
 pub use event::Event;
-pub use extension::{RecoveryMode, RecoveryModeError, RecoverySettings};
+pub use extension::{PlainRecovery, RecoveryMode, RecoveryModeError, RecoverySettings};
 pub use groups::{AttachError, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS};
 pub use inline::{InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES};
 pub use multipath::HopQuery;

@@ -83,10 +83,10 @@ impl Requester {
 
     /// Nothing is in flight: what is posted next is sent, and sent again, as the peer understands it.
     fn start(&mut self, connection: &Connection) {
-        let (next, window) = (self.queue.posted(), connection.extension.settings.window);
+        let (next, settings) = (self.queue.posted(), &connection.extension.settings);
         self.recovery = match connection.is_extended() {
-            true => Box::new(Selective::new(next, window, self.timeout)),
-            false => Box::new(GoBackN::new(next, self.timeout)),
+            true => Box::new(Selective::new(next, settings.window, self.timeout)),
+            false => settings.plain.0(next, self.timeout),
         };
     }
 

@@ -14,6 +14,7 @@ mod stage;
 mod unreliable;
 
 use crate::pcap::Writer;
+use crate::transport::PlainRecovery;
 
 use super::network::Tally;
 use super::random::Random;
@@ -60,18 +61,23 @@ pub type Capture = Writer<Box<dyn std::io::Write>>;
 
 /// Runs the scenario of `seed`.
 pub fn run(seed: u64) -> Outcome {
-    run_with(seed, None)
+    run_with(seed, None, PlainRecovery::default())
+}
+
+/// Runs the scenario of `seed`; reliable connections send again so, towards peers that do not repeat selectively.
+pub fn run_with_recovery(seed: u64, recovery: PlainRecovery) -> Outcome {
+    run_with(seed, None, recovery)
 }
 
 /// Runs the scenario of `seed` and captures its frames.
 pub fn run_captured(seed: u64, capture: Capture) -> Outcome {
-    run_with(seed, Some(capture))
+    run_with(seed, Some(capture), PlainRecovery::default())
 }
 
-fn run_with(seed: u64, capture: Option<Capture>) -> Outcome {
+fn run_with(seed: u64, capture: Option<Capture>, recovery: PlainRecovery) -> Outcome {
     let service = Kind::of(seed);
     let (tally, violations) = match service {
-        Kind::Reliable => reliable::run(seed, capture),
+        Kind::Reliable => reliable::run(seed, capture, recovery),
         Kind::Unreliable => stage::play(seed, capture, unreliable::World::new),
         Kind::Datagram => stage::play(seed, capture, datagram::World::new),
         Kind::SharedReceiveQueue => stage::play(seed, capture, shared::World::new),

@@ -21,7 +21,8 @@ use crate::sim::network::{Network, NodeId, Step, Tally};
 use crate::sim::random::Random;
 use crate::time::{Duration, Instant};
 use crate::transport::{
-    Capabilities, CompletionQueue, MAX_SGE, QpAttributes, QueuePairInit, RecoveryMode, Service, State,
+    Capabilities, CompletionQueue, MAX_SGE, PlainRecovery, QpAttributes, QueuePairInit, RecoveryMode, RecoverySettings,
+    Service, State,
 };
 use crate::wire::{Key, Psn, Qpn};
 
@@ -32,8 +33,8 @@ use plan::{ACCESS, Plan, Scenario, TARGET_ACCESS, Trouble};
 use windows::{Window, WindowState};
 
 /// Runs the scenario of `seed`.
-pub(super) fn run(seed: u64, capture: Option<Capture>) -> (Tally, Vec<String>) {
-    World::new(seed, capture).run()
+pub(super) fn run(seed: u64, capture: Option<Capture>, plain: PlainRecovery) -> (Tally, Vec<String>) {
+    World::new(seed, capture, plain).run()
 }
 
 /// Events between two comparisons of all memory with the model.
@@ -122,11 +123,11 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, capture: Option<Capture>) -> World {
+    fn new(seed: u64, capture: Option<Capture>, plain: PlainRecovery) -> World {
         let scenario = Scenario::new(seed);
         let mut network = scenario.setting.build(seed);
         for (node, recovery) in scenario.recovery.iter().enumerate() {
-            network.endpoint(NodeId(node)).set_recovery(*recovery);
+            network.endpoint(NodeId(node)).set_recovery(RecoverySettings { plain, ..*recovery });
         }
         let mut oracle = Oracle::new(scenario.setting.weather, scenario.polls_at_once);
         oracle.waiting_bytes_max = scenario.recovery.iter().map(|recovery| recovery.endpoint_reorder_bytes).collect();
