@@ -1,10 +1,12 @@
+mod owed;
+
 use std::collections::VecDeque;
 
 use crate::frame::FrameBytes;
-use crate::memory::{Access, MemoryTable};
+use crate::memory::Access;
 use crate::wire::{
-    Aeth, AtomicAckEth, Bth, Extension, Headers, Key, Msn, NakCode, Opcode, Operation, Packet, Placement, Position,
-    Psn, RequestTrailer, RnrTimer, Selectivity, Syndrome,
+    Aeth, Bth, Extension, Headers, Msn, NakCode, Opcode, Operation, Packet, Placement, Position, Psn, RequestTrailer,
+    RnrTimer, Selectivity, Syndrome,
 };
 
 use super::attributes::QpAttributes;
@@ -19,8 +21,7 @@ use super::reorder::{Early, Reorder, Waiting};
 use super::skipped::Skipped;
 use super::transmit::Transmit;
 
-/// READs that a peer may ask for again at once: holes of a window that lost 5 %.
-const AGAIN_MAX: usize = 1 << 14;
+use owed::{Answer, Owed, ReadAnswer};
 
 /// A request that many PSNs before the expected one is no duplicate of what a peer may still have outstanding (IBTA 9.7.2.1): half
 /// the space is before the expected PSN.
@@ -31,63 +32,17 @@ const FORGOTTEN_AFTER: u32 = 1 << 23;
 pub(super) struct Responder {
     pub inbound: Inbound,
     min_rnr_timer: RnrTimer,
-    max_dest_rd_atomic: usize,
     expected: Psn,
     msn: Msn,
     /// A NAK was sent for the expected PSN; everything later is dropped until it comes (IBTA 9.7.5.2.8: once a gap).
     nak_outstanding: bool,
-    /// What is owed, in order.
-    answers: VecDeque<Answer>,
+    owed: Owed,
     /// READs and atomics that the peer may ask for again, newest last: as many as it may have outstanding.
     saved: VecDeque<Saved>,
     /// The peer repeats selectively.
     is_selective: bool,
     /// What came early.
     reorder: Option<Box<Reorder>>,
-    /// READ responses that such a peer asks for again: they go first.
-    again: VecDeque<ReadAnswer>,
-}
-
-#[derive(Debug)]
-enum Answer {
-    Acknowledge {
-        psn: Psn,
-        syndrome: Syndrome,
-        msn: Msn,
-    },
-    Read(ReadAnswer),
-    Atomic {
-        psn: Psn,
-        msn: Msn,
-        original: u64,
-        is_repeat: bool,
-    },
-    /// A READ response without data: to a FLUSH or ATOMIC WRITE.
-    Empty {
-        psn: Psn,
-        msn: Msn,
-        is_outstanding: bool,
-    },
-}
-
-/// READ responses that are being sent.
-#[derive(Clone, Copy, Debug)]
-struct ReadAnswer {
-    /// The first PSN of the READ that it answers, all or part of it.
-    request: Psn,
-    msn: Msn,
-    key: Key,
-    /// The PSN of the next packet.
-    psn: Psn,
-    /// Where its bytes are.
-    address: u64,
-    /// How many are left.
-    rest: u32,
-    /// Its place among `count` packets.
-    index: u32,
-    count: u32,
-    /// Whether it was answered in full before.
-    is_repeat: bool,
 }
 
 #[derive(Debug)]
@@ -98,17 +53,13 @@ struct Saved {
     original: Option<u64>,
 }
 
-impl Answer {
-    fn is_rnr_nak(&self) -> bool {
-        matches!(self, Answer::Acknowledge { syndrome: Syndrome::RnrNak(_), .. })
-    }
-}
-
 impl Responder {
     pub fn configure(&mut self, attributes: &QpAttributes) {
         self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
         self.min_rnr_timer = attributes.min_rnr_timer.unwrap_or(self.min_rnr_timer);
-        self.max_dest_rd_atomic = attributes.max_dest_rd_atomic.map_or(self.max_dest_rd_atomic, usize::from);
+        if let Some(max) = attributes.max_dest_rd_atomic {
+            self.owed.set_outstanding_max(max.into());
+        }
         self.expected = attributes.receive_psn.unwrap_or(self.expected);
     }
 
@@ -123,7 +74,7 @@ impl Responder {
 
     /// Moves on as if so much had been received, carried out and acknowledged: SENDs and WRITEs, in order.
     pub fn skip(&mut self, skipped: Skipped) {
-        debug_assert!(self.answers.is_empty() && self.again.is_empty(), "only an idle responder can be moved on");
+        debug_assert!(self.owed.is_empty(), "only an idle responder can be moved on");
         let mut packets = skipped.packets;
         while packets > 0 {
             // In steps in which what is old is noticed.
@@ -139,7 +90,7 @@ impl Responder {
     }
 
     pub fn has_answers(&self) -> bool {
-        !self.answers.is_empty() || !self.again.is_empty() || self.owes_selective()
+        !self.owed.is_empty() || self.owes_selective()
     }
 
     /// Whether a selective acknowledge is owed.
@@ -150,11 +101,8 @@ impl Responder {
     /// Whether the next answer is an acknowledge, a refusal or the result of an atomic, which keep to no rate. What a peer that goes back
     /// is told stays behind the READ responses before it.
     pub fn owes_at_once(&self) -> bool {
-        let is_next = |answer: &Answer| {
-            !matches!(answer, Answer::Read(_))
-                && !mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate")
-        };
-        self.owes_selective() || (!self.is_selective && self.answers.front().is_some_and(is_next))
+        let keep_to_it = mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate");
+        self.owes_selective() || (!self.is_selective && self.owed.is_next_without_payload() && !keep_to_it)
     }
 
     /// Bytes of memory that requests which came early take.
@@ -172,24 +120,18 @@ impl Responder {
         self.reorder.iter_mut().for_each(|reorder| reorder.forget());
     }
 
-    /// Forgets READ responses that are owed: from now on nobody's memory is read. Acknowledges, refusals and the results of
-    /// atomics stay owed; a requester takes what comes in place of a READ response for a lost one (IBTA 9.7.5.1.1).
-    pub fn drop_reads(&mut self) {
-        self.again = VecDeque::new();
-        self.answers.retain(|answer| !matches!(answer, Answer::Read(_)));
-    }
-
     /// Whether one acknowledge that is no NAK is all that is owed.
     pub fn owes_only_an_acknowledge(&self) -> bool {
-        let plain = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
-        if !self.again.is_empty() {
-            return false;
+        match self.owed.only_acknowledges() {
+            Some(0) => self.owes_selective(),
+            Some(_) => !self.owes_selective(),
+            None => false,
         }
-        match self.answers.len() {
-            0 => self.owes_selective(),
-            1 => !self.owes_selective() && self.answers.front().is_some_and(plain),
-            _ => false,
-        }
+    }
+
+    /// Forgets READ responses that are owed: from now on nobody's memory is read.
+    pub fn drop_reads(&mut self) {
+        self.owed.drop_reads();
     }
 
     /// Takes a request packet. `is_marked`: the network was congested on its way.
@@ -274,7 +216,7 @@ impl Responder {
         if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
             self.answer(psn, Syndrome::ACK);
         }
-        if !self.nak_outstanding && self.may_answer(cx) {
+        if !self.nak_outstanding && self.owed.may_answer(cx) {
             self.nak_outstanding = true;
             self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
         }
@@ -380,7 +322,7 @@ impl Responder {
                 if was_not_ready && !mutated!("refusal-outlives-its-reason", by "uroce --test selective a_refusal_that")
                 {
                     // Acknowledges overtake what waits here: a refusal would be of what was carried out.
-                    self.answers.retain(|answer| !answer.is_rnr_nak());
+                    self.owed.forget_rnr_naks();
                 }
                 if let Some(reorder) = &mut self.reorder {
                     reorder.advance(packets);
@@ -391,7 +333,7 @@ impl Responder {
                 Ok(())
             }
             Err(Refusal::NotReady) => {
-                if self.may_answer(cx) {
+                if self.owed.may_answer(cx) {
                     cx.counters.send_rnr_err += 1;
                     self.nak_outstanding = true;
                     self.answer(psn, Syndrome::RnrNak(self.min_rnr_timer));
@@ -490,7 +432,7 @@ impl Responder {
         let reth = packet.reth().ok_or(Refusal::INVALID)?;
         check_message_length(reth)?;
         self.inbound.check_access(Access::REMOTE_READ)?;
-        self.check_outstanding()?;
+        self.owed.check_outstanding()?;
         let (key, address, len) = (reth.key(), reth.address(), reth.length());
         cx.memory.remote(connection.pd, connection.qpn, key, address, len.into(), Access::REMOTE_READ)?;
         self.msn = self.msn.next();
@@ -500,7 +442,7 @@ impl Responder {
         let (request, msn) = (psn, self.msn);
         let answer =
             ReadAnswer { request, msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
-        self.owe(Answer::Read(answer));
+        self.owed.push(Answer::Read(answer));
         Ok(packets)
     }
 
@@ -515,7 +457,7 @@ impl Responder {
             return Err(Refusal::INVALID); // IBTA 9.7.4.1.3
         }
         self.inbound.check_access(Access::REMOTE_ATOMIC)?;
-        self.check_outstanding()?;
+        self.owed.check_outstanding()?;
         let span =
             cx.memory.remote(connection.pd, connection.qpn, eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)?;
         let original = match packet.bth().opcode().operation() {
@@ -529,7 +471,7 @@ impl Responder {
             packets: 1,
             original: Some(original ^ u64::from(mutated!("atomic-result-not-saved"))),
         });
-        self.owe(Answer::Atomic { psn, msn, original, is_repeat: false });
+        self.owed.push(Answer::Atomic { psn, msn, original, is_repeat: false });
         Ok(1)
     }
 
@@ -547,12 +489,12 @@ impl Responder {
         }
         payload.copy_to_slice(&mut value);
         self.inbound.check_access(Access::REMOTE_WRITE)?;
-        self.check_outstanding()?;
+        self.owed.check_outstanding()?;
         let span =
             cx.memory.remote(connection.pd, connection.qpn, reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
         span.update_u64(|_| u64::from_ne_bytes(value))?;
         self.msn = self.msn.next();
-        self.owe(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
+        self.owed.push(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
         Ok(1)
     }
 
@@ -573,8 +515,7 @@ impl Responder {
         };
         check_message_length(reth)?;
         self.inbound.check_access(wanted)?;
-        // Those of rxe do not count against what it may have outstanding.
-        if self.answers.len() >= self.answers_max() + WINDOW_PACKETS as usize {
+        if !self.owed.has_room_for_flush() {
             return Err(Refusal::INVALID);
         }
         if !mutated!("flush-needs-no-right", by "uroce --test flush a_flush_needs_what") {
@@ -590,27 +531,13 @@ impl Responder {
         }
         self.msn = self.msn.next();
         let is_outstanding = mutated!("flush-counts-as-outstanding", by "uroce --test flush as_many_flushes");
-        self.owe(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
+        self.owed.push(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
         Ok(1)
-    }
-
-    /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
-    /// Those answered again don't: the first answer may have arrived late, and freed the peer to ask for more.
-    fn check_outstanding(&self) -> Result<(), Refusal> {
-        let is_outstanding = |answer: &&Answer| match answer {
-            Answer::Read(ReadAnswer { is_repeat, .. }) | Answer::Atomic { is_repeat, .. } => {
-                !is_repeat || mutated!("duplicates-count-as-outstanding")
-            }
-            Answer::Empty { is_outstanding, .. } => *is_outstanding,
-            Answer::Acknowledge { .. } => false,
-        };
-        let outstanding = self.answers.iter().filter(is_outstanding).count();
-        if outstanding < self.max_dest_rd_atomic { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
     fn save(&mut self, saved: Saved) {
         // More than one when the limit was lowered meanwhile.
-        let room = if mutated!("too-few-results-saved") { 1 } else { self.max_dest_rd_atomic.max(1) };
+        let room = if mutated!("too-few-results-saved") { 1 } else { self.owed.outstanding_max().max(1) };
         while self.saved.len() >= room {
             self.saved.pop_front();
         }
@@ -678,14 +605,17 @@ impl Responder {
                 let (request, msn) = (saved.first_psn, self.msn);
                 let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
                 let is_part = psn.plus(packets) != saved.first_psn.plus(saved.packets);
-                self.answer_again(answer, is_part, connection, cx);
+                match self.is_selective {
+                    true => self.owed.send_again(answer, connection, cx),
+                    false => self.owed.start_over(answer, is_part, cx),
+                }
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if mutated!("atomic-executed-twice") {
                     let _ = self.serve_atomic(packet, connection, cx);
                 }
-                if self.may_answer(cx) {
-                    self.owe(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
+                if self.owed.may_answer(cx) {
+                    self.owed.push(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
                 }
             }
             // Carried out, as all before the expected PSN; there is nothing to be known of it.
@@ -693,8 +623,8 @@ impl Responder {
                 if mutated!("atomic-write-carried-out-again", by "uroce --test flush duplicates_are_answered_again") {
                     let _ = self.serve_atomic_write(packet, connection, cx);
                 }
-                if self.may_answer(cx) {
-                    self.owe(Answer::Empty { psn, msn: self.msn, is_outstanding: false });
+                if self.owed.may_answer(cx) {
+                    self.owed.push(Answer::Empty { psn, msn: self.msn, is_outstanding: false });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -702,81 +632,16 @@ impl Responder {
         }
     }
 
-    /// Queues READ responses again. If they are just being sent, they start over, unless it is some in the middle (`is_part`)
-    /// that lack; but a peer that repeats selectively gets just these, and at once.
-    fn answer_again(&mut self, mut answer: ReadAnswer, is_part: bool, connection: &Connection, cx: &mut Context<'_>) {
-        if self.is_selective {
-            // What will be sent for the first time is not sent twice.
-            let first = self.answers.iter().find_map(|queued| match queued {
-                Answer::Read(read) if read.request == answer.request => Some(read.psn),
-                _ => None,
-            });
-            if let Some(first) = first {
-                let Ok(packets @ 1..) = u32::try_from(first.since(answer.psn)) else { return };
-                answer.rest = answer.rest.min(packets * connection.path_mtu.bytes() as u32);
-                answer.count = answer.count.min(answer.index + packets);
-            }
-            match self.again.len() < AGAIN_MAX {
-                true => self.again.push_back(answer),
-                false => cx.counters.answer_overflow += 1,
-            }
-            return;
-        }
-        for queued in &mut self.answers {
-            if let Answer::Read(read) = queued
-                && read.request == answer.request
-                && !is_part
-            {
-                *read = ReadAnswer { is_repeat: read.is_repeat, ..answer };
-                return;
-            }
-        }
-        if self.may_answer(cx) {
-            self.owe(Answer::Read(answer));
-        }
-    }
-
-    /// Whether there is room for an answer that the peer can do without for now: it will ask again. All it may have
-    /// outstanding with an acknowledge between any two fits, and as much again.
-    fn may_answer(&self, cx: &mut Context<'_>) -> bool {
-        let room = self.answers.len() < self.answers_max();
-        cx.counters.answer_overflow += u64::from(!room);
-        room
-    }
-
-    fn answers_max(&self) -> usize {
-        4 * self.max_dest_rd_atomic + 2
-    }
-
-    /// Owes an acknowledge up to `psn`; one that is owed already grows.
+    /// Owes an acknowledge up to `psn`.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Context<'_>) {
-        let expected = self.expected;
-        if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
-            reorder.is_owed = true;
-        } else if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn }) =
-            self.answers.back_mut()
-        {
-            *msn = self.msn;
-            if expected.after(psn) < expected.after(*owed) {
-                *owed = psn;
-            }
-        } else if self.may_answer(cx) {
-            self.answer(psn, Syndrome::ACK);
+        match self.reorder.as_mut().filter(|_| self.is_selective) {
+            Some(reorder) => reorder.is_owed = true,
+            None => self.owed.acknowledge(psn, self.msn, self.expected, cx),
         }
-    }
-
-    /// Queues an answer. The queue grows in small steps: it is bounded, and a queue pair that is idle again keeps what it
-    /// grew to.
-    fn owe(&mut self, answer: Answer) {
-        const STEP: usize = 8;
-        if self.answers.len() == self.answers.capacity() {
-            self.answers.reserve_exact(STEP);
-        }
-        self.answers.push_back(answer);
     }
 
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
-        self.owe(Answer::Acknowledge { psn, syndrome, msn: self.msn });
+        self.owed.push(Answer::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
     /// The headers of an acknowledge of all that was carried out.
@@ -787,13 +652,10 @@ impl Responder {
     /// The headers of an acknowledge of all before the first answer with data that is owed: whoever goes back takes an acknowledge
     /// beyond it for its loss.
     pub fn acknowledge_of_answered(&self, connection: &Connection) -> Headers {
-        let owed = self.answers.iter().filter_map(|answer| match answer {
-            Answer::Read(ReadAnswer { psn, .. }) | Answer::Atomic { psn, .. } | Answer::Empty { psn, .. } => Some(*psn),
-            Answer::Acknowledge { .. } => None,
-        });
-        let first = owed.chain([self.expected]).min_by_key(|psn| psn.since(self.expected));
+        let first = self.owed.first_result(self.expected);
         let is_beyond = mutated!("hello-acknowledges-what-was-not-answered", by "uroce --test strangers a_hello_goes");
-        self.acknowledge_to(first.filter(|_| !is_beyond).unwrap_or(self.expected).minus(1), connection)
+        let first = first.filter(|psn| psn.is_before(self.expected) && !is_beyond).unwrap_or(self.expected);
+        self.acknowledge_to(first.minus(1), connection)
     }
 
     fn acknowledge_to(&self, done: Psn, connection: &Connection) -> Headers {
@@ -836,115 +698,14 @@ impl Responder {
         if self.owes_selective() {
             return Ok(self.poll_selective(out, connection, cx));
         }
-        while !self.again.is_empty() || matches!(self.answers.front(), Some(Answer::Read(_))) {
-            let written = self.write_read(out, connection, cx)?;
-            if written.is_some() {
-                return Ok(written);
-            }
-        }
-        Ok(self.poll_owed(out, connection, cx))
+        self.owed.poll_transmit(out, connection, cx)
     }
 
-    /// Writes the next answer that carries none of our memory, if one is owed: also before READ responses, which a queue pair
-    /// that goes away does not send any more.
+    /// Writes the next answer that carries none of our memory, if one is owed.
     pub fn poll_owed(&mut self, out: &mut [u8], connection: &Connection, cx: &mut Context<'_>) -> Option<Transmit> {
         if self.owes_selective() {
             return self.poll_selective(out, connection, cx);
         }
-        let owed = match self.answers.front()? {
-            Answer::Read(_) => {
-                let index = self.answers.iter().position(|answer| !matches!(answer, Answer::Read(_)))?;
-                self.answers.remove(index)
-            }
-            _ => self.answers.pop_front(),
-        };
-        let (opcode, psn, extension) = match owed? {
-            Answer::Read(_) => return None,
-            Answer::Acknowledge { psn, syndrome, msn } => {
-                (Opcode::RC_ACKNOWLEDGE, psn, Extension::Aeth(Aeth::new(syndrome, msn)))
-            }
-            Answer::Atomic { psn, msn, original, .. } => {
-                let aeth = Aeth::new(Syndrome::ACK, msn);
-                let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(original));
-                (Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, extension)
-            }
-            Answer::Empty { psn, msn, .. } => {
-                (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
-            }
-        };
-        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
-        let packet = Outgoing::headers(Headers { bth, extension });
-        let Ok(written) = connection.write(cx.quickest_path(), out, packet, cx, no_payload);
-        written
-    }
-
-    /// Writes the next READ response.
-    #[inline(never)]
-    fn write_read(
-        &mut self,
-        out: &mut [u8],
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<Option<Transmit>, Fatal> {
-        let is_again = !self.again.is_empty();
-        let read = match (self.again.front_mut(), self.answers.front_mut()) {
-            (Some(read), _) | (None, Some(Answer::Read(read))) => read,
-            _ => return Ok(None),
-        };
-        let len = read.rest.min(connection.path_mtu.bytes() as u32);
-        let position = Position::of(read.index, read.count);
-        let opcode = match position {
-            Position::First => Opcode::RC_READ_RESPONSE_FIRST,
-            Position::Middle => Opcode::RC_READ_RESPONSE_MIDDLE,
-            Position::Last => Opcode::RC_READ_RESPONSE_LAST,
-            Position::Only => Opcode::RC_READ_RESPONSE_ONLY,
-        };
-        let extension = match position {
-            Position::Middle => Extension::None,
-            _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
-        };
-        let ReadAnswer { msn, key, psn, address, .. } = *read;
-        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
-        let path = cx.choose_path();
-        let fill = |memory: &MemoryTable, out: &mut [u8]| {
-            let wanted = Access::REMOTE_READ;
-            memory
-                .remote(connection.pd, connection.qpn, key, address, len.into(), wanted)
-                .and_then(|span| span.read(out))
-        };
-        let packet = Outgoing { payload_bytes: len as usize, ..Outgoing::headers(Headers { bth, extension }) };
-        let written = connection.write(path, out, packet, cx, fill);
-        match written {
-            Ok(written) => {
-                read.psn = psn.plus(1);
-                read.address = address.wrapping_add(len.into());
-                read.rest -= len;
-                read.index += 1;
-                if read.rest == 0 && is_again {
-                    self.again.pop_front();
-                } else if read.rest == 0 {
-                    self.answers.pop_front();
-                }
-                Ok(written)
-            }
-            Err(_) if read.is_repeat && !mutated!("late-read-of-a-gone-key-is-fatal") => {
-                // Answered in full before. The request may be a late one: the READ was complete at the peer, which then had us
-                // forget the key. A peer that still waits asks again until its patience ends.
-                cx.counters.refused_duplicate += 1;
-                if is_again {
-                    self.again.pop_front();
-                } else {
-                    self.answers.pop_front();
-                }
-                Ok(None)
-            }
-            Err(_) => {
-                // The region went away while it was being read.
-                let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
-                self.answers[0] = Answer::Acknowledge { psn, syndrome, msn };
-                cx.push_event(Event::AccessError(connection.qpn));
-                Err(Fatal)
-            }
-        }
+        self.owed.poll_without_payload(out, connection, cx)
     }
 }

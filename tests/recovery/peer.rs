@@ -29,6 +29,9 @@ pub struct Request {
     pub answers: u32,
 }
 
+/// It is not ready for one request in so many, the first time.
+const NOT_READY_EVERY: u64 = 13;
+
 /// A responder, as far as losses go.
 pub struct Peer {
     expected: u64,
@@ -36,16 +39,15 @@ pub struct Peer {
     keeps_early: bool,
     early: BTreeMap<u64, Request>,
     has_refused: bool,
-    /// It is not ready for one request in so many, the first time.
-    not_ready_every: u64,
-    was_ready: u64,
+    /// The latest position that it was not ready for.
+    not_ready: u64,
 }
 
 impl Peer {
     /// One that speaks plain IBTA.
     pub fn in_order(expected: u64) -> Peer {
         let early = BTreeMap::new();
-        Peer { expected, keeps_early: false, early, has_refused: false, not_ready_every: 13, was_ready: 0 }
+        Peer { expected, keeps_early: false, early, has_refused: false, not_ready: 0 }
     }
 
     /// One that says what arrived.
@@ -63,8 +65,8 @@ impl Peer {
             self.has_refused = false;
             let mut next = Some(request);
             while let Some(request) = next {
-                if self.expected % self.not_ready_every == 0 && self.was_ready < self.expected {
-                    self.was_ready = self.expected;
+                if self.expected.is_multiple_of(NOT_READY_EVERY) && self.not_ready < self.expected {
+                    self.not_ready = self.expected;
                     out.push(Message::NotReady { position: self.expected });
                     return out;
                 }

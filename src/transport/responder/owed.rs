@@ -1,0 +1,327 @@
+use std::collections::VecDeque;
+
+use crate::memory::{Access, MemoryTable};
+use crate::wire::{Aeth, AtomicAckEth, Bth, Extension, Headers, Key, Msn, NakCode, Opcode, Position, Psn, Syndrome};
+
+use crate::transport::connection::{Connection, WINDOW_PACKETS};
+use crate::transport::context::{Context, Fatal};
+use crate::transport::event::Event;
+use crate::transport::inbound::Refusal;
+use crate::transport::outgoing::{Outgoing, no_payload};
+use crate::transport::transmit::Transmit;
+
+/// READs that a peer may ask for again at once: holes of a window that lost 5 %.
+const AGAIN_MAX: usize = 1 << 14;
+
+/// What is owed to the peer, except selective acknowledges: acknowledges, refusals, READ responses, results of atomics.
+#[derive(Debug, Default)]
+pub struct Owed {
+    /// In order.
+    answers: VecDeque<Answer>,
+    /// READ responses that a peer which repeats selectively asks for again: they go first.
+    again: VecDeque<ReadAnswer>,
+    /// READs and atomics that the peer may have outstanding.
+    outstanding_max: usize,
+}
+
+#[derive(Debug)]
+pub enum Answer {
+    Acknowledge {
+        psn: Psn,
+        syndrome: Syndrome,
+        msn: Msn,
+    },
+    Read(ReadAnswer),
+    Atomic {
+        psn: Psn,
+        msn: Msn,
+        original: u64,
+        is_repeat: bool,
+    },
+    /// A READ response without data: to a FLUSH or ATOMIC WRITE.
+    Empty {
+        psn: Psn,
+        msn: Msn,
+        is_outstanding: bool,
+    },
+}
+
+/// READ responses that are being sent.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadAnswer {
+    /// The first PSN of the READ that it answers, all or part of it.
+    pub request: Psn,
+    pub msn: Msn,
+    pub key: Key,
+    /// The PSN of the next packet.
+    pub psn: Psn,
+    /// Where its bytes are.
+    pub address: u64,
+    /// How many are left.
+    pub rest: u32,
+    /// Its place among `count` packets.
+    pub index: u32,
+    pub count: u32,
+    /// Whether it was answered in full before.
+    pub is_repeat: bool,
+}
+
+impl Owed {
+    pub fn set_outstanding_max(&mut self, max: usize) {
+        self.outstanding_max = max;
+    }
+
+    /// READs and atomics that the peer may have outstanding.
+    pub fn outstanding_max(&self) -> usize {
+        self.outstanding_max
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.again.is_empty()
+    }
+
+    /// How many acknowledges that are no NAK are owed, 0 or 1; `None` when something else is owed, or more.
+    pub fn only_acknowledges(&self) -> Option<usize> {
+        let is_plain = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
+        let is_all = self.again.is_empty() && self.answers.len() <= 1 && self.answers.iter().all(is_plain);
+        is_all.then_some(self.answers.len())
+    }
+
+    /// Whether the next answer is an acknowledge, a refusal or the result of an atomic.
+    pub fn is_next_without_payload(&self) -> bool {
+        self.answers.front().is_some_and(|answer| !matches!(answer, Answer::Read(_)))
+    }
+
+    /// The PSN of the first answer with data that is owed, or of a result without any; `expected` is the peer's next.
+    pub fn first_result(&self, expected: Psn) -> Option<Psn> {
+        let owed = self.answers.iter().filter_map(|answer| match answer {
+            Answer::Read(ReadAnswer { psn, .. }) | Answer::Atomic { psn, .. } | Answer::Empty { psn, .. } => Some(*psn),
+            Answer::Acknowledge { .. } => None,
+        });
+        owed.min_by_key(|psn| psn.since(expected))
+    }
+
+    /// Forgets that the peer was told to wait.
+    pub fn forget_rnr_naks(&mut self) {
+        let is_rnr_nak = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::RnrNak(_), .. });
+        self.answers.retain(|answer| !is_rnr_nak(answer));
+    }
+
+    /// Forgets READ responses that are owed: from now on nobody's memory is read. Acknowledges, refusals and the results of
+    /// atomics stay owed; a requester takes what comes in place of a READ response for a lost one (IBTA 9.7.5.1.1).
+    pub fn drop_reads(&mut self) {
+        self.again = VecDeque::new();
+        self.answers.retain(|answer| !matches!(answer, Answer::Read(_)));
+    }
+
+    /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
+    /// Those answered again don't: the first answer may have arrived late, and freed the peer to ask for more.
+    pub fn check_outstanding(&self) -> Result<(), Refusal> {
+        let is_outstanding = |answer: &&Answer| match answer {
+            Answer::Read(ReadAnswer { is_repeat, .. }) | Answer::Atomic { is_repeat, .. } => {
+                !is_repeat || mutated!("duplicates-count-as-outstanding")
+            }
+            Answer::Empty { is_outstanding, .. } => *is_outstanding,
+            Answer::Acknowledge { .. } => false,
+        };
+        let outstanding = self.answers.iter().filter(is_outstanding).count();
+        if outstanding < self.outstanding_max { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    /// Whether there is room for a FLUSH: those of rxe do not count against what it may have outstanding.
+    pub fn has_room_for_flush(&self) -> bool {
+        self.answers.len() < self.answers_max() + WINDOW_PACKETS as usize
+    }
+
+    /// Whether there is room for an answer that the peer can do without for now: it will ask again. All it may have
+    /// outstanding with an acknowledge between any two fits, and as much again.
+    pub fn may_answer(&self, cx: &mut Context<'_>) -> bool {
+        let room = self.answers.len() < self.answers_max();
+        cx.counters.answer_overflow += u64::from(!room);
+        room
+    }
+
+    fn answers_max(&self) -> usize {
+        4 * self.outstanding_max + 2
+    }
+
+    /// Queues an answer. The queue grows in small steps: it is bounded, and a queue pair that is idle again keeps what it
+    /// grew to.
+    pub fn push(&mut self, answer: Answer) {
+        const STEP: usize = 8;
+        if self.answers.len() == self.answers.capacity() {
+            self.answers.reserve_exact(STEP);
+        }
+        self.answers.push_back(answer);
+    }
+
+    /// Owes an acknowledge up to `psn`, which is before `expected`; one that is owed already grows.
+    pub fn acknowledge(&mut self, psn: Psn, msn: Msn, expected: Psn, cx: &mut Context<'_>) {
+        if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn: known }) =
+            self.answers.back_mut()
+        {
+            *known = msn;
+            if expected.after(psn) < expected.after(*owed) {
+                *owed = psn;
+            }
+        } else if self.may_answer(cx) {
+            self.push(Answer::Acknowledge { psn, syndrome: Syndrome::ACK, msn });
+        }
+    }
+
+    /// Queues READ responses again, towards a peer that repeats selectively: just these, and at once. What will be sent for the
+    /// first time is not sent twice.
+    pub fn send_again(&mut self, mut answer: ReadAnswer, connection: &Connection, cx: &mut Context<'_>) {
+        let first = self.answers.iter().find_map(|queued| match queued {
+            Answer::Read(read) if read.request == answer.request => Some(read.psn),
+            _ => None,
+        });
+        if let Some(first) = first {
+            let Ok(packets @ 1..) = u32::try_from(first.since(answer.psn)) else { return };
+            answer.rest = answer.rest.min(packets * connection.path_mtu.bytes() as u32);
+            answer.count = answer.count.min(answer.index + packets);
+        }
+        match self.again.len() < AGAIN_MAX {
+            true => self.again.push_back(answer),
+            false => cx.counters.answer_overflow += 1,
+        }
+    }
+
+    /// Queues READ responses again, in their order. If they are just being sent, they start over, unless it is some in the middle
+    /// (`is_part`) that are missing.
+    pub fn start_over(&mut self, answer: ReadAnswer, is_part: bool, cx: &mut Context<'_>) {
+        for queued in &mut self.answers {
+            if let Answer::Read(read) = queued
+                && read.request == answer.request
+                && !is_part
+            {
+                *read = ReadAnswer { is_repeat: read.is_repeat, ..answer };
+                return;
+            }
+        }
+        if self.may_answer(cx) {
+            self.push(Answer::Read(answer));
+        }
+    }
+
+    /// Writes the next answer, if one is owed.
+    pub fn poll_transmit(
+        &mut self,
+        out: &mut [u8],
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Transmit>, Fatal> {
+        while !self.again.is_empty() || matches!(self.answers.front(), Some(Answer::Read(_))) {
+            let written = self.write_read(out, connection, cx)?;
+            if written.is_some() {
+                return Ok(written);
+            }
+        }
+        Ok(self.poll_without_payload(out, connection, cx))
+    }
+
+    /// Writes the next answer that carries none of our memory, if one is owed: also before READ responses, which a queue pair
+    /// that goes away does not send any more.
+    pub fn poll_without_payload(
+        &mut self,
+        out: &mut [u8],
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Option<Transmit> {
+        let owed = match self.answers.front()? {
+            Answer::Read(_) => {
+                let index = self.answers.iter().position(|answer| !matches!(answer, Answer::Read(_)))?;
+                self.answers.remove(index)
+            }
+            _ => self.answers.pop_front(),
+        };
+        let (opcode, psn, extension) = match owed? {
+            Answer::Read(_) => return None,
+            Answer::Acknowledge { psn, syndrome, msn } => {
+                (Opcode::RC_ACKNOWLEDGE, psn, Extension::Aeth(Aeth::new(syndrome, msn)))
+            }
+            Answer::Atomic { psn, msn, original, .. } => {
+                let aeth = Aeth::new(Syndrome::ACK, msn);
+                let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(original));
+                (Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, extension)
+            }
+            Answer::Empty { psn, msn, .. } => {
+                (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
+            }
+        };
+        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
+        let packet = Outgoing::headers(Headers { bth, extension });
+        let Ok(written) = connection.write(cx.quickest_path(), out, packet, cx, no_payload);
+        written
+    }
+
+    /// Writes the next READ response.
+    #[inline(never)]
+    fn write_read(
+        &mut self,
+        out: &mut [u8],
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Transmit>, Fatal> {
+        let is_again = !self.again.is_empty();
+        let read = match (self.again.front_mut(), self.answers.front_mut()) {
+            (Some(read), _) | (None, Some(Answer::Read(read))) => read,
+            _ => return Ok(None),
+        };
+        let len = read.rest.min(connection.path_mtu.bytes() as u32);
+        let position = Position::of(read.index, read.count);
+        let opcode = match position {
+            Position::First => Opcode::RC_READ_RESPONSE_FIRST,
+            Position::Middle => Opcode::RC_READ_RESPONSE_MIDDLE,
+            Position::Last => Opcode::RC_READ_RESPONSE_LAST,
+            Position::Only => Opcode::RC_READ_RESPONSE_ONLY,
+        };
+        let extension = match position {
+            Position::Middle => Extension::None,
+            _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
+        };
+        let ReadAnswer { msn, key, psn, address, .. } = *read;
+        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
+        let path = cx.choose_path();
+        let fill = |memory: &MemoryTable, out: &mut [u8]| {
+            let wanted = Access::REMOTE_READ;
+            memory
+                .remote(connection.pd, connection.qpn, key, address, len.into(), wanted)
+                .and_then(|span| span.read(out))
+        };
+        let packet = Outgoing { payload_bytes: len as usize, ..Outgoing::headers(Headers { bth, extension }) };
+        let written = connection.write(path, out, packet, cx, fill);
+        match written {
+            Ok(written) => {
+                read.psn = psn.plus(1);
+                read.address = address.wrapping_add(len.into());
+                read.rest -= len;
+                read.index += 1;
+                if read.rest == 0 && is_again {
+                    self.again.pop_front();
+                } else if read.rest == 0 {
+                    self.answers.pop_front();
+                }
+                Ok(written)
+            }
+            Err(_) if read.is_repeat && !mutated!("late-read-of-a-gone-key-is-fatal") => {
+                // Answered in full before. The request may be a late one: the READ was complete at the peer, which then had us
+                // forget the key. A peer that still waits asks again until its patience ends.
+                cx.counters.refused_duplicate += 1;
+                if is_again {
+                    self.again.pop_front();
+                } else {
+                    self.answers.pop_front();
+                }
+                Ok(None)
+            }
+            Err(_) => {
+                // The region went away while it was being read.
+                let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
+                self.answers[0] = Answer::Acknowledge { psn, syndrome, msn };
+                cx.push_event(Event::AccessError(connection.qpn));
+                Err(Fatal)
+            }
+        }
+    }
+}
