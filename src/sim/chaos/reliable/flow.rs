@@ -298,6 +298,9 @@ pub(super) struct Flow {
     /// What the responder expects next: exactly, of one that takes packets in order only; at the most, of one that keeps early
     /// ones, since it may have had no room for some.
     pub expected: u64,
+    /// What came before this was taken at the latest when it was sent that there is no receive request for some of it: an RNR NAK may
+    /// wait for its turn, and what it is about may come again meanwhile.
+    pub expected_before_rnr: u64,
     /// The PSN of its latest NAK. Until that comes it may be silent.
     pub refused: Option<u64>,
     /// A NAK must be sent before the responder falls silent.
@@ -348,6 +351,7 @@ impl Flow {
             arrived: 0,
             early: BTreeMap::new(),
             expected: 0,
+            expected_before_rnr: 0,
             refused: None,
             nak_due: false,
             gaps: BTreeSet::new(),

@@ -329,7 +329,8 @@ impl Oracle {
         // What came while a NAK for its absence waited to be sent has been taken since; what there was no receive request for has
         // not.
         let is_not_ready = lacked && matches!(syndrome, Syndrome::RnrNak(_));
-        if psn <= flow.expected && (keeps_early || is_not_ready || psn == flow.expected) {
+        let may_be_expected = psn == flow.expected || (psn == flow.expected_before_rnr && psn > flow.expected);
+        if may_be_expected || (psn < flow.expected && (keeps_early || is_not_ready)) {
             if is_not_ready && !keeps_early {
                 // It was silent to what came behind until this one came again, and went on from there since.
                 let again =
@@ -337,6 +338,7 @@ impl Oracle {
                 flow.gaps.extend(again.into_iter().flat_map(|again| psn + 1..again.end() - 1));
             }
             flow.refused = Some(psn);
+            flow.expected_before_rnr = if is_not_ready { flow.expected.max(flow.expected_before_rnr) } else { 0 };
             // One that waits for its turn stays where it is.
             flow.expected = if keeps_early { flow.expected } else { psn };
         }
