@@ -193,12 +193,11 @@ impl Recovery for GoBackN {
         position == self.first
     }
 
-    fn receiver_not_ready(&mut self, _position: u64, _now: Instant) -> bool {
+    fn receiver_not_ready(&mut self, _position: u64, _now: Instant) {
         if !mutated!("rnr-without-going-back") {
             self.go_back();
         }
         self.retransmit_at = None;
-        false
     }
 
     fn receiver_may_be_ready(&mut self, now: Instant) {

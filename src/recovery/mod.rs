@@ -110,8 +110,8 @@ pub trait Recovery: Debug + Send + Sync {
     fn is_news_of(&self, position: u64) -> bool;
 
     /// It could not, and will be left alone for a while. Nothing is to be sent, and no time passes, until
-    /// [the peer may be ready](Self::receiver_may_be_ready). Returns whether retries are for silence only, which this has ended.
-    fn receiver_not_ready(&mut self, position: u64, now: Instant) -> bool;
+    /// [the peer may be ready](Self::receiver_may_be_ready).
+    fn receiver_not_ready(&mut self, position: u64, now: Instant);
 
     /// That while is over.
     fn receiver_may_be_ready(&mut self, now: Instant);

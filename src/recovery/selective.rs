@@ -158,10 +158,9 @@ impl Recovery for Selective {
         !self.board.is_carried_out(position)
     }
 
-    fn receiver_not_ready(&mut self, position: u64, now: Instant) -> bool {
+    fn receiver_not_ready(&mut self, position: u64, now: Instant) {
         self.rearm(now);
         self.not_ready = Some(position);
-        true
     }
 
     fn receiver_may_be_ready(&mut self, _now: Instant) {

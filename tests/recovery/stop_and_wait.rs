@@ -81,9 +81,8 @@ impl Recovery for StopAndWait {
     fn is_news_of(&self, position: u64) -> bool {
         position == self.first
     }
-    fn receiver_not_ready(&mut self, _position: u64, _now: Instant) -> bool {
+    fn receiver_not_ready(&mut self, _position: u64, _now: Instant) {
         (self.is_lost, self.lost_at) = (true, None);
-        false
     }
     fn receiver_may_be_ready(&mut self, _now: Instant) {}
     fn deadline(&self) -> Option<Instant> {

@@ -196,9 +196,8 @@ impl Requester {
             }
             return self.retire(connection, cx);
         }
-        if self.recovery.receiver_not_ready(number, cx.now) {
-            self.patience.heard();
-        }
+        self.recovery.receiver_not_ready(number, cx.now);
+        self.patience.heard();
         self.rnr_until = Some(if mutated!("lost-rnr-back-off") { cx.now } else { cx.now + delay });
         Ok(())
     }

@@ -34,7 +34,7 @@ impl Patience {
         self.timeouts = 0;
     }
 
-    /// The peer is there.
+    /// The peer is there, and has said so: it may be for long that it has no receive request, and packets are lost meanwhile.
     pub fn heard(&mut self) {
         self.retries_left = self.retry_count;
     }
