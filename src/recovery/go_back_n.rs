@@ -135,15 +135,16 @@ impl Recovery for GoBackN {
     }
 
     fn answer(&self, position: u64) -> Answer {
-        let mut missing = self.answers.iter().flat_map(|range| range.clone());
-        let Some(oldest) = missing.next() else { return Answer::Unexpected };
+        let Some(front) = self.answers.front() else { return Answer::Unexpected };
+        let oldest = front.start;
         if position == oldest || (position == oldest + 1 && mutated!("read-answer-out-of-order-taken")) {
             return Answer::Expected;
         }
         if position < oldest {
             return Answer::Unexpected;
         }
-        Answer::Early { oldest, is_next: missing.next() == Some(position) }
+        let next = if oldest + 1 < front.end { Some(oldest + 1) } else { self.answers.get(1).map(|range| range.start) };
+        Answer::Early { oldest, is_next: next == Some(position) }
     }
 
     fn answered(&mut self, position: u64, _now: Instant) {

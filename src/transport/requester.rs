@@ -236,13 +236,14 @@ impl Requester {
         if self.rnr_until.is_some() {
             return Ok(None);
         }
-        if let Some(transmit) = self.poll_again(out, connection, cx)? {
-            return Ok(Some(transmit));
+        if self.recovery.wants_anything() {
+            let again = self.poll_again(out, connection, cx)?;
+            // What is to be sent again, and cannot be, goes before all that is new.
+            if again.is_some() || self.recovery.wants_anything() {
+                return Ok(again);
+            }
         }
-        // What is to be sent again, and cannot be, goes before all that is new.
-        while !self.recovery.wants_anything()
-            && let Some((index, packet)) = self.queue.unsent()
-        {
+        while let Some((index, packet)) = self.queue.unsent() {
             let wqe = &self.queue[index];
             let begins = packet == 0
                 && !mutated!("drained-queue-begins-requests", by "uroce --test services a_drained_send_queue");

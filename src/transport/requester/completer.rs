@@ -210,15 +210,17 @@ impl Requester {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        if let Answer::Early { oldest, is_next } = self.recovery.answer(number)
+        let mut answer = self.recovery.answer(number);
+        if let Answer::Early { oldest, is_next } = answer
             && (is_next || mutated!("any-answer-in-flight-believed", by "uroce --test answers a_stranger"))
             && let Some(kept) = self.early_answers.take(oldest)
             && let Ok(kept) = Packet::parse(FrameBytes::from(&kept[..]))
         {
             // It was lost for the second time.
             self.take_answer(oldest, &kept, connection, cx)?;
+            answer = self.recovery.answer(number);
         }
-        match (self.recovery.answer(number), self.queue.find(number)) {
+        match (answer, self.queue.find(number)) {
             (Answer::Expected, Some(index)) => self.take_expected(index, number, packet, connection, cx),
             (Answer::Early { .. }, found) => {
                 // All before it has arrived, since answers come in order.

@@ -55,6 +55,9 @@ impl EarlyAnswers {
 
     /// Takes out what was kept at `number`, if it is believed.
     pub fn take(&mut self, number: u64) -> Option<Box<[u8]>> {
+        if self.kept.is_empty() {
+            return None;
+        }
         self.kept.remove(&number).filter(|bytes| !bytes.is_empty())
     }
 
