@@ -195,7 +195,7 @@ impl Recovery for GoBackN {
     }
 
     fn receiver_not_ready(&mut self, _position: u64, _now: Instant) {
-        if !mutated!("rnr-without-going-back") {
+        if !mutated!("rnr-without-going-back", by "uroce --test recovery what_the_receiver_was_not") {
             self.go_back();
         }
         self.retransmit_at = None;

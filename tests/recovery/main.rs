@@ -217,6 +217,22 @@ proptest! {
     }
 }
 
+#[test]
+fn what_the_receiver_was_not_ready_for_is_sent_again_when_it_may_be() {
+    let all: [Box<dyn Recovery>; 3] = [
+        Box::new(GoBackN::new(START, Some(TIMEOUT))),
+        Box::new(Selective::new(START, 64, Some(TIMEOUT))),
+        Box::new(StopAndWait::new(START, Some(TIMEOUT))),
+    ];
+    for mut recovery in all {
+        recovery.sent(1, false, 0, Instant::ZERO);
+        assert_eq!(recovery.wants(), None);
+        recovery.receiver_not_ready(START, Instant::ZERO);
+        recovery.receiver_may_be_ready(Instant::ZERO + NOT_READY);
+        assert_eq!(recovery.wants(), Some(Wants::Request(START)), "{recovery:?}");
+    }
+}
+
 /// The same program with another recovery: all of the random programs' checks hold.
 #[test]
 fn random_programs_run_with_another_one() {

@@ -211,8 +211,13 @@ impl Requester {
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let mut answer = self.recovery.answer(number);
-        if let Answer::Early { oldest, is_next } = answer
-            && (is_next || mutated!("any-answer-in-flight-believed", by "uroce --test answers a_stranger"))
+        let believes_all = mutated!("any-answer-in-flight-believed", by "uroce --test answers a_stranger");
+        let oldest = match answer {
+            Answer::Early { oldest, is_next } if is_next || believes_all => Some(oldest),
+            Answer::Expected if believes_all => Some(number),
+            _ => None,
+        };
+        if let Some(oldest) = oldest
             && let Some(kept) = self.early_answers.take(oldest)
             && let Ok(kept) = Packet::parse(FrameBytes::from(&kept[..]))
         {
