@@ -21,7 +21,7 @@ use super::reorder::{Early, Reorder, Waiting};
 use super::skipped::Skipped;
 use super::transmit::Transmit;
 
-use owed::{Answer, Owed, ReadAnswer};
+use owed::{Owed, ReadAnswer, Reply};
 
 /// A request that many PSNs before the expected one is no duplicate of what a peer may still have outstanding (IBTA 9.7.2.1): half
 /// the space is before the expected PSN.
@@ -442,7 +442,7 @@ impl Responder {
         let (request, msn) = (psn, self.msn);
         let answer =
             ReadAnswer { request, msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
-        self.owed.push(Answer::Read(answer));
+        self.owed.push(Reply::Read(answer));
         Ok(packets)
     }
 
@@ -471,7 +471,7 @@ impl Responder {
             packets: 1,
             original: Some(original ^ u64::from(mutated!("atomic-result-not-saved"))),
         });
-        self.owed.push(Answer::Atomic { psn, msn, original, is_repeat: false });
+        self.owed.push(Reply::Atomic { psn, msn, original, is_repeat: false });
         Ok(1)
     }
 
@@ -494,7 +494,7 @@ impl Responder {
             cx.memory.remote(connection.pd, connection.qpn, reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
         span.update_u64(|_| u64::from_ne_bytes(value))?;
         self.msn = self.msn.next();
-        self.owed.push(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
+        self.owed.push(Reply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
         Ok(1)
     }
 
@@ -531,7 +531,7 @@ impl Responder {
         }
         self.msn = self.msn.next();
         let is_outstanding = mutated!("flush-counts-as-outstanding", by "uroce --test flush as_many_flushes");
-        self.owed.push(Answer::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
+        self.owed.push(Reply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
         Ok(1)
     }
 
@@ -615,7 +615,7 @@ impl Responder {
                     let _ = self.serve_atomic(packet, connection, cx);
                 }
                 if self.owed.may_answer(cx) {
-                    self.owed.push(Answer::Atomic { psn, msn: self.msn, original, is_repeat: true });
+                    self.owed.push(Reply::Atomic { psn, msn: self.msn, original, is_repeat: true });
                 }
             }
             // Carried out, as all before the expected PSN; there is nothing to be known of it.
@@ -624,7 +624,7 @@ impl Responder {
                     let _ = self.serve_atomic_write(packet, connection, cx);
                 }
                 if self.owed.may_answer(cx) {
-                    self.owed.push(Answer::Empty { psn, msn: self.msn, is_outstanding: false });
+                    self.owed.push(Reply::Empty { psn, msn: self.msn, is_outstanding: false });
                 }
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
@@ -641,7 +641,7 @@ impl Responder {
     }
 
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
-        self.owed.push(Answer::Acknowledge { psn, syndrome, msn: self.msn });
+        self.owed.push(Reply::Acknowledge { psn, syndrome, msn: self.msn });
     }
 
     /// The headers of an acknowledge of all that was carried out.

@@ -17,7 +17,7 @@ const AGAIN_MAX: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub struct Owed {
     /// In order.
-    answers: VecDeque<Answer>,
+    answers: VecDeque<Reply>,
     /// READ responses that a peer which repeats selectively asks for again: they go first.
     again: VecDeque<ReadAnswer>,
     /// READs and atomics that the peer may have outstanding.
@@ -25,7 +25,7 @@ pub struct Owed {
 }
 
 #[derive(Debug)]
-pub enum Answer {
+pub enum Reply {
     Acknowledge {
         psn: Psn,
         syndrome: Syndrome,
@@ -82,28 +82,28 @@ impl Owed {
 
     /// How many acknowledges that are no NAK are owed, 0 or 1; `None` when something else is owed, or more.
     pub fn only_acknowledges(&self) -> Option<usize> {
-        let is_plain = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
+        let is_plain = |answer: &Reply| matches!(answer, Reply::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
         let is_all = self.again.is_empty() && self.answers.len() <= 1 && self.answers.iter().all(is_plain);
         is_all.then_some(self.answers.len())
     }
 
     /// Whether the next answer is an acknowledge, a refusal or the result of an atomic.
     pub fn is_next_without_payload(&self) -> bool {
-        self.answers.front().is_some_and(|answer| !matches!(answer, Answer::Read(_)))
+        self.answers.front().is_some_and(|answer| !matches!(answer, Reply::Read(_)))
     }
 
     /// The PSN of the first answer with data that is owed, or of a result without any; `expected` is the peer's next.
     pub fn first_result(&self, expected: Psn) -> Option<Psn> {
         let owed = self.answers.iter().filter_map(|answer| match answer {
-            Answer::Read(ReadAnswer { psn, .. }) | Answer::Atomic { psn, .. } | Answer::Empty { psn, .. } => Some(*psn),
-            Answer::Acknowledge { .. } => None,
+            Reply::Read(ReadAnswer { psn, .. }) | Reply::Atomic { psn, .. } | Reply::Empty { psn, .. } => Some(*psn),
+            Reply::Acknowledge { .. } => None,
         });
         owed.min_by_key(|psn| psn.since(expected))
     }
 
     /// Forgets that the peer was told to wait.
     pub fn forget_rnr_naks(&mut self) {
-        let is_rnr_nak = |answer: &Answer| matches!(answer, Answer::Acknowledge { syndrome: Syndrome::RnrNak(_), .. });
+        let is_rnr_nak = |answer: &Reply| matches!(answer, Reply::Acknowledge { syndrome: Syndrome::RnrNak(_), .. });
         self.answers.retain(|answer| !is_rnr_nak(answer));
     }
 
@@ -111,18 +111,18 @@ impl Owed {
     /// atomics stay owed; a requester takes what comes in place of a READ response for a lost one (IBTA 9.7.5.1.1).
     pub fn drop_reads(&mut self) {
         self.again = VecDeque::new();
-        self.answers.retain(|answer| !matches!(answer, Answer::Read(_)));
+        self.answers.retain(|answer| !matches!(answer, Reply::Read(_)));
     }
 
     /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
     /// Those answered again don't: the first answer may have arrived late, and freed the peer to ask for more.
     pub fn check_outstanding(&self) -> Result<(), Refusal> {
-        let is_outstanding = |answer: &&Answer| match answer {
-            Answer::Read(ReadAnswer { is_repeat, .. }) | Answer::Atomic { is_repeat, .. } => {
+        let is_outstanding = |answer: &&Reply| match answer {
+            Reply::Read(ReadAnswer { is_repeat, .. }) | Reply::Atomic { is_repeat, .. } => {
                 !is_repeat || mutated!("duplicates-count-as-outstanding")
             }
-            Answer::Empty { is_outstanding, .. } => *is_outstanding,
-            Answer::Acknowledge { .. } => false,
+            Reply::Empty { is_outstanding, .. } => *is_outstanding,
+            Reply::Acknowledge { .. } => false,
         };
         let outstanding = self.answers.iter().filter(is_outstanding).count();
         if outstanding < self.outstanding_max { Ok(()) } else { Err(Refusal::INVALID) }
@@ -147,17 +147,17 @@ impl Owed {
 
     /// Queues an answer. The queue grows in small steps: it is bounded, and a queue pair that is idle again keeps what it
     /// grew to.
-    pub fn push(&mut self, answer: Answer) {
+    pub fn push(&mut self, reply: Reply) {
         const STEP: usize = 8;
         if self.answers.len() == self.answers.capacity() {
             self.answers.reserve_exact(STEP);
         }
-        self.answers.push_back(answer);
+        self.answers.push_back(reply);
     }
 
     /// Owes an acknowledge up to `psn`, which is before `expected`; one that is owed already grows.
     pub fn acknowledge(&mut self, psn: Psn, msn: Msn, expected: Psn, cx: &mut Context<'_>) {
-        if let Some(Answer::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn: known }) =
+        if let Some(Reply::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn: known }) =
             self.answers.back_mut()
         {
             *known = msn;
@@ -165,7 +165,7 @@ impl Owed {
                 *owed = psn;
             }
         } else if self.may_answer(cx) {
-            self.push(Answer::Acknowledge { psn, syndrome: Syndrome::ACK, msn });
+            self.push(Reply::Acknowledge { psn, syndrome: Syndrome::ACK, msn });
         }
     }
 
@@ -173,7 +173,7 @@ impl Owed {
     /// first time is not sent twice.
     pub fn send_again(&mut self, mut answer: ReadAnswer, connection: &Connection, cx: &mut Context<'_>) {
         let first = self.answers.iter().find_map(|queued| match queued {
-            Answer::Read(read) if read.request == answer.request => Some(read.psn),
+            Reply::Read(read) if read.request == answer.request => Some(read.psn),
             _ => None,
         });
         if let Some(first) = first {
@@ -191,7 +191,7 @@ impl Owed {
     /// (`is_part`) that are missing.
     pub fn start_over(&mut self, answer: ReadAnswer, is_part: bool, cx: &mut Context<'_>) {
         for queued in &mut self.answers {
-            if let Answer::Read(read) = queued
+            if let Reply::Read(read) = queued
                 && read.request == answer.request
                 && !is_part
             {
@@ -200,7 +200,7 @@ impl Owed {
             }
         }
         if self.may_answer(cx) {
-            self.push(Answer::Read(answer));
+            self.push(Reply::Read(answer));
         }
     }
 
@@ -211,7 +211,7 @@ impl Owed {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        while !self.again.is_empty() || matches!(self.answers.front(), Some(Answer::Read(_))) {
+        while !self.again.is_empty() || matches!(self.answers.front(), Some(Reply::Read(_))) {
             let written = self.write_read(out, connection, cx)?;
             if written.is_some() {
                 return Ok(written);
@@ -229,23 +229,23 @@ impl Owed {
         cx: &mut Context<'_>,
     ) -> Option<Transmit> {
         let owed = match self.answers.front()? {
-            Answer::Read(_) => {
-                let index = self.answers.iter().position(|answer| !matches!(answer, Answer::Read(_)))?;
+            Reply::Read(_) => {
+                let index = self.answers.iter().position(|answer| !matches!(answer, Reply::Read(_)))?;
                 self.answers.remove(index)
             }
             _ => self.answers.pop_front(),
         };
         let (opcode, psn, extension) = match owed? {
-            Answer::Read(_) => return None,
-            Answer::Acknowledge { psn, syndrome, msn } => {
+            Reply::Read(_) => return None,
+            Reply::Acknowledge { psn, syndrome, msn } => {
                 (Opcode::RC_ACKNOWLEDGE, psn, Extension::Aeth(Aeth::new(syndrome, msn)))
             }
-            Answer::Atomic { psn, msn, original, .. } => {
+            Reply::Atomic { psn, msn, original, .. } => {
                 let aeth = Aeth::new(Syndrome::ACK, msn);
                 let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(original));
                 (Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, extension)
             }
-            Answer::Empty { psn, msn, .. } => {
+            Reply::Empty { psn, msn, .. } => {
                 (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
             }
         };
@@ -265,7 +265,7 @@ impl Owed {
     ) -> Result<Option<Transmit>, Fatal> {
         let is_again = !self.again.is_empty();
         let read = match (self.again.front_mut(), self.answers.front_mut()) {
-            (Some(read), _) | (None, Some(Answer::Read(read))) => read,
+            (Some(read), _) | (None, Some(Reply::Read(read))) => read,
             _ => return Ok(None),
         };
         let len = read.rest.min(connection.path_mtu.bytes() as u32);
@@ -318,7 +318,7 @@ impl Owed {
             Err(_) => {
                 // The region went away while it was being read.
                 let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
-                self.answers[0] = Answer::Acknowledge { psn, syndrome, msn };
+                self.answers[0] = Reply::Acknowledge { psn, syndrome, msn };
                 cx.push_event(Event::AccessError(connection.qpn));
                 Err(Fatal)
             }
