@@ -7,6 +7,7 @@
 mod circles;
 mod source;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -55,27 +56,30 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if as_json {
+    let text = if as_json {
         let rows = counts.iter().map(
             |count| json!({ "what": count.what, "value": count.value, "goal": count.goal, "places": count.places }),
         );
-        println!("{:#}", json!(rows.collect::<Vec<_>>()));
+        format!("{:#}\n", json!(rows.collect::<Vec<_>>()))
     } else {
-        print_table(&counts, all);
-    }
+        table(&counts, all)
+    };
+    // Whoever reads may have seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     let is_missed = counts.iter().any(|count| count.goal.is_some_and(|goal| count.value > goal));
     ExitCode::from(u8::from(check && is_missed))
 }
 
-fn print_table(counts: &[Count], all: bool) {
-    println!("{:62} {:>6} {:>6}", "what", "count", "goal");
+fn table(counts: &[Count], all: bool) -> String {
+    let mut text = format!("{:62} {:>6} {:>6}\n", "what", "count", "goal");
     for Count { what, value, goal, places } in counts {
         let goal = goal.map_or(String::new(), |goal| format!("≤ {goal}"));
-        println!("{what:62} {value:>6} {goal:>6}");
+        text += &format!("{what:62} {value:>6} {goal:>6}\n");
         for place in places.iter().take(if all { usize::MAX } else { 0 }) {
-            println!("    {place}");
+            text += &format!("    {place}\n");
         }
     }
+    text
 }
 
 fn survey(root: &Path) -> Result<Vec<Count>, String> {
