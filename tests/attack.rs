@@ -3,7 +3,7 @@
 //!
 //! Of the PSN only some bits are guessed here, so that few packets are enough for many to be believed.
 
-use uroce::sim::attack::{AttackCell, AttackResult, Effort, Forgery, Outcome, Victim};
+use uroce::sim::attack::{AttackCell, AttackOutcome, AttackResult, Effort, Forgery, Victim};
 
 const SEED: u64 = 7;
 
@@ -16,7 +16,7 @@ fn run(forgery: Forgery, packets: u64, packets_per_second: u64, psn_bits: u32) -
 }
 
 /// Neither more nor fewer than computed, by four standard deviations.
-fn assert_as_computed(result: &AttackResult, forgery: Forgery, outcome: Outcome) {
+fn assert_as_computed(result: &AttackResult, forgery: Forgery, outcome: AttackOutcome) {
     let (counted, expected) = (result.counts[outcome] as f64, result.expected(outcome).unwrap());
     let least = expected - 4.0 * expected.sqrt();
     assert!(least > 1.0, "too few packets to tell");
@@ -27,17 +27,17 @@ fn assert_as_computed(result: &AttackResult, forgery: Forgery, outcome: Outcome)
 fn a_responder_takes_one_psn_and_what_a_stranger_places_is_taken_for_the_true_packet() {
     use Forgery as F;
     for (forgery, outcomes) in [
-        (F::WriteKnownKey, &[Outcome::Placed, Outcome::FalselyCompleted][..]),
-        (F::SendOnly, &[Outcome::Placed, Outcome::FalselyCompleted]),
-        (F::OfferingSend, &[Outcome::Placed, Outcome::FalselyCompleted]),
-        (F::ExtendedSend, &[Outcome::Placed, Outcome::FalselyCompleted]),
-        (F::WriteGuessedKey, &[Outcome::Broken]),
-        (F::SendOutOfSequence, &[Outcome::Broken]),
-        (F::ExtendedWrite, &[Outcome::Broken]),
-        (F::SendMiddle, &[Outcome::Placed]),
-        (F::WriteMiddle, &[Outcome::Placed]),
-        (F::ReadResponse, &[Outcome::Placed]),
-        (F::ReadResponsePair, &[Outcome::Placed]),
+        (F::WriteKnownKey, &[AttackOutcome::Placed, AttackOutcome::FalselyCompleted][..]),
+        (F::SendOnly, &[AttackOutcome::Placed, AttackOutcome::FalselyCompleted]),
+        (F::OfferingSend, &[AttackOutcome::Placed, AttackOutcome::FalselyCompleted]),
+        (F::ExtendedSend, &[AttackOutcome::Placed, AttackOutcome::FalselyCompleted]),
+        (F::WriteGuessedKey, &[AttackOutcome::Broken]),
+        (F::SendOutOfSequence, &[AttackOutcome::Broken]),
+        (F::ExtendedWrite, &[AttackOutcome::Broken]),
+        (F::SendMiddle, &[AttackOutcome::Placed]),
+        (F::WriteMiddle, &[AttackOutcome::Placed]),
+        (F::ReadResponse, &[AttackOutcome::Placed]),
+        (F::ReadResponsePair, &[AttackOutcome::Placed]),
     ] {
         let result = run(forgery, 30_000, 50_000, 9);
         outcomes.iter().for_each(|outcome| assert_as_computed(&result, forgery, *outcome));
@@ -50,19 +50,19 @@ fn a_responder_takes_one_psn_and_what_a_stranger_places_is_taken_for_the_true_pa
 fn a_requester_believes_acknowledges_of_its_window() {
     for forgery in [Forgery::Acknowledge, Forgery::OfferingAcknowledge, Forgery::Addresses] {
         let result = run(forgery, 6_000, 2_000, 14);
-        let share =
-            result.counts[Outcome::FalselyCompleted] as f64 / result.expected(Outcome::FalselyCompleted).unwrap();
+        let share = result.counts[AttackOutcome::FalselyCompleted] as f64
+            / result.expected(AttackOutcome::FalselyCompleted).unwrap();
         assert!((0.25..1.0).contains(&share), "{forgery:?}, seed {SEED}: {share} of what is in flight");
     }
     let result = run(Forgery::Refusal, 6_000, 2_000, 14);
-    assert_as_computed(&result, Forgery::Refusal, Outcome::Broken);
+    assert_as_computed(&result, Forgery::Refusal, AttackOutcome::Broken);
 }
 
 /// What is lost after it was acknowledged never comes, and the requester gives up.
 #[test]
 fn a_false_acknowledge_of_what_is_lost_breaks_a_connection() {
     let result = run(Forgery::SelectiveAcknowledge, 6_000, 2_000, 14);
-    assert!(result.counts[Outcome::Broken] > 0, "seed {SEED}: {result:?}");
+    assert!(result.counts[AttackOutcome::Broken] > 0, "seed {SEED}: {result:?}");
 }
 
 /// All 24 bits, a few packets of each kind: nothing is seen that is not computed, and nothing at all of the extension.
@@ -108,7 +108,7 @@ fn nobody_switches_the_extension_on_towards_a_plain_peer() {
     for forgery in [Forgery::OfferingAcknowledge, Forgery::OfferingSend, Forgery::Addresses, Forgery::Hello] {
         let cell = AttackCell { forgery, victim: Victim::AutoTowardsPlain };
         let result = cell.run(Effort { packets: 4_000, packets_per_second: 20_000, psn_bits: 9 }, SEED).unwrap();
-        let counts = (result.counts[Outcome::SwitchedOn], result.counts[Outcome::Redirected]);
+        let counts = (result.counts[AttackOutcome::SwitchedOn], result.counts[AttackOutcome::Redirected]);
         assert_eq!(counts, (0, 0), "{forgery:?}, seed {SEED}: {result:?}");
     }
 }

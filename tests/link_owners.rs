@@ -17,11 +17,11 @@ use uroce::link::udp::{self, UdpLink};
 use uroce::link::xdp::{self, XdpLink, XdpOptions};
 use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
 
-fn open_xdp(pair: &Pair, name: &'static str) -> Result<XdpLink, xdp::OpenError> {
+fn open_xdp(pair: &Pair, name: &'static str) -> Result<XdpLink, xdp::XdpOpenError> {
     pair.within(0, move || XdpLink::open(name, &XdpOptions::default()))
 }
 
-fn open_udp(pair: &Pair, name: &'static str) -> Result<UdpLink, udp::OpenError> {
+fn open_udp(pair: &Pair, name: &'static str) -> Result<UdpLink, udp::UdpOpenError> {
     pair.within(0, move || UdpLink::open(name))
 }
 
@@ -50,10 +50,10 @@ fn the_second_link_of_either_kind_is_refused_and_told_who_has_the_interface() {
         let first = open_xdp(&pair, "veth0").unwrap();
         let error = open_udp(&pair, "veth0").err().expect("its frames would not come");
         let text = error.to_string();
-        assert!(matches!(error, udp::OpenError::OverXdp { .. }) && text.contains(&process), "{text}");
+        assert!(matches!(error, udp::UdpOpenError::OverXdp { .. }) && text.contains(&process), "{text}");
         let error = open_xdp(&pair, "veth0").err().expect("one at a time");
         let text = error.to_string();
-        assert!(matches!(error, xdp::OpenError::Taken { .. }) && text.contains(&process), "{text}");
+        assert!(matches!(error, xdp::XdpOpenError::Taken { .. }) && text.contains(&process), "{text}");
         assert!(!text.contains("off") && !text.contains("end it"), "no advice that ends its owner: {text}");
         assert!(missing(&pair).iter().all(|mode| mode.contains(&process)), "{:?}", missing(&pair));
         drop(first);
@@ -61,7 +61,7 @@ fn the_second_link_of_either_kind_is_refused_and_told_who_has_the_interface() {
         let first = open_udp(&pair, "veth0").unwrap();
         let error = open_xdp(&pair, "veth0").err().expect("it would take the first one's frames");
         let text = error.to_string();
-        assert!(matches!(error, xdp::OpenError::Sockets { .. }) && text.contains(&process), "{text}");
+        assert!(matches!(error, xdp::XdpOpenError::Sockets { .. }) && text.contains(&process), "{text}");
         assert!(text.contains("4791 of 10.7.0.1") || text.contains("4791 of f"), "which address: {text}");
         assert!(missing(&pair).iter().all(|mode| mode.contains(&process)), "{:?}", missing(&pair));
         drop(first);
@@ -132,7 +132,7 @@ fn an_xdp_program_of_others_is_named_with_its_process_and_left_alone() {
     let refused = |words: &[&str]| {
         let error = open_xdp(&pair, "veth0").err().expect("the kernel takes one program");
         let text = error.to_string();
-        assert!(matches!(error, xdp::OpenError::OtherProgram { .. }), "{text}");
+        assert!(matches!(error, xdp::XdpOpenError::OtherProgram { .. }), "{text}");
         assert!(!text.contains("xdp off") && text.contains("--link udp"), "{text}");
         let said = [text, missing(&pair)[0].clone()];
         assert!(said.iter().all(|text| words.iter().all(|word| text.contains(word))), "{words:?}: {said:?}");
@@ -190,7 +190,7 @@ fn wrong_options_are_refused_and_not_avoided() {
         ..OpenOptions::default()
     };
     let error = open(&pair, options).expect_err("one frame is too few");
-    assert!(matches!(error, OpenError::Xdp(xdp::OpenError::Option { .. })), "{error}");
+    assert!(matches!(error, OpenError::Xdp(xdp::XdpOpenError::Option { .. })), "{error}");
 }
 
 /// The interface by which the host reaches the world is opened over UDP sockets, unless somebody names it.

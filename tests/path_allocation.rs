@@ -5,7 +5,7 @@ mod allocations;
 
 use allocations::allocations;
 use uroce::path::{PathPolicy, PathSet};
-use uroce::recovery::{Report, Scoreboard};
+use uroce::recovery::{PathReport, Scoreboard};
 use uroce::time::{Duration, Instant};
 
 const PATHS: u16 = 16;
@@ -57,12 +57,12 @@ fn packets_over_many_paths_allocate_nothing() {
             board.settle(now);
             for report in board.reports() {
                 match report {
-                    Report::Arrived { path, took, is_marked } => set.arrived(path, took, is_marked, now),
-                    Report::Lost(path) => {
+                    PathReport::Arrived { path, took, is_marked } => set.arrived(path, took, is_marked, now),
+                    PathReport::Lost(path) => {
                         lost += 1;
                         set.lost(path, now);
                     }
-                    Report::Dark(path) => {
+                    PathReport::Dark(path) => {
                         set.fail(path, now);
                     }
                 }

@@ -11,8 +11,8 @@ use arrayvec::ArrayVec;
 use common::crafted::{ALL, Crafted, FIRST_PSN, PEER, US, without_tag};
 use uroce::frame::{FrameBytes, Hop};
 use uroce::path::PathPolicy;
-use uroce::sim::Operation;
-use uroce::sim::path_failure::{Direction, FailureCell};
+use uroce::sim::TransferOperation;
+use uroce::sim::path_failure::{DarkDirection, FailureCell};
 use uroce::sim::paths::PathsCell;
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
@@ -444,7 +444,7 @@ fn at_rest_nothing_is_probed() {
 
 #[test]
 fn the_capacity_of_paths_of_different_lengths_is_used() {
-    let cell = PathsCell { operation: Operation::Read, paths: 16, policy: PathPolicy::RoundRobin, loss: 0.001 };
+    let cell = PathsCell { operation: TransferOperation::Read, paths: 16, policy: PathPolicy::RoundRobin, loss: 0.001 };
     let result = cell.run(3, None, 0).unwrap();
     let share = result.goodput_bps / result.ideal_bps;
     assert!(share > 0.95, "{share}");
@@ -454,8 +454,8 @@ fn the_capacity_of_paths_of_different_lengths_is_used() {
 #[test]
 fn the_others_make_up_for_a_path_that_goes_dark() {
     let cell = FailureCell {
-        operation: Operation::Write,
-        direction: Direction::Both,
+        operation: TransferOperation::Write,
+        direction: DarkDirection::Both,
         paths: 8,
         policy: PathPolicy::RoundRobin,
         round_trip: Duration::from_millis(20),

@@ -10,7 +10,7 @@ use common::crafted::{ALL, Crafted, FIRST_PSN, acknowledge, without_tag};
 use proptest::prelude::*;
 use uroce::congestion::Rate;
 use uroce::frame::FrameBytes;
-use uroce::sim::Operation;
+use uroce::sim::TransferOperation;
 use uroce::sim::loss_rtt::{Cell, Ends};
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
@@ -379,9 +379,11 @@ proptest! {
 /// A few cells of `uroce sim loss-rtt`, in full.
 #[test]
 fn goodput_holds_over_a_lossy_network() {
-    for (operation, bursts, loss) in
-        [(Operation::Write, true, 0.01), (Operation::Read, false, 0.05), (Operation::Send, false, 0.05)]
-    {
+    for (operation, bursts, loss) in [
+        (TransferOperation::Write, true, 0.01),
+        (TransferOperation::Read, false, 0.05),
+        (TransferOperation::Send, false, 0.05),
+    ] {
         let round_trip = Duration::from_millis(1);
         let cell = Cell { operation, ends: Ends::Selective, loss, bursts, round_trip };
         let result = cell.run(7).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::hosts::{Pair, PairOptions};
 use uroce::frame::Frame;
-use uroce::link::udp::{OpenError, UdpLink};
+use uroce::link::udp::{UdpLink, UdpOpenError};
 use uroce::link::{HopError, Imposed, Link};
 use uroce::time;
 use uroce::verbs::{
@@ -193,10 +193,10 @@ fn receive_one(link: &mut UdpLink) -> Frame {
 fn what_cannot_be_opened_or_reached_is_said() {
     let pair = Pair::new(PairOptions::default());
     let open = |name: &'static str| pair.within(0, move || UdpLink::open(name).map(|_| ()));
-    assert!(matches!(open("nope0"), Err(OpenError::Device(_))));
+    assert!(matches!(open("nope0"), Err(UdpOpenError::Device(_))));
     let mut link = pair.within(0, || UdpLink::open("veth0").unwrap());
     let taken = open("veth0").unwrap_err();
-    assert!(matches!(taken, OpenError::Taken { .. }) && taken.to_string().contains(&std::process::id().to_string()));
+    assert!(matches!(taken, UdpOpenError::Taken { .. }) && taken.to_string().contains(&std::process::id().to_string()));
     let [own, peer] = addresses(false);
     let nowhere = IpAddr::from([192, 0, 2, 1]);
     assert_eq!(link.hop(own, nowhere), Err(HopError::NoRoute(own, nowhere)));
@@ -204,9 +204,9 @@ fn what_cannot_be_opened_or_reached_is_said() {
     drop(link);
     pair.ip(0, "addr flush dev veth0");
     let error = open("veth0").unwrap_err();
-    assert!(matches!(error, OpenError::NoAddress { .. }) && error.to_string().contains("ip address add"), "{error}");
+    assert!(matches!(error, UdpOpenError::NoAddress { .. }) && error.to_string().contains("ip address add"), "{error}");
     pair.ip(0, "link set veth0 down");
-    assert!(matches!(open("veth0"), Err(OpenError::Down { .. })));
+    assert!(matches!(open("veth0"), Err(UdpOpenError::Down { .. })));
 }
 
 /// Waits until the kernel has given the interface its link-local address, which it does some time after it is up.

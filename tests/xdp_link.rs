@@ -14,7 +14,7 @@ use common::privileges::keep_capabilities;
 use uroce::frame::Frame;
 use uroce::link::device::Device;
 use uroce::link::netlink::link_local;
-use uroce::link::xdp::{AttachMode, CopyMode, OpenError, XdpLink, XdpOptions};
+use uroce::link::xdp::{AttachMode, CopyMode, XdpLink, XdpOpenError, XdpOptions};
 use uroce::link::{Hop, HopError, Link};
 use uroce::time::{Duration, Instant};
 
@@ -757,24 +757,24 @@ fn refusals_are_one_line_and_name_the_remedy() {
         (error, text)
     };
     let (error, text) = refused("nope0", XdpOptions::default());
-    assert!(matches!(error, OpenError::NoInterface { .. }) && text.contains("ip link"), "{text}");
+    assert!(matches!(error, XdpOpenError::NoInterface { .. }) && text.contains("ip link"), "{text}");
     let (error, text) = refused("lo", XdpOptions::default());
-    assert!(matches!(error, OpenError::NotEthernet { .. }), "{text}");
+    assert!(matches!(error, XdpOpenError::NotEthernet { .. }), "{text}");
     let zero_copy = XdpOptions { copy: CopyMode::ZeroCopy, ..XdpOptions::default() };
     let (error, text) = refused("veth0", zero_copy);
-    assert!(matches!(error, OpenError::ZeroCopy { .. }) && text.contains("copy mode"), "{text}");
+    assert!(matches!(error, XdpOpenError::ZeroCopy { .. }) && text.contains("copy mode"), "{text}");
     let (error, text) = refused("veth0", XdpOptions { queues: Some(9), ..XdpOptions::default() });
-    assert!(matches!(error, OpenError::Option { .. }), "{text}");
+    assert!(matches!(error, XdpOpenError::Option { .. }), "{text}");
 
     let first = pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
     let (error, text) = refused("veth0", XdpOptions::default());
-    assert!(matches!(error, OpenError::Taken { .. }) && text.contains("over AF_XDP"), "{text}");
+    assert!(matches!(error, XdpOpenError::Taken { .. }) && text.contains("over AF_XDP"), "{text}");
     drop(first);
     // The queue is free again at once, or nearly so.
     pair.within(0, || XdpLink::open("veth0", &XdpOptions::default()).map(|_| ()).unwrap());
     pair.ip(0, "link set veth0 down");
     let (error, text) = refused("veth0", XdpOptions::default());
-    assert!(matches!(error, OpenError::Down { .. }) && text.contains("up"), "{text}");
+    assert!(matches!(error, XdpOpenError::Down { .. }) && text.contains("up"), "{text}");
 }
 
 /// A thread without capabilities is told which ones it lacks.
@@ -786,7 +786,7 @@ fn missing_capabilities_are_named() {
         XdpLink::open("veth0", &XdpOptions::default()).map(|_| ()).unwrap_err()
     });
     let text = error.to_string();
-    assert!(matches!(error, OpenError::Capability { .. }), "{text}");
+    assert!(matches!(error, XdpOpenError::Capability { .. }), "{text}");
     assert!(text.contains("CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF") && text.contains("setcap"), "{text}");
 }
 

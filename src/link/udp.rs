@@ -37,7 +37,7 @@ use identification::{Solver, Tracker};
 use pool::Pool;
 use socket::{BATCH, Headers, Outgoing, Readiness, Received, Socket};
 
-pub use error::OpenError;
+pub use error::UdpOpenError;
 pub(super) use socket::SOCKET_BUFFER_BYTES;
 
 /// The largest IP packet: path MTU 4096 with all headers takes 4176 bytes.
@@ -120,9 +120,9 @@ impl UdpLink {
     /// looks for duplicates), are left out: there is no way from them.
     ///
     /// # Errors
-    /// [`OpenError`] says in one line what is wrong and what to do about it: the port is taken, say, or the interface is, by a
+    /// [`UdpOpenError`] says in one line what is wrong and what to do about it: the port is taken, say, or the interface is, by a
     /// program over AF_XDP.
-    pub fn open(interface: &str) -> Result<UdpLink, OpenError> {
+    pub fn open(interface: &str) -> Result<UdpLink, UdpOpenError> {
         let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).map_err(DeviceError::Netlink)?;
         let devices = || interfaces.iter().filter(|i| i.is_device());
         let device = devices().find(|i| i.name == interface).ok_or_else(|| DeviceError::Unknown {
@@ -131,16 +131,16 @@ impl UdpLink {
         })?;
         let name = || device.name.clone();
         if !device.up {
-            return Err(OpenError::Down { interface: name() });
+            return Err(UdpOpenError::Down { interface: name() });
         }
         let gids = gids(device, &interfaces);
         let sockets = bind_all(device, &gids, &interfaces)?;
         // After the sockets are there: see `holder`.
         if let Some(holder) = holder::claimant(device.index) {
-            return Err(OpenError::OverXdp { interface: name(), holder });
+            return Err(UdpOpenError::OverXdp { interface: name(), holder });
         }
         let max_packet_bytes = device.mtu.min(MAX_PACKET_BYTES);
-        let readiness = Readiness::new().map_err(|error| OpenError::Socket {
+        let readiness = Readiness::new().map_err(|error| UdpOpenError::Socket {
             interface: name(),
             address: sockets[0].socket.address,
             error,
@@ -298,7 +298,7 @@ impl UdpLink {
 }
 
 /// Sockets on all addresses of a device that are there.
-fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Result<Vec<Local>, OpenError> {
+fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Result<Vec<Local>, UdpOpenError> {
     let name = || device.name.clone();
     let mut sockets: Vec<Local> = Vec::new();
     for gid in gids {
@@ -314,27 +314,27 @@ fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Resul
                 Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {}
                 Some(libc::EADDRINUSE) => {
                     let holder = holder::port_holder(address);
-                    return Err(OpenError::Taken { interface: name(), address, holder });
+                    return Err(UdpOpenError::Taken { interface: name(), address, holder });
                 }
-                _ => return Err(OpenError::Socket { interface: name(), address, error }),
+                _ => return Err(UdpOpenError::Socket { interface: name(), address, error }),
             },
         }
     }
-    if sockets.is_empty() { Err(OpenError::NoAddress { interface: name() }) } else { Ok(sockets) }
+    if sockets.is_empty() { Err(UdpOpenError::NoAddress { interface: name() }) } else { Ok(sockets) }
 }
 
 /// What keeps a device from being opened over UDP sockets, without opening any: that would be in the way of those who do.
-pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<OpenError> {
+pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<UdpOpenError> {
     let is_there = |address: &IpAddr| interfaces.iter().any(|interface| interface.addresses.contains(address));
     let mut addresses = addresses(device, interfaces).into_iter().filter(is_there).peekable();
     if addresses.peek().is_none() {
-        return Some(OpenError::NoAddress { interface: device.name.clone() });
+        return Some(UdpOpenError::NoAddress { interface: device.name.clone() });
     }
     let interface = device.name.clone();
     if let Some(address) = addresses.find(|address| holder::is_taken(*address)) {
-        return Some(OpenError::Taken { interface, address, holder: holder::port_holder(address) });
+        return Some(UdpOpenError::Taken { interface, address, holder: holder::port_holder(address) });
     }
-    holder::claimant(device.index).map(|holder| OpenError::OverXdp { interface, holder })
+    holder::claimant(device.index).map(|holder| UdpOpenError::OverXdp { interface, holder })
 }
 
 /// What the kernel lets sockets buffer, if that is less than they ask for.

@@ -27,7 +27,7 @@ use super::{EthernetHeader, Hop, HopError, Link, gid, host};
 use crate::frame::Frame;
 use crate::time::{Duration, Instant};
 
-pub use self::error::OpenError;
+pub use self::error::XdpOpenError;
 pub use self::program::AttachMode;
 
 /// Bytes of an Ethernet header with one VLAN tag.
@@ -253,16 +253,16 @@ impl XdpLink {
     /// Blocks for up to a second while an earlier owner of the queue is still going away.
     ///
     /// # Errors
-    /// [`OpenError`] says in one line what is missing and what to do about it.
-    pub fn open(interface: &str, options: &XdpOptions) -> Result<XdpLink, OpenError> {
+    /// [`XdpOpenError`] says in one line what is missing and what to do about it.
+    pub fn open(interface: &str, options: &XdpOptions) -> Result<XdpLink, XdpOpenError> {
         let name = interface;
-        let step = |what| move |error| OpenError::Step { interface: name.to_owned(), what, error };
+        let step = |what| move |error| XdpOpenError::Step { interface: name.to_owned(), what, error };
         let interfaces = Netlink::open().and_then(|mut n| n.interfaces()).map_err(step("asking for interfaces"))?;
         let interface = interfaces
             .iter()
             .find(|i| i.name == name)
             .cloned()
-            .ok_or_else(|| OpenError::NoInterface { interface: name.to_owned() })?;
+            .ok_or_else(|| XdpOpenError::NoInterface { interface: name.to_owned() })?;
         check(&interface, options)?;
         // Before the program is attached: see `holder`.
         let addresses = gid::addresses(&interface, &interfaces);
@@ -270,7 +270,7 @@ impl XdpLink {
 
         let wanted = options.queues.unwrap_or(interface.rx_queues).clamp(1, interface.rx_queues);
         let mut program = Program::load(wanted).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => OpenError::LoadRefused { interface: name.to_owned(), error },
+            Some(libc::EPERM | libc::EACCES) => XdpOpenError::LoadRefused { interface: name.to_owned(), error },
             _ => step("loading the XDP program")(error),
         })?;
         // Frames that come as soon as it is attached are for us, or are not.
@@ -701,36 +701,36 @@ fn lay_out(bytes: &mut [u8], at: usize, len: usize, header: &EthernetHeader) -> 
 }
 
 /// What can be told before anything is done.
-fn check(interface: &Interface, options: &XdpOptions) -> Result<(), OpenError> {
+fn check(interface: &Interface, options: &XdpOptions) -> Result<(), XdpOpenError> {
     let name = || interface.name.clone();
     let range = |what, value: u32, least: u32, most: u32| {
-        if (least..=most).contains(&value) { Ok(()) } else { Err(OpenError::Option { what, value, least, most }) }
+        if (least..=most).contains(&value) { Ok(()) } else { Err(XdpOpenError::Option { what, value, least, most }) }
     };
     range("receive_frames", options.receive_frames, 64, 65536)?;
     range("transmit_packets", options.transmit_packets, 16, 16384)?;
     range("queues", options.queues.unwrap_or(1), 1, interface.rx_queues)?;
     if interface.mac.is_none() || interface.loopback {
-        return Err(OpenError::NotEthernet { interface: name() });
+        return Err(XdpOpenError::NotEthernet { interface: name() });
     }
     if !interface.up {
-        return Err(OpenError::Down { interface: name() });
+        return Err(XdpOpenError::Down { interface: name() });
     }
     let missing = host::missing_capabilities();
     if !missing.is_empty() {
-        return Err(OpenError::Capability { interface: name(), missing });
+        return Err(XdpOpenError::Capability { interface: name(), missing });
     }
     Ok(())
 }
 
 /// Claims the interface, and looks whether sockets receive RoCE on its addresses.
-fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, OpenError> {
+fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenError> {
     let name = || interface.name.clone();
     let claim = rings::while_busy(|| Claim::new(interface.index)).map_err(|error| match error.raw_os_error() {
         Some(libc::EADDRINUSE) => {
             let gone = || "a process that has gone by now".to_owned();
-            OpenError::Taken { interface: name(), holder: holder::claimant(interface.index).unwrap_or_else(gone) }
+            XdpOpenError::Taken { interface: name(), holder: holder::claimant(interface.index).unwrap_or_else(gone) }
         }
-        _ => OpenError::Step { interface: name(), what: "claiming the interface", error },
+        _ => XdpOpenError::Step { interface: name(), what: "claiming the interface", error },
     })?;
     // Who is opening sockets right now sees the claim, and gives way.
     let mut found = None;
@@ -740,17 +740,19 @@ fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, OpenError
     });
     match found {
         None => Ok(claim),
-        Some(socket) => Err(OpenError::Sockets { interface: name(), address: socket.0, holder: holder::loser(socket) }),
+        Some(socket) => {
+            Err(XdpOpenError::Sockets { interface: name(), address: socket.0, holder: holder::loser(socket) })
+        }
     }
 }
 
 /// Who attached the program that is on the interface, in words.
-fn other_program(interface: &Interface) -> OpenError {
+fn other_program(interface: &Interface) -> XdpOpenError {
     // It may have come after the interfaces were listed.
     let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).unwrap_or_default();
     let now = interfaces.into_iter().find(|i| i.index == interface.index);
     let program = now.and_then(|now| now.xdp_program);
-    OpenError::OtherProgram { interface: interface.name.clone(), owner: attached_by(program, &interface.name) }
+    XdpOpenError::OtherProgram { interface: interface.name.clone(), owner: attached_by(program, &interface.name) }
 }
 
 /// Who attached a program, in words.
@@ -761,7 +763,7 @@ pub(super) fn attached_by(program: Option<u32>, interface: &str) -> String {
     }
 }
 
-fn attach(program: &mut Program, interface: &Interface, options: &XdpOptions) -> Result<AttachMode, OpenError> {
+fn attach(program: &mut Program, interface: &Interface, options: &XdpOptions) -> Result<AttachMode, XdpOpenError> {
     let name = || interface.name.clone();
     let modes: &[AttachMode] = match options.mode {
         Some(AttachMode::Native) => &[AttachMode::Native],
@@ -776,14 +778,14 @@ fn attach(program: &mut Program, interface: &Interface, options: &XdpOptions) ->
         };
         match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => return Err(other_program(interface)),
-            Some(libc::EPERM | libc::EACCES) => return Err(OpenError::LoadRefused { interface: name(), error }),
+            Some(libc::EPERM | libc::EACCES) => return Err(XdpOpenError::LoadRefused { interface: name(), error }),
             _ => last = Some((mode, error)),
         }
     }
     let (mode, error) = last.expect("at least one mode was tried");
     Err(match error.raw_os_error() {
-        Some(libc::ERANGE) => OpenError::Mtu { interface: name(), mtu: interface.mtu, mode },
-        _ => OpenError::Attach { interface: name(), mode, error },
+        Some(libc::ERANGE) => XdpOpenError::Mtu { interface: name(), mtu: interface.mtu, mode },
+        _ => XdpOpenError::Attach { interface: name(), mode, error },
     })
 }
 
@@ -796,7 +798,12 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn open(interface: &Interface, options: &XdpOptions, mode: AttachMode, wanted: u32) -> Result<Sockets, OpenError> {
+    fn open(
+        interface: &Interface,
+        options: &XdpOptions,
+        mode: AttachMode,
+        wanted: u32,
+    ) -> Result<Sockets, XdpOpenError> {
         let mut flags = BindFlags::empty();
         flags.set(BindFlags::XDP_USE_NEED_WAKEUP, options.need_wakeup);
         match (options.copy, mode) {
@@ -809,7 +816,7 @@ impl Sockets {
         if options.multi_buffer && interface.mtu > SINGLE_BUFFER_PACKET_BYTES {
             match Sockets::bind(interface, options, flags | BindFlags::XDP_USE_SG, wanted) {
                 // Kernels before 6.6 do not know the flag, drivers may not have it.
-                Err(OpenError::Bind { error, .. })
+                Err(XdpOpenError::Bind { error, .. })
                     if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {}
                 done => return done,
             }
@@ -817,7 +824,12 @@ impl Sockets {
         Sockets::bind(interface, options, flags, wanted)
     }
 
-    fn bind(interface: &Interface, options: &XdpOptions, flags: BindFlags, wanted: u32) -> Result<Sockets, OpenError> {
+    fn bind(
+        interface: &Interface,
+        options: &XdpOptions,
+        flags: BindFlags,
+        wanted: u32,
+    ) -> Result<Sockets, XdpOpenError> {
         let size = |entries: u32| QueueSize::new(entries.next_power_of_two()).expect("a power of two");
         let receive_frames = options.receive_chunks(wanted);
         let receive = size(receive_frames);
@@ -892,14 +904,14 @@ fn source(error: &(dyn std::error::Error + 'static)) -> io::Error {
     }
 }
 
-fn memory_error(interface: &Interface, bytes: u64, error: UmemCreateError) -> OpenError {
+fn memory_error(interface: &Interface, bytes: u64, error: UmemCreateError) -> XdpOpenError {
     let interface = interface.name.clone();
     let error = source(&error);
     match error.raw_os_error() {
-        Some(libc::EAFNOSUPPORT) => OpenError::NoAfXdp { interface },
-        Some(libc::EPERM | libc::EACCES) => OpenError::Capability { interface, missing: vec!["CAP_NET_RAW"] },
-        Some(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN) => OpenError::Memory { interface, bytes, error },
-        _ => OpenError::Step { interface, what: "registering memory", error },
+        Some(libc::EAFNOSUPPORT) => XdpOpenError::NoAfXdp { interface },
+        Some(libc::EPERM | libc::EACCES) => XdpOpenError::Capability { interface, missing: vec!["CAP_NET_RAW"] },
+        Some(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN) => XdpOpenError::Memory { interface, bytes, error },
+        _ => XdpOpenError::Step { interface, what: "registering memory", error },
     }
 }
 
@@ -909,16 +921,16 @@ fn bind_error(
     flags: BindFlags,
     queue: u32,
     error: io::Error,
-) -> OpenError {
+) -> XdpOpenError {
     let name = interface.name.clone();
     match error.raw_os_error() {
-        Some(libc::EBUSY) => OpenError::Busy { interface: name, queue },
+        Some(libc::EBUSY) => XdpOpenError::Busy { interface: name, queue },
         Some(libc::EOPNOTSUPP | libc::EINVAL)
             if options.copy == CopyMode::ZeroCopy && !flags.contains(BindFlags::XDP_USE_SG) =>
         {
-            OpenError::ZeroCopy { interface: name, error }
+            XdpOpenError::ZeroCopy { interface: name, error }
         }
-        _ => OpenError::Bind { interface: name, queue, error },
+        _ => XdpOpenError::Bind { interface: name, queue, error },
     }
 }
 

@@ -10,7 +10,7 @@ mod selective;
 
 pub use go_back_n::GoBackN;
 pub use round_trip::RoundTrip;
-pub use scoreboard::{Report, Scoreboard, Wants};
+pub use scoreboard::{PathReport, Scoreboard, Wants};
 pub use selective::Selective;
 
 use std::fmt::Debug;
@@ -134,7 +134,7 @@ pub trait Recovery: Debug + Send + Sync {
     fn path_answered(&mut self, _path: u8, _round_trip: Duration, _is_back: bool) {}
 
     /// Tells whoever chooses paths what became of packets since this was asked last.
-    fn report(&mut self, _to: &mut dyn FnMut(Report)) {}
+    fn report(&mut self, _to: &mut dyn FnMut(PathReport)) {}
 }
 
 /// Positions in flight that one packet takes.

@@ -48,7 +48,7 @@ pub struct Scoreboard {
     /// By how much answers may overtake each other because they take several paths.
     spread: Duration,
     /// What became of packets on which path, while there are several, until somebody asks.
-    reports: Vec<Report>,
+    reports: Vec<PathReport>,
     /// What is waited for before the first measurement.
     first_patience: Duration,
     /// When the oldest transmission that was overtaken counts as lost.
@@ -110,7 +110,7 @@ struct PathState {
 
 /// What became of a packet, for whoever chooses paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum PathReport {
     /// It arrived.
     Arrived {
         /// Over this path.
@@ -219,7 +219,7 @@ impl Scoreboard {
     }
 
     /// What became of packets since this was asked last.
-    pub fn reports(&mut self) -> impl Iterator<Item = Report> + '_ {
+    pub fn reports(&mut self) -> impl Iterator<Item = PathReport> + '_ {
         self.reports.drain(..)
     }
 
@@ -246,7 +246,7 @@ impl Scoreboard {
             + (self.lost.capacity() + self.missing.capacity()) * size_of::<u64>()
             + self.overtaken.capacity() * size_of::<(u64, Instant)>()
             + self.asked.capacity() * size_of::<(u64, u8, Instant)>()
-            + self.reports.capacity() * size_of::<Report>()
+            + self.reports.capacity() * size_of::<PathReport>()
     }
 
     /// How often the packet at `position` was sent.
@@ -342,7 +342,7 @@ impl Scoreboard {
         let is_multipath = self.is_multipath;
         if is_multipath && is_first {
             let is_marked = entry.flags & MARKED != 0;
-            self.reports.push(Report::Arrived { path: entry.path, took, is_marked });
+            self.reports.push(PathReport::Arrived { path: entry.path, took, is_marked });
         }
         if self.is_detour {
             return;
@@ -544,11 +544,11 @@ impl Scoreboard {
 
     fn report_loss(&mut self, index: usize, is_silent: bool) {
         let path = &mut self.paths[index];
-        self.reports.push(Report::Lost(index as u8));
+        self.reports.push(PathReport::Lost(index as u8));
         path.silent += u32::from(is_silent);
         if path.silent >= SILENT_MAX && !path.is_dark {
             path.is_dark = true;
-            self.reports.push(Report::Dark(index as u8));
+            self.reports.push(PathReport::Dark(index as u8));
         }
     }
 

@@ -1,6 +1,6 @@
 use crate::time::{Duration, Instant};
 
-use super::{Answer, Expired, InFlight, Recovery, Report, Said, Scoreboard, Trigger, Wants};
+use super::{Answer, Expired, InFlight, PathReport, Recovery, Said, Scoreboard, Trigger, Wants};
 
 /// Selective repeat, towards a peer that says what arrived (docs/EXTENSIONS.md): only what is lost is sent again.
 #[derive(Debug)]
@@ -197,7 +197,7 @@ impl Recovery for Selective {
         self.board.path_answered(path, round_trip, is_back);
     }
 
-    fn report(&mut self, to: &mut dyn FnMut(Report)) {
+    fn report(&mut self, to: &mut dyn FnMut(PathReport)) {
         self.board.reports().for_each(to);
     }
 }

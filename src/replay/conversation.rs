@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use crate::frame::FrameBytes;
 use crate::pcap::{CapturedFrame, Dissection, Icrc};
 use crate::time::Instant;
-use crate::wire::{Addresses, Flow, Operation, Packet, PathMtu, Position, Psn, Qpn, RoceFrame, Service};
+use crate::wire::{Addresses, Flow, Operation, Packet, PathMtu, Position, Psn, Qpn, RoceFrame, TransportService};
 
 /// A frame that went by: RoCE v2, whole, and with a right ICRC.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Observed {
 /// Requests in one direction, and the answers to them.
 #[derive(Debug)]
 pub(super) struct Conversation {
-    pub service: Service,
+    pub service: TransportService,
     /// From the one who requests to the one who answers.
     pub addresses: Addresses,
     /// The queue pair of the one who answers.
@@ -124,9 +124,9 @@ impl Conversations {
                 Ok(Some(observed)) => {
                     let bth = observed.packet().bth();
                     let service = match bth.opcode().service() {
-                        Service::Rc if bth.opcode().is_known() => 0,
-                        Service::Uc if bth.opcode().is_known() => 1,
-                        Service::Ud if bth.opcode().is_known() => 3,
+                        TransportService::Rc if bth.opcode().is_known() => 0,
+                        TransportService::Uc if bth.opcode().is_known() => 1,
+                        TransportService::Ud if bth.opcode().is_known() => 3,
                         _ => {
                             all.foreign += 1;
                             continue;
@@ -140,7 +140,7 @@ impl Conversations {
         let (connected, rest): (Vec<_>, Vec<_>) = streams.into_iter().partition(|((service, ..), _)| *service == 0);
         all.pair(connected.into_iter().map(|(_, frames)| frames).collect());
         for ((service, ..), requests) in rest {
-            let service = if service == 1 { Service::Uc } else { Service::Ud };
+            let service = if service == 1 { TransportService::Uc } else { TransportService::Ud };
             let addresses = requests[0].flow().addresses;
             let responder = requests[0].packet().bth().destination();
             all.list.push(Conversation {
@@ -192,7 +192,7 @@ impl Conversations {
                 continue;
             }
             let mut conversation = Conversation {
-                service: Service::Rc,
+                service: TransportService::Rc,
                 addresses: requests[0].flow().addresses,
                 responder: qpns[index],
                 requester: peer[index].map(|peer| qpns[peer]),
@@ -254,8 +254,8 @@ impl Conversation {
     pub fn name(&self) -> String {
         let Conversation { addresses, responder, .. } = self;
         let service = match self.service {
-            Service::Rc => "RC",
-            Service::Uc => "UC",
+            TransportService::Rc => "RC",
+            TransportService::Uc => "UC",
             _ => "UD",
         };
         format!("{service} {} to {} queue pair {responder}", addresses.source(), addresses.destination())

@@ -16,7 +16,7 @@ mod unanswered;
 
 use crate::memory::MapError;
 use crate::pcap::CapturedFrame;
-use crate::wire::Service;
+use crate::wire::TransportService;
 
 use conversation::Conversations;
 
@@ -93,14 +93,14 @@ pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayEr
         report.conversations += 1;
         if roles != Roles::Requester {
             match conversation.service {
-                Service::Rc => responder::replay(conversation, &mut report)?,
-                Service::Uc => unanswered::replay_uc(conversation, &mut report)?,
+                TransportService::Rc => responder::replay(conversation, &mut report)?,
+                TransportService::Uc => unanswered::replay_uc(conversation, &mut report)?,
                 _ => unanswered::replay_ud(conversation, &mut report)?,
             }
         }
         if roles != Roles::Responder {
             match conversation.service {
-                Service::Rc | Service::Uc => requester::replay(conversation, &mut report)?,
+                TransportService::Rc | TransportService::Uc => requester::replay(conversation, &mut report)?,
                 _ => unanswered::replay_ud_requests(conversation, &mut report)?,
             }
         }

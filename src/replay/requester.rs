@@ -41,7 +41,7 @@ pub(super) fn replay(conversation: &Conversation, report: &mut Report) -> Result
         return Ok(());
     };
     let messages = Messages::of(requests, start, mtu);
-    let service = if conversation.service == wire::Service::Uc { Service::Uc } else { Service::Rc };
+    let service = if conversation.service == wire::TransportService::Uc { Service::Uc } else { Service::Rc };
     let mut peer = StandIn::new(&Role {
         service,
         addresses: conversation.addresses,
@@ -92,7 +92,7 @@ impl Requester<'_> {
                 request.number
             ));
         }
-        if self.conversation.service == wire::Service::Uc {
+        if self.conversation.service == wire::TransportService::Uc {
             self.assumptions.add("UC has no answers: packets alone were compared");
             return;
         }

@@ -3,11 +3,11 @@ use zerocopy::FromBytes;
 use crate::congestion::Rate;
 use crate::time::{Duration, Instant};
 use crate::transport::RecoverySettings;
-use crate::wire::{Bth, Opcode, Operation as WireOperation, Psn};
+use crate::wire::{Bth, Opcode, Operation, Psn};
 
 use super::frame_pool::Condition;
 use super::network::{Network, NodeId, Observer, bth_offset};
-use super::transfer::{Operation, Transfer, TransferError, TransferPlan};
+use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
 
 /// Ethernet frame bytes a second without preamble that a network carries: 10 Gb/s.
 pub(super) const RATE: u64 = 1_250_000_000;
@@ -42,17 +42,22 @@ pub(super) fn ideal_bps(loss: f64) -> f64 {
 /// A transfer that keeps a network of [`RATE`] busy over a round trip of 100 ms, as far as its ends let it; with `paced` at that
 /// rate. `ends`: how the source
 /// of the bytes recovers, and how their destination.
-pub(super) fn plan(operation: Operation, ends: [RecoverySettings; 2], paced: bool, timeout: u8) -> TransferPlan {
+pub(super) fn plan(
+    operation: TransferOperation,
+    ends: [RecoverySettings; 2],
+    paced: bool,
+    timeout: u8,
+) -> TransferPlan {
     let recovery = ends.map(|recovery| RecoverySettings {
         window: RecoverySettings::MAX_WINDOW,
         rate: paced.then_some(Rate::from_bits(8 * RATE)),
         ..recovery
     });
     let (message_bytes, outstanding) = match (operation, paced) {
-        (Operation::Read, true) => (8 << 20, 160),
+        (TransferOperation::Read, true) => (8 << 20, 160),
         (_, true) => (1 << 16, 16 << 10),
         // More than a window of 128 packets, and READs for a round trip of 100 ms at the full rate.
-        (Operation::Read, false) => (8 << 20, 20),
+        (TransferOperation::Read, false) => (8 << 20, 20),
         (_, false) => (1 << 16, 64),
     };
     let region_bytes = if paced { 256 << 20 } else { message_bytes * outstanding };
@@ -162,7 +167,7 @@ fn place(psn: Psn) -> (usize, u64) {
 /// Whether a frame carries data: a READ response, or a request that is no READ.
 pub(super) fn is_data(frame: &[u8]) -> bool {
     let operation = Opcode(frame[bth_offset(frame)]).operation();
-    matches!(operation, WireOperation::Send | WireOperation::Write | WireOperation::ReadResponse)
+    matches!(operation, Operation::Send | Operation::Write | Operation::ReadResponse)
 }
 
 impl AsRef<DataMeter> for DataMeter {

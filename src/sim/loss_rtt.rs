@@ -7,7 +7,7 @@ use super::goodput::{self, DataMeter, Goodput, RATE};
 use super::link::{Bursts, Faults, LinkProfile};
 use super::network::{LinkEnd, Network};
 use super::random::Random;
-use super::transfer::{Operation, Transfer, TransferError};
+use super::transfer::{Transfer, TransferError, TransferOperation};
 
 /// Who the two ends are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Ends {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
     /// What is done.
-    pub operation: Operation,
+    pub operation: TransferOperation,
     /// Who talks to whom.
     pub ends: Ends,
     /// The share of frames that the link loses, each way.

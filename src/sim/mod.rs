@@ -31,4 +31,4 @@ pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Ta
 pub use node::Node;
 pub use random::Random;
 pub use skip::skip;
-pub use transfer::{Operation, TransferError};
+pub use transfer::{TransferError, TransferOperation};

@@ -11,11 +11,11 @@ use super::link::{Blackhole, Faults};
 use super::network::{NodeId, Observer, bth_offset};
 use super::paths::plan;
 use super::planes::{self, Plane, plane_of};
-use super::transfer::{Operation, Transfer, TransferError};
+use super::transfer::{Transfer, TransferError, TransferOperation};
 
 /// Which way a path loses everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum DarkDirection {
     /// Both.
     Both,
     /// Where the data goes.
@@ -28,9 +28,9 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FailureCell {
     /// What is done.
-    pub operation: Operation,
+    pub operation: TransferOperation,
     /// Which way the path fails.
-    pub direction: Direction,
+    pub direction: DarkDirection,
     /// How many paths there are, 2 to 256; together they carry 10 Gb/s.
     pub paths: u16,
     /// How packets are spread over them.
@@ -130,7 +130,7 @@ impl FailureCell {
     /// The cells of the table.
     pub fn all() -> Vec<FailureCell> {
         let of = |operation| {
-            [Direction::Both, Direction::Forward, Direction::Return].map(|direction| FailureCell {
+            [DarkDirection::Both, DarkDirection::Forward, DarkDirection::Return].map(|direction| FailureCell {
                 operation,
                 direction,
                 paths: 8,
@@ -138,7 +138,7 @@ impl FailureCell {
                 round_trip: Duration::from_millis(20),
             })
         };
-        Operation::ALL.into_iter().flat_map(of).collect()
+        TransferOperation::ALL.into_iter().flat_map(of).collect()
     }
 
     /// Runs it.
@@ -153,9 +153,9 @@ impl FailureCell {
         let failing = usize::from(self.paths) / 2;
         let dark = Faults { blackholes: vec![Blackhole { from: failed_at, until: back_at }], ..Faults::NONE };
         let faults = match self.direction {
-            Direction::Both => [dark.clone(), dark],
-            Direction::Forward => [dark, Faults::NONE],
-            Direction::Return => [Faults::NONE, dark],
+            DarkDirection::Both => [dark.clone(), dark],
+            DarkDirection::Forward => [dark, Faults::NONE],
+            DarkDirection::Return => [Faults::NONE, dark],
         };
         let plane = |path| Plane {
             delay: self.round_trip / 2,

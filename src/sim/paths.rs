@@ -9,13 +9,13 @@ use super::goodput::{self, DataMeter, Goodput, RATE};
 use super::link::Faults;
 use super::planes::{self, Plane};
 use super::recorder::Recorder;
-use super::transfer::{Operation, Transfer, TransferError, TransferPlan};
+use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
 
 /// An operation over paths of equal rate whose one-way delays are spread from 1 to 40 ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathsCell {
     /// What is done.
-    pub operation: Operation,
+    pub operation: TransferOperation,
     /// How many paths there are, 1 to 256; together they carry 10 Gb/s.
     pub paths: u16,
     /// How packets are spread over them.
@@ -40,7 +40,7 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 const TIMEOUT_CODE: u8 = 16;
 
 /// The plan of a transfer over so many paths, at `RATE` together.
-pub(super) fn plan(operation: Operation, paths: u16, policy: PathPolicy) -> TransferPlan {
+pub(super) fn plan(operation: TransferOperation, paths: u16, policy: PathPolicy) -> TransferPlan {
     let ends = [RecoverySettings::default().with_paths(paths, policy); 2];
     goodput::plan(operation, ends, true, TIMEOUT_CODE)
 }
@@ -49,7 +49,12 @@ impl PathsCell {
     /// The cells of the table.
     pub fn all() -> Vec<PathsCell> {
         let of = |loss| {
-            Operation::ALL.map(|operation| PathsCell { operation, paths: 16, policy: PathPolicy::RoundRobin, loss })
+            TransferOperation::ALL.map(|operation| PathsCell {
+                operation,
+                paths: 16,
+                policy: PathPolicy::RoundRobin,
+                loss,
+            })
         };
         [0.0, 0.001].into_iter().flat_map(of).collect()
     }

@@ -17,22 +17,23 @@ use super::random::Random;
 /// What a transfer does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // named for what they are
-pub enum Operation {
+pub enum TransferOperation {
     Write,
     Read,
     Send,
 }
 
-impl Operation {
+impl TransferOperation {
     /// All of them.
-    pub const ALL: [Operation; 3] = [Operation::Write, Operation::Read, Operation::Send];
+    pub const ALL: [TransferOperation; 3] =
+        [TransferOperation::Write, TransferOperation::Read, TransferOperation::Send];
 
     /// As tables call it.
     pub fn name(self) -> &'static str {
         match self {
-            Operation::Write => "write",
-            Operation::Read => "read",
-            Operation::Send => "send",
+            TransferOperation::Write => "write",
+            TransferOperation::Read => "read",
+            TransferOperation::Send => "send",
         }
     }
 }
@@ -41,7 +42,7 @@ impl Operation {
 #[derive(Clone, Copy, Debug)]
 pub struct TransferPlan {
     /// What is done.
-    pub operation: Operation,
+    pub operation: TransferOperation,
     /// Bytes of a message.
     pub message_bytes: usize,
     /// Messages posted and not completed.
@@ -122,7 +123,7 @@ impl Transfer {
     }
 
     fn is_read(&self) -> bool {
-        self.plan.operation == Operation::Read
+        self.plan.operation == TransferOperation::Read
     }
 
     /// The side that the bytes come from, and the one that they go to.
@@ -184,7 +185,7 @@ impl Transfer {
         };
         let remote =
             |side: &Side, number: u64| Remote { address: side.memory.address() + offset(number), key: side.key };
-        if self.plan.operation == Operation::Send {
+        if self.plan.operation == TransferOperation::Send {
             for number in self.received..self.completed_receives + self.plan.outstanding as u64 {
                 let request = ReceiveRequest { wr_id: number, sges: SgeList::from_iter([sge(destination, number)]) };
                 network.endpoint(destination.node).post_receive(now, destination.qpn, request).expect("there is room");
@@ -197,9 +198,9 @@ impl Transfer {
         let limit = self.completed + self.plan.outstanding as u64;
         for number in self.posted..limit {
             let (operation, local) = match self.plan.operation {
-                Operation::Write => (SendOperation::Write(remote(destination, number)), source),
-                Operation::Read => (SendOperation::Read(remote(source, number)), destination),
-                Operation::Send => (SendOperation::Send, source),
+                TransferOperation::Write => (SendOperation::Write(remote(destination, number)), source),
+                TransferOperation::Read => (SendOperation::Read(remote(source, number)), destination),
+                TransferOperation::Send => (SendOperation::Send, source),
             };
             let request = SendRequest::new(number, operation, Data::Sges(SgeList::from_iter([sge(local, number)])));
             network.endpoint(requester.node).post_send(now, requester.qpn, request).expect("there is room");

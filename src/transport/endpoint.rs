@@ -496,9 +496,9 @@ impl Endpoint {
         let slot = self.queue_pairs.get(&qpn.value()).ok_or(counter(|c| &mut c.unknown_qpn))?;
         let qp = &slot.queue_pair;
         let service = match qp.service() {
-            Service::Rc => wire::Service::Rc,
-            Service::Uc => wire::Service::Uc,
-            Service::Ud | Service::Gsi => wire::Service::Ud,
+            Service::Rc => wire::TransportService::Rc,
+            Service::Uc => wire::TransportService::Uc,
+            Service::Ud | Service::Gsi => wire::TransportService::Ud,
         };
         if !opcode.is_known() || opcode.service() != service {
             return Err(|c| &mut c.bad_opcode);
@@ -545,7 +545,7 @@ impl Endpoint {
         if self.groups.member(group, 0).is_none() {
             return Err(|c| &mut c.unknown_qpn);
         }
-        if !bth.opcode().is_known() || bth.opcode().service() != wire::Service::Ud {
+        if !bth.opcode().is_known() || bth.opcode().service() != wire::TransportService::Ud {
             return Err(|c| &mut c.bad_opcode);
         }
         if !PKey::DEFAULT.matches(bth.p_key()) {

@@ -7,7 +7,7 @@ mod send_queue;
 mod tests;
 
 use crate::path::Answered;
-use crate::recovery::{Expired, GoBackN, InFlight, Recovery, Report, Said, Selective, Wants};
+use crate::recovery::{Expired, GoBackN, InFlight, PathReport, Recovery, Said, Selective, Wants};
 use crate::time::{Duration, Instant};
 use crate::wire::{PathMtu, Psn, QKey};
 
@@ -440,9 +440,9 @@ impl Requester {
     fn tell_paths(&mut self, cx: &mut Context<'_>) {
         let (now, Some(multipath)) = (cx.now, cx.multipath.as_mut()) else { return };
         self.recovery.report(&mut |report| match report {
-            Report::Arrived { path, took, is_marked } => multipath.set.arrived(path, took, is_marked, now),
-            Report::Lost(path) => multipath.set.lost(path, now),
-            Report::Dark(path) => {
+            PathReport::Arrived { path, took, is_marked } => multipath.set.arrived(path, took, is_marked, now),
+            PathReport::Lost(path) => multipath.set.lost(path, now),
+            PathReport::Dark(path) => {
                 multipath.set.fail(path, now);
             }
         });

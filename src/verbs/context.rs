@@ -92,10 +92,10 @@ pub enum OpenError {
     Device(#[from] DeviceError),
     /// Its link was not opened.
     #[error(transparent)]
-    Xdp(#[from] xdp::OpenError),
+    Xdp(#[from] xdp::XdpOpenError),
     /// Its link over UDP sockets was not opened.
     #[error(transparent)]
-    Udp(#[from] udp::OpenError),
+    Udp(#[from] udp::UdpOpenError),
     /// The first interface of several was not named.
     #[error("{rails} further interfaces and no first one: name it, too")]
     NoFirst {
@@ -158,7 +158,7 @@ impl OpenOptions {
             (_, Ok(link)) => Ok((link, None)),
             // What the kernel or the host refuses; not what is wrong with the options, or with the capture.
             (LinkKind::Auto, Err(error))
-                if !matches!(error, OpenError::Xdp(xdp::OpenError::Option { .. }) | OpenError::Capture { .. }) =>
+                if !matches!(error, OpenError::Xdp(xdp::XdpOpenError::Option { .. }) | OpenError::Capture { .. }) =>
             {
                 Ok((self.open_udp(devices)?, Some(error.to_string())))
             }

@@ -38,7 +38,7 @@ pub use hello::{Hello, Tagged};
 pub use immediate::{Ieth, ImmDt};
 pub use mtu::PathMtu;
 pub use numbers::{Key, Msn, PKey, QKey, Qpn};
-pub use opcode::{Opcode, Operation, Position, Service};
+pub use opcode::{Opcode, Operation, Position, TransportService};
 pub use packet::{Packet, PacketError};
 pub use path_trailer::{AcknowledgeTrailer, AddressList, PathProbe};
 pub use psn::Psn;

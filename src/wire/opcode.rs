@@ -6,7 +6,7 @@ pub struct Opcode(pub u8);
 
 /// The transport service of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Service {
+pub enum TransportService {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
@@ -184,13 +184,13 @@ impl Opcode {
     }
 
     /// The transport service, from the upper three bits.
-    pub const fn service(self) -> Service {
+    pub const fn service(self) -> TransportService {
         match self.0 >> 5 {
-            0 => Service::Rc,
-            1 => Service::Uc,
-            3 => Service::Ud,
-            4 => Service::Cnp,
-            other => Service::Unknown(other),
+            0 => TransportService::Rc,
+            1 => TransportService::Uc,
+            3 => TransportService::Ud,
+            4 => TransportService::Cnp,
+            other => TransportService::Unknown(other),
         }
     }
 
@@ -198,15 +198,15 @@ impl Opcode {
         const ROWS: &[Option<Row>; 30] = &RC;
         let operation = (self.0 & 0x1f) as usize;
         match self.service() {
-            Service::Rc => ROWS.get(operation)?.as_ref(),
-            Service::Uc => ROWS[..UC_OPERATIONS].get(operation)?.as_ref(),
-            Service::Ud => match operation {
+            TransportService::Rc => ROWS.get(operation)?.as_ref(),
+            TransportService::Uc => ROWS[..UC_OPERATIONS].get(operation)?.as_ref(),
+            TransportService::Ud => match operation {
                 4 => Some(&UD_SEND_ONLY),
                 5 => Some(&UD_SEND_ONLY_IMM),
                 _ => None,
             },
-            Service::Cnp => (operation == 1).then_some(&CNP),
-            Service::Unknown(_) => None,
+            TransportService::Cnp => (operation == 1).then_some(&CNP),
+            TransportService::Unknown(_) => None,
         }
     }
 
@@ -271,10 +271,10 @@ impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(row) = self.row() else { return write!(f, "RESERVED_{:#04x}", self.0) };
         let service = match self.service() {
-            Service::Rc => "RC_",
-            Service::Uc => "UC_",
-            Service::Ud => "UD_",
-            Service::Cnp | Service::Unknown(_) => "",
+            TransportService::Rc => "RC_",
+            TransportService::Uc => "UC_",
+            TransportService::Ud => "UD_",
+            TransportService::Cnp | TransportService::Unknown(_) => "",
         };
         write!(f, "{service}{}", row.0)
     }
@@ -306,7 +306,7 @@ mod tests {
     fn the_known_opcodes_are_25_of_rc_12_of_uc_2_of_ud_and_cnp() {
         let count = |service| (0..=255).map(Opcode).filter(|o| o.is_known() && o.service() == service).count();
         assert_eq!(
-            [Service::Rc, Service::Uc, Service::Ud, Service::Cnp].map(count),
+            [TransportService::Rc, TransportService::Uc, TransportService::Ud, TransportService::Cnp].map(count),
             [25, 12, 2, 1],
             "IBTA Table 38, A19"
         );

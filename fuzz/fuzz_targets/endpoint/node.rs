@@ -5,7 +5,8 @@ use uroce::memory::Pd;
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, CompletionKind, Data, Destination, Endpoint, Event, MAX_INLINE_BYTES, Path, QpAttributes,
-    QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, SgeList, State,
+    QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge,
+    SgeList, State,
 };
 use uroce::wire::{self, Addresses, Flow, Key, Operation, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
 
@@ -81,7 +82,8 @@ impl Node {
 
     /// How queue pairs that are created from now on deal with losses.
     pub fn choose_recovery(&mut self, input: &mut Input<'_>) {
-        let recovery = [RecoveryMode::GoBackN, RecoveryMode::Auto, RecoveryMode::Auto, RecoveryMode::Selective][input.below(4)];
+        let recovery =
+            [RecoveryMode::GoBackN, RecoveryMode::Auto, RecoveryMode::Auto, RecoveryMode::Selective][input.below(4)];
         self.is_extended = recovery != RecoveryMode::GoBackN;
         self.waiting_bytes_max = [4000, 1 << 30][input.below(2)];
         self.endpoint.set_recovery(RecoverySettings {
@@ -388,7 +390,7 @@ impl Node {
             let kind = match (opcode.is_response(), opcode.operation(), opcode.service()) {
                 (true, Operation::ReadResponse, _) => 1,
                 (true, ..) => 0,
-                (false, _, wire::Service::Rc) => 2,
+                (false, _, wire::TransportService::Rc) => 2,
                 _ => 3,
             };
             sent[kind] += 1;

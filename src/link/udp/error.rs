@@ -5,7 +5,7 @@ use crate::link::device_error::DeviceError;
 
 /// Why a [`UdpLink`](super::UdpLink) could not be opened: each in one line that names what, where and the remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum UdpOpenError {
     /// There is no such interface, or the kernel did not say.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -7,7 +7,7 @@ use super::program::AttachMode;
 
 /// Why an [`XdpLink`](super::XdpLink) could not be opened: each in one line that names what, where and the remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum XdpOpenError {
     /// There is no such interface in this network namespace.
     #[error("{interface}: no such interface; `uroce devices` and `ip link` list what there is")]
     NoInterface {

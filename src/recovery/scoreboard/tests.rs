@@ -101,17 +101,17 @@ fn nothing_is_lost_because_of_what_left_on_another_path_until_its_own_round_trip
     (0..10).step_by(2).for_each(|position| board.arrived(position, at(400 + position)));
     board.carried_out_before(1, at(409));
     board.settle(at(409));
-    let reports: Vec<Report> = board.reports().collect();
-    assert!(reports.iter().all(|report| matches!(report, Report::Arrived { path: 0, .. })) && reports.len() == 5);
+    let reports: Vec<PathReport> = board.reports().collect();
+    assert!(reports.iter().all(|report| matches!(report, PathReport::Arrived { path: 0, .. })) && reports.len() == 5);
     assert_eq!(board.deadline(), Some(at(1 + 1400 + 2 * 175)));
     board.handle_timeout(at(1 + 1400 + 2 * 175 - 1));
     assert_eq!(board.wants(), None);
     // Packet 9 was sent after all that arrived.
     board.handle_timeout(at(1800));
     assert_eq!(resend(&mut board, 0, at(1800)), [1, 3, 5, 7]);
-    let reports: Vec<Report> = board.reports().collect();
-    assert_eq!(reports.iter().filter(|report| **report == Report::Lost(1)).count(), 4);
-    assert_eq!(reports.iter().filter(|report| **report == Report::Dark(1)).count(), 1, "after three in a row");
+    let reports: Vec<PathReport> = board.reports().collect();
+    assert_eq!(reports.iter().filter(|report| **report == PathReport::Lost(1)).count(), 4);
+    assert_eq!(reports.iter().filter(|report| **report == PathReport::Dark(1)).count(), 1, "after three in a row");
 }
 
 #[test]

@@ -16,15 +16,15 @@ use super::super::network::{LinkEnd, Network, NodeId, Observer, Step, bth_offset
 use super::super::peering::Peering;
 use super::super::planes::FIRST_PORT;
 use super::super::random::Random;
-use super::super::transfer::Operation;
+use super::super::transfer::TransferOperation;
 use super::forgery::{FORGED, Known, MTU, SPOT_BYTES, SPOTS, STRANGER};
-use super::{Counts, Outcome};
+use super::{AttackOutcome, Counts};
 
 /// What a connection that is attacked is made of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// What it is busy with, and packets of a message.
-    pub operation: Operation,
+    pub operation: TransferOperation,
     pub packets: u32,
     /// How the requester deals with losses, and how the responder.
     pub recovery: [RecoveryMode; 2],
@@ -263,7 +263,7 @@ impl Connection {
     fn post(&mut self) {
         let now = self.network.now();
         let Plan { operation, packets, .. } = self.plan;
-        if operation == Operation::Send {
+        if operation == TransferOperation::Send {
             for number in self.receives..self.received + self.plan.outstanding() {
                 let request = ReceiveRequest { wr_id: number, sges: SgeList::from_iter([self.sge(1, number)]) };
                 let (node, qpn) = (self.sides[1].node, self.sides[1].qpn);
@@ -272,16 +272,16 @@ impl Connection {
             self.receives = self.received + self.plan.outstanding();
         }
         for number in self.posted..self.completed + self.plan.outstanding() {
-            let source = &self.sides[usize::from(operation == Operation::Read)];
+            let source = &self.sides[usize::from(operation == TransferOperation::Read)];
             for packet in 0..packets {
                 let at = self.offset(number) + packet as usize * MTU.bytes();
                 source.memory.write(at, &stamp(number, packet));
             }
             let Sge { address, lkey: key, .. } = self.sge(1, number);
             let operation = match operation {
-                Operation::Write => SendOperation::Write(Remote { address, key }),
-                Operation::Read => SendOperation::Read(Remote { address, key }),
-                Operation::Send => SendOperation::Send,
+                TransferOperation::Write => SendOperation::Write(Remote { address, key }),
+                TransferOperation::Read => SendOperation::Read(Remote { address, key }),
+                TransferOperation::Send => SendOperation::Send,
             };
             let request = SendRequest::new(number, operation, Data::Sges(SgeList::from_iter([self.sge(0, number)])));
             let (node, qpn) = (self.sides[0].node, self.sides[0].qpn);
@@ -393,14 +393,14 @@ impl Connection {
             }
             let number = completion.wr_id;
             let is_there = match self.plan.operation {
-                Operation::Write => self.inspect(1, self.offset(number)) == Some(number),
-                Operation::Read => self.inspect(0, self.offset(number)) == Some(number),
-                Operation::Send => self.seen[(number % self.plan.slots()) as usize] == number + 1,
+                TransferOperation::Write => self.inspect(1, self.offset(number)) == Some(number),
+                TransferOperation::Read => self.inspect(0, self.offset(number)) == Some(number),
+                TransferOperation::Send => self.seen[(number % self.plan.slots()) as usize] == number + 1,
             };
             is_any_false |= !is_there;
             self.completed += 1;
         }
-        self.counts[Outcome::FalselyCompleted] += u64::from(is_any_false);
+        self.counts[AttackOutcome::FalselyCompleted] += u64::from(is_any_false);
     }
 
     /// The number of the message whose bytes are all in a slot. Parts with forged bytes are counted, once.
@@ -411,7 +411,7 @@ impl Connection {
         let mut is_whole = true;
         for (packet, part) in (0..).zip(self.scratch.chunks(MTU.bytes())) {
             if part.contains(&FORGED) {
-                self.counts[Outcome::Placed] += 1;
+                self.counts[AttackOutcome::Placed] += 1;
                 memory.write(offset + packet as usize * MTU.bytes(), &[0; MTU.bytes()]);
             }
             is_whole &= number.is_some_and(|number| part[..8] == stamp(number, packet));
@@ -429,7 +429,7 @@ impl Connection {
             return;
         }
         let placed = spots.chunks(SPOT_BYTES).filter(|spot| spot.contains(&FORGED)).count();
-        self.counts[Outcome::Placed] += placed as u64;
+        self.counts[AttackOutcome::Placed] += placed as u64;
         memory.write(offset, &[0; SPOTS as usize * SPOT_BYTES]);
     }
 
@@ -442,9 +442,9 @@ impl Connection {
                 self.inspect(side, offset);
             }
         }
-        self.counts[Outcome::Broken] += u64::from(self.is_broken);
-        self.counts[Outcome::Redirected] += u64::from(self.watch.has_sent_elsewhere);
-        self.counts[Outcome::SwitchedOn] += u64::from(self.watch.has_sent_extended);
+        self.counts[AttackOutcome::Broken] += u64::from(self.is_broken);
+        self.counts[AttackOutcome::Redirected] += u64::from(self.watch.has_sent_elsewhere);
+        self.counts[AttackOutcome::SwitchedOn] += u64::from(self.watch.has_sent_extended);
         self.counts
     }
 }
@@ -467,7 +467,7 @@ mod tests {
     use crate::transport::{QpAttributes, State};
 
     const PLAN: Plan = Plan {
-        operation: Operation::Write,
+        operation: TransferOperation::Write,
         packets: 1,
         recovery: [RecoveryMode::GoBackN; 2],
         is_responder_attacked: true,
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_nobody_attacks_goes_on_and_nothing_becomes_of_it() {
-        for operation in Operation::ALL {
+        for operation in TransferOperation::ALL {
             for packets in [1, 61] {
                 for recovery in
                     [[RecoveryMode::GoBackN; 2], [RecoveryMode::Auto; 2], [RecoveryMode::GoBackN, RecoveryMode::Auto]]
@@ -502,13 +502,13 @@ mod tests {
         let spots = memory.len() - SPOTS as usize * SPOT_BYTES;
         memory.write(spots + 5 * SPOT_BYTES + 3, &[FORGED]);
         connection.look_at_spots();
-        assert_eq!(connection.counts[Outcome::Placed], 1);
+        assert_eq!(connection.counts[AttackOutcome::Placed], 1);
         connection.look_at_spots();
-        assert_eq!(connection.counts[Outcome::Placed], 1, "each is counted once");
+        assert_eq!(connection.counts[AttackOutcome::Placed], 1, "each is counted once");
         for slot in [3, 9] {
             memory.write(slot * MTU.bytes() + 17, &[FORGED; 4]);
         }
-        assert_eq!(connection.finish()[Outcome::Placed], 3);
+        assert_eq!(connection.finish()[AttackOutcome::Placed], 3);
     }
 
     #[test]
@@ -564,13 +564,13 @@ mod tests {
         connection.network.endpoint(node).modify(now, qpn, &error).unwrap();
         connection.run(Duration::from_millis(100));
         assert!(connection.is_over());
-        assert_eq!(connection.finish()[Outcome::Broken], 1);
+        assert_eq!(connection.finish()[AttackOutcome::Broken], 1);
 
         // Who is gone without a word answers nothing.
         let mut connection = Connection::new(PLAN, 5);
         let (node, qpn) = (connection.sides[1].node, connection.sides[1].qpn);
         connection.network.endpoint(node).destroy_queue_pair(qpn).unwrap();
         connection.run(2 * STALLED_AFTER);
-        assert_eq!(connection.finish()[Outcome::Broken], 1);
+        assert_eq!(connection.finish()[AttackOutcome::Broken], 1);
     }
 }

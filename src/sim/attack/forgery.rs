@@ -10,7 +10,7 @@ use crate::wire::{
 
 use super::super::network::bth_offset;
 use super::super::random::Random;
-use super::super::transfer::Operation;
+use super::super::transfer::TransferOperation;
 
 /// What a stranger sends, and so what it is after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,15 +97,15 @@ impl Forgery {
     }
 
     /// What the connection is busy with, so that this can do the most harm: the operation, and packets of a message.
-    pub(super) fn traffic(self) -> (Operation, u32) {
+    pub(super) fn traffic(self) -> (TransferOperation, u32) {
         match self {
             Forgery::SendOnly | Forgery::SendOutOfSequence | Forgery::OfferingSend | Forgery::ExtendedSend => {
-                (Operation::Send, 1)
+                (TransferOperation::Send, 1)
             }
-            Forgery::SendMiddle => (Operation::Send, LONG_MESSAGE_PACKETS),
-            Forgery::WriteMiddle => (Operation::Write, LONG_MESSAGE_PACKETS),
-            Forgery::ReadResponse | Forgery::ReadResponsePair => (Operation::Read, LONG_MESSAGE_PACKETS),
-            _ => (Operation::Write, 1),
+            Forgery::SendMiddle => (TransferOperation::Send, LONG_MESSAGE_PACKETS),
+            Forgery::WriteMiddle => (TransferOperation::Write, LONG_MESSAGE_PACKETS),
+            Forgery::ReadResponse | Forgery::ReadResponsePair => (TransferOperation::Read, LONG_MESSAGE_PACKETS),
+            _ => (TransferOperation::Write, 1),
         }
     }
 
@@ -344,7 +344,7 @@ fn trailer(forgery: Forgery) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Addresses, Operation as WireOperation, RoceFrame};
+    use crate::wire::{Addresses, Operation, RoceFrame};
 
     fn forger(forgery: Forgery) -> Forger {
         let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
@@ -377,7 +377,7 @@ mod tests {
                     }
                     _ => assert!(!packet.bth().extended()),
                 }
-                if packet.bth().opcode().operation() == WireOperation::Write && forgery != Forgery::WriteMiddle {
+                if packet.bth().opcode().operation() == Operation::Write && forgery != Forgery::WriteMiddle {
                     let reth = packet.reth().unwrap();
                     assert!((0x7000..0x7000 + 1024).contains(&reth.address()));
                     assert_eq!(reth.key() == Key(0x01020304), forgery != Forgery::WriteGuessedKey);

@@ -20,7 +20,7 @@ pub use forgery::Forgery;
 
 /// What a forged packet can come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum AttackOutcome {
     /// Its bytes are in registered memory, or in a receive buffer.
     Placed,
     /// A request is reported complete whose bytes are not where they belong.
@@ -33,49 +33,54 @@ pub enum Outcome {
     SwitchedOn,
 }
 
-impl Outcome {
+impl AttackOutcome {
     /// All of them.
-    pub const ALL: [Outcome; 5] =
-        [Outcome::Placed, Outcome::FalselyCompleted, Outcome::Broken, Outcome::Redirected, Outcome::SwitchedOn];
+    pub const ALL: [AttackOutcome; 5] = [
+        AttackOutcome::Placed,
+        AttackOutcome::FalselyCompleted,
+        AttackOutcome::Broken,
+        AttackOutcome::Redirected,
+        AttackOutcome::SwitchedOn,
+    ];
 
     /// As tables call it.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Placed => "placed",
-            Outcome::FalselyCompleted => "falsely-completed",
-            Outcome::Broken => "broken",
-            Outcome::Redirected => "redirected",
-            Outcome::SwitchedOn => "switched-on",
+            AttackOutcome::Placed => "placed",
+            AttackOutcome::FalselyCompleted => "falsely-completed",
+            AttackOutcome::Broken => "broken",
+            AttackOutcome::Redirected => "redirected",
+            AttackOutcome::SwitchedOn => "switched-on",
         }
     }
 }
 
 /// How often each outcome was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts([u64; Outcome::ALL.len()]);
+pub struct Counts([u64; AttackOutcome::ALL.len()]);
 
-impl Index<Outcome> for Counts {
+impl Index<AttackOutcome> for Counts {
     type Output = u64;
 
-    fn index(&self, outcome: Outcome) -> &u64 {
+    fn index(&self, outcome: AttackOutcome) -> &u64 {
         &self.0[outcome as usize]
     }
 }
 
-impl IndexMut<Outcome> for Counts {
-    fn index_mut(&mut self, outcome: Outcome) -> &mut u64 {
+impl IndexMut<AttackOutcome> for Counts {
+    fn index_mut(&mut self, outcome: AttackOutcome) -> &mut u64 {
         &mut self.0[outcome as usize]
     }
 }
 
 /// How many of the 2^24 PSNs lead to each outcome, each counted with the odds of all else that must be right: an upper bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Odds([f64; Outcome::ALL.len()]);
+pub struct Odds([f64; AttackOutcome::ALL.len()]);
 
-impl Index<Outcome> for Odds {
+impl Index<AttackOutcome> for Odds {
     type Output = f64;
 
-    fn index(&self, outcome: Outcome) -> &f64 {
+    fn index(&self, outcome: AttackOutcome) -> &f64 {
         &self.0[outcome as usize]
     }
 }
@@ -297,25 +302,25 @@ impl AttackResult {
 
     /// With what became of one more connection.
     fn with(mut self, counts: &Counts) -> AttackResult {
-        Outcome::ALL.iter().for_each(|outcome| self.counts[*outcome] += counts[*outcome]);
+        AttackOutcome::ALL.iter().for_each(|outcome| self.counts[*outcome] += counts[*outcome]);
         self
     }
 
     /// How often an outcome is to be expected, of so many packets, at the most; `None` where nothing is promised.
-    pub fn expected(&self, outcome: Outcome) -> Option<f64> {
+    pub fn expected(&self, outcome: AttackOutcome) -> Option<f64> {
         let per_packet = self.odds?[outcome] / (1u64 << self.psn_bits) as f64;
         Some(per_packet * self.packets as f64)
     }
 
     /// How often it may have been seen if that is right: more would be a chance of one in ten thousand.
-    pub fn bound(&self, outcome: Outcome) -> Option<u64> {
+    pub fn bound(&self, outcome: AttackOutcome) -> Option<u64> {
         self.expected(outcome).map(poisson::bound)
     }
 
     /// The outcomes that were seen more often than they may be.
-    pub fn exceeded(&self) -> impl Iterator<Item = Outcome> + '_ {
-        let exceeds = |outcome: &Outcome| self.bound(*outcome).is_some_and(|bound| self.counts[*outcome] > bound);
-        Outcome::ALL.into_iter().filter(exceeds)
+    pub fn exceeded(&self) -> impl Iterator<Item = AttackOutcome> + '_ {
+        let exceeds = |outcome: &AttackOutcome| self.bound(*outcome).is_some_and(|bound| self.counts[*outcome] > bound);
+        AttackOutcome::ALL.into_iter().filter(exceeds)
     }
 }
 
@@ -335,13 +340,13 @@ mod tests {
             odds,
             psn_bits: 12,
         };
-        assert_eq!(result.expected(Outcome::Placed), Some(10.0));
-        let bound = result.bound(Outcome::Placed).unwrap();
-        result.counts[Outcome::Placed] = bound;
+        assert_eq!(result.expected(AttackOutcome::Placed), Some(10.0));
+        let bound = result.bound(AttackOutcome::Placed).unwrap();
+        result.counts[AttackOutcome::Placed] = bound;
         assert_eq!(result.exceeded().count(), 0);
-        result.counts[Outcome::Placed] = bound + 1;
-        result.counts[Outcome::SwitchedOn] = 1;
-        assert_eq!(Vec::from_iter(result.exceeded()), [Outcome::Placed, Outcome::SwitchedOn]);
+        result.counts[AttackOutcome::Placed] = bound + 1;
+        result.counts[AttackOutcome::SwitchedOn] = 1;
+        assert_eq!(Vec::from_iter(result.exceeded()), [AttackOutcome::Placed, AttackOutcome::SwitchedOn]);
         assert_eq!(AttackResult { odds: None, ..result }.exceeded().count(), 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use uroce::sim::attack::{AttackCell, AttackResult, Effort, Outcome};
+use uroce::sim::attack::{AttackCell, AttackOutcome, AttackResult, Effort};
 
 use crate::Failure;
 
@@ -70,7 +70,7 @@ fn fields(result: &Result<AttackResult, String>, rate: u64) -> Value {
         Ok(result) => result,
         Err(error) => return json!({ "violation": error }),
     };
-    let outcome = |outcome: Outcome| {
+    let outcome = |outcome: AttackOutcome| {
         let expected = result.expected(outcome);
         let fields = json!({
             "measured": result.counts[outcome],
@@ -82,7 +82,7 @@ fn fields(result: &Result<AttackResult, String>, rate: u64) -> Value {
         });
         (outcome.name().to_owned(), fields)
     };
-    let outcomes: serde_json::Map<_, _> = Outcome::ALL.into_iter().map(outcome).collect();
+    let outcomes: serde_json::Map<_, _> = AttackOutcome::ALL.into_iter().map(outcome).collect();
     json!({
         "packets": result.packets,
         "packets_per_second": rate,
@@ -101,7 +101,7 @@ fn describe(cell: &AttackCell, result: &Result<AttackResult, String>, rate: u64)
         Err(error) => return format!("{what}  {error}"),
     };
     let mut text = format!("{what}  {} packets", result.packets);
-    for outcome in Outcome::ALL {
+    for outcome in AttackOutcome::ALL {
         let (measured, expected) = (result.counts[outcome], result.expected(outcome));
         if measured == 0 && expected.is_none_or(|expected| expected == 0.0) {
             continue;

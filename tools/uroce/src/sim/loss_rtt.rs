@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use uroce::sim::loss_rtt::{Cell, Ends};
-use uroce::sim::{Goodput, Operation, TransferError};
+use uroce::sim::{Goodput, TransferError, TransferOperation};
 
 use super::cells::{self, Options};
 use super::picture::{self, Square};
@@ -51,7 +51,7 @@ fn table(only: &[String]) -> Result<Vec<Cell>, Failure> {
     let mut cells = Vec::new();
     for ends in Ends::ALL {
         for bursts in [false, true] {
-            for operation in Operation::ALL {
+            for operation in TransferOperation::ALL {
                 for loss in Cell::LOSSES {
                     for ms in Cell::ROUND_TRIPS_MS {
                         let round_trip = Duration::from_millis(ms);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use uroce::path::PathPolicy;
 use uroce::sim::TransferError;
-use uroce::sim::path_failure::{Direction, FailureCell, FailureResult};
+use uroce::sim::path_failure::{DarkDirection, FailureCell, FailureResult};
 
 use crate::Failure;
 
@@ -39,9 +39,9 @@ pub(super) struct Arguments {
 
 fn direction(cell: &FailureCell) -> &'static str {
     match cell.direction {
-        Direction::Both => "both",
-        Direction::Forward => "forward",
-        Direction::Return => "return",
+        DarkDirection::Both => "both",
+        DarkDirection::Forward => "forward",
+        DarkDirection::Return => "return",
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
-use uroce::sim::Operation;
-use uroce::sim::path_failure::{BEFORE_ROUND_TRIPS, BINS, DARK_ROUND_TRIPS, Direction};
+use uroce::sim::TransferOperation;
+use uroce::sim::path_failure::{BEFORE_ROUND_TRIPS, BINS, DARK_ROUND_TRIPS, DarkDirection};
 
 use super::picture::{GREY, INK, NOTHING, style};
 use crate::Failure;
@@ -13,18 +13,18 @@ use crate::Failure;
 /// What becomes of one transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
-    pub operation: Operation,
-    pub direction: Direction,
+    pub operation: TransferOperation,
+    pub direction: DarkDirection,
     /// Goodput as a share of what all paths can carry, [`BINS`] times a round trip, from [`BEFORE_ROUND_TRIPS`] before the failure
     /// on.
     pub shares: &'a [f64],
 }
 
 /// What lines are called, and their colours: apart in brightness, too.
-const DIRECTIONS: [(Direction, &str, RGBColor); 3] = [
-    (Direction::Both, "dark both ways", RGBColor(8, 63, 112)),
-    (Direction::Forward, "dark where data goes", RGBColor(217, 119, 6)),
-    (Direction::Return, "dark where acknowledges go", RGBColor(103, 174, 205)),
+const DIRECTIONS: [(DarkDirection, &str, RGBColor); 3] = [
+    (DarkDirection::Both, "dark both ways", RGBColor(8, 63, 112)),
+    (DarkDirection::Forward, "dark where data goes", RGBColor(217, 119, 6)),
+    (DarkDirection::Return, "dark where acknowledges go", RGBColor(103, 174, 205)),
 ];
 
 // All in pixels.
@@ -47,8 +47,10 @@ const CEILING: f64 = 1.05;
 /// When there are none, or the file cannot be written.
 pub(super) fn draw(file: &Path, paths: u16, lines: &[Line<'_>]) -> Result<(), Failure> {
     let longest = lines.iter().map(|line| line.shares.len()).max().ok_or("there is no line to draw")?;
-    let panels: Vec<Operation> =
-        Operation::ALL.into_iter().filter(|operation| lines.iter().any(|line| line.operation == *operation)).collect();
+    let panels: Vec<TransferOperation> = TransferOperation::ALL
+        .into_iter()
+        .filter(|operation| lines.iter().any(|line| line.operation == *operation))
+        .collect();
     let (width, height) = (LEFT + PANEL.0 + RIGHT, TOP + panels.len() as i32 * (PANEL.1 + BELOW) - BELOW + BOTTOM);
     let root = SVGBackend::new(file, (width as u32, height as u32)).into_drawing_area();
     root.fill(&WHITE)?;
@@ -113,7 +115,8 @@ mod tests {
     fn every_operation_that_there_is_has_a_panel() {
         let shares = vec![0.9; 256];
         let line = |operation, direction| Line { operation, direction, shares: &shares };
-        let lines = [line(Operation::Write, Direction::Both), line(Operation::Read, Direction::Return)];
+        let lines =
+            [line(TransferOperation::Write, DarkDirection::Both), line(TransferOperation::Read, DarkDirection::Return)];
         let file = std::env::temp_dir().join(format!("uroce-timeline-{}.svg", std::process::id()));
         draw(&file, 8, &lines).unwrap();
         let text = std::fs::read_to_string(&file).unwrap();

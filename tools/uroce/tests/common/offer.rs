@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use uroce::pcap::{Direction, Dissection, Icrc, Reader};
-use uroce::wire::Service;
+use uroce::wire::TransportService;
 
 /// The offer, in BTH byte 8.
 const OFFER: u8 = 0x40;
@@ -40,7 +40,7 @@ pub fn only_offers(file: &Path, one_queue_pair: bool) -> Tally {
         tally.sent += 1;
         let opcode = bth.opcode();
         let may_offer =
-            opcode.service() == Service::Rc && !opcode.is_response() && (answers < ANSWERS || !one_queue_pair);
+            opcode.service() == TransportService::Rc && !opcode.is_response() && (answers < ANSWERS || !one_queue_pair);
         let allowed = if may_offer { OFFER } else { 0 };
         assert_eq!(reserved & !allowed, 0, "frame {} of {}: {bth:?}", frame.number, file.display());
         tally.offers += u32::from(reserved == OFFER);
