@@ -67,12 +67,25 @@ impl Interface {
     #[cfg(test)]
     pub(super) fn example(index: u32, name: &str, addresses: &[&str]) -> Interface {
         Interface {
-            index,
             name: name.into(),
             mac: Some([0x02, 0, 0, 0, 0, index as u8]),
             mtu: 1500,
             up: true,
             carrier: true,
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            ..Interface::new(index)
+        }
+    }
+
+    /// One of which nothing more is known.
+    fn new(index: u32) -> Interface {
+        Interface {
+            index,
+            name: String::new(),
+            mac: None,
+            mtu: 0,
+            up: false,
+            carrier: false,
             loopback: false,
             rx_queues: 1,
             tx_queues: 1,
@@ -80,7 +93,7 @@ impl Interface {
             vlan: None,
             master: None,
             xdp_program: None,
-            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            addresses: Vec::new(),
         }
     }
 }
@@ -403,20 +416,10 @@ fn family(address: IpAddr) -> (AddressFamily, u8) {
 
 fn interface(link: &LinkMessage) -> Interface {
     let mut interface = Interface {
-        index: link.header.index,
-        name: String::new(),
-        mac: None,
-        mtu: 0,
         up: link.header.flags.contains(LinkFlags::Up),
         carrier: link.header.flags.contains(LinkFlags::LowerUp),
         loopback: link.header.flags.contains(LinkFlags::Loopback),
-        rx_queues: 1,
-        tx_queues: 1,
-        kind: None,
-        vlan: None,
-        master: None,
-        xdp_program: None,
-        addresses: Vec::new(),
+        ..Interface::new(link.header.index)
     };
     let mut lower = None;
     let mut tag = None;

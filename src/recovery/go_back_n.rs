@@ -57,18 +57,15 @@ impl GoBackN {
         self.is_stopped = false;
     }
 
+    /// The next timeout begins, if something is in flight.
     fn restart_timer(&mut self, now: Instant) {
-        self.retransmit_at = self.timeout.map(|timeout| now + timeout);
+        self.retransmit_at = self.timeout.filter(|_| self.first < self.next).map(|timeout| now + timeout);
     }
 
     fn start_timer(&mut self, now: Instant) {
         if self.retransmit_at.is_none() && !mutated!("timer-not-armed") {
             self.restart_timer(now);
         }
-    }
-
-    fn has_unacknowledged(&self) -> bool {
-        self.first < self.next
     }
 }
 
@@ -118,7 +115,7 @@ impl Recovery for GoBackN {
     }
 
     fn sent_again(&mut self, what: Wants, _path: u8, now: Instant) {
-        let (Wants::Request(position) | Wants::Answers(position, _)) = what;
+        let position = what.position();
         // A READ is asked for the rest of its answers.
         let answers = self.answers.iter().find(|range| range.contains(&position));
         self.again = answers.map_or(position + 1, |range| range.end);
@@ -168,8 +165,8 @@ impl Recovery for GoBackN {
         if first > self.first {
             self.first = first;
             self.is_gap_reported = false;
-            let is_due = self.has_unacknowledged() && !mutated!("timer-not-armed-after-progress");
-            self.retransmit_at = self.timeout.filter(|_| is_due).map(|timeout| now + timeout);
+            self.restart_timer(now);
+            self.retransmit_at = self.retransmit_at.filter(|_| !mutated!("timer-not-armed-after-progress"));
         }
         // What was being sent again has arrived after all.
         self.again = self.again.max(self.first);
@@ -202,7 +199,7 @@ impl Recovery for GoBackN {
     }
 
     fn receiver_may_be_ready(&mut self, now: Instant) {
-        self.retransmit_at = self.timeout.filter(|_| self.has_unacknowledged()).map(|timeout| now + timeout);
+        self.restart_timer(now);
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -137,15 +137,6 @@ pub trait Recovery: Debug + Send + Sync {
     fn report(&mut self, _to: &mut dyn FnMut(PathReport)) {}
 }
 
-/// Positions in flight that one packet takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InFlight {
-    /// So many, 1 or more.
-    pub count: u32,
-    /// Each is done only with its answer.
-    pub answers: bool,
-}
-
 /// What an acknowledge says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said<'a> {

@@ -138,6 +138,14 @@ pub enum Wants {
     Answers(u64, u32),
 }
 
+impl Wants {
+    /// The first position that it is about.
+    pub fn position(self) -> u64 {
+        let (Wants::Request(position) | Wants::Answers(position, _)) = self;
+        position
+    }
+}
+
 /// The shortest time by which packets may overtake each other: what moderation and batches of a host do.
 const LATE_AT_LEAST: Duration = Duration::from_micros(50);
 

@@ -1,6 +1,6 @@
 use crate::time::{Duration, Instant};
 
-use super::{Answer, Expired, InFlight, PathReport, Recovery, Said, Scoreboard, Trigger, Wants};
+use super::{Answer, Expired, PathReport, Recovery, Said, Scoreboard, Trigger, Wants};
 
 /// Selective repeat, towards a peer that says what arrived (docs/EXTENSIONS.md): only what is lost is sent again.
 #[derive(Debug)]
@@ -31,12 +31,16 @@ impl Selective {
         Selective { board, window: window.into(), timeout, silent_at: None, not_ready: None }
     }
 
-    /// The same, for a peer that has shown only now that it understands: `in_flight` was sent before, at some time. `is_waiting`:
-    /// the peer was not ready for the first of it, and [may be](Recovery::receiver_may_be_ready) later.
-    pub fn take_over(&mut self, in_flight: &[InFlight], is_waiting: bool, now: Instant) {
-        in_flight.iter().for_each(|sent| self.board.taken_over(sent.count, sent.answers, now));
-        self.not_ready = is_waiting.then(|| self.board.first());
-        self.rearm(now);
+    /// As [`sent`](Recovery::sent), at some time before the peer had shown that it understands.
+    pub fn take_over(&mut self, count: u32, answers: bool, now: Instant) {
+        self.board.taken_over(count, answers, now);
+        self.start_timer(now);
+    }
+
+    fn start_timer(&mut self, now: Instant) {
+        if self.silent_at.is_none() {
+            self.rearm(now);
+        }
     }
 
     /// The next timeout begins.
@@ -72,9 +76,7 @@ impl Recovery for Selective {
 
     fn sent(&mut self, count: u32, answers: bool, path: u8, now: Instant) {
         self.board.sent(self.board.next(), count, answers, path, now);
-        if self.silent_at.is_none() {
-            self.rearm(now);
-        }
+        self.start_timer(now);
     }
 
     fn wants_anything(&self) -> bool {
@@ -93,8 +95,7 @@ impl Recovery for Selective {
     }
 
     fn forgo(&mut self, what: Wants) {
-        let (Wants::Request(position) | Wants::Answers(position, _)) = what;
-        self.board.forgo(position);
+        self.board.forgo(what.position());
     }
 
     fn attempts(&self, position: u64) -> u8 {

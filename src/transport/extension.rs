@@ -352,21 +352,8 @@ impl Extension {
     }
 
     /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer.
-    /// `from_now` are our requests from now on. Returns whether the peer is known to understand by this one.
+    /// `from_now` are our requests from now on.
     pub fn take_hello(
-        &mut self,
-        hello: &Hello,
-        brings_back: bool,
-        from_now: Tagged,
-        now: Instant,
-        draw: impl FnOnce() -> u32,
-    ) -> bool {
-        let was_on = self.is_on();
-        self.learn_from(hello, brings_back, from_now, now, draw);
-        self.is_on() && !was_on
-    }
-
-    fn learn_from(
         &mut self,
         hello: &Hello,
         brings_back: bool,

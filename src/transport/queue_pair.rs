@@ -591,7 +591,9 @@ impl QueuePair {
         }
         let memory = &mut *cx.memory;
         let draw = || memory.keys().next_u32();
-        if self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw) {
+        let was_extended = self.is_extended();
+        self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw);
+        if self.is_extended() && !was_extended {
             self.requester.repeat_selectively(&self.connection, cx.now);
         }
     }

@@ -7,7 +7,7 @@ mod send_queue;
 mod tests;
 
 use crate::path::Answered;
-use crate::recovery::{Expired, GoBackN, InFlight, PathReport, Recovery, Said, Selective, Wants};
+use crate::recovery::{Expired, GoBackN, PathReport, Recovery, Said, Selective, Wants};
 use crate::time::{Duration, Instant};
 use crate::wire::{PathMtu, Psn, QKey};
 
@@ -93,21 +93,22 @@ impl Requester {
     /// The peer has shown only now that it understands: what is in flight is taken over.
     pub fn repeat_selectively(&mut self, connection: &Connection, now: Instant) {
         let (first, next) = (self.recovery.first(), self.recovery.next());
-        let mut in_flight = Vec::new();
+        let mut recovery = Selective::new(first, connection.extension.settings.window, self.timeout);
         for wqe in self.queue.begun() {
             let mut at = wqe.first.max(first);
             while at < wqe.end().min(next) {
                 let answers = wqe.request.operation.is_read_or_atomic();
                 let count = if answers { (wqe.end() - at) as u32 } else { 1 };
-                in_flight.push(InFlight { count, answers });
+                recovery.take_over(count, answers, now);
                 at += u64::from(count);
             }
         }
+        if self.rnr_until.is_some() {
+            recovery.receiver_not_ready(first, now);
+        }
+        self.recovery = Box::new(recovery);
         // What came early may be a stranger's.
         self.early_answers.clear();
-        let mut recovery = Selective::new(first, connection.extension.settings.window, self.timeout);
-        recovery.take_over(&in_flight, self.rnr_until.is_some(), now);
-        self.recovery = Box::new(recovery);
     }
 
     /// Moves on as if so much had been sent and acknowledged. Nothing may be in flight.
@@ -275,7 +276,7 @@ impl Requester {
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
         while let Some(what) = self.recovery.wants() {
-            let (Wants::Request(position) | Wants::Answers(position, _)) = what;
+            let position = what.position();
             let found = self.queue.find(position).filter(|index| self.queue[*index].failed.is_none());
             let Some(index) = found else {
                 // It will be reported when all before it are complete.
@@ -407,6 +408,13 @@ impl Requester {
         }
         cx.counters.retry_exceeded_err += 1;
         self.fail_oldest(Status::RetryExceeded, connection, cx)
+    }
+
+    /// Something is sent again: one retry less.
+    fn retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
+        self.take_retry(connection, cx)?;
+        cx.counters.completer_retry += 1;
+        Ok(())
     }
 
     pub fn handle_timeout(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {

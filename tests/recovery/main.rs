@@ -84,7 +84,7 @@ impl Game<'_> {
         while self.waits_until.is_none() {
             if let Some(what) = self.recovery.wants() {
                 assert!(self.recovery.wants_anything());
-                let (Wants::Request(position) | Wants::Answers(position, _)) = what;
+                let position = what.position();
                 let in_flight = self.recovery.first()..self.recovery.next();
                 assert!(in_flight.contains(&position), "{what:?} of {in_flight:?}");
                 let (first, answers) = self.requests.range(..=position).next_back().expect("it was sent");

@@ -106,15 +106,13 @@ impl Requester {
         }
         self.settle(connection, cx)?;
         if self.may_go_back(connection) && self.recovery.implied_nak(cx.now) {
-            self.take_retry(connection, cx)?;
-            cx.counters.completer_retry += 1;
+            self.retry(connection, cx)?;
         }
         Ok(())
     }
 
     /// After all that a packet said.
     fn settle(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
-        self.learn_paths(cx);
         let before = self.recovery.first();
         let first = self.recovery.settle(cx.now);
         self.tell_paths(cx);
@@ -151,8 +149,7 @@ impl Requester {
                 self.acknowledge(&Said::before(number), connection, cx)?;
                 let is_news = self.recovery.is_news_of(number) && self.may_go_back(connection);
                 if is_news && self.recovery.sequence_error(cx.now) {
-                    self.take_retry(connection, cx)?;
-                    cx.counters.completer_retry += 1;
+                    self.retry(connection, cx)?;
                 }
                 Ok(())
             }
@@ -262,6 +259,7 @@ impl Requester {
             return self.acknowledge(&Said::before(first), connection, cx);
         }
         self.recovery.answered(number, cx.now);
+        self.learn_paths(cx);
         self.settle(connection, cx)
     }
 

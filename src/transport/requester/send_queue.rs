@@ -279,14 +279,7 @@ impl SendQueue {
 
     /// The index of the request that a packet number, which was sent, belongs to.
     pub fn find(&self, number: u64) -> Option<usize> {
-        let (mut index, mut end) = (0, self.cursor.index + usize::from(self.is_within_message()));
-        while index < end {
-            let middle = (index + end) / 2;
-            match self.wqes[middle].end() <= number {
-                true => index = middle + 1,
-                false => end = middle,
-            }
-        }
+        let index = self.wqes.partition_point(|wqe| wqe.end() <= number);
         self.wqes.get(index).filter(|wqe| (wqe.first..wqe.end()).contains(&number)).map(|_| index)
     }
 

@@ -291,37 +291,33 @@ impl Owed {
         };
         let packet = Outgoing { payload_bytes: len as usize, ..Outgoing::headers(Headers { bth, extension }) };
         let written = connection.write(path, out, packet, cx, fill);
-        match written {
+        let (written, is_done) = match written {
             Ok(written) => {
                 read.psn = psn.plus(1);
                 read.address = address.wrapping_add(len.into());
                 read.rest -= len;
                 read.index += 1;
-                if read.rest == 0 && is_again {
-                    self.again.pop_front();
-                } else if read.rest == 0 {
-                    self.answers.pop_front();
-                }
-                Ok(written)
+                (written, read.rest == 0)
             }
             Err(_) if read.is_repeat && !mutated!("late-read-of-a-gone-key-is-fatal") => {
                 // Answered in full before. The request may be a late one: the READ was complete at the peer, which then had us
                 // forget the key. A peer that still waits asks again until its patience ends.
                 cx.counters.refused_duplicate += 1;
-                if is_again {
-                    self.again.pop_front();
-                } else {
-                    self.answers.pop_front();
-                }
-                Ok(None)
+                (None, true)
             }
             Err(_) => {
                 // The region went away while it was being read.
                 let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
                 self.answers[0] = Reply::Acknowledge { psn, syndrome, msn };
                 cx.push_event(Event::AccessError(connection.qpn));
-                Err(Fatal)
+                return Err(Fatal);
             }
+        };
+        if is_done && is_again {
+            self.again.pop_front();
+        } else if is_done {
+            self.answers.pop_front();
         }
+        Ok(written)
     }
 }

@@ -134,7 +134,6 @@ pub(crate) fn run(stages: Vec<Stage>, only: &[&str], after_failure: AfterFailure
         match outcome {
             Ok(counts) => done.push(Done { name: stage.name, seconds, counts }),
             Err(failure) => {
-                eprintln!("{failure}");
                 failures.push(format!("stage {}: {failure}", stage.name));
                 if after_failure == AfterFailure::Stop {
                     break;
