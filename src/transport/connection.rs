@@ -31,11 +31,6 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Whether it says what docs/EXTENSIONS.md adds in each packet.
-    pub fn is_extended(&self) -> bool {
-        self.service == Service::Rc && self.extension.is_on()
-    }
-
     /// Writes one packet to the connected peer over `path`, with a tag when the peer understands. `Ok(None)` when it cannot be
     /// written, which is counted.
     ///
@@ -57,8 +52,7 @@ impl Connection {
             }
         });
         let Some(path) = path else { return Ok(None) };
-        let tag = self.is_extended().then(|| self.extension.tag());
-        Outgoing { tag, ..packet }.write(&path, out, cx, fill)
+        Outgoing { tag: self.extension.tag(), ..packet }.write(&path, out, cx, fill)
     }
 
     /// Reports a send request.

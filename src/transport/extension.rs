@@ -1,10 +1,15 @@
 use std::str::FromStr;
 
+use arrayvec::ArrayVec;
+
 use crate::congestion::{Pacer, Rate};
 use crate::path::{PathPolicy, PathSet};
 use crate::recovery::{GoBackN, Recovery, Selective};
 use crate::time::{Duration, Instant};
-use crate::wire::{Hello, Packet, PathMtu, Psn, Sack, Tagged};
+use crate::wire::{Hello, Packet, PathMtu, Psn, RequestTrailer, Sack, Tagged};
+
+use super::acks::{AckPolicy, CumulativeAcks, SelectiveAcks};
+use super::attributes::Service;
 
 /// How losses are dealt with between queue pairs of reliable connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,6 +147,8 @@ impl Default for RecoverySettings {
 pub(super) struct Extension {
     pub settings: RecoverySettings,
     peer: Peer,
+    /// The peer has probed a path, or named further addresses.
+    pub has_named_paths: bool,
     pub pacer: Option<Pacer>,
     /// What the peer brings back; 0 until it is needed.
     nonce: u32,
@@ -162,6 +169,8 @@ pub(super) struct Extension {
 enum Peer {
     /// It has given so many answers, all without the offer.
     Unknown(u8),
+    /// It is taken to understand, and has not brought our nonce back.
+    Assumed,
     /// It has brought our nonce back.
     Known(Known),
     Plain,
@@ -199,6 +208,26 @@ fn learn(tagged: &mut Tagged, heard: Tagged) {
     }
 }
 
+/// A packet that may be the peer's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Admitted<'a> {
+    /// Without its tag.
+    pub packet: Packet<'a>,
+    /// It brings our nonce back.
+    pub has_tag: bool,
+    /// It has room for what the IBTA does not know.
+    pub may_have_trailer: bool,
+    /// What it says there counts: the peer understands.
+    pub is_believed: bool,
+}
+
+impl<'a> Admitted<'a> {
+    /// A packet that says nothing but what the IBTA knows.
+    pub fn plain(packet: &Packet<'a>) -> Admitted<'a> {
+        Admitted { packet: *packet, has_tag: false, may_have_trailer: false, is_believed: false }
+    }
+}
+
 /// Why a packet is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
@@ -221,14 +250,19 @@ const PLAIN_AFTER: u8 = 8;
 const HELLO_PAUSE: Duration = Duration::from_millis(1);
 
 impl Extension {
-    pub fn new(settings: RecoverySettings) -> Extension {
+    /// What a queue pair of that service knows before it has heard of its peer.
+    pub fn new(service: Service, settings: RecoverySettings) -> Extension {
         let peer = match settings.recovery {
-            RecoveryMode::Auto | RecoveryMode::Selective => Peer::Unknown(0),
+            _ if service != Service::Rc => Peer::Plain,
+            RecoveryMode::Auto if mutated!("selective-towards-everybody") => Peer::Assumed,
+            RecoveryMode::Auto => Peer::Unknown(0),
+            RecoveryMode::Selective => Peer::Assumed,
             RecoveryMode::GoBackN => Peer::Plain,
         };
         Extension {
             settings,
             peer,
+            has_named_paths: false,
             pacer: settings.rate.map(Pacer::new),
             nonce: 0,
             has_offered: false,
@@ -253,67 +287,85 @@ impl Extension {
         (self.settings.link_mtu.saturating_sub(AROUND_BLOCKS_BYTES) / 12).min(Sack::MAX_BLOCKS)
     }
 
-    /// Whether requests that come before earlier ones are kept, whoever sends them.
-    pub fn keeps_early(&self) -> bool {
-        self.settings.recovery != RecoveryMode::GoBackN
-    }
-
     /// Whether the peer has shown that it understands, or is taken to.
     pub fn is_on(&self) -> bool {
-        match self.peer {
-            Peer::Unknown(_) => {
-                self.settings.recovery == RecoveryMode::Selective || mutated!("selective-towards-everybody")
-            }
-            Peer::Known(_) => true,
-            Peer::Plain => false,
+        matches!(self.peer, Peer::Assumed | Peer::Known(_))
+    }
+
+    /// How what is lost is sent again to this peer, from the position `next` on; `timeout` is its silence that costs a retry.
+    pub fn recovery(&self, next: u64, timeout: Option<Duration>) -> Box<dyn Recovery> {
+        match self.is_on() {
+            true => Box::new(self.selective(next, timeout)),
+            false => self.settings.plain.0(next, timeout),
+        }
+    }
+
+    /// The same for a peer that understands.
+    pub fn selective(&self, next: u64, timeout: Option<Duration>) -> Selective {
+        Selective::new(next, self.settings.window, timeout)
+    }
+
+    /// How this peer is told what arrived.
+    pub fn acks(&self) -> Box<dyn AckPolicy> {
+        match self.is_on() {
+            true => Box::new(SelectiveAcks::default()),
+            false => Box::new(CumulativeAcks),
         }
     }
 
     /// Whether what is sent keeps to the rate: also while the peer, which offers, is not known yet. READ responses of a round trip
     /// would stand in the first path's queue else.
     pub fn keeps_to_rate(&self) -> bool {
-        self.is_on() || (self.has_offered && matches!(self.peer, Peer::Unknown(_)))
+        match self.peer {
+            Peer::Assumed | Peer::Known(_) => true,
+            Peer::Unknown(_) => self.has_offered,
+            Peer::Plain => false,
+        }
     }
 
-    /// How many PSNs the peer has in flight at the most, as far as it has said so.
-    pub fn peer_window(&self) -> u32 {
+    /// Whether there is to be more than one path to the peer: we are to use several, or it does.
+    pub fn wants_paths(&self) -> bool {
+        let understands = self.is_on() || mutated!("paths-towards-peers-that-know-none");
+        understands && (self.settings.paths > 1 || self.has_named_paths)
+    }
+
+    /// Requests so many PSNs after the expected one, and more, are not kept: what the peer has said that it has in flight at the
+    /// most, or what whoever goes back has; 0 to keep none.
+    pub fn early_window(&self) -> u32 {
         match self.peer {
             Peer::Known(known) if !mutated!("announced-window-ignored", by "uroce --test strangers what_is_farther_ahead") => {
                 known.window
             }
-            _ => RecoverySettings::MAX_WINDOW,
+            Peer::Known(_) | Peer::Assumed => RecoverySettings::MAX_WINDOW,
+            _ if self.settings.recovery == RecoveryMode::GoBackN => 0,
+            Peer::Unknown(_) | Peer::Plain => GoBackN::WINDOW as u32,
         }
     }
 
     /// Takes the tag off a packet, and looks whether it may be the peer's; `next` are the first PSNs not answered, and not asked,
-    /// by it. Returns whether it has one.
-    pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: (Psn, Psn)) -> Result<(Packet<'a>, bool), Refused> {
+    /// by it.
+    pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: (Psn, Psn)) -> Result<Admitted<'a>, Refused> {
         if self.peer == Peer::Plain {
-            return Ok((*packet, false));
+            return Ok(Admitted::plain(packet));
         }
-        let (packet, tag) = match packet.bth().extended() {
+        // The peer may know us before we know it: its trailers are looked for, whether they are believed or not.
+        let (is_believed, may_have_trailer) = (self.is_on(), packet.bth().extended());
+        let (packet, tag) = match may_have_trailer {
             true => packet.split_tag().ok_or(Refused::NoTag)?,
             false => (*packet, 0),
         };
-        if tag != 0 {
-            let is_right =
-                tag == self.nonce || mutated!("any-tag-taken", by "uroce --test strangers what_has_another_tag");
-            return if is_right { Ok((packet, true)) } else { Err(Refused::WrongTag) };
-        }
-        if mutated!("tag-not-needed", by "uroce --test strangers what_has_no_tag") {
-            return Ok((packet, false));
-        }
+        let admitted = Admitted { packet, has_tag: tag != 0, may_have_trailer, is_believed };
         let psn = packet.bth().psn();
-        let may_lack = match packet.bth().opcode().is_response() {
-            true => may_lack(&mut self.answers, psn, next.0),
-            false => may_lack(&mut self.requests, psn, next.1),
+        let is_right = if admitted.has_tag {
+            tag == self.nonce || mutated!("any-tag-taken", by "uroce --test strangers what_has_another_tag")
+        } else if mutated!("tag-not-needed", by "uroce --test strangers what_has_no_tag") {
+            true
+        } else if packet.bth().opcode().is_response() {
+            may_lack(&mut self.answers, psn, next.0)
+        } else {
+            may_lack(&mut self.requests, psn, next.1)
         };
-        if may_lack { Ok((packet, false)) } else { Err(Refused::WrongTag) }
-    }
-
-    /// Whether trailers are looked for, whether we use them or not: the peer may know us before we know it.
-    pub fn reads_trailers(&self) -> bool {
-        self.peer != Peer::Plain
+        if is_right { Ok(admitted) } else { Err(Refused::WrongTag) }
     }
 
     /// A packet with our tag came: what answers our requests from now on, which are `from_now`, will have one.
@@ -335,14 +387,13 @@ impl Extension {
         if packet.bth().offers() {
             self.has_offered = true;
             // Whoever knows us has heard all that a hello says; but we may not have heard the one that says so.
-            let is_unknown = matches!(self.peer, Peer::Unknown(_))
+            let is_unknown = !matches!(self.peer, Peer::Known(_))
                 && !mutated!("lost-hello-not-asked-for", by "uroce --test strangers whoever_lost_the_hello");
             if is_unknown || self.answers == Tagged::None {
                 self.owe_hello(now, draw);
             }
         } else if let Peer::Unknown(answers) = &mut self.peer
             && is_asked
-            && self.settings.recovery == RecoveryMode::Auto
         {
             *answers += 1;
             if *answers == PLAIN_AFTER {
@@ -352,7 +403,7 @@ impl Extension {
     }
 
     /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer.
-    /// `from_now` are our requests from now on.
+    /// `from_now` are our requests from now on. Returns whether this makes a peer that was unknown one that understands.
     pub fn take_hello(
         &mut self,
         hello: &Hello,
@@ -360,23 +411,26 @@ impl Extension {
         from_now: Tagged,
         now: Instant,
         draw: impl FnOnce() -> u32,
-    ) {
+    ) -> bool {
         if self.peer == Peer::Plain {
-            return;
+            return false;
         }
         self.has_offered = true;
         let Hello { nonce, window, tagged } = *hello;
         if !brings_back && !mutated!("hello-believed-at-once", by "uroce --test strangers a_hello_that_brings_nothing")
         {
             self.heard = nonce;
-            return self.owe_hello(now, draw);
+            self.owe_hello(now, draw);
+            return false;
         }
-        if let Peer::Unknown(_) = self.peer {
+        let was_unknown = matches!(self.peer, Peer::Unknown(_));
+        if was_unknown || self.peer == Peer::Assumed {
             self.peer = Peer::Known(Known { nonce, window, tagged: from_now });
         }
         let is_the_same = matches!(self.peer, Peer::Known(known) if known.nonce == nonce);
         if tagged == Tagged::None || !is_the_same {
-            return self.owe_hello(now, draw);
+            self.owe_hello(now, draw);
+            return was_unknown;
         }
         // It has heard that we know it, or will by our next packet.
         let is_news = self.answers == Tagged::None;
@@ -385,6 +439,7 @@ impl Extension {
         if is_news {
             self.owe_hello(now, draw);
         }
+        was_unknown
     }
 
     fn owe_hello(&mut self, now: Instant, draw: impl FnOnce() -> u32) {
@@ -409,7 +464,7 @@ impl Extension {
     /// Whether the peer has said its nonce, and is expected to bring ours back in a moment: what was lost until then is best sent
     /// again by itself.
     pub fn is_getting_acquainted(&self) -> bool {
-        matches!(self.peer, Peer::Unknown(_)) && self.heard != 0
+        matches!(self.peer, Peer::Unknown(_) | Peer::Assumed) && self.heard != 0
     }
 
     /// Whether a hello is owed.
@@ -427,25 +482,37 @@ impl Extension {
         Some((Hello { nonce: self.nonce, window: self.settings.window, tagged }, tag))
     }
 
-    /// The tag of what is sent: the peer's nonce, 0 while that is not known.
-    pub fn tag(&self) -> u32 {
+    /// The tag of what is sent to a peer that understands: its nonce, 0 while that is not known.
+    pub fn tag(&self) -> Option<u32> {
         match self.peer {
-            Peer::Known(known) => known.nonce,
-            _ => 0,
+            Peer::Known(known) => Some(known.nonce),
+            Peer::Assumed => Some(0),
+            Peer::Unknown(_) | Peer::Plain => None,
+        }
+    }
+
+    /// What a request says of itself on the wire: nothing to a peer that does not understand it.
+    pub fn trailer(&self, said: &RequestTrailer) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
+        match self.peer {
+            Peer::Assumed | Peer::Known(_) => said.to_bytes(),
+            Peer::Unknown(_) | Peer::Plain => ArrayVec::new(),
         }
     }
 
     /// Whether answers make the offer: to whoever has made it.
     pub fn answers_offer(&self) -> bool {
-        self.peer != Peer::Plain && (self.has_offered || self.is_on())
+        match self.peer {
+            Peer::Assumed | Peer::Known(_) => true,
+            Peer::Unknown(_) => self.has_offered,
+            Peer::Plain => false,
+        }
     }
 
     /// Whether a request offers the extension, after so many timeouts in a row.
     pub fn offer(&self, timeouts: u32) -> bool {
         match self.peer {
-            _ if self.is_on() => true,
+            Peer::Assumed | Peer::Known(_) => true,
             Peer::Unknown(_) => timeouts.is_multiple_of(2),
-            Peer::Known(_) => true,
             Peer::Plain => false,
         }
     }

@@ -9,6 +9,7 @@
 //! The responder keeps what comes early (`reorder`) and places at once what may be (`early`); of plain peers the requester keeps
 //! answers that come early (`early_answers`). UC and UD share the requester; what UC and RC share of receiving messages is `inbound`.
 
+mod acks;
 mod attributes;
 mod completion;
 mod connection;

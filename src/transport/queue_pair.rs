@@ -14,7 +14,7 @@ use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
 use super::datagram::DatagramResponder;
 use super::event::Event;
-use super::extension::{Extension, RecoverySettings, Refused};
+use super::extension::{Admitted, Extension, RecoverySettings, Refused};
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
 use super::outgoing::{Outgoing, no_payload};
@@ -46,21 +46,10 @@ pub struct QueuePair {
     acknowledge_is_next: bool,
     /// It keeps to a rate, and sends nothing but acknowledges until then.
     paced_until: Option<Instant>,
-    /// The peer has probed a path, or named further addresses.
-    was_probed: bool,
     /// Whether it stands in the endpoint's queue of those that may have something to send.
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
     pub(super) armed: Option<Instant>,
-}
-
-/// A packet that may be the peer's.
-struct Admitted<'a> {
-    /// Without its tag.
-    packet: Packet<'a>,
-    has_tag: bool,
-    /// What it may say beyond the IBTA is looked for.
-    may_have_trailer: bool,
 }
 
 /// The receiving side, by service.
@@ -107,9 +96,9 @@ impl AnyResponder {
         }
     }
 
-    fn configure(&mut self, attributes: &QpAttributes) {
+    fn configure(&mut self, attributes: &QpAttributes, connection: &Connection) {
         match self {
-            AnyResponder::Reliable(responder) => responder.configure(attributes),
+            AnyResponder::Reliable(responder) => responder.configure(attributes, connection),
             AnyResponder::Unreliable(responder) => responder.configure(attributes),
             AnyResponder::Datagram(responder) => responder.configure(attributes),
         }
@@ -143,7 +132,7 @@ impl QueuePair {
                 remote: Qpn::default(),
                 path_mtu,
                 path: None,
-                extension: Extension::new(recovery),
+                extension: Extension::new(service, recovery),
                 send_cq,
                 receive_cq,
             },
@@ -157,7 +146,6 @@ impl QueuePair {
             responder,
             acknowledge_is_next: false,
             paced_until: None,
-            was_probed: false,
             is_ready: false,
             armed: None,
         }
@@ -264,7 +252,7 @@ impl QueuePair {
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.attributes = self.attributes.overlaid(attributes);
         self.requester.configure(attributes, &self.connection);
-        self.responder.configure(attributes);
+        self.responder.configure(attributes, &self.connection);
         self.state = to;
         match to {
             State::Reset => self.reset(),
@@ -304,8 +292,7 @@ impl QueuePair {
         }
         self.attributes = QpAttributes::default();
         self.connection.path = None;
-        self.connection.extension = Extension::new(self.recovery);
-        self.was_probed = false;
+        self.connection.extension = Extension::new(self.connection.service, self.recovery);
     }
 
     /// Takes its completions out of its completion queues.
@@ -329,9 +316,7 @@ impl QueuePair {
 
     /// Whether it uses several paths, or its peer does.
     pub(super) fn wants_multipath(&self) -> bool {
-        (self.is_extended() || mutated!("paths-towards-peers-that-know-none"))
-            && self.connection.path.is_some()
-            && (self.recovery.paths > 1 || self.was_probed)
+        self.connection.extension.wants_paths() && self.connection.path.is_some()
     }
 
     /// What it needs for that, on a device whose further interfaces have the addresses of `local_rails`.
@@ -364,7 +349,7 @@ impl QueuePair {
 
     /// Whether the peer has shown that it understands docs/EXTENSIONS.md.
     pub fn is_extended(&self) -> bool {
-        self.connection.is_extended()
+        self.connection.extension.is_on()
     }
 
     /// Completes everything that is posted as flushed (IBTA 10.3.1.6). What is owed to requests served before stays
@@ -447,7 +432,7 @@ impl QueuePair {
     /// Takes a packet whose ICRC, keys and addresses are right.
     pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let opcode = packet.bth().opcode();
-        let mut admitted = Admitted { packet: *packet, has_tag: false, may_have_trailer: false };
+        let mut admitted = Admitted::plain(packet);
         if self.connection.service == Service::Rc {
             match self.admit(packet, cx) {
                 Some(packet) => admitted = packet,
@@ -463,7 +448,7 @@ impl QueuePair {
 
     /// Takes an acknowledge, a READ response or an atomic acknowledge.
     fn handle_answer(&mut self, admitted: &Admitted<'_>, way: Way, cx: &mut Context<'_>) {
-        let Admitted { packet, has_tag, may_have_trailer } = admitted;
+        let Admitted { packet, has_tag, may_have_trailer, is_believed } = admitted;
         let opcode = packet.bth().opcode();
         let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
         if *may_have_trailer && trailer.is_none() && opcode == Opcode::RC_ACKNOWLEDGE && !packet.payload().is_empty() {
@@ -475,7 +460,7 @@ impl QueuePair {
             _ if *has_tag => self.connection.extension.tag_came(self.not_sent_yet()),
             _ => {}
         }
-        let trailer = trailer.as_ref().filter(|_| self.is_extended());
+        let trailer = trailer.as_ref().filter(|_| *is_believed);
         let is_about_paths = matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
         let mut sack = None;
         match trailer {
@@ -499,7 +484,7 @@ impl QueuePair {
 
     /// Takes a request or a datagram.
     fn handle_request(&mut self, admitted: &Admitted<'_>, ip: &IpHeader<'_>, cx: &mut Context<'_>) {
-        let Admitted { packet, has_tag, may_have_trailer } = admitted;
+        let Admitted { packet, has_tag, may_have_trailer, .. } = admitted;
         if !self.state.receives() {
             cx.counters.wrong_state += 1;
             return;
@@ -539,7 +524,7 @@ impl QueuePair {
     /// the extension.
     fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Context<'_>) -> Option<Admitted<'a>> {
         let next = (self.requester.unacknowledged(), self.responder.expected());
-        let (packet, has_tag) = match self.connection.extension.admit(packet, next) {
+        let admitted = match self.connection.extension.admit(packet, next) {
             Ok(admitted) => admitted,
             Err(Refused::NoTag) => {
                 cx.counters.bad_trailer += 1;
@@ -550,15 +535,15 @@ impl QueuePair {
                 return None;
             }
         };
-        if self.is_plausible(&packet)
+        let packet = &admitted.packet;
+        if self.is_plausible(packet)
             || mutated!("offer-of-any-psn-taken", by "uroce --test strangers an_offer_with_a_psn")
         {
             let is_asked = packet.bth().opcode().is_response() && self.requester.has_offered(packet.bth().psn());
             let memory = &mut *cx.memory;
-            self.connection.extension.observe(&packet, is_asked, cx.now, || memory.keys().next_u32());
+            self.connection.extension.observe(packet, is_asked, cx.now, || memory.keys().next_u32());
         }
-        let may_have_trailer = packet.bth().extended() && self.connection.extension.reads_trailers();
-        Some(Admitted { packet, has_tag, may_have_trailer })
+        Some(admitted)
     }
 
     /// Whether the peer may have sent that now: what it answers is in flight or was lately, what it asks is near what is expected,
@@ -591,10 +576,11 @@ impl QueuePair {
         }
         let memory = &mut *cx.memory;
         let draw = || memory.keys().next_u32();
-        let was_extended = self.is_extended();
-        self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw);
-        if self.is_extended() && !was_extended {
+        if self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw) {
             self.requester.repeat_selectively(&self.connection, cx.now);
+            if let AnyResponder::Reliable(responder) = &mut self.responder {
+                responder.met_peer(&self.connection);
+            }
         }
     }
 
@@ -605,7 +591,7 @@ impl QueuePair {
 
     /// Takes a probe of a path, which is to be answered, or the answer to one of ours.
     fn take_probe(&mut self, probe: &PathProbe, way: Way, cx: &mut Context<'_>) {
-        self.was_probed = true;
+        self.connection.extension.has_named_paths = true;
         // From now on there are paths; the peer will probe again.
         let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) else { return };
         if !probe.is_answer {
@@ -621,7 +607,7 @@ impl QueuePair {
 
     /// Takes the peer's list of further addresses.
     fn take_addresses(&mut self, list: &AddressList, cx: &mut Context<'_>) {
-        self.was_probed = true;
+        self.connection.extension.has_named_paths = true;
         let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) else { return };
         let Some(path) = &self.connection.path else { return };
         cx.counters.refused_addresses += u64::from(!multipath.take_addresses(list, path, cx.now));
@@ -681,12 +667,10 @@ impl QueuePair {
         {
             return Some(transmit);
         }
-        if self.connection.service != Service::Rc || !self.connection.extension.keeps_to_rate() {
+        if !self.connection.extension.keeps_to_rate() {
             return self.poll_unpaced(out, cx);
         }
-        if self.is_extended()
-            && let Some(transmit) = self.poll_paths(out, cx)
-        {
+        if let Some(transmit) = self.poll_paths(out, cx) {
             if let Some(pacer) = &mut self.connection.extension.pacer {
                 pacer.sent(cx.now, transmit.len);
             }
@@ -739,8 +723,7 @@ impl QueuePair {
             // A rail may have lost its next hop meanwhile.
             let Some(path) = path else { continue };
             let headers = responder.acknowledge_of_all(connection);
-            let packet =
-                Outgoing { trailer: &trailer, tag: Some(connection.extension.tag()), ..Outgoing::headers(headers) };
+            let packet = Outgoing { trailer: &trailer, tag: connection.extension.tag(), ..Outgoing::headers(headers) };
             let Ok(written) = packet.write(&path, out, cx, no_payload);
             return written;
         }

@@ -1,28 +1,24 @@
 use std::collections::VecDeque;
 
-use arrayvec::ArrayVec;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::frame::FrameBytes;
-use crate::time::Instant;
-use crate::wire::{Bth, Operation, Packet, PathMtu, Psn, Sack};
+use crate::wire::{Bth, Operation, Packet, PathMtu};
 
 use super::counters::Counters;
 use super::early::{Arrival, Messages, Placed, Spot};
 use super::extension::RecoverySettings;
 
-/// What the responder keeps of requests that came before earlier ones: which they are; of those whose bytes are where they
-/// belong, what it takes to finish them in their turn; and the others, which wait.
+/// What the responder keeps of requests that came before earlier ones: of those whose bytes are where they belong, what it takes
+/// to finish them in their turn; and the others, which wait.
 ///
 /// Positions are PSNs that do not wrap.
 #[derive(Debug)]
 pub(super) struct Reorder {
     /// The position of the expected PSN.
     expected: u64,
-    /// The position after the highest that arrived.
+    /// The position after the highest that was kept, or the expected one.
     end: u64,
-    /// A bit for each position that arrived, from the word of the expected one on; none for the rest.
-    words: VecDeque<u64>,
     /// Requests that came early, from the BTH to the ICRC, without their trailers. Of a peer that goes back, empty where two differed:
     /// one is a stranger's, and nobody can tell which.
     waiting: FxHashMap<u64, Box<[u8]>>,
@@ -32,25 +28,6 @@ pub(super) struct Reorder {
     messages: Messages,
     /// Positions of requests that wait although they may be placed once more is known or done, in the order of their tries.
     tries: VecDeque<u64>,
-    /// Words that changed, to be reported first.
-    changed: VecDeque<u64>,
-    in_changed: FxHashSet<u64>,
-    /// The word whose turn it is, of those that did not change.
-    turn: u64,
-    /// The packet that arrived last: its PSN and attempt, and when.
-    latest: Option<(Psn, u8, Instant)>,
-    /// Packets that arrived with «congestion experienced».
-    marked: u16,
-    /// The one that arrived last did; one that did stays the last until it was reported.
-    is_latest_marked: bool,
-    /// An acknowledge is owed.
-    pub is_owed: bool,
-    /// A copy of one is owed, which takes another path.
-    is_copy_owed: bool,
-    /// The path that acknowledges take.
-    path: u8,
-    /// Packets since the last acknowledge.
-    unreported: u32,
 }
 
 /// What becomes of a request that came early.
@@ -82,12 +59,6 @@ const TRIES: usize = 2;
 const PLACED_BYTES: usize = 32;
 
 const WINDOW: u64 = RecoverySettings::MAX_WINDOW as u64;
-
-/// An acknowledge is owed after so many packets at the latest, whether asked for or not.
-const ACKNOWLEDGE_EVERY: u32 = 16;
-
-/// Blocks of an acknowledge that are for changed words at the most; the others take turns.
-const CHANGED_BLOCKS: usize = 32;
 
 /// What a request that waits counts for, beside its entry: no less than once it is placed.
 fn charge(waiting: &[u8]) -> usize {
@@ -123,91 +94,32 @@ impl Default for Reorder {
         Reorder {
             expected: START,
             end: START,
-            words: VecDeque::new(),
             waiting: FxHashMap::default(),
             waiting_bytes: 0,
             placed: FxHashMap::default(),
             messages: Messages::default(),
             tries: VecDeque::new(),
-            changed: VecDeque::new(),
-            in_changed: FxHashSet::default(),
-            turn: 0,
-            latest: None,
-            marked: 0,
-            is_owed: false,
-            is_copy_owed: false,
-            is_latest_marked: false,
-            path: 0,
-            unreported: 0,
         }
     }
 }
 
 impl Reorder {
-    /// A request packet arrived.
-    pub fn note(&mut self, psn: Psn, attempt: u8, is_marked: bool, asks: bool, now: Instant) {
-        if is_marked || !self.is_latest_marked {
-            (self.latest, self.is_latest_marked) = (Some((psn, attempt, now)), is_marked);
-        }
-        self.marked = self.marked.wrapping_add(u16::from(is_marked));
-        self.unreported += 1;
-        if asks || self.unreported >= ACKNOWLEDGE_EVERY {
-            self.is_owed = true;
-        }
-    }
-
-    /// An acknowledge of any kind is owed.
-    pub fn owes(&self) -> bool {
-        self.is_owed || self.is_copy_owed
-    }
-
-    /// All that is owed is a copy of what was sent.
-    pub fn owes_only_a_copy(&self) -> bool {
-        self.is_copy_owed && !self.is_owed
-    }
-
-    /// A copy of an acknowledge is owed.
-    pub fn owe_copy(&mut self) {
-        self.is_copy_owed = true;
-    }
-
-    /// Acknowledges take this path from now on. If it is another one, what is on its way over the old one is overtaken, and said
-    /// once more, the oldest first.
-    pub fn take_path(&mut self, path: u8) {
-        if std::mem::replace(&mut self.path, path) != path {
-            self.report_all();
-        }
-    }
-
-    /// The peer is told all that came early, the oldest first.
-    pub fn report_all(&mut self) {
-        if self.end <= self.expected {
-            return;
-        }
-        self.changed.clear();
-        self.in_changed.clear();
-        for word in self.expected / 64..=(self.end - 1) / 64 {
-            self.changed.push_back(word);
-            self.in_changed.insert(word);
-        }
-    }
-
     /// Keeps a request that is `ahead` PSNs after the expected one, of which at most `window` are kept, in `limit` bytes;
-    /// its bytes go to their place when they may. `is_reported`: the peer is told.
+    /// its bytes go to their place when they may. `is_vouched_for`: it is the peer's beyond doubt.
     pub fn keep(
         &mut self,
         ahead: u32,
         arrival: &Arrival<'_>,
         (window, limit): (u32, usize),
-        is_reported: bool,
+        is_vouched_for: bool,
         counters: &mut Counters,
     ) -> Early {
         let position = self.expected + u64::from(ahead);
         if u64::from(ahead) >= u64::from(window).min(WINDOW) {
             return Early::Overflow;
         }
-        // Of a peer that goes back nothing is placed, and where two copies differ neither counts.
-        if !is_reported && let Some(waiting) = self.waiting.get_mut(&position) {
+        // Of what nobody vouches for nothing is placed, and where two copies differ neither counts.
+        if !is_vouched_for && let Some(waiting) = self.waiting.get_mut(&position) {
             if !is_the_same(waiting, &arrival.packet.without_trailer())
                 && !mutated!("first-copy-of-a-plain-peer-counts", by "uroce --test early what_a_stranger_sends")
             {
@@ -250,7 +162,7 @@ impl Reorder {
                 self.tries.push_back(position);
             }
         }
-        self.mark(position, is_reported);
+        self.end = self.end.max(position + 1);
         Early::Kept
     }
 
@@ -294,25 +206,7 @@ impl Reorder {
 
     /// Whether the request at `position`, not before the expected one, is here.
     fn has(&self, position: u64) -> bool {
-        let word = self.words.get((position / 64 - self.expected / 64) as usize);
-        word.is_some_and(|word| word >> (position % 64) & 1 == 1)
-    }
-
-    /// `is_reported`: the peer is told, word by word.
-    fn mark(&mut self, position: u64, is_reported: bool) {
-        let index = (position / 64 - self.expected / 64) as usize;
-        if index >= self.words.len() {
-            self.words.resize(index + 1, 0);
-        }
-        self.words[index] |= 1 << (position % 64);
-        if position + 1 > self.end {
-            // A gap opened.
-            self.is_owed |= is_reported && position > self.end.max(self.expected);
-            self.end = position + 1;
-        }
-        if is_reported && self.in_changed.insert(position / 64) {
-            self.changed.push_back(position / 64);
-        }
+        self.waiting.contains_key(&position) || self.placed.contains_key(&position)
     }
 
     /// The request with the expected PSN, if it came early.
@@ -327,7 +221,7 @@ impl Reorder {
 
     /// Whether the request with the expected PSN came early.
     pub fn has_expected(&self) -> bool {
-        self.has(self.expected)
+        self.expected < self.end && self.has(self.expected)
     }
 
     /// It could not be carried out yet.
@@ -358,19 +252,8 @@ impl Reorder {
             }
             self.placed.remove(&position);
         }
-        let passed = (to / 64 - self.expected / 64) as usize;
-        self.words.drain(..passed.min(self.words.len()));
-        if let Some(word) = self.words.front_mut() {
-            *word &= u64::MAX << (to % 64);
-        }
         self.expected = to;
         self.end = self.end.max(to);
-    }
-
-    /// So many packets came in order; `latest` is the PSN of the last.
-    pub fn skip(&mut self, packets: u32, latest: Psn) {
-        self.advance(packets);
-        self.latest = self.latest.map(|(_, attempt, at)| (latest, attempt, at));
     }
 
     /// Forgets what came early.
@@ -380,9 +263,6 @@ impl Reorder {
         self.placed = FxHashMap::default();
         self.messages = Messages::default();
         self.tries = VecDeque::new();
-        self.words = VecDeque::new();
-        self.changed = VecDeque::new();
-        self.in_changed = FxHashSet::default();
         self.end = self.expected;
     }
 
@@ -393,63 +273,10 @@ impl Reorder {
 
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.words.capacity() * 8
-            + self.waiting_bytes
+        self.waiting_bytes
             + self.waiting.capacity() * size_of::<(u64, Box<[u8]>)>()
             + self.tries.capacity() * size_of::<u64>()
             + self.placed.capacity() * size_of::<(u64, Placed)>()
             + self.messages.bytes()
-    }
-
-    /// The acknowledge that is owed, of `max_blocks` at the most; `expected` is the PSN of that position.
-    pub fn sack(&mut self, expected: Psn, max_blocks: usize, now: Instant) -> Sack {
-        let is_copy = self.owes_only_a_copy();
-        let (trigger, attempt, at) = self.latest.unwrap_or((expected.minus(1), 0, now));
-        // A copy takes a way of its own: no round trip is to be measured by it.
-        let delay = Some(now.saturating_since(at).as_micros()).filter(|_| !is_copy);
-        let delay_us = delay.and_then(|delay| u16::try_from(delay).ok()).unwrap_or(u16::MAX);
-        let is_trigger_marked = self.is_latest_marked && !is_copy;
-        let (marked, blocks) = (self.marked, ArrayVec::new());
-        let mut sack = Sack { trigger, attempt, delay_us, marked, is_trigger_marked, blocks };
-        if is_copy {
-            self.is_copy_owed = false;
-            self.words.iter_mut().for_each(|word| *word |= u64::from(mutated!("copy-says-too-much")));
-        } else {
-            (self.is_owed, self.is_latest_marked, self.unreported) = (false, false, 0);
-        }
-        if self.end <= self.expected {
-            self.changed.clear();
-            self.in_changed.clear();
-            return sack;
-        }
-        let (first, last) = (self.expected / 64, (self.end - 1) / 64);
-        let mut reported: ArrayVec<u64, { Sack::MAX_BLOCKS }> = ArrayVec::new();
-        // The next one over the usual path says what changed, too: it is there before this copy.
-        while !is_copy && reported.len() < CHANGED_BLOCKS.min(max_blocks) {
-            let Some(word) = self.changed.pop_front() else { break };
-            self.in_changed.remove(&word);
-            if word >= first {
-                reported.push(word);
-            }
-        }
-        let words = last - first + 1;
-        for _ in 0..words.min(Sack::MAX_BLOCKS as u64) {
-            if reported.len() >= max_blocks {
-                break;
-            }
-            self.turn = if (first..last).contains(&self.turn) { self.turn + 1 } else { first };
-            if !reported.contains(&self.turn) {
-                reported.push(self.turn);
-            }
-        }
-        for word in reported {
-            let bits = self.words.get((word - first) as usize).copied().unwrap_or(0);
-            if bits != 0 {
-                let base = expected
-                    .plus((word * 64).wrapping_sub(self.expected) as u32 + u32::from(mutated!("sack-bit-off-by-one")));
-                sack.blocks.push((base, bits));
-            }
-        }
-        sack
     }
 }

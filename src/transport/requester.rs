@@ -7,7 +7,7 @@ mod send_queue;
 mod tests;
 
 use crate::path::Answered;
-use crate::recovery::{Expired, GoBackN, PathReport, Recovery, Said, Selective, Wants};
+use crate::recovery::{Expired, GoBackN, PathReport, Recovery, Said, Wants};
 use crate::time::{Duration, Instant};
 use crate::wire::{PathMtu, Psn, QKey};
 
@@ -78,22 +78,18 @@ impl Requester {
         if let Some(max) = attributes.max_rd_atomic {
             self.queue.set_max_rd_atomic(max.into());
         }
-        self.early_answers.is_on = connection.extension.keeps_early();
+        self.early_answers.is_on = connection.extension.early_window() > 0;
     }
 
     /// Nothing is in flight: what is posted next is sent, and sent again, as the peer understands it.
     fn start(&mut self, connection: &Connection) {
-        let (next, settings) = (self.queue.posted(), &connection.extension.settings);
-        self.recovery = match connection.is_extended() {
-            true => Box::new(Selective::new(next, settings.window, self.timeout)),
-            false => settings.plain.0(next, self.timeout),
-        };
+        self.recovery = connection.extension.recovery(self.queue.posted(), self.timeout);
     }
 
     /// The peer has shown only now that it understands: what is in flight is taken over.
     pub fn repeat_selectively(&mut self, connection: &Connection, now: Instant) {
         let (first, next) = (self.recovery.first(), self.recovery.next());
-        let mut recovery = Selective::new(first, connection.extension.settings.window, self.timeout);
+        let mut recovery = connection.extension.selective(first, self.timeout);
         for wqe in self.queue.begun() {
             let mut at = wqe.first.max(first);
             while at < wqe.end().min(next) {

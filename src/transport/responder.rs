@@ -9,8 +9,9 @@ use crate::wire::{
     RnrTimer, Selectivity, Syndrome,
 };
 
+use super::acks::{AckPolicy, Arrived, CumulativeAcks, OwedAck};
 use super::attributes::QpAttributes;
-use super::connection::{Connection, WINDOW_PACKETS};
+use super::connection::Connection;
 use super::context::{Context, Fatal};
 use super::early::{Arrival, Lie, Placed};
 use super::event::Event;
@@ -28,7 +29,7 @@ use owed::{Owed, ReadAnswer, Reply};
 const FORGOTTEN_AFTER: u32 = 1 << 23;
 
 /// The responder: checks the peer's requests in the order of IBTA 9.7.4, carries them out, and answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Responder {
     pub inbound: Inbound,
     min_rnr_timer: RnrTimer,
@@ -39,8 +40,8 @@ pub(super) struct Responder {
     owed: Owed,
     /// READs and atomics that the peer may ask for again, newest last: as many as it may have outstanding.
     saved: VecDeque<Saved>,
-    /// The peer repeats selectively.
-    is_selective: bool,
+    /// How the peer is told what arrived.
+    acks: Box<dyn AckPolicy>,
     /// What came early.
     reorder: Option<Box<Reorder>>,
 }
@@ -53,14 +54,41 @@ struct Saved {
     original: Option<u64>,
 }
 
+impl Default for Responder {
+    fn default() -> Responder {
+        Responder {
+            inbound: Inbound::default(),
+            min_rnr_timer: RnrTimer::default(),
+            expected: Psn::default(),
+            msn: Msn::default(),
+            nak_outstanding: false,
+            owed: Owed::default(),
+            saved: VecDeque::new(),
+            acks: Box::new(CumulativeAcks),
+            reorder: None,
+        }
+    }
+}
+
 impl Responder {
-    pub fn configure(&mut self, attributes: &QpAttributes) {
+    pub fn configure(&mut self, attributes: &QpAttributes, connection: &Connection) {
         self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
         self.min_rnr_timer = attributes.min_rnr_timer.unwrap_or(self.min_rnr_timer);
         if let Some(max) = attributes.max_dest_rd_atomic {
             self.owed.set_outstanding_max(max.into());
         }
-        self.expected = attributes.receive_psn.unwrap_or(self.expected);
+        if let Some(psn) = attributes.receive_psn {
+            self.expected = psn;
+            self.acks = connection.extension.acks();
+        }
+    }
+
+    /// The peer has shown only now what it understands. What came before may be anybody's.
+    pub fn met_peer(&mut self, connection: &Connection) {
+        self.acks = connection.extension.acks();
+        if !mutated!("what-waited-for-anybody-is-kept", by "uroce --test strangers what_waits_is_forgotten") {
+            self.reorder.iter_mut().for_each(|reorder| reorder.forget());
+        }
     }
 
     pub fn expected(&self) -> Psn {
@@ -86,28 +114,26 @@ impl Responder {
         self.msn = Msn::new(self.msn.value() + skipped.messages);
         self.inbound.skip(skipped.receives);
         self.nak_outstanding = false;
-        self.reorder.iter_mut().for_each(|reorder| reorder.skip(skipped.packets, self.expected.minus(1)));
+        self.reorder.iter_mut().for_each(|reorder| reorder.advance(skipped.packets));
+        self.acks.advance(skipped.packets);
+        self.acks.skip(self.expected.minus(1));
     }
 
     pub fn has_answers(&self) -> bool {
-        !self.owed.is_empty() || self.owes_selective()
+        !self.owed.is_empty() || self.acks.owed() != OwedAck::None
     }
 
-    /// Whether a selective acknowledge is owed.
-    pub fn owes_selective(&self) -> bool {
-        self.reorder.as_ref().is_some_and(|reorder| reorder.owes())
-    }
-
-    /// Whether the next answer is an acknowledge, a refusal or the result of an atomic, which keep to no rate. What a peer that goes back
-    /// is told stays behind the READ responses before it.
+    /// Whether the next answer is an acknowledge, a refusal or the result of an atomic, which keep to no rate. What acknowledges do
+    /// not overtake stays behind the READ responses before it.
     pub fn owes_at_once(&self) -> bool {
         let keep_to_it = mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate");
-        self.owes_selective() || (!self.is_selective && self.owed.is_next_without_payload() && !keep_to_it)
+        self.acks.owed() != OwedAck::None
+            || (!self.acks.overtakes() && self.owed.is_next_without_payload() && !keep_to_it)
     }
 
     /// Bytes of memory that requests which came early take.
     pub fn memory_bytes(&self) -> usize {
-        self.reorder.as_ref().map_or(0, |reorder| reorder.memory_bytes())
+        self.reorder.as_ref().map_or(0, |reorder| reorder.memory_bytes()) + self.acks.memory_bytes()
     }
 
     /// Bytes of requests that came early and wait.
@@ -118,13 +144,14 @@ impl Responder {
     /// Forgets what came early, but not what is owed for what was carried out.
     pub fn drop_early(&mut self) {
         self.reorder.iter_mut().for_each(|reorder| reorder.forget());
+        self.acks.forget();
     }
 
     /// Whether one acknowledge that is no NAK is all that is owed.
     pub fn owes_only_an_acknowledge(&self) -> bool {
         match self.owed.only_acknowledges() {
-            Some(0) => self.owes_selective(),
-            Some(_) => !self.owes_selective(),
+            Some(0) => self.acks.owed() != OwedAck::None,
+            Some(_) => self.acks.owed() == OwedAck::None,
             None => false,
         }
     }
@@ -143,27 +170,16 @@ impl Responder {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        let psn = packet.bth().psn();
-        if connection.extension.is_on() {
-            let reorder = self.reorder.get_or_insert_default();
-            if !std::mem::replace(&mut self.is_selective, true)
-                && !mutated!("what-waited-for-anybody-is-kept", by "uroce --test strangers what_waits_is_forgotten")
-            {
-                // What came before may be anybody's.
-                reorder.forget();
-            }
-        }
-        if let Some(reorder) = self.reorder.as_mut().filter(|_| self.is_selective) {
-            let attempt = trailer.map_or(0, |trailer| trailer.attempt);
-            reorder.note(psn, attempt, is_marked, packet.bth().ack_request(), cx.now);
-        }
+        let (psn, asks) = (packet.bth().psn(), packet.bth().ack_request());
+        let attempt = trailer.map_or(0, |trailer| trailer.attempt);
+        self.acks.arrived(Arrived { psn, attempt, is_marked, asks, at: cx.now });
         // Step 1: is it the next one?
         let ahead = psn.since(self.expected);
         if ahead < 0 {
             cx.counters.duplicate_request += 1;
-            if let (Some(reorder), Some(_)) = (&mut self.reorder, &cx.multipath) {
+            if cx.multipath.is_some() {
                 // It was not heard that it had arrived: perhaps on another path it is.
-                reorder.owe_copy();
+                self.acks.owe_copy();
             }
             self.handle_duplicate(packet, connection, cx);
             return Ok(());
@@ -172,46 +188,55 @@ impl Responder {
             let _ = self.inbound.serve(packet, None, connection, cx);
         }
         if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
-            // A peer that is not known yet is served as a plain one, whatever its packets say of themselves.
-            if self.is_selective
-                || mutated!("stranger-served-as-a-known-peer", by "uroce --test early a_send_of_a_peer")
-            {
-                self.keep(ahead as u32, packet, trailer, connection, cx);
-                return Ok(());
-            }
-            return self.take_early_of_plain(ahead as u32, packet, connection, cx);
+            return self.take_early(ahead as u32, packet, trailer, connection, cx);
         }
-        if !self.is_selective {
-            return self.carry_out(packet, None, connection, cx);
-        }
-        if !self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected()) {
+        let waits_already =
+            self.vouches_for_early() && self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected());
+        if !waits_already {
             self.carry_out(packet, None, connection, cx)?;
         }
-        self.carry_out_waiting(None, connection, cx)
+        match self.vouches_for_early() {
+            true => self.carry_out_waiting(None, connection, cx),
+            false => Ok(()),
+        }
     }
 
-    /// Takes a request that a peer which goes back sent before earlier ones. Nobody says whose it is: a stranger has a window of
-    /// PSNs to hit. So it is kept, and carried out only when the peer has gone back, has come to something after it, and
-    /// nothing else came in its place meanwhile: then what lacks of what is sent again need not be sent a third time.
+    fn vouches_for_early(&self) -> bool {
+        // A peer that is not known yet is served as a plain one, whatever its packets say of themselves.
+        self.acks.vouches_for_early()
+            || mutated!("stranger-served-as-a-known-peer", by "uroce --test early a_send_of_a_peer")
+    }
+
+    /// Takes a request that came before earlier ones.
     ///
-    /// The peer hears of nothing that it has not sent again: an rxe that does waits for ever when the last packet is lost then
-    /// (docs/INTEROP.md).
-    fn take_early_of_plain(
+    /// When nobody vouches for it, a stranger has a window of PSNs to hit. So it is kept, and carried out only when the peer has gone
+    /// back, has come to something after it, and nothing else came in its place meanwhile: then what is missing of what is sent again
+    /// need not be sent a third time. The peer hears of nothing that it has not sent again: an rxe that does waits for ever when the
+    /// last packet is lost then (docs/INTEROP.md).
+    fn take_early(
         &mut self,
         ahead: u32,
         packet: &Packet<'_>,
+        trailer: Option<&RequestTrailer>,
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
+        if self.vouches_for_early() {
+            match self.keep(ahead, packet, trailer, connection, cx) {
+                Early::Kept => self.acks.kept(ahead),
+                Early::Duplicate => cx.counters.duplicate_request += 1,
+                Early::Overflow => cx.counters.reorder_overflow += 1,
+            }
+            return Ok(());
+        }
         if self.reorder.as_ref().is_some_and(|reorder| reorder.is_sent_again(ahead, packet, connection.path_mtu)) {
             self.carry_out_waiting(Some(psn), connection, cx)?;
             // One before it may have to wait for a receive request.
             return if self.expected == psn { self.carry_out(packet, None, connection, cx) } else { Ok(()) };
         }
-        if connection.extension.keeps_early() {
-            self.keep(ahead, packet, None, connection, cx);
-        }
+        // Duplicates, and what there is no room for, are counted as out of sequence only.
+        self.keep(ahead, packet, None, connection, cx);
         cx.counters.out_of_seq_request += 1;
         if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
             self.answer(psn, Syndrome::ACK);
@@ -231,10 +256,12 @@ impl Responder {
         trailer: Option<&RequestTrailer>,
         connection: &Connection,
         cx: &mut Context<'_>,
-    ) {
+    ) -> Early {
         let settings = &connection.extension.settings;
-        // Whoever repeats selectively has said how much it has on its way; whoever goes back has no more than that.
-        let window = if self.is_selective { connection.extension.peer_window() } else { WINDOW_PACKETS as u32 };
+        let window = connection.extension.early_window();
+        if window == 0 {
+            return Early::Overflow;
+        }
         let rest = settings.endpoint_reorder_bytes.saturating_sub(cx.waiting_elsewhere);
         let limit = settings.reorder_bytes.min(if mutated!("endpoint-bound-off") { usize::MAX } else { rest });
         let (opcode, is_single) = (packet.bth().opcode(), packet.bth().opcode().position() == Position::Only);
@@ -247,15 +274,11 @@ impl Responder {
         let receive_pd = self.inbound.pd(connection, cx);
         let (inbound, memory) = (&self.inbound, &*cx.memory);
         let arrival = Arrival { packet, trailer, inbound, connection, memory, receive_pd };
-        let early =
-            self.reorder.get_or_insert_default().keep(ahead, &arrival, (window, limit), self.is_selective, cx.counters);
-        match early {
-            Early::Kept => cx.counters.reordered += 1,
-            Early::Duplicate if self.is_selective => cx.counters.duplicate_request += 1,
-            Early::Overflow if self.is_selective => cx.counters.reorder_overflow += 1,
-            // Counted as out of sequence.
-            Early::Duplicate | Early::Overflow => {}
-        }
+        let is_vouched_for = self.acks.vouches_for_early();
+        let reorder = self.reorder.get_or_insert_default();
+        let early = reorder.keep(ahead, &arrival, (window, limit), is_vouched_for, cx.counters);
+        cx.counters.reordered += u64::from(early == Early::Kept);
+        early
     }
 
     /// Carries out what waits from the expected PSN on, up to that one or all.
@@ -312,7 +335,7 @@ impl Responder {
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = packet.bth().psn();
-        let was_not_ready = self.nak_outstanding && self.is_selective;
+        let was_not_ready = self.nak_outstanding && self.acks.overtakes();
         self.nak_outstanding &= mutated!("nak-not-cleared");
 
         match self.serve(packet, placed, connection, cx) {
@@ -321,9 +344,10 @@ impl Responder {
                 self.forget_old();
                 if was_not_ready && !mutated!("refusal-outlives-its-reason", by "uroce --test selective a_refusal_that")
                 {
-                    // Acknowledges overtake what waits here: a refusal would be of what was carried out.
+                    // A refusal would be of what was carried out.
                     self.owed.forget_rnr_naks();
                 }
+                self.acks.advance(packets);
                 if let Some(reorder) = &mut self.reorder {
                     reorder.advance(packets);
                     let begun = self.inbound.current(connection.path_mtu).map_or(0, |current| current.packets);
@@ -605,7 +629,7 @@ impl Responder {
                 let (request, msn) = (saved.first_psn, self.msn);
                 let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
                 let is_part = psn.plus(packets) != saved.first_psn.plus(saved.packets);
-                match self.is_selective {
+                match self.acks.asks_for_what_is_missing() {
                     true => self.owed.send_again(answer, connection, cx),
                     false => self.owed.start_over(answer, is_part, cx),
                 }
@@ -634,9 +658,8 @@ impl Responder {
 
     /// Owes an acknowledge up to `psn`.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Context<'_>) {
-        match self.reorder.as_mut().filter(|_| self.is_selective) {
-            Some(reorder) => reorder.is_owed = true,
-            None => self.owed.acknowledge(psn, self.msn, self.expected, cx),
+        if !self.acks.owe() {
+            self.owed.acknowledge(psn, self.msn, self.expected, cx);
         }
     }
 
@@ -663,25 +686,19 @@ impl Responder {
         Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
     }
 
-    /// Writes the selective acknowledge that is owed. Not part of its callers, which need not have room for its kilobyte then.
+    /// Writes the acknowledge of its own that the policy owes. Not part of its callers, which need not have room for its kilobyte then.
     #[inline(never)]
-    pub fn poll_selective(
-        &mut self,
-        out: &mut [u8],
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Option<Transmit> {
-        let reorder = self.reorder.as_mut()?;
+    fn poll_acks(&mut self, out: &mut [u8], connection: &Connection, cx: &mut Context<'_>) -> Option<Transmit> {
         let mut path = cx.quickest_path();
-        if reorder.owes_only_a_copy() {
+        if self.acks.owed() == OwedAck::Copy {
             path = cx.multipath.as_mut().and_then(|multipath| multipath.set.another()).unwrap_or(path);
         } else {
-            reorder.take_path(path);
+            self.acks.take_path(path);
             if cx.multipath.as_mut().is_some_and(|multipath| multipath.wants_copy()) {
-                reorder.owe_copy();
+                self.acks.owe_copy();
             }
         }
-        let sack = reorder.sack(self.expected, connection.extension.max_blocks(), cx.now);
+        let sack = self.acks.poll(self.expected, connection.extension.max_blocks(), cx.now)?;
         let headers = self.acknowledge_of_all(connection);
         let packet = Outgoing { trailer: &sack.to_bytes(), ..Outgoing::headers(headers) };
         let Ok(written) = connection.write(path, out, packet, cx, no_payload);
@@ -695,16 +712,16 @@ impl Responder {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        if self.owes_selective() {
-            return Ok(self.poll_selective(out, connection, cx));
+        if self.acks.owed() != OwedAck::None {
+            return Ok(self.poll_acks(out, connection, cx));
         }
         self.owed.poll_transmit(out, connection, cx)
     }
 
     /// Writes the next answer that carries none of our memory, if one is owed.
     pub fn poll_owed(&mut self, out: &mut [u8], connection: &Connection, cx: &mut Context<'_>) -> Option<Transmit> {
-        if self.owes_selective() {
-            return self.poll_selective(out, connection, cx);
+        if self.acks.owed() != OwedAck::None {
+            return self.poll_acks(out, connection, cx);
         }
         self.owed.poll_without_payload(out, connection, cx)
     }

@@ -39,7 +39,7 @@ impl World {
             remote: Qpn::new(3),
             path_mtu,
             path: Some(Path { flow, hop: Hop(0) }),
-            extension: Extension::new(Default::default()),
+            extension: Extension::new(Service::Rc, Default::default()),
             send_cq: cq.clone(),
             receive_cq: cq,
         };

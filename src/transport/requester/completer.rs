@@ -31,7 +31,7 @@ impl Requester {
             (Operation::Acknowledge, Some(Syndrome::Ack { .. }))
                 if is_sent && number + self.recovery.reach() >= first =>
             {
-                self.take_acknowledge(number, packet, sack, connection, cx)
+                self.take_acknowledge(number, sack, connection, cx)
             }
             (Operation::ReadResponse, Some(Syndrome::Ack { .. }))
                 if is_in_flight && self.is_answer_without_data(number, packet) =>
@@ -61,14 +61,13 @@ impl Requester {
     fn take_acknowledge(
         &mut self,
         number: u64,
-        packet: &Packet<'_>,
         sack: Option<&Sack>,
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let Some(sack) = sack else {
-            // Probes, too, take any path.
-            let is_detour = packet.bth().extended() && cx.multipath.is_some();
+            // What is said beside selective acknowledges, as probes are, takes any path.
+            let is_detour = cx.multipath.is_some();
             return self.acknowledge(&Said { is_detour, ..Said::before(number + 1) }, connection, cx);
         };
         // The longest delay stands for any longer one, too, and for another way.

@@ -55,8 +55,8 @@ impl RequestPacket {
             .with_offer(offers);
         // What says where it belongs, towards a peer that understands it.
         let reth = wqe.reth().filter(|_| index > 0);
-        let trailer = RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number };
-        let trailer = if connection.is_extended() { trailer.to_bytes() } else { Default::default() };
+        let said = RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number };
+        let trailer = connection.extension.trailer(&said);
         let headers = Headers { bth, extension };
         let packet = Outgoing { headers, payload_bytes: payload_bytes as usize, trailer: &trailer, tag: None };
         let gather =
