@@ -90,7 +90,7 @@ impl AnyResponder {
 
     fn inbound(&mut self) -> &mut Inbound {
         match self {
-            AnyResponder::Reliable(responder) => &mut responder.inbound,
+            AnyResponder::Reliable(responder) => &mut responder.server.inbound,
             AnyResponder::Unreliable(responder) => &mut responder.inbound,
             AnyResponder::Datagram(responder) => &mut responder.inbound,
         }
@@ -219,7 +219,7 @@ impl QueuePair {
     /// The shared receive queue that it uses.
     pub fn srq(&self) -> Option<Srq> {
         let inbound = match &self.responder {
-            AnyResponder::Reliable(responder) => &responder.inbound,
+            AnyResponder::Reliable(responder) => &responder.server.inbound,
             AnyResponder::Unreliable(responder) => &responder.inbound,
             AnyResponder::Datagram(responder) => &responder.inbound,
         };

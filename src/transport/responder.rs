@@ -1,12 +1,11 @@
 mod owed;
-
-use std::collections::VecDeque;
+mod saved;
+mod server;
 
 use crate::frame::FrameBytes;
-use crate::memory::Access;
 use crate::wire::{
-    Aeth, Bth, Extension, Headers, Msn, NakCode, Opcode, Operation, Packet, Placement, Position, Psn, RequestTrailer,
-    RnrTimer, Selectivity, Syndrome,
+    Aeth, Bth, Extension, Headers, Msn, NakCode, Opcode, Operation, Packet, Position, Psn, RequestTrailer, RnrTimer,
+    Syndrome,
 };
 
 use super::acks::{AckPolicy, Arrived, CumulativeAcks, OwedAck};
@@ -15,55 +14,38 @@ use super::connection::Connection;
 use super::context::{Context, Fatal};
 use super::early::{Arrival, Lie, Placed};
 use super::event::Event;
-use super::inbound::{Inbound, Refusal, check_length, check_message_length};
+use super::inbound::Refusal;
 use super::message_kind::MessageKind;
 use super::outgoing::{Outgoing, no_payload};
 use super::reorder::{Early, Reorder, Waiting};
 use super::skipped::Skipped;
 use super::transmit::Transmit;
 
-use owed::{Owed, ReadAnswer, Reply};
-
-/// A request that many PSNs before the expected one is no duplicate of what a peer may still have outstanding (IBTA 9.7.2.1): half
-/// the space is before the expected PSN.
-const FORGOTTEN_AFTER: u32 = 1 << 23;
+use owed::{ReadAnswer, Reply};
+use saved::{FORGOTTEN_AFTER, Saved};
+use server::Server;
 
 /// The responder: checks the peer's requests in the order of IBTA 9.7.4, carries them out, and answers.
 #[derive(Debug)]
 pub(super) struct Responder {
-    pub inbound: Inbound,
+    pub server: Server,
     min_rnr_timer: RnrTimer,
     expected: Psn,
-    msn: Msn,
     /// A NAK was sent for the expected PSN; everything later is dropped until it comes (IBTA 9.7.5.2.8: once a gap).
     nak_outstanding: bool,
-    owed: Owed,
-    /// READs and atomics that the peer may ask for again, newest last: as many as it may have outstanding.
-    saved: VecDeque<Saved>,
     /// How the peer is told what arrived.
     acks: Box<dyn AckPolicy>,
     /// What came early.
     reorder: Option<Box<Reorder>>,
 }
 
-#[derive(Debug)]
-struct Saved {
-    first_psn: Psn,
-    packets: u32,
-    /// The original value, of an atomic.
-    original: Option<u64>,
-}
-
 impl Default for Responder {
     fn default() -> Responder {
         Responder {
-            inbound: Inbound::default(),
+            server: Server::default(),
             min_rnr_timer: RnrTimer::default(),
             expected: Psn::default(),
-            msn: Msn::default(),
             nak_outstanding: false,
-            owed: Owed::default(),
-            saved: VecDeque::new(),
             acks: Box::new(CumulativeAcks),
             reorder: None,
         }
@@ -72,10 +54,10 @@ impl Default for Responder {
 
 impl Responder {
     pub fn configure(&mut self, attributes: &QpAttributes, connection: &Connection) {
-        self.inbound.access = attributes.access.unwrap_or(self.inbound.access);
+        self.server.inbound.access = attributes.access.unwrap_or(self.server.inbound.access);
         self.min_rnr_timer = attributes.min_rnr_timer.unwrap_or(self.min_rnr_timer);
         if let Some(max) = attributes.max_dest_rd_atomic {
-            self.owed.set_outstanding_max(max.into());
+            self.server.owed.set_outstanding_max(max.into());
         }
         if let Some(psn) = attributes.receive_psn {
             self.expected = psn;
@@ -97,22 +79,22 @@ impl Responder {
 
     /// Whether a READ or atomic that may be asked for again has this PSN.
     pub fn is_saved(&self, psn: Psn) -> bool {
-        self.saved.iter().any(|saved| psn.is_within(saved.first_psn, saved.packets))
+        self.server.saved.of(psn).is_some()
     }
 
     /// Moves on as if so much had been received, carried out and acknowledged: SENDs and WRITEs, in order.
     pub fn skip(&mut self, skipped: Skipped) {
-        debug_assert!(self.owed.is_empty(), "only an idle responder can be moved on");
+        debug_assert!(self.server.owed.is_empty(), "only an idle responder can be moved on");
         let mut packets = skipped.packets;
         while packets > 0 {
             // In steps in which what is old is noticed.
             let step = packets.min(FORGOTTEN_AFTER / 2);
             self.expected = self.expected.plus(step);
-            self.forget_old();
+            self.server.saved.forget_old(self.expected);
             packets -= step;
         }
-        self.msn = Msn::new(self.msn.value() + skipped.messages);
-        self.inbound.skip(skipped.receives);
+        self.server.msn = Msn::new(self.server.msn.value() + skipped.messages);
+        self.server.inbound.skip(skipped.receives);
         self.nak_outstanding = false;
         self.reorder.iter_mut().for_each(|reorder| reorder.advance(skipped.packets));
         self.acks.advance(skipped.packets);
@@ -120,7 +102,7 @@ impl Responder {
     }
 
     pub fn has_answers(&self) -> bool {
-        !self.owed.is_empty() || self.acks.owed() != OwedAck::None
+        !self.server.owed.is_empty() || self.acks.owed() != OwedAck::None
     }
 
     /// Whether the next answer is an acknowledge, a refusal or the result of an atomic, which keep to no rate. What acknowledges do
@@ -128,7 +110,7 @@ impl Responder {
     pub fn owes_at_once(&self) -> bool {
         let keep_to_it = mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate");
         self.acks.owed() != OwedAck::None
-            || (!self.acks.overtakes() && self.owed.is_next_without_payload() && !keep_to_it)
+            || (!self.acks.overtakes() && self.server.owed.is_next_without_payload() && !keep_to_it)
     }
 
     /// Bytes of memory that requests which came early take.
@@ -149,7 +131,7 @@ impl Responder {
 
     /// Whether one acknowledge that is no NAK is all that is owed.
     pub fn owes_only_an_acknowledge(&self) -> bool {
-        match self.owed.only_acknowledges() {
+        match self.server.owed.only_acknowledges() {
             Some(0) => self.acks.owed() != OwedAck::None,
             Some(_) => self.acks.owed() == OwedAck::None,
             None => false,
@@ -158,7 +140,7 @@ impl Responder {
 
     /// Forgets READ responses that are owed: from now on nobody's memory is read.
     pub fn drop_reads(&mut self) {
-        self.owed.drop_reads();
+        self.server.owed.drop_reads();
     }
 
     /// Takes a request packet. `is_marked`: the network was congested on its way.
@@ -185,7 +167,7 @@ impl Responder {
             return Ok(());
         }
         if ahead > 0 && packet.reth().is_some() && mutated!("write-placed-out-of-order") {
-            let _ = self.inbound.serve(packet, None, connection, cx);
+            let _ = self.server.inbound.serve(packet, None, connection, cx);
         }
         if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
             return self.take_early(ahead as u32, packet, trailer, connection, cx);
@@ -241,7 +223,7 @@ impl Responder {
         if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
             self.answer(psn, Syndrome::ACK);
         }
-        if !self.nak_outstanding && self.owed.may_answer(cx) {
+        if !self.nak_outstanding && self.server.owed.may_answer(cx) {
             self.nak_outstanding = true;
             self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
         }
@@ -266,13 +248,13 @@ impl Responder {
         let limit = settings.reorder_bytes.min(if mutated!("endpoint-bound-off") { usize::MAX } else { rest });
         let (opcode, is_single) = (packet.bth().opcode(), packet.bth().opcode().position() == Position::Only);
         if is_single && opcode.operation() == Operation::Write && mutated!("early-request-carried-out-at-once") {
-            let _ = self.inbound.serve(packet, None, connection, cx);
+            let _ = self.server.inbound.serve(packet, None, connection, cx);
         }
         if is_single && opcode.operation() == Operation::Send && mutated!("early-send-completed-at-once") {
-            let _ = self.inbound.serve(packet, None, connection, cx);
+            let _ = self.server.inbound.serve(packet, None, connection, cx);
         }
-        let receive_pd = self.inbound.pd(connection, cx);
-        let (inbound, memory) = (&self.inbound, &*cx.memory);
+        let receive_pd = self.server.inbound.pd(connection, cx);
+        let (inbound, memory) = (&self.server.inbound, &*cx.memory);
         let arrival = Arrival { packet, trailer, inbound, connection, memory, receive_pd };
         let is_vouched_for = self.acks.vouches_for_early();
         let reorder = self.reorder.get_or_insert_default();
@@ -341,23 +323,23 @@ impl Responder {
         match self.serve(packet, placed, connection, cx) {
             Ok(packets) => {
                 self.expected = psn.plus(packets);
-                self.forget_old();
+                self.server.saved.forget_old(self.expected);
                 if was_not_ready && !mutated!("refusal-outlives-its-reason", by "uroce --test selective a_refusal_that")
                 {
                     // A refusal would be of what was carried out.
-                    self.owed.forget_rnr_naks();
+                    self.server.owed.forget_rnr_naks();
                 }
                 self.acks.advance(packets);
                 if let Some(reorder) = &mut self.reorder {
                     reorder.advance(packets);
-                    let begun = self.inbound.current(connection.path_mtu).map_or(0, |current| current.packets);
+                    let begun = self.server.inbound.current(connection.path_mtu).map_or(0, |current| current.packets);
                     let (messages, expected) = reorder.messages();
-                    messages.retire(expected - u64::from(begun), self.inbound.first_unfinished());
+                    messages.retire(expected - u64::from(begun), self.server.inbound.first_unfinished());
                 }
                 Ok(())
             }
             Err(Refusal::NotReady) => {
-                if self.owed.may_answer(cx) {
+                if self.server.owed.may_answer(cx) {
                     cx.counters.send_rnr_err += 1;
                     self.nak_outstanding = true;
                     self.answer(psn, Syndrome::RnrNak(self.min_rnr_timer));
@@ -366,10 +348,10 @@ impl Responder {
             }
             Err(Refusal::Nak(code, status)) => {
                 self.answer(psn, Syndrome::Nak(code));
-                self.inbound.fail_message(status, connection, cx);
+                self.server.inbound.fail_message(status, connection, cx);
                 let is_write = packet.bth().opcode().operation() == Operation::Write;
                 if code == NakCode::RemoteAccessError && is_write && packet.imm_dt().is_some() {
-                    self.inbound.fail_immediate(connection, cx);
+                    self.server.inbound.fail_immediate(connection, cx);
                 }
                 let event = match code {
                     NakCode::RemoteAccessError => Event::AccessError(connection.qpn),
@@ -390,31 +372,17 @@ impl Responder {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<u32, Refusal> {
-        let opcode = packet.bth().opcode();
-        let position = opcode.position();
-        let placed_bytes = placed.map(|placed| u32::from(placed.len));
-        self.inbound.check_sequence(opcode.operation(), position)?;
-        check_length(
-            packet,
-            placed.map_or(packet.payload().len(), |placed| placed.len.into()),
-            connection.path_mtu.bytes(),
-        )?;
+        let payload_bytes = placed.map_or(packet.payload().len(), |placed| placed.len.into());
+        self.server.check(packet, payload_bytes, connection)?;
         self.check_told(packet, placed, connection, cx)?;
-        match opcode.operation() {
-            Operation::ReadRequest => return self.serve_read(packet, connection, cx),
-            Operation::CompareSwap | Operation::FetchAdd => return self.serve_atomic(packet, connection, cx),
-            Operation::AtomicWrite => return self.serve_atomic_write(packet, connection, cx),
-            Operation::Flush => return self.serve_flush(packet, connection, cx),
-            _ => self.inbound.serve(packet, placed_bytes, connection, cx)?,
-        }
-        if if mutated!("msn-counts-beginnings") { position.starts() } else { position.ends() } {
-            self.msn = self.msn.next();
-        }
-        if packet.bth().ack_request() {
+        let placed_bytes = placed.map(|placed| u32::from(placed.len));
+        let packets = self.server.serve(packet, placed_bytes, connection, cx)?;
+        let is_message = matches!(packet.bth().opcode().operation(), Operation::Send | Operation::Write);
+        if is_message && packet.bth().ack_request() {
             let beyond = u32::from(mutated!("ack-beyond-what-arrived"));
             self.acknowledge(packet.bth().psn().plus(beyond), cx);
         }
-        Ok(1)
+        Ok(packets)
     }
 
     /// Whether what packets of this message told when they came early is so. If not, and something was placed by it, the peer
@@ -431,8 +399,8 @@ impl Responder {
             return Ok(());
         }
         let opcode = packet.bth().opcode();
-        let number = self.inbound.taken();
-        let (index, kind) = match (opcode.operation(), self.inbound.current(connection.path_mtu)) {
+        let number = self.server.inbound.taken();
+        let (index, kind) = match (opcode.operation(), self.server.inbound.current(connection.path_mtu)) {
             (_, Some(current)) => (current.packets, current.kind),
             (Operation::Send, None) => (0, MessageKind::Send { number }),
             (Operation::Write, None) => {
@@ -447,224 +415,85 @@ impl Responder {
         })
     }
 
-    fn serve_read(
-        &mut self,
-        packet: &Packet<'_>,
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<u32, Refusal> {
-        let reth = packet.reth().ok_or(Refusal::INVALID)?;
-        check_message_length(reth)?;
-        self.inbound.check_access(Access::REMOTE_READ)?;
-        self.owed.check_outstanding()?;
-        let (key, address, len) = (reth.key(), reth.address(), reth.length());
-        cx.memory.remote(connection.pd, connection.qpn, key, address, len.into(), Access::REMOTE_READ)?;
-        self.msn = self.msn.next();
-        let packets = connection.path_mtu.packets(len as usize);
-        let psn = packet.bth().psn();
-        self.save(Saved { first_psn: psn, packets, original: None });
-        let (request, msn) = (psn, self.msn);
-        let answer =
-            ReadAnswer { request, msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
-        self.owed.push(Reply::Read(answer));
-        Ok(packets)
-    }
-
-    fn serve_atomic(
-        &mut self,
-        packet: &Packet<'_>,
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<u32, Refusal> {
-        let eth = packet.atomic_eth().ok_or(Refusal::INVALID)?;
-        if !eth.address().is_multiple_of(8) {
-            return Err(Refusal::INVALID); // IBTA 9.7.4.1.3
-        }
-        self.inbound.check_access(Access::REMOTE_ATOMIC)?;
-        self.owed.check_outstanding()?;
-        let span =
-            cx.memory.remote(connection.pd, connection.qpn, eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)?;
-        let original = match packet.bth().opcode().operation() {
-            Operation::CompareSwap => span.update_u64(|old| if old == eth.compare() { eth.swap_or_add() } else { old }),
-            _ => span.update_u64(|old| old.wrapping_add(eth.swap_or_add())),
-        }?;
-        self.msn = self.msn.next();
-        let (psn, msn) = (packet.bth().psn(), self.msn);
-        self.save(Saved {
-            first_psn: psn,
-            packets: 1,
-            original: Some(original ^ u64::from(mutated!("atomic-result-not-saved"))),
-        });
-        self.owed.push(Reply::Atomic { psn, msn, original, is_repeat: false });
-        Ok(1)
-    }
-
-    fn serve_atomic_write(
-        &mut self,
-        packet: &Packet<'_>,
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<u32, Refusal> {
-        let reth = packet.reth().ok_or(Refusal::INVALID)?;
-        let payload = packet.payload();
-        let mut value = [0; 8];
-        if payload.len() != value.len() || reth.length() as usize != value.len() || !reth.address().is_multiple_of(8) {
-            return Err(Refusal::INVALID); // IBTA A19.5.2
-        }
-        payload.copy_to_slice(&mut value);
-        self.inbound.check_access(Access::REMOTE_WRITE)?;
-        self.owed.check_outstanding()?;
-        let span =
-            cx.memory.remote(connection.pd, connection.qpn, reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
-        span.update_u64(|_| u64::from_ne_bytes(value))?;
-        self.msn = self.msn.next();
-        self.owed.push(Reply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
-        Ok(1)
-    }
-
-    /// What was written before is visible since it was carried out: stores become visible in their order, and before the
-    /// answer leaves. So there is nothing to do but to check, and to answer.
-    fn serve_flush(
-        &mut self,
-        packet: &Packet<'_>,
-        connection: &Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<u32, Refusal> {
-        let (feth, reth) = packet.feth().zip(packet.reth()).ok_or(Refusal::INVALID)?;
-        let wanted = match feth.placement() {
-            Placement::GLOBAL => Access::FLUSH_GLOBAL,
-            Placement::PERSISTENT => Access::FLUSH_PERSISTENT,
-            both if both == Placement::all() => Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT,
-            _ => return Err(Refusal::INVALID),
-        };
-        check_message_length(reth)?;
-        self.inbound.check_access(wanted)?;
-        if !self.owed.has_room_for_flush() {
-            return Err(Refusal::INVALID);
-        }
-        if !mutated!("flush-needs-no-right", by "uroce --test flush a_flush_needs_what") {
-            cx.memory.check_remote(connection.pd, connection.qpn, reth.key(), wanted)?;
-        }
-        match feth.selectivity() {
-            Selectivity::Range => {
-                let (address, len) = (reth.address(), reth.length().into());
-                cx.memory.remote(connection.pd, connection.qpn, reth.key(), address, len, wanted)?;
-            }
-            Selectivity::Region => {}
-            Selectivity::Unknown(_) => return Err(Refusal::INVALID),
-        }
-        self.msn = self.msn.next();
-        let is_outstanding = mutated!("flush-counts-as-outstanding", by "uroce --test flush as_many_flushes");
-        self.owed.push(Reply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
-        Ok(1)
-    }
-
-    fn save(&mut self, saved: Saved) {
-        // More than one when the limit was lowered meanwhile.
-        let room = if mutated!("too-few-results-saved") { 1 } else { self.owed.outstanding_max().max(1) };
-        while self.saved.len() >= room {
-            self.saved.pop_front();
-        }
-        self.saved.push_back(saved);
-    }
-
-    /// By how many PSNs the expected one is after `psn`: 0 for itself. What is kept of the past is younger than the whole space,
-    /// but may be older than half of it, where [`Psn::is_before`] takes the past for the future.
-    fn age(&self, psn: Psn) -> u32 {
-        self.expected.after(psn)
-    }
-
-    /// The expected PSN moved on, by up to half the space. What no peer may ask for again is forgotten before its PSNs come
-    /// again, when it would be taken for what has just been served.
-    fn forget_old(&mut self) {
-        let is_old = |saved: &Saved| self.age(saved.first_psn.plus(saved.packets - 1)) >= FORGOTTEN_AFTER;
-        let old = self.saved.iter().take_while(|saved| is_old(saved)).count();
-        if old > 0 && !mutated!("old-results-not-forgotten", by "uroce --test old_psns a_read_a_whole_lap") {
-            self.saved.drain(..old);
-        }
-    }
-
     /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3). The MSN is that
     /// of now, of the latest message completed (IBTA 9.7.7.1), as rxe has it.
     fn handle_duplicate(&mut self, packet: &Packet<'_>, connection: &Connection, cx: &mut Context<'_>) {
         let psn = packet.bth().psn();
-        let saved = self.saved.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets));
-        match (packet.bth().opcode().operation(), saved) {
-            // Not placed again: newer data may stand there. Acknowledged as far as we have come, but not beyond a READ
-            // or atomic: these are answered by their data only, and rxe takes an acknowledge for it.
-            (Operation::Send | Operation::Write, _) => {
-                let is_single = packet.bth().opcode().position() == Position::Only;
-                if is_single && packet.reth().is_some() && mutated!("duplicate-write-placed-again") {
-                    let _ = self.inbound.serve(packet, None, connection, cx);
-                }
-                if is_single && packet.reth().is_none() && mutated!("late-duplicate-send-placed") {
-                    let _ = self.inbound.serve(packet, None, connection, cx);
-                }
-                let following = self.saved.iter().map(|saved| saved.first_psn);
-                let is_later = |first: &Psn| {
-                    if mutated!("past-taken-for-the-future", by "uroce --test old_psns a_duplicate_half_the_space") {
-                        return psn.is_before(*first);
-                    }
-                    self.age(*first) < self.age(psn)
-                };
-                let following = following.into_iter().find(is_later);
-                let done = following.unwrap_or(self.expected).minus(1);
-                if !mutated!("lost-ack-not-repeated") {
-                    self.acknowledge(done, cx);
-                }
-            }
-            (Operation::ReadRequest, Some(saved)) if saved.original.is_none() => {
-                let Some(reth) = packet.reth() else { return };
-                let (key, address, rest) = (reth.key(), reth.address(), reth.length());
-                let index = psn.since(saved.first_psn) as u32;
-                let packets = connection.path_mtu.packets(rest as usize);
-                if packets > saved.packets - index {
-                    cx.counters.stray_response += 1;
-                    return;
-                }
-                // MigReq is clear in rxe's requests. It wants its answers to go on where they were, with MIDDLE; the
-                // IBTA wants them to start with FIRST.
-                let index = if packet.bth().mig_req() { 0 } else { index };
-                let count = index + packets;
-                let (request, msn) = (saved.first_psn, self.msn);
-                let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
-                let is_part = psn.plus(packets) != saved.first_psn.plus(saved.packets);
-                match self.acks.asks_for_what_is_missing() {
-                    true => self.owed.send_again(answer, connection, cx),
-                    false => self.owed.start_over(answer, is_part, cx),
-                }
+        match (packet.bth().opcode().operation(), self.server.saved.of(psn)) {
+            (Operation::Send | Operation::Write, _) => self.acknowledge_again(packet, connection, cx),
+            (Operation::ReadRequest, Some(&saved)) if saved.original.is_none() => {
+                self.read_again(packet, &saved, connection, cx);
             }
             (Operation::CompareSwap | Operation::FetchAdd, Some(&Saved { original: Some(original), .. })) => {
                 if mutated!("atomic-executed-twice") {
-                    let _ = self.serve_atomic(packet, connection, cx);
+                    let _ = self.server.serve_atomic(packet, connection, cx);
                 }
-                if self.owed.may_answer(cx) {
-                    self.owed.push(Reply::Atomic { psn, msn: self.msn, original, is_repeat: true });
-                }
+                let msn = self.server.msn;
+                self.server.owed.push_if_room(Reply::Atomic { psn, msn, original, is_repeat: true }, cx);
             }
             // Carried out, as all before the expected PSN; there is nothing to be known of it.
             (Operation::AtomicWrite | Operation::Flush, _) => {
                 if mutated!("atomic-write-carried-out-again", by "uroce --test flush duplicates_are_answered_again") {
-                    let _ = self.serve_atomic_write(packet, connection, cx);
+                    let _ = self.server.serve_atomic_write(packet, connection, cx);
                 }
-                if self.owed.may_answer(cx) {
-                    self.owed.push(Reply::Empty { psn, msn: self.msn, is_outstanding: false });
-                }
+                let msn = self.server.msn;
+                self.server.owed.push_if_room(Reply::Empty { psn, msn, is_outstanding: false }, cx);
             }
             // Longer ago than the peer may ask for: the IBTA has it dropped.
             _ => cx.counters.stray_response += 1,
         }
     }
 
+    /// A SEND or WRITE came again. It is not placed again: newer data may stand there. It is acknowledged as far as we have come, but
+    /// not beyond a READ or atomic: these are answered by their data only, and rxe takes an acknowledge for it.
+    fn acknowledge_again(&mut self, packet: &Packet<'_>, connection: &Connection, cx: &mut Context<'_>) {
+        let is_single = packet.bth().opcode().position() == Position::Only;
+        if is_single && packet.reth().is_some() && mutated!("duplicate-write-placed-again") {
+            let _ = self.server.inbound.serve(packet, None, connection, cx);
+        }
+        if is_single && packet.reth().is_none() && mutated!("late-duplicate-send-placed") {
+            let _ = self.server.inbound.serve(packet, None, connection, cx);
+        }
+        let following = self.server.saved.first_after(packet.bth().psn(), self.expected);
+        if !mutated!("lost-ack-not-repeated") {
+            self.acknowledge(following.unwrap_or(self.expected).minus(1), cx);
+        }
+    }
+
+    /// All or some of a READ is asked for again.
+    fn read_again(&mut self, packet: &Packet<'_>, saved: &Saved, connection: &Connection, cx: &mut Context<'_>) {
+        let Some(reth) = packet.reth() else { return };
+        let psn = packet.bth().psn();
+        let (key, address, rest) = (reth.key(), reth.address(), reth.length());
+        let index = psn.since(saved.first_psn) as u32;
+        let packets = connection.path_mtu.packets(rest as usize);
+        if packets > saved.packets - index {
+            cx.counters.stray_response += 1;
+            return;
+        }
+        // MigReq is clear in rxe's requests. It wants its answers to go on where they were, with MIDDLE; the
+        // IBTA wants them to start with FIRST.
+        let index = if packet.bth().mig_req() { 0 } else { index };
+        let (request, msn, count) = (saved.first_psn, self.server.msn, index + packets);
+        let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
+        match self.acks.asks_for_what_is_missing() {
+            true => self.server.owed.send_again(answer, connection, cx),
+            false => {
+                let is_part = psn.plus(packets) != saved.first_psn.plus(saved.packets);
+                self.server.owed.start_over(answer, is_part, cx);
+            }
+        }
+    }
+
     /// Owes an acknowledge up to `psn`.
     fn acknowledge(&mut self, psn: Psn, cx: &mut Context<'_>) {
         if !self.acks.owe() {
-            self.owed.acknowledge(psn, self.msn, self.expected, cx);
+            self.server.owed.acknowledge(psn, self.server.msn, self.expected, cx);
         }
     }
 
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
-        self.owed.push(Reply::Acknowledge { psn, syndrome, msn: self.msn });
+        self.server.owed.push(Reply::Acknowledge { psn, syndrome, msn: self.server.msn });
     }
 
     /// The headers of an acknowledge of all that was carried out.
@@ -675,7 +504,7 @@ impl Responder {
     /// The headers of an acknowledge of all before the first answer with data that is owed: whoever goes back takes an acknowledge
     /// beyond it for its loss.
     pub fn acknowledge_of_answered(&self, connection: &Connection) -> Headers {
-        let first = self.owed.first_result(self.expected);
+        let first = self.server.owed.first_result(self.expected);
         let is_beyond = mutated!("hello-acknowledges-what-was-not-answered", by "uroce --test strangers a_hello_goes");
         let first = first.filter(|psn| psn.is_before(self.expected) && !is_beyond).unwrap_or(self.expected);
         self.acknowledge_to(first.minus(1), connection)
@@ -683,7 +512,7 @@ impl Responder {
 
     fn acknowledge_to(&self, done: Psn, connection: &Connection) -> Headers {
         let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, connection.remote, done);
-        Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.msn)) }
+        Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.server.msn)) }
     }
 
     /// Writes the acknowledge of its own that the policy owes. Not part of its callers, which need not have room for its kilobyte then.
@@ -715,7 +544,7 @@ impl Responder {
         if self.acks.owed() != OwedAck::None {
             return Ok(self.poll_acks(out, connection, cx));
         }
-        self.owed.poll_transmit(out, connection, cx)
+        self.server.owed.poll_transmit(out, connection, cx)
     }
 
     /// Writes the next answer that carries none of our memory, if one is owed.
@@ -723,6 +552,6 @@ impl Responder {
         if self.acks.owed() != OwedAck::None {
             return self.poll_acks(out, connection, cx);
         }
-        self.owed.poll_without_payload(out, connection, cx)
+        self.server.owed.poll_without_payload(out, connection, cx)
     }
 }

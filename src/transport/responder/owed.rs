@@ -155,6 +155,13 @@ impl Owed {
         self.answers.push_back(reply);
     }
 
+    /// Queues an answer that the peer can do without for now, if there is room for it.
+    pub fn push_if_room(&mut self, reply: Reply, cx: &mut Context<'_>) {
+        if self.may_answer(cx) {
+            self.push(reply);
+        }
+    }
+
     /// Owes an acknowledge up to `psn`, which is before `expected`; one that is owed already grows.
     pub fn acknowledge(&mut self, psn: Psn, msn: Msn, expected: Psn, cx: &mut Context<'_>) {
         if let Some(Reply::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn: known }) =
@@ -164,8 +171,8 @@ impl Owed {
             if expected.after(psn) < expected.after(*owed) {
                 *owed = psn;
             }
-        } else if self.may_answer(cx) {
-            self.push(Reply::Acknowledge { psn, syndrome: Syndrome::ACK, msn });
+        } else {
+            self.push_if_room(Reply::Acknowledge { psn, syndrome: Syndrome::ACK, msn }, cx);
         }
     }
 
@@ -199,9 +206,7 @@ impl Owed {
                 return;
             }
         }
-        if self.may_answer(cx) {
-            self.push(Reply::Read(answer));
-        }
+        self.push_if_room(Reply::Read(answer), cx);
     }
 
     /// Writes the next answer, if one is owed.
