@@ -1,17 +1,17 @@
 use crate::time::{Duration, Instant};
 
-use super::Rate;
+use super::{Controller, Rate};
 
-/// Spaces packets out so that they keep to a rate.
-#[derive(Clone, Debug)]
+/// Spaces packets out so that they keep to the rate that a [`Controller`] decides on.
+#[derive(Debug)]
 pub struct Pacer {
-    rate: Rate,
+    controller: Box<dyn Controller>,
     /// When all that was sent has been paid for.
     paid_at: Instant,
     /// The part of the rate that may be used: so many of so many.
     share: (u64, u64),
-    /// What may be caught up for after a pause, at that part of the rate.
-    burst: Duration,
+    /// What may be caught up for after a pause, at that part of a rate.
+    burst: (Option<Rate>, Duration),
 }
 
 /// What may be sent at once after a pause: bytes, as much as Linux's pacing sends in one piece (net/ipv4/tcp_output.c,
@@ -24,19 +24,16 @@ const BURST_MAX: Duration = Duration::from_millis(1);
 const ETHERNET_BYTES: u64 = 14;
 
 impl Pacer {
-    /// Keeps to `rate`.
-    pub fn new(rate: Rate) -> Pacer {
-        let mut pacer = Pacer { rate, paid_at: Instant::ZERO, share: (0, 0), burst: Duration::ZERO };
-        pacer.set_share(1, 1);
-        pacer
+    /// Keeps to what `controller` decides.
+    pub fn new(controller: Box<dyn Controller>) -> Pacer {
+        Pacer { controller, paid_at: Instant::ZERO, share: (1, 1), burst: (None, Duration::ZERO) }
     }
 
     /// From now on it keeps to `part` of `whole` of the rate; both are at least 1.
     pub fn set_share(&mut self, part: u64, whole: u64) {
         let share = (part.max(1), whole.max(1));
         if share != self.share {
-            self.share = share;
-            self.burst = self.takes(BURST_BYTES).clamp(BURST_MIN, BURST_MAX);
+            (self.share, self.burst) = (share, (None, Duration::ZERO));
         }
     }
 
@@ -47,25 +44,34 @@ impl Pacer {
 
     /// An IP packet of `bytes` goes.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
-        let earliest = Instant::from_ns(now.as_ns().saturating_sub(self.burst.as_nanos() as u64));
-        self.paid_at = self.paid_at.max(earliest) + self.takes(bytes as u64 + ETHERNET_BYTES);
+        let Some(rate) = self.controller.rate() else { return };
+        if self.burst.0 != Some(rate) {
+            self.burst = (Some(rate), self.takes(rate, BURST_BYTES).clamp(BURST_MIN, BURST_MAX));
+        }
+        let earliest = Instant::from_ns(now.as_ns().saturating_sub(self.burst.1.as_nanos() as u64));
+        self.paid_at = self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES);
     }
 
-    /// How long bytes take at the part of the rate that may be used.
-    fn takes(&self, bytes: u64) -> Duration {
+    /// How long bytes take at the part of `rate` that may be used.
+    fn takes(&self, rate: Rate, bytes: u64) -> Duration {
         let (part, whole) = self.share;
         let scaled = bytes.saturating_mul(whole).saturating_mul(1_000_000_000);
-        Duration::from_nanos(scaled.div_ceil(self.rate.bytes().saturating_mul(part)))
+        Duration::from_nanos(scaled.div_ceil(rate.bytes().saturating_mul(part)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::congestion::FixedRate;
+
+    fn pacer(rate: Rate) -> Pacer {
+        Pacer::new(Box::new(FixedRate(Some(rate))))
+    }
 
     #[test]
     fn packets_keep_to_the_rate_and_a_pause_is_caught_up_a_little() {
-        let mut pacer = Pacer::new(Rate::from_bits(8_000_000_000));
+        let mut pacer = pacer(Rate::from_bits(8_000_000_000));
         let mut now = Instant::from_ns(1_000_000_000);
         let start = now;
         let mut bytes = 0;
@@ -84,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_part_of_the_rate_is_kept_to_as_the_rate_is() {
-        let mut pacer = Pacer::new(Rate::from_bits(8_000_000_000));
+        let mut pacer = pacer(Rate::from_bits(8_000_000_000));
         pacer.set_share(7, 8);
         let now = Instant::from_ns(1_000_000_000);
         (0..70).for_each(|_| pacer.sent(now, 986));
@@ -92,10 +98,18 @@ mod tests {
     }
 
     #[test]
+    fn without_a_rate_nothing_waits() {
+        let mut pacer = Pacer::new(Box::new(FixedRate(None)));
+        let now = Instant::from_ns(1_000_000_000);
+        (0..1000).for_each(|_| pacer.sent(now, 9000));
+        assert_eq!(pacer.wait(now), None);
+    }
+
+    #[test]
     fn late_timers_are_caught_up_for_but_not_long_pauses() {
         for (rate, burst_us) in [("100G", 50), ("10G", 52), ("500M", 1000), ("10M", 1000)] {
             let rate: Rate = rate.parse().unwrap();
-            let mut pacer = Pacer::new(rate);
+            let mut pacer = pacer(rate);
             let now = Instant::from_ns(1_000_000_000);
             let mut bytes = 0;
             while pacer.wait(now).is_none() {

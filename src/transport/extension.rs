@@ -2,7 +2,7 @@ use std::str::FromStr;
 
 use arrayvec::ArrayVec;
 
-use crate::congestion::{Pacer, Rate};
+use crate::congestion::Rate;
 use crate::path::{PathPolicy, PathSet};
 use crate::recovery::{GoBackN, Recovery, Selective};
 use crate::time::{Duration, Instant};
@@ -149,7 +149,6 @@ pub(super) struct Extension {
     peer: Peer,
     /// The peer has probed a path, or named further addresses.
     pub has_named_paths: bool,
-    pub pacer: Option<Pacer>,
     /// What the peer brings back; 0 until it is needed.
     nonce: u32,
     /// The peer has made the offer.
@@ -263,7 +262,6 @@ impl Extension {
             settings,
             peer,
             has_named_paths: false,
-            pacer: settings.rate.map(Pacer::new),
             nonce: 0,
             has_offered: false,
             heard: 0,

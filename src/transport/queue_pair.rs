@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::congestion::{FixedRate, Pacer};
 use crate::memory::Pd;
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
@@ -44,6 +45,8 @@ pub struct QueuePair {
     responder: AnyResponder,
     /// A request went before the acknowledge that is owed.
     acknowledge_is_next: bool,
+    /// How fast it sends to peers that say what arrives.
+    pacer: Pacer,
     /// It keeps to a rate, and sends nothing but acknowledges until then.
     paced_until: Option<Instant>,
     /// Whether it stands in the endpoint's queue of those that may have something to send.
@@ -117,6 +120,11 @@ impl AnyResponder {
     }
 }
 
+/// What spaces a queue pair's packets out.
+fn pacer(settings: &RecoverySettings) -> Pacer {
+    Pacer::new(Box::new(FixedRate(settings.rate)))
+}
+
 impl QueuePair {
     pub(super) fn new(qpn: Qpn, init: QueuePairInit, recovery: RecoverySettings) -> QueuePair {
         let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu } = init;
@@ -145,6 +153,7 @@ impl QueuePair {
             requester: Requester::new(service),
             responder,
             acknowledge_is_next: false,
+            pacer: pacer(&recovery),
             paced_until: None,
             is_ready: false,
             armed: None,
@@ -293,6 +302,7 @@ impl QueuePair {
         self.attributes = QpAttributes::default();
         self.connection.path = None;
         self.connection.extension = Extension::new(self.connection.service, self.recovery);
+        self.pacer = pacer(&self.recovery);
     }
 
     /// Takes its completions out of its completion queues.
@@ -671,20 +681,16 @@ impl QueuePair {
             return self.poll_unpaced(out, cx);
         }
         if let Some(transmit) = self.poll_paths(out, cx) {
-            if let Some(pacer) = &mut self.connection.extension.pacer {
-                pacer.sent(cx.now, transmit.len);
-            }
+            self.pacer.sent(cx.now, transmit.len);
             return Some(transmit);
         }
-        if let Some(pacer) = &mut self.connection.extension.pacer {
-            // Paths that carry nothing take their share of the rate along.
-            let (good, count) = match &cx.multipath {
-                Some(multipath) => (multipath.set.good(), multipath.set.count()),
-                None => (1, self.recovery.paths),
-            };
-            pacer.set_share(good.into(), count.into());
-        }
-        self.paced_until = self.connection.extension.pacer.as_ref().and_then(|pacer| pacer.wait(cx.now));
+        // Paths that carry nothing take their share of the rate along.
+        let (good, count) = match &cx.multipath {
+            Some(multipath) => (multipath.set.good(), multipath.set.count()),
+            None => (1, self.recovery.paths),
+        };
+        self.pacer.set_share(good.into(), count.into());
+        self.paced_until = self.pacer.wait(cx.now);
         if self.paced_until.is_some() {
             return match &mut self.responder {
                 AnyResponder::Reliable(responder) if responder.owes_at_once() => {
@@ -694,9 +700,7 @@ impl QueuePair {
             };
         }
         let transmit = self.poll_unpaced(out, cx)?;
-        if let Some(pacer) = &mut self.connection.extension.pacer {
-            pacer.sent(cx.now, transmit.len);
-        }
+        self.pacer.sent(cx.now, transmit.len);
         Some(transmit)
     }
 
