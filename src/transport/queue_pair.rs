@@ -472,12 +472,10 @@ impl QueuePair {
         }
         let trailer = trailer.as_ref().filter(|_| *is_believed);
         let is_about_paths = matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
-        let mut sack = None;
         match trailer {
-            Some(AcknowledgeTrailer::Sack(found)) => sack = Some(found),
             Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(probe, way, cx),
             Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(list, cx),
-            Some(AcknowledgeTrailer::Hello(_)) | None => {}
+            Some(AcknowledgeTrailer::Sack(_) | AcknowledgeTrailer::Hello(_)) | None => {}
         }
         if !self.state.sends() {
             cx.counters.wrong_state += 1;
@@ -486,7 +484,7 @@ impl QueuePair {
         if !is_about_paths && let Some(multipath) = cx.multipath {
             multipath.set.touch(cx.now);
         }
-        if self.requester.handle_response(packet, sack, &self.connection, cx).is_err() {
+        if self.requester.handle_response(packet, trailer, &self.connection, cx).is_err() {
             self.fail(cx);
         }
         self.check_drained(cx);

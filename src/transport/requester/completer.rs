@@ -3,7 +3,7 @@ use arrayvec::ArrayVec;
 use crate::frame::FrameBytes;
 use crate::recovery::{Answer, Said, Trigger};
 use crate::time::Duration;
-use crate::wire::{NakCode, Opcode, Operation, Packet, Position, Sack, Syndrome};
+use crate::wire::{AcknowledgeTrailer, NakCode, Opcode, Operation, Packet, Position, Sack, Syndrome};
 
 use super::Requester;
 use crate::transport::completion::Status;
@@ -17,7 +17,7 @@ impl Requester {
     pub fn handle_response(
         &mut self,
         packet: &Packet<'_>,
-        sack: Option<&Sack>,
+        trailer: Option<&AcknowledgeTrailer>,
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
@@ -31,7 +31,7 @@ impl Requester {
             (Operation::Acknowledge, Some(Syndrome::Ack { .. }))
                 if is_sent && number + self.recovery.reach() >= first =>
             {
-                self.take_acknowledge(number, sack, connection, cx)
+                self.take_acknowledge(number, trailer, connection, cx)
             }
             (Operation::ReadResponse, Some(Syndrome::Ack { .. }))
                 if is_in_flight && self.is_answer_without_data(number, packet) =>
@@ -61,13 +61,13 @@ impl Requester {
     fn take_acknowledge(
         &mut self,
         number: u64,
-        sack: Option<&Sack>,
+        trailer: Option<&AcknowledgeTrailer>,
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        let Some(sack) = sack else {
-            // What is said beside selective acknowledges, as probes are, takes any path.
-            let is_detour = cx.multipath.is_some();
+        let Some(AcknowledgeTrailer::Sack(sack)) = trailer else {
+            // Whatever else is said, as in probes, takes any path.
+            let is_detour = trailer.is_some() && cx.multipath.is_some();
             return self.acknowledge(&Said { is_detour, ..Said::before(number + 1) }, connection, cx);
         };
         // The longest delay stands for any longer one, too, and for another way.
