@@ -1,4 +1,4 @@
-//! How fast a queue pair may send.
+//! How fast a queue pair sends: rates, and the pacer that keeps to them.
 
 mod pacer;
 mod rate;
