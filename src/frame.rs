@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 /// A received Ethernet frame: one owner, and its `Drop` gives the memory back to the pool it came from.
 ///
-/// The bytes lie in one or two parts. AF_XDP in multi-buffer mode delivers a 4096-byte path MTU in two chunks
-/// (a chunk is at most 4096 bytes, less headroom); every other source delivers one part and an empty second one.
-/// All headers up to the end of the IB extended headers lie in the first part for every frame that is accepted.
+/// The bytes lie in one or two parts. AF_XDP in multi-buffer mode delivers a 4096-byte path MTU in two chunks, since a
+/// chunk is at most 4096 bytes, less headroom. Every other source delivers one part and an empty second one. All
+/// headers up to the end of the IB extended headers lie in the first part for every frame that is accepted.
 pub struct Frame {
     owner: Owner,
 }
@@ -23,7 +23,7 @@ unsafe impl Send for Frame {}
 
 /// Where a pooled frame's memory goes when the frame is dropped.
 pub trait FramePool: Send + Sync {
-    /// Takes the memory of the frame known by `token` back. Called exactly once a frame.
+    /// Takes back the memory of the frame known by `token`. A frame calls this exactly once, when it is dropped.
     fn give_back(&self, token: u64);
 }
 
@@ -36,12 +36,12 @@ pub struct Hop(pub u64);
 pub struct FrameBytes<'a> {
     /// The first part; holds all headers.
     pub head: &'a [u8],
-    /// What did not fit into the first part.
+    /// The bytes that did not fit into the first part.
     pub tail: &'a [u8],
 }
 
 impl<'a> FrameBytes<'a> {
-    /// All but the first `count` bytes; nothing when there are fewer.
+    /// All bytes after the first `count`; empty when there are at most `count`.
     #[inline]
     pub fn skip(self, count: usize) -> FrameBytes<'a> {
         let in_head = count.min(self.head.len());
@@ -49,7 +49,7 @@ impl<'a> FrameBytes<'a> {
         FrameBytes { head: &self.head[in_head..], tail: &self.tail[in_tail..] }
     }
 
-    /// The first `count` bytes; all when there are fewer.
+    /// The first `count` bytes; all bytes when there are fewer.
     #[inline]
     pub fn take(self, count: usize) -> FrameBytes<'a> {
         let in_head = count.min(self.head.len());
@@ -57,10 +57,10 @@ impl<'a> FrameBytes<'a> {
         FrameBytes { head: &self.head[..in_head], tail: &self.tail[..in_tail] }
     }
 
-    /// Copies the bytes to `out`.
+    /// Copies the bytes of both parts to `out`.
     ///
     /// # Panics
-    /// When `out` is not of the same length.
+    /// When the length of `out` is not [`len`](FrameBytes::len).
     pub fn copy_to_slice(&self, out: &mut [u8]) {
         let (head, tail) = out.split_at_mut(self.head.len());
         head.copy_from_slice(self.head);
@@ -80,17 +80,17 @@ impl<'a> FrameBytes<'a> {
         Some(last)
     }
 
-    /// The number of bytes in both parts.
+    /// The length of both parts together, in bytes.
     pub fn len(&self) -> usize {
         self.head.len() + self.tail.len()
     }
 
-    /// Whether there is no byte at all.
+    /// Whether both parts are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A contiguous copy.
+    /// Copies the bytes of both parts into one contiguous vector.
     pub fn to_vec(&self) -> Vec<u8> {
         [self.head, self.tail].concat()
     }
@@ -103,15 +103,15 @@ impl<'a> From<&'a [u8]> for FrameBytes<'a> {
 }
 
 impl Frame {
-    /// A frame in memory of its own, as the simulator, the fault layer and captures use.
+    /// A frame with memory of its own, as the simulator, the fault layer and captures use it.
     pub fn from_vec(bytes: Vec<u8>) -> Frame {
         Frame { owner: Owner::Heap(bytes.into_boxed_slice()) }
     }
 
-    /// A frame in a pool's memory; `tail` may be null with length zero.
+    /// A frame in a pool's memory. The second part can be null with length zero.
     ///
     /// # Safety
-    /// `parts` must be valid for reads, and written by nobody, until `pool.give_back(token)` is called.
+    /// `parts` must be valid for reads, and must not be written, until `pool.give_back(token)` is called.
     pub unsafe fn from_pool(pool: Arc<dyn FramePool>, token: u64, parts: [(*const u8, usize); 2]) -> Frame {
         Frame { owner: Owner::Pool { pool, token, parts } }
     }

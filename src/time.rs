@@ -11,7 +11,7 @@ pub use std::time::Duration;
 pub struct Instant(u64);
 
 impl Instant {
-    /// The epoch itself.
+    /// The epoch itself: zero nanoseconds.
     pub const ZERO: Instant = Instant(0);
 
     /// The point `ns` nanoseconds after the epoch.
@@ -24,7 +24,7 @@ impl Instant {
         self.0
     }
 
-    /// The time that passed since `earlier`, zero when `earlier` is not earlier.
+    /// The time from `earlier` to this point; zero when `earlier` is not earlier.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -33,7 +33,7 @@ impl Instant {
 impl Add<Duration> for Instant {
     type Output = Instant;
 
-    /// Saturates at the end of time (year 2554 on a Unix epoch).
+    /// Adds `rhs`; saturates at 2^64 − 1 ns (year 2554 on a Unix epoch).
     fn add(self, rhs: Duration) -> Instant {
         Instant(self.0.saturating_add(rhs.as_nanos().try_into().unwrap_or(u64::MAX)))
     }
@@ -42,7 +42,7 @@ impl Add<Duration> for Instant {
 impl Sub<Instant> for Instant {
     type Output = Duration;
 
-    /// Zero when `rhs` is later, as [`Instant::saturating_since`].
+    /// The time from `rhs` to this point; zero when `rhs` is later, as [`Instant::saturating_since`].
     fn sub(self, rhs: Instant) -> Duration {
         self.saturating_since(rhs)
     }

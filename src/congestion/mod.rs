@@ -1,4 +1,4 @@
-//! How fast a queue pair may send.
+//! How fast a queue pair sends: a controller decides on a rate, and the pacer keeps to it.
 
 mod controller;
 mod pacer;

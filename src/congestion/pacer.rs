@@ -2,34 +2,34 @@ use crate::time::{Duration, Instant};
 
 use super::{Controller, Rate};
 
-/// Spaces packets out so that they keep to the rate that a [`Controller`] decides on.
+/// Paces packets: spaces them out so that they keep to the rate that a [`Controller`] decides on.
 #[derive(Debug)]
 pub struct Pacer {
     controller: Box<dyn Controller>,
-    /// When all that was sent has been paid for.
+    /// The time at which all that was sent is paid for.
     paid_at: Instant,
-    /// The part of the rate that may be used: so many of so many.
+    /// The share of the rate that is used: numerator and denominator.
     share: (u64, u64),
-    /// What may be caught up for after a pause, at that part of a rate.
+    /// Time that is caught up after a pause, at that share of a rate.
     burst: (Option<Rate>, Duration),
 }
 
-/// What may be sent at once after a pause: bytes, as much as Linux's pacing sends in one piece (net/ipv4/tcp_output.c,
+/// Burst after a pause, in bytes: as much as Linux's pacing sends in one piece (net/ipv4/tcp_output.c,
 /// `tcp_tso_autosize`), within the times by which a host's timers are late.
 const BURST_BYTES: u64 = 64 << 10;
 const BURST_MIN: Duration = Duration::from_micros(50);
 const BURST_MAX: Duration = Duration::from_millis(1);
 
-/// Ethernet's header: rates count it.
+/// Length of the Ethernet header, in bytes: rates count it.
 const ETHERNET_BYTES: u64 = 14;
 
 impl Pacer {
-    /// Keeps to what `controller` decides.
+    /// A pacer that keeps to what `controller` decides, all of it.
     pub fn new(controller: Box<dyn Controller>) -> Pacer {
         Pacer { controller, paid_at: Instant::ZERO, share: (1, 1), burst: (None, Duration::ZERO) }
     }
 
-    /// From now on it keeps to `part` of `whole` of the rate; both are at least 1.
+    /// Keeps to `part` / `whole` of the rate from now on; both are at least 1.
     pub fn set_share(&mut self, part: u64, whole: u64) {
         let share = (part.max(1), whole.max(1));
         if share != self.share {
@@ -37,12 +37,12 @@ impl Pacer {
         }
     }
 
-    /// When the next packet may go, if that is later than now.
+    /// When the next packet is allowed to go; `None` for now.
     pub fn wait(&self, now: Instant) -> Option<Instant> {
         (self.paid_at > now).then_some(self.paid_at)
     }
 
-    /// An IP packet of `bytes` goes.
+    /// Accounts for an IP packet of `bytes` that goes now.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
         let Some(rate) = self.controller.rate() else { return };
         if self.burst.0 != Some(rate) {
@@ -52,7 +52,7 @@ impl Pacer {
         self.paid_at = self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES);
     }
 
-    /// How long bytes take at the part of `rate` that may be used.
+    /// How long bytes take at the share of `rate` that is used.
     fn takes(&self, rate: Rate, bytes: u64) -> Duration {
         let (part, whole) = self.share;
         let scaled = bytes.saturating_mul(whole).saturating_mul(1_000_000_000);

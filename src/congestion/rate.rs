@@ -1,14 +1,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How fast to send: bits of Ethernet frames a second, without preamble, checksum and gap. Written as iperf and tc have
-/// it: `500M`, `2.5G`.
+/// A rate in bits of Ethernet frames a second, without preamble, checksum and gap. Written as iperf and tc write it:
+/// `500M`, `2.5G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     bits: u64,
 }
 
-/// A text is no rate.
+/// A text that is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no rate: write bits a second, as in 500M or 2.5G")]
 pub struct RateError(String);
@@ -19,7 +19,7 @@ impl Rate {
         Rate { bits: if bits < 8 { 8 } else { bits } }
     }
 
-    /// Bytes a second.
+    /// The rate in bytes a second.
     pub const fn bytes(self) -> u64 {
         self.bits / 8
     }

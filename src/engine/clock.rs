@@ -4,7 +4,7 @@ use std::time::{Instant as Monotonic, SystemTime, UNIX_EPOCH};
 
 use crate::time::Instant;
 
-/// The Unix time at start, carried on by the monotonic clock.
+/// The Unix time at start, continued by the monotonic clock.
 pub(super) struct Clock {
     start: Monotonic,
     start_unix: Instant,

@@ -6,31 +6,32 @@ use crate::link::Link;
 use crate::time::{Duration, Instant};
 use crate::transport::Endpoint;
 
-/// Asked for in one step at the most: each may take two questions to the kernel, some 20 µs, and packets wait meanwhile.
+/// Upper bound on the queries in one step: each can take two requests to the kernel, some 20 µs, and packets wait
+/// meanwhile.
 const QUERIES_A_STEP: usize = 4;
 
-/// Pairs of addresses without a way that are remembered at the most: as many as a link has hops.
+/// Upper bound on the remembered pairs of addresses without a next hop: as many as a link has hops.
 const NOWHERE_MAX: usize = 1 << 16;
 
-/// How long until all are asked for again when there was no way to some, although nothing is known to have changed: links over
-/// UDP sockets hear nothing of routes.
+/// Interval after which all queries are repeated while one has no next hop, although no change is known: links over UDP
+/// sockets are not notified of routes.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The next hops that queue pairs want beside those of their own paths: asked of the link a few at a time, and all again when
-/// the kernel's routes or interfaces change.
+/// The next hops that queue pairs want beside those of their own paths. The link resolves a few at a time, and all
+/// again when the kernel's routes or interfaces change.
 #[derive(Default)]
 pub(super) struct HopQueries {
-    /// Between these there is no way: many queue pairs ask the same.
+    /// Pairs of addresses without a next hop: many queue pairs ask for the same.
     nowhere: FxHashSet<(IpAddr, IpAddr)>,
     ask_again_at: Option<Instant>,
-    /// The link's number when all were asked for.
+    /// The link's change counter when all were resolved.
     route_changes: u64,
-    /// The last step had no time for all.
+    /// Whether the last step left queries for the next.
     has_more: bool,
 }
 
 impl HopQueries {
-    /// Asks the link for some of what is wanted, and tells the endpoint.
+    /// Has the link resolve some of the wanted hops, and passes the results to the endpoint.
     pub fn answer(&mut self, now: Instant, endpoint: &mut Endpoint, link: &mut dyn Link) {
         let route_changes = link.route_changes();
         if route_changes != self.route_changes || self.ask_again_at.is_some_and(|at| at <= now) {
@@ -58,7 +59,7 @@ impl HopQueries {
         self.has_more = true;
     }
 
-    /// Whether the last step left something to ask.
+    /// Whether the last step left queries for the next.
     pub fn has_more(&self) -> bool {
         self.has_more
     }

@@ -1,7 +1,8 @@
-//! What drives an endpoint over a link: a run-to-completion loop and the only clock.
+//! Drives an endpoint over a link: a run-to-completion loop and the only clock.
 //!
-//! The transport lives in the program's process. Whoever polls or posts steps the engine; a background thread does when
-//! nobody has for a while, so that acknowledges, retransmissions and the peer's READs never wait for the program:
+//! The transport lives in the program's process. A program thread that polls or posts steps the engine. A background
+//! thread steps it when no program has for a while, so that acknowledges, retransmissions and the peer's READs never
+//! wait for the program:
 //!
 //! ```text
 //!   program thread:  poll ──► ring of the completion queue, no lock
@@ -9,8 +10,8 @@
 //!   background:      sleeps while programs step; otherwise steps, and sleeps in poll(2) on the link
 //! ```
 //!
-//! A child made by fork(2) has no background thread, no rings, and perhaps a lock that nobody will ever release: there,
-//! an engine is dead. Whoever works with it finds an empty endpoint that says so ([`Endpoint::forked`]), and nothing
+//! A child made by fork(2) has no background thread, no rings, and perhaps a lock that no thread will ever release:
+//! there, an engine is dead. Its callers get an empty endpoint that reports this ([`Endpoint::forked`]), and nothing
 //! reaches the parent.
 
 mod clock;
@@ -39,22 +40,24 @@ use wake::Wake;
 
 pub use process::Process;
 
-/// Frames taken, and packets sent, in one step at the most: enough for one system call to pay for many packets (a batch
-/// of 64 costs a third of 64 single ones on veth), few enough that others get the lock soon.
+/// Upper bound on the frames received, and on the packets sent, in one step.
+///
+/// One system call should pay for many packets: a batch of 64 costs a third of 64 single ones on veth. A larger batch
+/// would keep others from the lock for longer.
 const BATCH: usize = 64;
 
-/// Full batches in a row after which timers are looked at nevertheless. Else what has arrived is taken first: after a time without
-/// a processor, answers that lie there are not late, and paths that they came over not dark.
+/// Full batches in a row after which timers are checked anyway. Otherwise arrivals are taken first: after a time
+/// without a processor, answers in the ring are not late, and their paths not dark.
 const TIMERS_WAIT: u32 = 16;
 
-/// How long the background thread sleeps at the most, whatever the timers say: lost wake-ups end here.
+/// Upper bound on the background thread's sleep, whatever the timers: lost wake-ups end here.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Times that the link is given what a queue pair owes at the most before that goes away: acknowledges, refusals and results of
-/// atomics, each a batch.
+/// Upper bound on the batches that the link is given of what a queue pair owes before it goes away: acknowledges, NAKs
+/// and results of atomics.
 const SETTLE_STEPS: usize = 64;
 
-/// An endpoint on a link, and the thread that keeps it going.
+/// An endpoint on a link, and the thread that drives it.
 pub struct Engine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -62,9 +65,9 @@ pub struct Engine {
 
 struct Shared {
     core: Mutex<Core>,
-    /// Where it was started. In a child, `core` is not to be touched.
+    /// The process that started it. In a child, `core` must not be touched.
     process: Process,
-    /// What a child works with instead.
+    /// The endpoint that a child works with instead.
     forked: OnceLock<Mutex<Core>>,
     turns: Turns,
     /// Readable while the endpoint has events.
@@ -74,31 +77,31 @@ struct Shared {
     on_event: OnceLock<EventHandler>,
 }
 
-/// Takes asynchronous events.
+/// A function that takes asynchronous events.
 type EventHandler = Box<dyn Fn(Event) + Send + Sync>;
 
-/// What the engine owns, for those who hold the lock.
+/// What the engine owns, for the holder of the lock.
 pub struct Core {
-    /// The device.
+    /// The endpoint: all state of the device.
     pub endpoint: Endpoint,
-    /// Its link.
+    /// The link that the endpoint sends and receives over.
     pub link: Box<dyn Link>,
     frames: Vec<Frame>,
     hops: HopQueries,
-    /// So many times in a row as many frames were there as are taken in a step.
+    /// Steps in a row that found a full batch of frames.
     full_batches: u32,
-    /// The last step left acknowledges to whoever comes next.
+    /// Whether the last step left acknowledges for a later one.
     owes_acknowledges: bool,
     /// Whether the event descriptor is readable.
     events_announced: bool,
 }
 
 impl Engine {
-    /// Starts an endpoint on `link` and its background thread, which has all signals blocked but those that its own
-    /// instructions may raise. `seed` decides the keys.
+    /// Starts an endpoint on `link` and its background thread, which blocks all signals except those that its own
+    /// instructions can raise. `seed` decides the keys.
     ///
     /// # Errors
-    /// When the kernel gives no thread or event descriptor.
+    /// [`io::Error`] when the kernel gives no thread or event descriptor.
     pub fn start(link: Box<dyn Link>, seed: [u8; 32]) -> io::Result<Engine> {
         let link_fds = link.poll_fds();
         let mut endpoint = Endpoint::new(seed);
@@ -124,12 +127,12 @@ impl Engine {
         Ok(Engine { shared, thread: Some(thread) })
     }
 
-    /// The time now.
+    /// The current time of the engine's clock.
     pub fn now(&self) -> Instant {
         self.shared.clock.now()
     }
 
-    /// Runs `work` with the core, waiting for it if need be, then sends what has become due.
+    /// Runs `work` with the core, waiting for the lock if necessary, and then sends what has become due.
     pub fn with<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         self.without_sending(|core, now| {
             let result = work(core, now);
@@ -141,8 +144,8 @@ impl Engine {
         })
     }
 
-    /// Runs `work` with the core, waiting for it if need be. For what gives nobody anything to send: what is owed anyway
-    /// goes out with the next request or step.
+    /// Runs `work` with the core, waiting for the lock if necessary. For work that makes nothing due: what is owed
+    /// anyway goes out with the next request or step.
     pub fn without_sending<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         let mut core = self.shared.lock();
         let now = self.now();
@@ -156,7 +159,7 @@ impl Engine {
         result
     }
 
-    /// Receives, sends and runs timers, if nobody else is doing so. Programs call this when they poll.
+    /// Receives, sends and runs timers, unless another thread is doing so. Programs call this when they poll.
     pub fn step(&self) {
         if self.is_forked() {
             return;
@@ -168,13 +171,14 @@ impl Engine {
         });
     }
 
-    /// Has events passed to `handler` by whoever drives the engine, which is locked meanwhile. Only the first handler counts.
+    /// Has the thread that drives the engine pass events to `handler`, with the engine locked. Only the first handler
+    /// counts.
     pub fn set_event_handler(&self, handler: EventHandler) {
         let _ = self.shared.on_event.set(handler);
     }
 
-    /// Sends the acknowledges that are owed, and has the link bring everything where it belongs. Tries for `patience`: at a program's exit
-    /// its other threads may have been stopped anywhere. Returns whether that was done.
+    /// Sends the acknowledges that are owed, and flushes the link. It tries for `patience`: at a program's exit its
+    /// other threads can have been stopped anywhere. Returns whether it was done.
     pub fn settle(&self, patience: Duration) -> bool {
         if self.is_forked() {
             return false;
@@ -195,7 +199,8 @@ impl Engine {
         }
     }
 
-    /// Says that the program will sleep until a completion notifies it: from now on the background thread must watch.
+    /// Announces that the program will sleep until a completion notifies it: the background thread must watch from now
+    /// on.
     pub fn will_sleep(&self) {
         if self.is_forked() {
             return;
@@ -208,7 +213,7 @@ impl Engine {
         self.shared.is_forked()
     }
 
-    /// A descriptor that is readable while the endpoint has events that nobody has taken. It is only to be polled.
+    /// A descriptor that is readable while the endpoint has events. It must only be polled.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.shared.events.as_fd()
     }
@@ -244,15 +249,16 @@ impl Core {
         }
     }
 
-    /// One round. Returns how many packets were received and sent.
+    /// One round. Returns the number of packets received and sent.
     fn step(&mut self, now: Instant) -> (usize, usize) {
         (self.receive(now), self.send(now))
     }
 
-    /// One round for a program that polls. When it brings something, and nothing but acknowledges is owed for it, the
-    /// program sees it first: a system call for an acknowledge costs as much as the way here, and the program's answer,
-    /// or its next poll a moment later, takes it along. A program that turns away instead leaves it to the background
-    /// thread, like all that arrives from then on.
+    /// One round for a program that polls.
+    ///
+    /// When the round brings something, and only acknowledges are owed for it, the program sees it first. A system call
+    /// for an acknowledge costs as much as the round, and the program's answer, or its next poll, takes the acknowledge
+    /// along. If the program does neither, the background thread does, as for all that arrives from then on.
     fn step_for_program(&mut self, now: Instant) {
         let received = self.receive(now);
         if received > 0 && !self.owes_acknowledges && self.endpoint.owes_only_acknowledges() {
@@ -281,8 +287,8 @@ impl Core {
         sent
     }
 
-    /// Sends what a queue pair owes before it goes away, as far as the link takes it: that is what its peer cannot hear otherwise.
-    /// It is neither READ responses, which may be gigabytes, nor requests.
+    /// Sends what a queue pair owes before it goes away, as far as the link accepts it: its peer cannot get it
+    /// otherwise. That excludes READ responses, which can be gigabytes, and requests.
     pub fn settle(&mut self, now: Instant, qpn: Qpn) {
         for _ in 0..SETTLE_STEPS {
             let mut sent = 0;
@@ -299,7 +305,7 @@ impl Core {
         }
     }
 
-    /// The same of all queue pairs.
+    /// Sends what all queue pairs owe, as [`settle`](Self::settle).
     fn settle_all(&mut self, now: Instant) {
         let ready: Vec<Qpn> = self.endpoint.ready().collect();
         ready.into_iter().for_each(|qpn| self.settle(now, qpn));
@@ -324,7 +330,7 @@ impl Shared {
         Process::current() != self.process
     }
 
-    /// Passes events to their handler, or makes the event descriptor say whether there are any.
+    /// Passes events to their handler, or makes the event descriptor readable exactly while there are some.
     fn announce_events(&self, core: &mut Core) {
         if let Some(handler) = self.on_event.get() {
             while let Some(event) = core.endpoint.poll_event() {
@@ -352,7 +358,7 @@ impl Shared {
         self.turns.run_in_background(&self.link_fds, || self.clock.now(), || self.round());
     }
 
-    /// A step of the background thread's.
+    /// One step of the background thread.
     fn round(&self) -> Round {
         let mut core = self.lock();
         let now = self.clock.now();

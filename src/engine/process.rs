@@ -2,20 +2,20 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// A process: a child made by fork(2) is another one than its parent.
 ///
-/// Asking costs two loads, so that every poll can: the number of the process stands in a page that the kernel wipes in
-/// children (MADV_WIPEONFORK, Linux 4.14).
+/// The check costs two loads, so that every poll can make it. The number of the process is in a page that the kernel
+/// wipes in children (MADV_WIPEONFORK, Linux 4.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u64);
 
 /// The page, once it is mapped.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The number for the next process that finds none. A child's copy goes on where its parent's stood, so that no process
-/// takes a number that one of its ancestors had.
+/// The number for the next process without one. A child's copy continues where its parent's stood, so that no process
+/// takes a number of one of its ancestors.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Process {
-    /// The calling one.
+    /// The calling process.
     pub fn current() -> Process {
         let Some(page) = page() else {
             // SAFETY: no pointers are involved. Above all numbers that are counted.

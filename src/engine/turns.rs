@@ -6,47 +6,50 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{LockResult, Mutex, MutexGuard, thread};
 use crate::time::{Duration, Instant};
 
-/// How long the background thread leaves the work to a program that polls, before it looks again whether it still does.
+/// How long the background thread leaves the work to a program that polls, before it checks whether the program still
+/// does.
 pub(super) const PASSIVE: Duration = Duration::from_micros(500);
 
-/// How many times the background thread lets frames wake it while it leaves the work to the program, after it has found some
-/// that the program had left lying for [`PASSIVE`]: programs poll for their own requests, and then wait for the peer's in
-/// memory, without a call (as `ib_write_lat` does). A program that only polls is disturbed this often at the most.
+/// How often frames wake the background thread while it leaves the work to the program, after it found some that waited
+/// for [`PASSIVE`].
+///
+/// Programs poll for their own requests, and then wait for the peer's in memory, without a call (as `ib_write_lat`
+/// does). A program that only polls is disturbed at most this often.
 const WATCHFUL_WAITS: u32 = 16;
 
-/// How long it then leaves them to the program still: some polls' time.
+/// How long it then still leaves the frames to the program: the time of some polls.
 const GRACE: Duration = Duration::from_micros(5);
 
-/// How many polls that find the core taken until the program gives its time away. Whoever has the core may be waiting for
-/// this very processor: programs are often bound to one (by mpirun, say), and their background thread with them. A step
+/// Polls that find the core taken until the program yields. The holder of the core can be waiting for this very
+/// processor: programs are often bound to one (by mpirun, for example), and their background thread with them. A step
 /// takes up to some 100 µs, as many polls as this a microsecond or two.
 const YIELD_EVERY: u64 = 32;
 
 /// Who drives the core: the program's threads, or the background thread when none of them does.
 pub(super) struct Turns {
-    /// Threads that want the core for something that cannot wait. Steppers let them pass: a mutex is not fair.
+    /// Threads that want the core for something urgent. Steppers let them pass: a mutex is not fair.
     waiting: AtomicUsize,
     /// Polls by program threads.
     polls: AtomicU64,
-    /// Those of them that stepped. The others found the core taken, or somebody waiting for it.
+    /// Polls that stepped. The others found the core taken, or a thread waiting for it.
     steps: AtomicU64,
-    /// Those that did not.
+    /// Polls that did not step.
     misses: AtomicU64,
     /// Whether the background thread does the stepping now.
     background_is_active: AtomicBool,
-    /// Completion queues with a notification asked for, about: their programs sleep and do not step.
+    /// Completion queues with a requested notification, approximately: their programs sleep and do not step.
     sleepers: AtomicBool,
     stop: AtomicBool,
     wake: Wake,
 }
 
-/// What the background thread did when it stepped.
+/// The result of a step of the background thread.
 pub(super) struct Round {
-    /// Frames had come.
+    /// Whether frames had arrived.
     pub received: bool,
-    /// There may be more to do at once.
+    /// Whether there can be more to do at once.
     pub worked: bool,
-    /// How long there is nothing to do, unless something comes.
+    /// How long there is nothing to do, unless something arrives.
     pub sleep: Duration,
 }
 
@@ -64,7 +67,7 @@ impl Turns {
         })
     }
 
-    /// Waits for the core.
+    /// Waits for the core, and locks it.
     pub fn lock<'a, T>(&self, core: &'a Mutex<T>) -> LockResult<MutexGuard<'a, T>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let locked = core.lock();
@@ -72,7 +75,7 @@ impl Turns {
         locked
     }
 
-    /// Has a program that polls do a `step`, if nobody else has the core or wants it.
+    /// Has a program that polls do a `step`, unless another thread has the core or waits for it.
     pub fn poll<T>(&self, core: &Mutex<T>, step: impl FnOnce(&mut T)) {
         self.polls.fetch_add(1, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) == 0
@@ -86,7 +89,7 @@ impl Turns {
         }
     }
 
-    /// The core was changed, and given back: what the background thread sleeps for may be earlier now.
+    /// Announces that the core was changed, and given back: the background thread can have to wake earlier now.
     pub fn changed(&self) {
         if self.background_is_active.load(Ordering::Relaxed)
             && !mutated!("change-wakes-nobody", by "uroce --lib what_changes_wakes_the_background_thread")
@@ -95,7 +98,7 @@ impl Turns {
         }
     }
 
-    /// The program will sleep: from now on the background thread must watch.
+    /// Announces that the program will sleep: the background thread must watch from now on.
     pub fn will_sleep(&self) {
         if !mutated!("sleep-not-announced", by "uroce-loom --test engine a_program_that_goes_to_sleep") {
             self.sleepers.store(true, Ordering::Release);
@@ -113,7 +116,8 @@ impl Turns {
         }
     }
 
-    /// Does the stepping whenever no program does: a call of `round` each, which takes the core. Frames make `fds` readable.
+    /// Does the stepping whenever no program does, by calls of `round`, which takes the core. Frames make `fds`
+    /// readable.
     pub fn run_in_background(&self, fds: &[RawFd], now: impl Fn() -> Instant, mut round: impl FnMut() -> Round) {
         // Waits in which frames wake us, too: the program has left some lying lately.
         let mut watchful = 0;
@@ -137,7 +141,7 @@ impl Turns {
         }
     }
 
-    /// Frames came: a program that polls takes them in a moment, and should.
+    /// Waits, after frames arrived, for a program that polls to take them.
     fn let_the_program_go_first(&self, before: u64, now: &impl Fn() -> Instant) {
         let end = now() + GRACE;
         while self.steps.load(Ordering::Relaxed) == before && now() < end {
@@ -145,7 +149,7 @@ impl Turns {
         }
     }
 
-    /// Returns whether frames had been lying there at first.
+    /// Steps until programs do. Returns whether frames had been waiting at first.
     fn step_until_programs_do(&self, fds: &[RawFd], round: &mut impl FnMut() -> Round) -> bool {
         let mut before = self.polls.load(Ordering::Relaxed);
         let mut found = None;

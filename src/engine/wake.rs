@@ -28,7 +28,7 @@ impl Wake {
 
     /// Sleeps until a signal, until one of `fds` is readable, or for `timeout`.
     pub fn wait(&self, fds: &[RawFd], timeout: Duration) {
-        /// Descriptors of a link at the most: its queues' sockets and netlink, for each of eight rails.
+        /// Upper bound on a link's descriptors: its queues' sockets and netlink, for each of eight rails.
         const MAX_FDS: usize = 8 * 65 + 1;
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polled: arrayvec::ArrayVec<libc::pollfd, MAX_FDS> = arrayvec::ArrayVec::new();
@@ -43,7 +43,7 @@ impl Wake {
         self.clear();
     }
 
-    /// Forgets all signals so far.
+    /// Clears all signals so far.
     pub fn clear(&self) {
         let mut count = [0u8; 8];
         // SAFETY: `count` is eight writable bytes; the descriptor does not block.
@@ -57,12 +57,12 @@ impl AsFd for Wake {
     }
 }
 
-/// Signals that a thread's own instructions raise. When they are blocked, the kernel ends the process instead of calling a
-/// handler: no copy of memory that has vanished could fail then.
+/// Signals that a thread's own instructions raise. When they are blocked, the kernel ends the process instead of
+/// calling a handler. Then no copy of vanished memory could fail.
 const OWN: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
 
-/// Runs `spawn` with all signals blocked but [`OWN`], so that the thread it makes gets no other: programs' handlers must run
-/// in their own threads.
+/// Runs `spawn` with all signals blocked except [`OWN`], so that the thread it makes gets no other. Programs' handlers
+/// must run in their own threads.
 pub(super) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are plain memory that the calls fill.
     unsafe {

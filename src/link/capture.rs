@@ -1,4 +1,4 @@
-//! A capture that is taken while a link runs.
+//! A capture of the frames that pass a running link.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,8 +6,10 @@ use std::path::Path;
 use crate::pcap::{Format, Record, Writer};
 use crate::time::Instant;
 
-/// Writes what passes to a capture file. The first error ends the capture, not the traffic: it is said once on stderr
-/// and kept for [`error`](Capture::error).
+/// Writes the frames that pass to a capture file.
+///
+/// The first error ends the capture, and not the traffic: it is printed once on stderr and kept for
+/// [`error`](Capture::error).
 pub struct Capture {
     name: String,
     writer: Option<Writer<Box<dyn Write + Send>>>,
@@ -17,10 +19,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Creates the file, or empties it: pcapng when its suffix is `.pcapng`, else pcap.
+    /// Creates the file, or truncates it: pcapng when its suffix is `.pcapng`, otherwise pcap.
     ///
     /// # Errors
-    /// What the system says.
+    /// [`io::Error`] when the file cannot be created, or its header not written.
     pub fn create(path: &Path) -> io::Result<Capture> {
         let file = std::fs::File::create(path)?;
         Capture::new(path.display().to_string(), Box::new(file), Format::of(path))
@@ -29,39 +31,39 @@ impl Capture {
     /// Writes to `sink`, which messages call `name`.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// The error of `sink` when the file's header cannot be written.
     pub fn new(name: String, sink: Box<dyn Write + Send>, format: Format) -> io::Result<Capture> {
         Ok(Capture { name, writer: Some(Writer::new(sink, format)?), error: None, frames: 0, missed: 0 })
     }
 
-    /// Records one frame.
+    /// Records one frame, or counts it when the capture has ended.
     pub fn record(&mut self, record: Record<'_>) {
         self.frames += 1;
         self.missed += u64::from(self.writer.is_none());
         self.attempt(|writer| writer.write(record));
     }
 
-    /// Brings what is older than 100 ms to the file.
+    /// Writes frames that are older than 100 ms to the file.
     pub fn poll(&mut self, now: Instant) {
         self.attempt(|writer| writer.poll(now));
     }
 
-    /// When [`poll`](Capture::poll) has something to do.
+    /// When [`poll`](Capture::poll) has frames to write; `None` for never.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.writer.as_ref().and_then(Writer::poll_timeout)
     }
 
-    /// Brings everything to the file.
+    /// Writes all frames to the file.
     pub fn flush(&mut self) {
         self.attempt(Writer::flush);
     }
 
-    /// Frames that passed, and how many of them came after the capture had ended with an error.
+    /// The number of frames that passed, and of those that came after the capture had ended with an error.
     pub fn frames(&self) -> (u64, u64) {
         (self.frames, self.missed)
     }
 
-    /// Why the capture ended.
+    /// The error that ended the capture; `None` while it lasts.
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }

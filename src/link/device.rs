@@ -1,4 +1,4 @@
-//! Devices: the interfaces that RoCE can run over, their GIDs, and what keeps a link from being opened on them.
+//! Devices: the interfaces that RoCE can use, their GIDs, and what prevents a link from being opened on them.
 
 use std::fs;
 
@@ -18,51 +18,52 @@ pub use super::gid::Gid;
 pub struct Device {
     /// The interface's name, and the device's.
     pub name: String,
-    /// The kernel's number of the interface.
+    /// The kernel's index of the interface.
     pub index: u32,
     /// Its Ethernet address; zeros on the loopback.
     pub mac: Mac,
-    /// It is the loopback: a device for UDP sockets only.
+    /// Whether it is the loopback: a device for UDP sockets only.
     pub loopback: bool,
     /// The largest IP packet in bytes.
     pub mtu: usize,
-    /// Set up by the administrator.
+    /// Whether the administrator has set it up.
     pub up: bool,
-    /// The other end is there.
+    /// Whether it has a carrier: the other end is there.
     pub carrier: bool,
-    /// A default route leaves by it, or by what is on top of it (a VLAN, a bridge, a bond): it is the host's way to the world.
+    /// Whether a default route leaves by it, or by what is on top of it (a VLAN, a bridge, a bond): the host may be
+    /// reached through it.
     pub has_default_route: bool,
-    /// Receive queues.
+    /// The number of receive queues.
     pub rx_queues: u32,
     /// The memory node it is attached to; `None` for virtual interfaces and machines with one node.
     pub numa_node: Option<u32>,
-    /// Megabits a second, where the interface says so.
+    /// Speed in megabits a second; `None` where the interface does not report it.
     pub speed_mbps: Option<u32>,
     /// The GID table, from index 0 on.
     pub gids: Vec<Gid>,
-    /// The largest payload of a packet, over AF_XDP where that can be: 256, 512, 1024, 2048 or 4096 bytes.
+    /// The largest payload of a packet in bytes, over AF_XDP where that is possible: 256, 512, 1024, 2048 or 4096.
     pub active_mtu: u32,
-    /// Whether each link mode can be opened.
+    /// The link modes, and whether each can be opened.
     pub link_modes: Vec<LinkMode>,
 }
 
-/// A way to open a link on a device.
+/// A kind of link on a device, and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkMode {
-    /// `xdp` or `udp`.
+    /// The name of the link mode: `xdp` or `udp`.
     pub name: &'static str,
-    /// What keeps it from being opened; one line each, with its remedy. Empty: nothing.
+    /// What prevents it from being opened; one line each, with its remedy. Empty when nothing does.
     pub missing: Vec<String>,
     /// What works less well than it could; one line each.
     pub limits: Vec<String>,
 }
 
 impl Device {
-    /// All Ethernet interfaces of the calling thread's network namespace, by their number, usable or not; and the loopback,
-    /// last, while it is up.
+    /// All Ethernet interfaces of the calling thread's network namespace, in the order of their index, usable or not.
+    /// The loopback is last, while it is up.
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// [`DeviceError::Netlink`] when the kernel does not answer.
     pub fn list() -> Result<Vec<Device>, DeviceError> {
         let mut netlink = Netlink::open()?;
         let interfaces = netlink.interfaces()?;
@@ -79,8 +80,7 @@ impl Device {
         Ok(devices)
     }
 
-    /// The one of these devices that is taken when none is named: the first usable one, the loopback only when there is no
-    /// other.
+    /// The device that is taken when none is named: the first usable one, and the loopback only when there is no other.
     pub fn default_of(devices: &[Device]) -> Option<&Device> {
         let usable = |is_loopback| move |d: &&Device| d.is_usable() && d.loopback == is_loopback;
         devices.iter().find(usable(false)).or_else(|| devices.iter().find(usable(true)))
@@ -89,7 +89,8 @@ impl Device {
     /// The device of that name, or the default one ([`Device::default_of`]).
     ///
     /// # Errors
-    /// When there is no such device, or none at all that is usable.
+    /// [`DeviceError::Unknown`] when there is no device of that name; [`DeviceError::None`] when no name is given and
+    /// none is usable; [`DeviceError::Netlink`] when the kernel does not answer.
     pub fn find(name: Option<&str>) -> Result<Device, DeviceError> {
         let devices = Device::list()?;
         match name {
@@ -102,10 +103,12 @@ impl Device {
         }
     }
 
-    /// The devices of those names, in that order: the interfaces of one device together. Without any name the default one.
+    /// The devices of those names, in that order: the interfaces of one device together. Without any name it is the
+    /// default one.
     ///
     /// # Errors
-    /// When there is none of a name, one is named twice, or more than [`Rails::MAX`] are.
+    /// As [`find`](Device::find). [`DeviceError::Twice`] when a name is given twice; [`DeviceError::TooMany`] when more
+    /// than [`Rails::MAX`] are given.
     pub fn find_all(names: &[String]) -> Result<Vec<Device>, DeviceError> {
         if names.is_empty() {
             return Ok(vec![Device::find(None)?]);
@@ -120,13 +123,13 @@ impl Device {
         names.iter().map(|name| Device::find(Some(name))).collect()
     }
 
-    /// Whether packets can pass: up, with a carrier, and an MTU that holds the smallest path MTU.
+    /// Whether packets can pass: the device is up, with a carrier, and its MTU holds the smallest path MTU.
     pub fn is_usable(&self) -> bool {
         self.up && self.carrier && self.active_mtu > 0
     }
 }
 
-/// The largest path MTU for IP packets of `max_packet_bytes`, in bytes; 0 when not even 256 fits.
+/// The largest path MTU for IP packets of `max_packet_bytes`, in bytes; 0 when not even 256 bytes fit.
 fn active_mtu(max_packet_bytes: usize) -> u32 {
     PathMtu::fitting(max_packet_bytes).map_or(0, |mtu| mtu.bytes() as u32)
 }
@@ -203,7 +206,7 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
     })
 }
 
-/// What UDP sockets on the interface's addresses lack, and how well the ICRC can be checked over them.
+/// What UDP sockets on the interface's addresses need, and how well the ICRC can be checked over them.
 fn udp_mode(interface: &Interface, interfaces: &[Interface]) -> LinkMode {
     let mut mode = LinkMode { name: "udp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
@@ -229,7 +232,7 @@ fn udp_mode(interface: &Interface, interfaces: &[Interface]) -> LinkMode {
     mode
 }
 
-/// Who keeps an AF_XDP link from being opened on the interface.
+/// The process that prevents an AF_XDP link from being opened on the interface, with the remedy; `None` for none.
 fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String> {
     if interface.loopback {
         return None;
@@ -245,7 +248,7 @@ fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String>
     Some(format!("{} receives RoCE on UDP port 4791 of {}", holder::loser(socket), socket.0))
 }
 
-/// The interfaces by which packets leave that leave by those in `routes`: they, what they are on top of, and their parts.
+/// The interfaces by which packets leave that leave by those in `routes`: these, the ones below them, and their parts.
 fn outward(routes: &[u32], interfaces: &[Interface]) -> Vec<u32> {
     let mut found = routes.to_vec();
     let mut at = 0;
@@ -259,7 +262,7 @@ fn outward(routes: &[u32], interfaces: &[Interface]) -> Vec<u32> {
     found
 }
 
-/// A number from sysfs, if sysfs shows this very interface: it is mounted for one namespace, maybe another one.
+/// A number from sysfs, if sysfs shows this interface: it is mounted for one namespace, which can be another one.
 fn sysfs<T: std::str::FromStr>(interface: &Interface, file: &str) -> Option<T> {
     let folder = format!("/sys/class/net/{}", interface.name);
     let read = |file: &str| fs::read_to_string(format!("{folder}/{file}")).ok();

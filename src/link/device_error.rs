@@ -8,24 +8,24 @@ pub enum DeviceError {
     /// There is no such device.
     #[error("no device {name}; there {}", list(known))]
     Unknown {
-        /// The name asked for.
+        /// The name that was given.
         name: String,
-        /// The devices there are.
+        /// The names of the devices that exist.
         known: Vec<String>,
     },
-    /// The same interface is named twice.
+    /// The same interface is named more than once.
     #[error("{name} is named twice: each interface is one way")]
     Twice {
-        /// Its name.
+        /// The name of the interface.
         name: String,
     },
     /// More interfaces are named than a device can have.
     #[error("{count} interfaces are named; a device has {} at the most", Rails::MAX)]
     TooMany {
-        /// How many.
+        /// The number of interfaces that were named.
         count: usize,
     },
-    /// No interface can be used.
+    /// No interface is usable.
     #[error("no usable device: no interface is up, not even lo; see `ip link`, and `uroce devices`")]
     None,
     /// The kernel did not answer.

@@ -1,7 +1,7 @@
 use super::netlink::Mac;
 
-/// The Ethernet header that a link puts in front of the packets to one next hop, but for the EtherType, which follows
-/// from the packet.
+/// The Ethernet header that a link puts before the packets to one next hop, except the EtherType, which follows from
+/// the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
     bytes: [u8; EthernetHeader::BYTES_MAX],
@@ -9,11 +9,11 @@ pub struct EthernetHeader {
 }
 
 impl EthernetHeader {
-    /// Bytes of the longest header.
+    /// Length of the longest header, in bytes.
     pub const BYTES_MAX: usize = 18;
 
-    /// A header; `tag` is a VLAN identifier, of which the low twelve bits count, and the EtherType of its tag, 0x8100
-    /// (802.1Q) or 0x88a8 (802.1ad).
+    /// A header. `tag` is a VLAN identifier, whose low twelve bits count, and the EtherType of its tag: 0x8100 (802.1Q)
+    /// or 0x88a8 (802.1ad).
     pub fn new(destination: Mac, source: Mac, tag: Option<(u16, u16)>) -> EthernetHeader {
         let mut bytes = [0; EthernetHeader::BYTES_MAX];
         bytes[..6].copy_from_slice(&destination);
@@ -29,13 +29,13 @@ impl EthernetHeader {
         EthernetHeader { bytes, len }
     }
 
-    /// Bytes on the wire: 14, or 18 with a VLAN tag.
+    /// Length on the wire, in bytes: 14, or 18 with a VLAN tag.
     #[allow(clippy::len_without_is_empty, reason = "no header is empty")]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Writes the header in front of an IP packet, whose version (4 or 6) says which EtherType it is.
+    /// Writes the header before an IP packet, whose version (4 or 6) decides the EtherType.
     ///
     /// # Panics
     /// When `to` is shorter than [`len`](EthernetHeader::len).

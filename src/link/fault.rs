@@ -1,7 +1,7 @@
-//! Faults on purpose: which frames are lost, doubled, corrupted, delayed or overtaken, decided from a seed alone.
+//! Injected faults: which frames are lost, duplicated, corrupted, delayed or overtaken, decided by a seed alone.
 //!
-//! [`FaultEngine`] decides, [`HoldQueue`] keeps what comes later; neither touches a link or a clock, so the simulator
-//! uses the same. [`Tapped`](super::Tapped) applies them to a link.
+//! [`FaultEngine`] decides, and [`HoldQueue`] keeps frames that come later; neither touches a link or a clock.
+//! [`Tapped`](super::Tapped) applies them to a link.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,58 +10,62 @@ use std::str::FromStr;
 use crate::pcap::Direction;
 use crate::time::{Duration, Instant};
 
-/// How long a reordered frame waits at most for others to overtake it.
+/// Upper bound on the time that a reordered frame waits for others to overtake it.
 const OVERTAKE_WAIT: Duration = Duration::from_millis(1);
 
-/// The most bits that are flipped in a corrupted frame. CRC-32 finds every pattern of up to three flipped bits in frames
-/// below 11 kB (its Hamming distance is 4 up to 91,607 bits), so no corrupted frame passes by chance.
+/// Upper bound on the bits that are flipped in a corrupted frame.
+///
+/// CRC-32 finds every pattern of up to three flipped bits in frames below 11 kB: its Hamming distance is 4 up to 91,607
+/// bits. So no corrupted frame passes by chance.
 const FLIPPED_BITS_MAX: usize = 3;
 
-/// The longest delay, one minute: more is a slip of the unit.
+/// The longest delay, one minute: a longer one is a mistake of the unit.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// The most frames that a reordered one waits for.
+/// Upper bound on the frames that a reordered one waits for.
 const REORDER_BY_MAX: u32 = 1000;
 
-/// What goes wrong, and how often; as text `loss=0.01,dup=0.01,reorder=0.01,delay=2ms,corrupt=0.001,seed=7`.
+/// Which faults happen, and how often; as text `loss=0.01,dup=0.01,reorder=0.01,delay=2ms,corrupt=0.001,seed=7`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultSpec {
     /// The share of frames that is lost, 0 to 1 (`loss`).
     pub loss: f64,
-    /// The share of frames that comes twice, 0 to 1 (`dup`).
+    /// The share of frames that arrive twice, 0 to 1 (`dup`).
     pub duplicate: f64,
     /// The share of frames that others overtake, 0 to 1 (`reorder`).
     pub reorder: f64,
-    /// How many frames overtake a reordered one, 1 to 1000 (`reorder_by`, 3 unless given); it goes on after 1 ms if fewer
-    /// come.
+    /// How many frames overtake a reordered one, 1 to 1000 (`reorder_by`, 3 unless given). It continues after 1 ms if
+    /// fewer arrive.
     pub reorder_by: u32,
     /// How long a delayed frame waits, up to a minute (`delay`, with `ns`, `us`, `ms` or `s`).
     pub delay: Duration,
     /// The share of frames that is delayed, 0 to 1 (`delay_share`, 1 unless given).
     pub delay_share: f64,
-    /// The share of frames in which one to three bits are flipped, 0 to 1 (`corrupt`). Links flip them where
-    /// the ICRC finds them, from the BTH on: a flipped bit in the IP header would be the kernel's to find.
+    /// The share of frames in which one to three bits are flipped, 0 to 1 (`corrupt`).
+    ///
+    /// Links flip bits from the BTH on, where the ICRC finds them. The kernel would find a flipped bit in the IP
+    /// header.
     pub corrupt: f64,
-    /// Where all chance comes from (`seed`, 0 unless given).
+    /// The seed of all random decisions (`seed`, 0 unless given).
     pub seed: u64,
-    /// Which frames are affected (`direction`: `tx`, `rx` or `both`, which it is unless given).
+    /// Which frames are affected (`direction`: `tx`, `rx` or `both`; `both` unless given).
     pub direction: FaultDirection,
 }
 
-/// Which frames faults befall.
+/// The direction of the frames that faults affect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultDirection {
-    /// Those sent.
+    /// Sent frames only.
     Sent,
-    /// Those received.
+    /// Received frames only.
     Received,
-    /// All.
+    /// Frames of both directions.
     #[default]
     Both,
 }
 
 impl FaultDirection {
-    /// Whether frames that go `direction` are meant.
+    /// Whether frames that go `direction` are affected.
     pub fn includes(self, direction: Direction) -> bool {
         match self {
             FaultDirection::Sent => direction == Direction::Sent,
@@ -72,7 +76,7 @@ impl FaultDirection {
 }
 
 impl Default for FaultSpec {
-    /// No faults.
+    /// A specification without faults.
     fn default() -> Self {
         FaultSpec {
             loss: 0.0,
@@ -88,18 +92,18 @@ impl Default for FaultSpec {
     }
 }
 
-/// The keys that a fault specification may have, for messages.
+/// The keys of a fault specification, for messages.
 const KEYS: &str = "loss, dup, reorder, reorder_by, delay, delay_share, corrupt, seed, direction";
 
 /// What is wrong with a fault specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("faults: item {position}, `{item}`: {reason}")]
 pub struct FaultSpecError {
-    /// Which item, counted from 1.
+    /// The number of the wrong item, counted from 1.
     pub position: usize,
-    /// The item.
+    /// The text of the item.
     pub item: String,
-    /// What is wrong with it, and what would be right.
+    /// What is wrong with the item, and what would be right.
     pub reason: String,
 }
 
@@ -164,18 +168,18 @@ fn delay(value: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| reason.to_owned())
 }
 
-/// What befalls one frame. Loss comes before everything else; the other fates can come together.
+/// What happens to one frame. A lost frame has no other fault; all other faults can come together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// It is lost.
+    /// Whether the frame is lost.
     pub is_lost: bool,
-    /// It comes twice, one right behind the other.
+    /// Whether the frame arrives twice, the copy right behind the frame.
     pub is_duplicated: bool,
-    /// Bits of it are flipped.
+    /// The bits of the frame that are flipped; `None` for none.
     pub corruption: Option<Corruption>,
-    /// It comes this much later.
+    /// How long the frame is delayed.
     pub delay: Duration,
-    /// It lets so many others go first.
+    /// How many frames overtake the frame.
     pub overtaken_by: u32,
 }
 
@@ -185,14 +189,14 @@ impl Fate {
         self.delay > Duration::ZERO || self.overtaken_by > 0
     }
 
-    /// Whether nothing befalls the frame.
+    /// Whether nothing happens to the frame.
     pub fn is_nothing(&self) -> bool {
         *self == Fate::default()
     }
 }
 
 impl fmt::Display for Fate {
-    /// As captures remark it: `fault: lost`, `fault: corrupted, delayed 2ms`; nothing when there is nothing.
+    /// The text of the remark in captures: `fault: lost`, `fault: corrupted, delayed 2ms`; empty when nothing happens.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "fault: ";
         let mut write = |text: fmt::Arguments<'_>| {
@@ -219,7 +223,7 @@ impl fmt::Display for Fate {
     }
 }
 
-/// Which bits of a frame are flipped, whatever its length.
+/// Which bits of a frame are flipped, for frames of any length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corruption {
     count: usize,
@@ -227,7 +231,7 @@ pub struct Corruption {
 }
 
 impl Corruption {
-    /// Flips one to three different bits of `bytes` (fewer when it has fewer).
+    /// Flips one to three different bits of `bytes`; fewer when it has fewer bits.
     pub fn apply(&self, bytes: &mut [u8]) {
         let bits = bytes.len() * 8;
         let mut flipped = [usize::MAX; FLIPPED_BITS_MAX];
@@ -242,8 +246,10 @@ impl Corruption {
     }
 }
 
-/// Decides what befalls each frame. The fates of a direction's frames follow from the seed and their order alone: no
-/// clock, no length; and each kind of fault has its own chance, so that more duplicates do not change what is lost.
+/// Decides what happens to each frame.
+///
+/// The fates of a direction's frames follow from the seed and their order alone, without clock or length. Each kind of
+/// fault has random numbers of its own, so that more duplicates do not change which frames are lost.
 #[derive(Clone, Debug)]
 pub struct FaultEngine {
     spec: FaultSpec,
@@ -271,12 +277,12 @@ impl Chances {
 }
 
 impl FaultEngine {
-    /// An engine at its beginning.
+    /// An engine before its first frame.
     pub fn new(spec: FaultSpec) -> FaultEngine {
         FaultEngine { spec, sent: Chances::new(spec.seed, 1), received: Chances::new(spec.seed, 2) }
     }
 
-    /// What was asked for.
+    /// The specification that the engine follows.
     pub fn spec(&self) -> &FaultSpec {
         &self.spec
     }
@@ -333,14 +339,14 @@ impl Random {
     }
 }
 
-/// Frames of one direction that wait: for their time, or for others to go first. Bounded.
+/// Frames of one direction that wait: for their time, or for others to overtake them. Bounded.
 #[derive(Debug)]
 pub struct HoldQueue<T> {
     capacity: usize,
     next: u64,
-    /// By when they go, and the order in which they came.
+    /// Delayed frames by the time at which they go, and the order in which they came.
     timed: BTreeMap<(Instant, u64), (u32, T)>,
-    /// Those that let others go first: how many still, and until when.
+    /// Frames that let others overtake them: how many still, and until when.
     held_back: Vec<(u32, Instant, T)>,
 }
 
@@ -350,10 +356,10 @@ impl<T> HoldQueue<T> {
         HoldQueue { capacity, next: 0, timed: BTreeMap::new(), held_back: Vec::new() }
     }
 
-    /// Keeps `frame` as its fate says.
+    /// Keeps `frame` for as long as its fate demands.
     ///
     /// # Errors
-    /// Gives the frame back when the queue is full.
+    /// Returns the frame when the queue is full.
     pub fn hold(&mut self, now: Instant, fate: &Fate, frame: T) -> Result<(), T> {
         if self.len() >= self.capacity {
             return Err(frame);
@@ -364,12 +370,12 @@ impl<T> HoldQueue<T> {
         Ok(())
     }
 
-    /// Tells that a frame went by that did not wait here.
+    /// Records that a frame passed that did not wait here.
     pub fn overtake(&mut self) {
         self.held_back.iter_mut().for_each(|(left, ..)| *left = left.saturating_sub(1));
     }
 
-    /// The next frame whose wait is over.
+    /// The next frame whose wait is over; `None` when there is none.
     pub fn release(&mut self, now: Instant) -> Option<T> {
         self.settle(now);
         if let Some(at) = self.held_back.iter().position(|(left, until, _)| *left == 0 || *until <= now) {
@@ -381,7 +387,7 @@ impl<T> HoldQueue<T> {
         Some(frame)
     }
 
-    /// Those whose time has come, and that let others go first, begin to do so.
+    /// Moves frames whose delay is over, and that others are to overtake, to those that wait for that.
     fn settle(&mut self, now: Instant) {
         while let Some(entry) = self.timed.first_entry()
             && entry.key().0 <= now
@@ -392,19 +398,19 @@ impl<T> HoldQueue<T> {
         }
     }
 
-    /// When [`release`](HoldQueue::release) has something the next time.
+    /// When [`release`](HoldQueue::release) has a frame the next time; `None` when no frame waits.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timed = self.timed.keys().next().map(|(due, _)| *due);
         let held = self.held_back.iter().map(|(left, until, _)| if *left == 0 { Instant::ZERO } else { *until }).min();
         timed.into_iter().chain(held).min()
     }
 
-    /// How many frames wait.
+    /// The number of frames that wait.
     pub fn len(&self) -> usize {
         self.timed.len() + self.held_back.len()
     }
 
-    /// Whether none waits.
+    /// Whether no frame waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

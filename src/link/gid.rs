@@ -7,14 +7,14 @@ use super::netlink::{self, Interface};
 pub struct Gid {
     /// The GID; `::ffff:a.b.c.d` for an IPv4 address.
     pub address: Ipv6Addr,
-    /// The interface that has the address: the device's, or a VLAN interface on it.
+    /// The name of the interface that has the address: the device's, or a VLAN interface on it.
     pub interface: String,
-    /// The VLAN that packets from this GID are in.
+    /// The VLAN of packets from this GID; `None` for untagged ones.
     pub vlan: Option<u16>,
 }
 
 impl Gid {
-    /// The address in packets: IPv4 for a mapped one.
+    /// The address in packets: IPv4 for an IPv4-mapped GID.
     pub fn ip(&self) -> IpAddr {
         IpAddr::V6(self.address).to_canonical()
     }
@@ -25,8 +25,10 @@ pub(super) fn addresses(interface: &Interface, all: &[Interface]) -> Vec<IpAddr>
     gids(interface, all).iter().map(Gid::ip).collect()
 }
 
-/// The GID table as the kernel's RDMA core makes it: first the link-local address made from the MAC, whether IPv6 is on
-/// or not, then IPv4 addresses, then the other IPv6 ones; those of VLAN interfaces behind the device's own.
+/// The GID table as the kernel's RDMA core makes it.
+///
+/// First comes the link-local address made from the MAC, whether IPv6 is on or not, then IPv4 addresses, then the other
+/// IPv6 ones. Those of VLAN interfaces follow the device's own.
 pub(super) fn gids(interface: &Interface, all: &[Interface]) -> Vec<Gid> {
     let mut gids: Vec<Gid> = Vec::new();
     let mut add = |interface: &Interface, address: Ipv6Addr| {

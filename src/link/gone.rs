@@ -5,7 +5,7 @@ use super::{Hop, HopError, Link};
 use crate::frame::Frame;
 use crate::time::Instant;
 
-/// The link of a device that belongs to another process: nothing arrives, and nothing can be sent.
+/// The link of a device that belongs to another process: no frame arrives, and none can be sent.
 #[derive(Debug)]
 pub struct Gone;
 

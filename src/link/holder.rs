@@ -1,8 +1,8 @@
 //! Who else takes RoCE from an interface: sockets on UDP port 4791, and programs over AF_XDP.
 //!
-//! An XDP program takes the frames that such sockets wait for, and neither end is told. So the two kinds of link look for each
-//! other: AF_XDP links claim the interface, then look for sockets; links over sockets bind them, then look for a claim. Of two
-//! that are opened at once at least one sees the other, and the one over sockets gives way.
+//! An XDP program takes the frames that such sockets wait for, and neither end notices. So the two kinds of link check
+//! for each other. An AF_XDP link claims the interface, and then looks for sockets. A UDP link binds its sockets, and
+//! then looks for a claim. Of two that are opened at once at least one sees the other, and the UDP link gives way.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::wire::ROCE_PORT;
 
-/// An interface taken over AF_XDP: a socket whose name only one process of the network namespace can have, and which
-/// everybody sees there, without any privilege. It goes with its process.
+/// A claim on an interface for AF_XDP: a socket whose name only one process of the network namespace can have.
+///
+/// Every process there sees the name, without any privilege. The claim ends with its process.
 pub(super) struct Claim {
     _socket: UnixDatagram,
 }
@@ -30,7 +31,7 @@ fn claim_name(interface: u32) -> String {
     format!("uroce-xdp-{interface}")
 }
 
-/// Who has claimed the interface, in words.
+/// The process that has claimed the interface, in words; `None` when it is not claimed.
 pub(super) fn claimant(interface: u32) -> Option<String> {
     let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
     let wanted = format!("@{}", claim_name(interface));
@@ -52,7 +53,8 @@ fn described(process: Option<(u32, String)>) -> String {
     }
 }
 
-/// The process that has an XDP program open, by the program's number, in words. None has one that `ip link` attached.
+/// The process that has an XDP program open, by the program's number, in words. No process has one that `ip link`
+/// attached.
 pub(super) fn program_owner(program: u32) -> Option<String> {
     let wanted = format!("prog_id:\t{program}");
     let has_it = |folder: &fs::DirEntry| {
@@ -63,7 +65,7 @@ pub(super) fn program_owner(program: u32) -> Option<String> {
     process_that(has_it).map(|process| described(Some(process)))
 }
 
-/// Who has RoCE's port on `address`, and what to do, as far as this process may know.
+/// The process that has RoCE's port on `address`, and the remedy, as far as this process can see.
 pub(super) fn port_holder(address: IpAddr) -> String {
     match inode_on(address) {
         Some(inode) => port_owner(inode),
@@ -71,7 +73,7 @@ pub(super) fn port_holder(address: IpAddr) -> String {
     }
 }
 
-/// Who has a socket on RoCE's port, and what to do.
+/// The process that has a socket on RoCE's port, and the remedy.
 fn port_owner(inode: u64) -> String {
     if let Some(process) = process_with(inode) {
         return format!("{}: one process at a time can have it", described(Some(process)));
@@ -87,19 +89,19 @@ fn has_rxe() -> bool {
     fs::exists("/sys/module/rdma_rxe").unwrap_or(false)
 }
 
-/// Whether anybody has RoCE's port on `address`.
+/// Whether any socket has RoCE's port on `address`.
 pub(super) fn is_taken(address: IpAddr) -> bool {
     inode_on(address).is_some()
 }
 
-/// The socket that has the port on `address`, or on all.
+/// The inode of the socket that has the port on `address`, or on all addresses.
 fn inode_on(address: IpAddr) -> Option<u64> {
     let has_it = |(local, _): &(IpAddr, u64)| *local == address || local.is_unspecified();
     socket_inodes().into_iter().find(has_it).map(|(_, inode)| inode)
 }
 
-/// A socket that would lose its packets to an XDP program on an interface with these addresses: its address, and its inode.
-/// The kernel's rxe has one socket on all addresses, whichever interface it is on.
+/// A socket that would lose its packets to an XDP program on an interface with these addresses: its address and its
+/// inode. The kernel's rxe has one socket on all addresses, for every interface.
 pub(super) fn socket_that_loses(interface: &str, addresses: &[IpAddr]) -> Option<(IpAddr, u64)> {
     socket_inodes().into_iter().find(|(local, inode)| match local.is_unspecified() {
         true => !has_rxe() || process_with(*inode).is_some() || has_rxe_link(interface),
@@ -107,7 +109,7 @@ pub(super) fn socket_that_loses(interface: &str, addresses: &[IpAddr]) -> Option
     })
 }
 
-/// Who that socket belongs to, in words.
+/// The owner of that socket, in words.
 pub(super) fn loser((_, inode): (IpAddr, u64)) -> String {
     match process_with(inode) {
         None if has_rxe() => "the kernel's rxe, it seems (`rdma link` lists its links)".to_owned(),
@@ -115,7 +117,7 @@ pub(super) fn loser((_, inode): (IpAddr, u64)) -> String {
     }
 }
 
-/// Whether an rxe link is on the interface, as far as sysfs shows.
+/// Whether sysfs shows an rxe link on the interface.
 fn has_rxe_link(interface: &str) -> bool {
     let links = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut parents = links.filter_map(|link| fs::read_to_string(link.path().join("parent")).ok());
@@ -155,7 +157,7 @@ fn socket_inode(line: &str) -> Option<(IpAddr, u64)> {
     Some((address.to_canonical(), inode))
 }
 
-/// The process that has the socket open, and its name; `None` when this one may not see it.
+/// The process that has the socket open, and its name; `None` when this process cannot see it.
 fn process_with(inode: u64) -> Option<(u32, String)> {
     let target = format!("socket:[{inode}]");
     process_that(|folder| {
@@ -165,7 +167,7 @@ fn process_with(inode: u64) -> Option<(u32, String)> {
     })
 }
 
-/// The first process whose folder in /proc is such a one, and its name.
+/// The first process whose folder in /proc fulfils `is_it`, and its name.
 fn process_that(is_it: impl Fn(&fs::DirEntry) -> bool) -> Option<(u32, String)> {
     let number = |folder: &fs::DirEntry| folder.file_name().to_str().and_then(|name| name.parse().ok());
     let processes = fs::read_dir("/proc").ok()?.flatten();

@@ -4,33 +4,33 @@ use std::net::IpAddr;
 
 use super::Hop;
 
-/// Next hops that a link remembers at the most. One costs some 200 bytes.
+/// Upper bound on the next hops that a link remembers. One costs some 200 bytes.
 pub(super) const MAX_HOPS: usize = 1 << INDEX_BITS;
 
-/// A hop's number has its place in the table in these bits,
+/// The bits of a hop's number that are its place in the table,
 const INDEX_BITS: u32 = 16;
 
-/// and how many hops had that place before in those above; the upper eight are left to [`Rails`](super::Rails). At 20 µs for a hop a
-/// place takes eight months to come by a number again, were it the only one.
+/// and the bits above those, which count the hops that had that place before. The upper eight bits are left to
+/// [`Rails`](super::Rails). At 20 µs for a hop, a place takes eight months to repeat a number, were it the only one.
 const GENERATION_BITS: u32 = 40;
 
 /// The next hops that a link has given out, by source and destination; `T` is what the link knows of one.
 ///
-/// Nobody gives a hop back: queue pairs, address handles and posted datagrams have copies of its number, for as long as they
-/// please. When the table is full, a hop that was not used for the longest time, nearly, makes room for a new one. The number of
-/// what was forgotten is not given out again, so it never leads elsewhere; the link finds the hop of such a packet anew by the
-/// addresses in the packet.
+/// No caller gives a hop back: queue pairs, address handles and posted datagrams keep copies of its number for any
+/// time. When the table is full, a new hop replaces one that was not used for nearly the longest time. The number of a
+/// replaced hop is not given out again, so it never leads elsewhere. The link resolves the hop of such a packet again
+/// from the addresses in the packet.
 pub(super) struct HopTable<T> {
     entries: Vec<Entry<T>>,
     by_addresses: HashMap<(IpAddr, IpAddr), u32>,
-    /// Where the search for one to forget goes on.
+    /// Where the search for a hop to replace continues.
     hand: usize,
 }
 
 struct Entry<T> {
     addresses: (IpAddr, IpAddr),
     generation: u64,
-    /// Used since the hand came by: it has a second chance.
+    /// Whether it was used since the search passed it: then it has a second chance.
     is_used: bool,
     value: T,
 }
@@ -40,15 +40,15 @@ impl<T> HopTable<T> {
         HopTable { entries: Vec::new(), by_addresses: HashMap::new(), hand: 0 }
     }
 
-    /// The hop between these addresses, if it is remembered. That is a use of it.
+    /// The hop between these addresses, if it is remembered. This counts as a use of it.
     pub(super) fn find(&mut self, source: IpAddr, destination: IpAddr) -> Option<Hop> {
         let index = *self.by_addresses.get(&(source, destination))? as usize;
         self.entries[index].is_used = true;
         Some(self.number(index))
     }
 
-    /// Remembers the hop between these addresses, which is not there yet. Returns what was known of one that was forgotten for it,
-    /// if one was.
+    /// Remembers the hop between these addresses, which must not be there yet. Returns what was known of a hop that it
+    /// replaced, if it replaced one.
     pub(super) fn insert(&mut self, source: IpAddr, destination: IpAddr, value: T) -> (Hop, Option<T>) {
         let addresses = (source, destination);
         let (index, forgotten) = if self.entries.len() < MAX_HOPS {
@@ -66,25 +66,25 @@ impl<T> HopTable<T> {
         (self.number(index), forgotten)
     }
 
-    /// What is known of a hop that a packet goes to; `None` when it was forgotten.
+    /// What is known of the hop of a packet; `None` when it was replaced.
     pub(super) fn use_hop(&mut self, hop: Hop) -> Option<&mut T> {
         let index = self.index(hop)?;
         self.entries[index].is_used = true;
         Some(&mut self.entries[index].value)
     }
 
-    /// What is known of a hop; that is no use of it.
+    /// What is known of a hop, without counting as a use.
     pub(super) fn get(&self, hop: Hop) -> Option<&T> {
         Some(&self.entries[self.index(hop)?].value)
     }
 
-    /// The same, to be changed.
+    /// What is known of a hop, to be changed, without counting as a use.
     pub(super) fn get_mut(&mut self, hop: Hop) -> Option<&mut T> {
         let index = self.index(hop)?;
         Some(&mut self.entries[index].value)
     }
 
-    /// How many there are.
+    /// The number of hops.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -95,7 +95,7 @@ impl<T> HopTable<T> {
         (self.number(index), source, destination)
     }
 
-    /// The place of a hop that is remembered.
+    /// The place of a hop; `None` when it was replaced.
     fn index(&self, hop: Hop) -> Option<usize> {
         let index = hop.0 as usize % MAX_HOPS;
         (self.entries.get(index)?.generation == hop.0 >> INDEX_BITS).then_some(index)
@@ -105,7 +105,7 @@ impl<T> HopTable<T> {
         Hop(self.entries[index].generation << INDEX_BITS | index as u64)
     }
 
-    /// The next one that was not used since it was last passed over. It is found within two rounds.
+    /// The next hop that was not used since the search passed it. It is found within two rounds.
     fn least_used(&mut self) -> usize {
         loop {
             let index = self.hand;

@@ -1,12 +1,12 @@
 use std::fs;
 use std::io;
 
-/// What the whole host has, and what it has not.
+/// What the whole host offers to links, and what is missing.
 pub(super) struct Host {
     pub missing_capabilities: Vec<&'static str>,
     pub kernel: Option<(u32, u32)>,
     pub has_af_xdp: bool,
-    /// Why the kernel refuses bpf(2) although no capability is missing.
+    /// Why the kernel refuses bpf(2) although no capability is missing; `None` when it does not refuse.
     pub bpf_refused: Option<String>,
     pub lockable_bytes: Option<u64>,
     /// The interfaces by which default routes leave.
@@ -35,10 +35,10 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Asks bpf(2) for what AF_XDP begins with, a map of sockets: capabilities may be those of a user namespace, and a sandbox
-/// may refuse the call whatever they are.
+/// Tries the first step of AF_XDP, a map of sockets by bpf(2): capabilities can be those of a user namespace, and a
+/// sandbox can refuse the call with any capability.
 fn try_bpf() -> io::Result<()> {
-    /// Of linux/bpf.h.
+    /// From linux/bpf.h.
     const BPF_MAP_CREATE: libc::c_long = 0;
     const BPF_MAP_TYPE_XSKMAP: u32 = 17;
     // The first members of its `union bpf_attr`: type, size of keys, of values, number of entries. The rest is zero.
@@ -68,7 +68,7 @@ fn has_af_xdp() -> bool {
     io::Error::last_os_error().raw_os_error() != Some(libc::EAFNOSUPPORT)
 }
 
-/// How many bytes may be locked; `None`: any number.
+/// Memory that can be locked, in bytes; `None` for no limit.
 fn lockable_bytes() -> Option<u64> {
     const IPC_LOCK: u32 = 14;
     if effective_capabilities().is_some_and(|bits| bits >> IPC_LOCK & 1 == 1) {
@@ -80,9 +80,9 @@ fn lockable_bytes() -> Option<u64> {
     (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// The capabilities AF_XDP needs that the calling thread does not have.
+/// The capabilities that AF_XDP needs and the calling thread does not have.
 pub(crate) fn missing_capabilities() -> Vec<&'static str> {
-    /// Bits of linux/capability.h.
+    /// Bits from linux/capability.h.
     const NET_ADMIN: u32 = 12;
     const NET_RAW: u32 = 13;
     const SYS_ADMIN: u32 = 21;
@@ -102,7 +102,7 @@ pub(crate) fn missing_capabilities() -> Vec<&'static str> {
     missing
 }
 
-/// The CapEff bits of the calling thread; `None` without /proc, where only trying tells.
+/// The CapEff bits of the calling thread; `None` without /proc, where only an attempt shows.
 fn effective_capabilities() -> Option<u64> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;

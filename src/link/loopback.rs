@@ -9,22 +9,23 @@ use crate::frame::Frame;
 use crate::time::Instant;
 use crate::wire::Addresses;
 
-/// Packets to ourselves that wait to be received at the most; more are dropped and counted, as a full ring drops them.
-/// Each queue pair may have 128 in flight; at 4 KiB each these are 16 MiB.
+/// Upper bound on the packets to ourselves that wait to be received. More are dropped and counted, as by a full ring.
+/// Each queue pair can have 128 in flight; at 4 KiB each these are 16 MiB.
 const WAITING_MAX: usize = 4096;
 
 /// The hop to the device itself. Links give out smaller numbers.
 const HERE: Hop = Hop(u64::MAX);
 
-/// A link on which a device also reaches itself: queue pairs of one program are each other's peers as if the packets went
-/// out and came back. An Ethernet switch would not send them back, and the kernel's routes to own addresses end in `lo`.
+/// A link on which a device also reaches itself: queue pairs of one program can be peers as if the packets went out and
+/// came back.
 ///
-/// A packet to ourselves is copied once more than others; the rest of the traffic pays one comparison.
+/// An Ethernet switch would not send them back, and the kernel's routes to own addresses end in `lo`. A packet to
+/// ourselves costs one copy more than others; all other packets cost one comparison.
 pub struct Loopback<L> {
     inner: L,
     mac: Mac,
     addresses: Vec<IpAddr>,
-    /// Multicast groups that the device is in; packets to them go out, and come back too.
+    /// Multicast groups of the device. Packets to them go out, and come back too.
     groups: Vec<IpAddr>,
     waiting: VecDeque<Frame>,
     packets: u64,
@@ -32,8 +33,8 @@ pub struct Loopback<L> {
 }
 
 impl<L: Link> Loopback<L> {
-    /// Around `inner`; packets from one of `addresses` to another of them come back. `mac` is what their Ethernet headers
-    /// say on both sides.
+    /// A loopback around `inner`: packets from one of `addresses` to another of them come back. `mac` is both addresses
+    /// of their Ethernet headers.
     pub fn new(inner: L, mac: Mac, addresses: Vec<IpAddr>) -> Loopback<L> {
         Loopback { inner, mac, addresses, groups: Vec::new(), waiting: VecDeque::new(), packets: 0, dropped: 0 }
     }
@@ -42,13 +43,13 @@ impl<L: Link> Loopback<L> {
         EthernetHeader::new(self.mac, self.mac, None)
     }
 
-    /// Whether the packet in the lent buffer goes to a group that the device is in.
+    /// Whether the packet in the lent buffer goes to a group of the device.
     fn is_to_own_group(&mut self, len: usize) -> bool {
         let buffer = self.inner.transmit_buffer().expect("transmit follows transmit_buffer");
         Addresses::of_packet(&buffer[..len]).is_some_and(|packet| self.groups.contains(&packet.destination()))
     }
 
-    /// Takes the packet in the lent buffer, which stays lent and is written anew.
+    /// Receives the packet in the lent buffer, which stays lent and is written again.
     fn turn_around(&mut self, len: usize) {
         self.packets += 1;
         if self.waiting.len() >= WAITING_MAX {

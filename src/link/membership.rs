@@ -1,11 +1,11 @@
-//! Membership in multicast groups. The kernel tells the network of it (IGMP, MLD), and lets the interface's filter pass the
-//! groups' frames; it answers the network's questions as long as the socket lives.
+//! Membership in multicast groups. The kernel reports it to the network (IGMP, MLD), lets the groups' frames pass the
+//! interface's filter, and answers queries as long as the socket lives.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Where a device joins groups: its interface, and that one's IPv4 address.
+/// Where a device joins groups: its interface, and the IPv4 address of that interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     interface: u32,
@@ -13,7 +13,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// An interface that has these addresses.
+    /// The place of an interface that has these addresses.
     pub fn new(interface: u32, addresses: impl IntoIterator<Item = IpAddr>) -> Place {
         let v4 = |address| match address {
             IpAddr::V4(address) => Some(address),
@@ -22,7 +22,7 @@ impl Place {
         Place { interface, address: addresses.into_iter().find_map(v4) }
     }
 
-    /// The interface.
+    /// The kernel's index of the interface.
     pub fn interface(self) -> u32 {
         self.interface
     }
@@ -41,8 +41,8 @@ impl Place {
     }
 }
 
-/// Groups that a link is a member of whose frames come another way than through sockets. A socket for each: the kernel lets
-/// one be in twenty IPv4 groups.
+/// Groups of a link whose frames do not arrive through sockets. There is a socket for each, since the kernel allows one
+/// socket twenty IPv4 groups.
 #[derive(Debug)]
 pub(super) struct Memberships {
     place: Place,
@@ -54,7 +54,7 @@ impl Memberships {
         Memberships { place, sockets: Vec::new() }
     }
 
-    /// Joins a group; once more does nothing.
+    /// Joins a group; a second call for the same group does nothing.
     pub fn join(&mut self, group: IpAddr) -> io::Result<()> {
         if self.sockets.iter().any(|(of, _)| *of == group) {
             return Ok(());
@@ -66,12 +66,12 @@ impl Memberships {
         Ok(())
     }
 
-    /// The groups.
+    /// The groups that are joined.
     pub fn groups(&self) -> Vec<IpAddr> {
         self.sockets.iter().map(|(group, _)| *group).collect()
     }
 
-    /// Leaves a group.
+    /// Leaves a group; nothing happens when it is not joined.
     pub fn leave(&mut self, group: IpAddr) {
         self.sockets.retain(|(of, _)| *of != group);
     }

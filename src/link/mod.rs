@@ -34,9 +34,9 @@ pub use loopback::Loopback;
 pub use rails::{Rail, Rails};
 pub use tapped::Tapped;
 
-/// A way to send and receive RoCE v2 frames. One engine owns it; nothing about it is shared.
+/// Sends and receives RoCE v2 frames. One engine owns a link; nothing of it is shared.
 ///
-/// Transmission is in two steps, so that a packet is written once, where it leaves from:
+/// Transmission has two steps, so that a packet is written once, where it leaves from:
 /// [`transmit_buffer`](Link::transmit_buffer) lends the buffer, [`transmit`](Link::transmit) sends what was written.
 pub trait Link: Send {
     /// Takes up to `budget` received frames, in order of arrival, and appends them to `frames`. Returns their number.
@@ -44,91 +44,100 @@ pub trait Link: Send {
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize;
 
     /// Lends the buffer for one packet, of at least [`max_packet_bytes`](Link::max_packet_bytes) bytes, to be written
-    /// from the IP header on. `None` when all buffers are on their way: try again after the next step.
-    /// Calling it again without `transmit` in between lends the same buffer again.
+    /// from the IP header on.
+    ///
+    /// `None` when all buffers are in flight: try again after the next step. A second call without `transmit` in
+    /// between lends the same buffer again.
     fn transmit_buffer(&mut self) -> Option<&mut [u8]>;
 
-    /// Sends the first `len` bytes of the lent buffer (an IP packet, complete with UDP header and ICRC) to `hop`. The
-    /// link prepends its own header. A hop whose neighbour is not resolved yet keeps a bounded number of packets
-    /// waiting; the rest is dropped and counted.
+    /// Sends the first `len` bytes of the lent buffer (an IP packet, complete with UDP header and ICRC) to `hop`.
+    ///
+    /// The link prepends its own header. While the neighbour of a hop is not resolved, a bounded number of packets
+    /// waits for it; the rest is dropped and counted.
     ///
     /// # Panics
     /// When no buffer is lent, or `len` is larger than the buffer.
     fn transmit(&mut self, now: Instant, len: usize, hop: Hop);
 
-    /// Hands everything queued to the kernel (one system call at the most) and does the link's housekeeping:
-    /// neighbours, completed transmissions, delayed frames.
+    /// Hands everything queued to the kernel (at most one system call), and does the link's housekeeping: neighbours,
+    /// completed transmissions, delayed frames.
     fn flush(&mut self, now: Instant);
 
-    /// Brings what is kept in memory where it belongs: before a program exits without dropping the link.
+    /// Flushes what is kept in memory: before a program exits without dropping the link.
     fn settle(&mut self) {}
 
-    /// The next hop towards `destination` from `source`, by the kernel's routes: a number below 2^56.
+    /// Resolves the next hop towards `destination` from `source`, by the kernel's routes: a number below 2^56.
     ///
-    /// It stays good for packets with these addresses, whoever has it and however long. A link that has forgotten it meanwhile,
-    /// for others, looks at the packet's addresses.
+    /// It stays valid for packets with these addresses, for any caller and any time. A link that has replaced it
+    /// meanwhile resolves it again from the packet's addresses.
     ///
     /// # Errors
-    /// [`HopError`] says why there is none.
+    /// - [`HopError::NoRoute`] when the kernel has no route.
+    /// - [`HopError::OtherInterface`] when the route leaves by another interface.
+    /// - [`HopError::OwnAddress`] when the destination is this host's own.
+    /// - [`HopError::Netlink`] when the kernel does not answer.
+    /// - [`HopError::Forked`] in a child of the process that opened the device.
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError>;
 
-    /// Becomes a member of a multicast group: datagrams to it are received from now on, those that leave by this link too.
-    /// Once more does nothing.
+    /// Joins a multicast group: datagrams to it are received from now on, those that leave by this link too. A second
+    /// call for the same group does nothing.
     ///
     /// # Errors
-    /// What the kernel says, or that this link knows no groups.
+    /// The kernel's error; [`io::ErrorKind::Unsupported`] when this link has no groups.
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         let _ = group;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Is no member of that multicast group any more.
+    /// Leaves a multicast group.
     fn leave(&mut self, group: IpAddr) {
         let _ = group;
     }
 
-    /// A number that changes when the kernel's routes or interfaces do: a hop that could not be found may be there now.
+    /// A counter that changes when the kernel's routes or interfaces do: a missing hop can be resolvable then.
     fn route_changes(&self) -> u64 {
         0
     }
 
-    /// The Ethernet header that packets to `hop` get now, for captures; `None` while the neighbour is not resolved, when the
-    /// link has forgotten the hop, and on links that cannot see it.
+    /// The Ethernet header that packets to `hop` get now, for captures.
+    ///
+    /// `None` while the neighbour is not resolved, when the link has replaced the hop, and on links that cannot see the
+    /// header.
     fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
         let _ = hop;
         None
     }
 
-    /// What this link's packets carry in their outer headers whatever was written there, so that packets are made to say the
-    /// same; `None` where they leave as they were written.
+    /// Fields that this link's packets always have in their outer headers, so that packets are written with the same;
+    /// `None` where they leave as they were written.
     fn imposed(&self) -> Option<Imposed> {
         None
     }
 
-    /// The largest IP packet in bytes this link can send and receive: the interface's MTU, or less where the link
-    /// cannot carry that much in one frame.
+    /// The largest IP packet in bytes that this link can send and receive: the interface's MTU, or less where a frame
+    /// cannot carry that much.
     fn max_packet_bytes(&self) -> usize;
 
-    /// File descriptors that become readable when there is something to receive (or housekeeping to do).
+    /// File descriptors that become readable when there is a frame to receive, or housekeeping to do.
     fn poll_fds(&self) -> Vec<RawFd>;
 
-    /// When [`receive`](Link::receive) and [`flush`](Link::flush) want to be called although nothing arrived (delayed
-    /// frames, neighbour retries); a point that has passed means at once.
+    /// When [`receive`](Link::receive) and [`flush`](Link::flush) must be called although nothing arrived (delayed
+    /// frames, neighbour retries). A time in the past means at once; `None` means never.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// What it is, in a word: `xdp-native-copy`, say.
+    /// The name of the mode, for example `xdp-native-copy`.
     fn mode(&self) -> String;
 
-    /// Named counters, for people and for tests.
+    /// Counters by name, for people and for tests.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// Fields of the outer headers that the ICRC covers and somebody else writes.
+/// Fields of the outer headers that the ICRC covers and the kernel writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imposed {
-    /// IPv4's identification.
+    /// The IPv4 identification.
     pub identification: u16,
     /// The UDP source port.
     pub source_port: u16,
@@ -137,24 +146,24 @@ pub struct Imposed {
 /// Why there is no next hop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HopError {
-    /// The kernel has no route.
+    /// The kernel has no route between these addresses.
     #[error("no route from {0} to {1}: add one with `ip route add`, or check the GID index")]
     NoRoute(IpAddr, IpAddr),
     /// The kernel's route leaves by another interface.
     #[error("the route to {destination} leaves by {interface}, not by this device")]
     OtherInterface {
-        /// Where to.
+        /// The destination of the packets.
         destination: IpAddr,
-        /// The interface that the kernel chose.
+        /// The name of the interface that the kernel chose.
         interface: String,
     },
     /// The destination is one of this host's own addresses.
     #[error("{0} is this host's own address: packets to it do not leave by this link")]
     OwnAddress(IpAddr),
-    /// The kernel did not answer.
+    /// The kernel did not answer; holds the destination and the error.
     #[error("the kernel did not answer a route query for {0}: {1}")]
     Netlink(IpAddr, String),
-    /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
+    /// The device was opened by a parent of this process; a child cannot use what it inherits by fork(2).
     #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
     Forked,
 }

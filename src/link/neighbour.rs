@@ -1,7 +1,7 @@
 //! Next hops: which Ethernet header a packet to a destination gets, by the kernel's routes and neighbours.
 //!
-//! The kernel does the asking (ARP, neighbour discovery); its answers arrive on a netlink socket. Packets to a
-//! neighbour that is not known yet wait here, few and not for long.
+//! The kernel resolves neighbours (ARP, neighbour discovery), and its answers arrive on a netlink socket. Packets to a
+//! neighbour that is not known yet wait here: a bounded number, for a bounded time.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -14,49 +14,51 @@ use super::{EthernetHeader, Hop, HopError, gid};
 use crate::time::{Duration, Instant};
 use crate::wire::Addresses;
 
-/// Packets that wait for one neighbour; more are dropped. The kernel's own queue holds about as many (unres_qlen_bytes
-/// of 212,992 is some 90 packets of 2 KiB, net/core/neighbour.c).
+/// Upper bound on the packets that wait for one neighbour; more are dropped. The kernel's own queue holds about as many
+/// (unres_qlen_bytes of 212,992 is some 90 packets of 2 KiB, net/core/neighbour.c).
 const WAITING_PACKETS: usize = 64;
 
-/// How often an unknown neighbour is asked for before its packets are dropped. Each time the kernel itself asks three
-/// times (mcast_solicit).
+/// Requests for an unknown neighbour before its packets are dropped. For each, the kernel itself asks three times
+/// (mcast_solicit).
 const ASK_TRIES: u32 = 3;
 
-/// How long between two such requests: the kernel's three tries take a second each (retrans_time_ms).
+/// Interval between two such requests: the kernel's three tries take a second each (retrans_time_ms).
 const ASK_INTERVAL: Duration = Duration::from_secs(3);
 
-/// How long a neighbour that did not answer is left alone, so that retransmissions do not become a storm of ARP.
+/// Pause after a neighbour did not answer, so that retransmissions do not become a storm of ARP.
 const FAILED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often the kernel is told that a stale neighbour is in use. It confirms within 5 s (delay_first_probe_time).
+/// Interval at which the kernel is notified that a stale neighbour is in use. It confirms the neighbour within 5 s
+/// (delay_first_probe_time).
 const STALE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often the event socket is looked at: seldom when nothing is awaited (a system call costs as much as a packet).
+/// Interval at which the event socket is read while nothing is awaited: a system call costs as much as a packet.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 const LOOK_INTERVAL_WAITING: Duration = Duration::from_micros(50);
 
-/// Routes looked up again at one poll after a change. Each costs a system call of some 5 µs, and packets wait meanwhile.
+/// Routes that are looked up again at one poll after a change. Each costs a system call of some 5 µs, and packets wait
+/// meanwhile.
 const REFRESH_BATCH: usize = 32;
 
-/// How long between two such batches.
+/// Interval between two such batches.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What can be done with a packet to a hop.
+/// What to do with a packet to a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send it behind this header.
+    /// Send it with this header.
     Send(EthernetHeader),
-    /// Let it wait.
+    /// Keep it: the neighbour is not resolved yet.
     Wait,
     /// Drop it: there is no route any more, or the neighbour does not answer.
     Drop,
 }
 
-/// A packet that waited, and what became of its neighbour.
+/// A packet whose wait is over, and the result for its neighbour.
 #[derive(Debug)]
 pub(crate) struct Released<W> {
     pub(crate) packet: W,
-    /// `None`: the neighbour did not answer.
+    /// The header for the packet; `None` when the neighbour did not answer.
     pub(crate) header: Option<EthernetHeader>,
 }
 
@@ -71,13 +73,13 @@ pub(crate) struct NextHops<W> {
     hops: HopTable<Option<u32>>,
     neighbours: Vec<Entry<W>>,
     by_next_hop: HashMap<(u32, IpAddr), u32>,
-    /// Entries of `neighbours` that nobody needs.
+    /// Entries of `neighbours` that are free.
     free: Vec<u32>,
-    /// Packets waiting in all entries.
+    /// Packets that wait in all entries.
     waiting: usize,
-    /// Entries in need of attention from `poll`.
+    /// Entries that `poll` must attend to.
     busy: Vec<u32>,
-    /// The hop whose route is looked up next, and how many there are to be after a change.
+    /// The hop whose route is looked up next, and how many are left after a change.
     refresh_at: usize,
     refresh_left: usize,
     /// Changes after which all routes were looked up.
@@ -88,26 +90,26 @@ pub(crate) struct NextHops<W> {
     counters: Counters,
 }
 
-/// What happened.
+/// Counters of neighbours and routes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    /// Neighbours that the kernel was asked for.
+    /// Requests for neighbours to the kernel.
     pub(crate) asked: u64,
     /// Neighbours that did not answer.
     pub(crate) failed: u64,
-    /// Times all routes were looked up again because of a change.
+    /// Times that all routes were looked up again because of a change.
     pub(crate) refreshed: u64,
 }
 
 struct Entry<W> {
     interface: u32,
     address: IpAddr,
-    /// How many hops lead to it.
+    /// The number of hops that lead to it.
     hops: u32,
-    /// The Ethernet address where it follows from the IP address.
+    /// The Ethernet address, where it follows from the IP address.
     fixed_mac: Option<Mac>,
     state: State,
-    /// The kernel says the entry is stale; since when it was last told of our use.
+    /// Whether the kernel's entry is stale; `told_at` is when it was last notified of our use.
     stale: bool,
     told_at: Option<Instant>,
     in_busy: bool,
@@ -117,10 +119,10 @@ struct Entry<W> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Known(EthernetHeader),
-    /// Not asked for yet.
+    /// No request was made yet.
     Unknown,
     Asking {
-        /// `None`: to be asked again at once.
+        /// When the last request was made; `None` when the next is due at once.
         since: Option<Instant>,
         tries: u32,
     },
@@ -157,7 +159,7 @@ impl<W> NextHops<W> {
         })
     }
 
-    /// The hop from `source` to `destination`; the same one for the same addresses, until it is forgotten.
+    /// The hop from `source` to `destination`: the same for the same addresses, until it is replaced.
     pub(crate) fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         let (source, destination) = (source.to_canonical(), destination.to_canonical());
         let known = self.hops.find(source, destination);
@@ -175,7 +177,7 @@ impl<W> NextHops<W> {
         Ok(hop)
     }
 
-    /// The hop for a packet to `hop`: that one, or when it was forgotten the one that its addresses say.
+    /// The hop for a packet to `hop`: that one, or when it was replaced the one of the packet's addresses.
     pub(crate) fn current(&mut self, hop: Hop, packet: &[u8]) -> Hop {
         if self.hops.use_hop(hop).is_some() {
             return hop;
@@ -188,14 +190,14 @@ impl<W> NextHops<W> {
         *self.hops.get(hop)?
     }
 
-    /// Has a hop lead to another neighbour, or to none.
+    /// Makes a hop lead to another neighbour, or to none.
     fn lead(&mut self, hop: Hop, neighbour: Option<u32>) {
         neighbour.into_iter().for_each(|new| self.neighbours[new as usize].hops += 1);
         let old = self.hops.get_mut(hop).and_then(|of| std::mem::replace(of, neighbour));
         old.into_iter().for_each(|old| self.let_go(old));
     }
 
-    /// A hop leads to this neighbour no longer.
+    /// Records that a hop leads to this neighbour no longer.
     fn let_go(&mut self, index: u32) {
         self.neighbours[index as usize].hops -= 1;
         self.forget_unneeded(index);
@@ -241,7 +243,7 @@ impl<W> NextHops<W> {
         }
     }
 
-    /// Lets a packet wait; gives it back when too many wait already.
+    /// Keeps a packet until its neighbour is resolved; returns it when too many wait already.
     pub(crate) fn wait(&mut self, hop: Hop, packet: W) -> Result<(), W> {
         let Some(index) = self.neighbour(hop) else { return Err(packet) };
         let entry = &mut self.neighbours[index as usize];
@@ -259,8 +261,8 @@ impl<W> NextHops<W> {
         Ok(())
     }
 
-    /// Hears what the kernel has to say, asks for neighbours, and appends the packets whose waiting is over to
-    /// `released`. Cheap when nothing is awaited and the last look was not long ago.
+    /// Reads the kernel's events, requests neighbours, and appends the packets whose wait is over to `released`. Cheap
+    /// when nothing is awaited and the last call was not long ago.
     pub(crate) fn poll(&mut self, now: Instant, released: &mut Vec<Released<W>>) {
         if now < self.next_look {
             return;
@@ -282,7 +284,7 @@ impl<W> NextHops<W> {
             };
     }
 
-    /// When [`NextHops::poll`] has something to do without an event.
+    /// When [`NextHops::poll`] has something to do without an event; `None` for never.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let due = |&index: &u32| match self.neighbours[index as usize].state {
             State::Asking { since: Some(since), .. } => since + ASK_INTERVAL,
@@ -292,18 +294,18 @@ impl<W> NextHops<W> {
         self.busy.iter().map(due).chain(refresh).min()
     }
 
-    /// Packets that wait for neighbours.
+    /// The number of packets that wait for neighbours.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Changes of routes, neighbours aside, or of interfaces that are known of all hops.
+    /// A counter of changes of routes or interfaces, neighbours excepted, that all hops reflect.
     pub(crate) fn route_changes(&self) -> u64 {
         self.route_changes
     }
@@ -313,23 +315,24 @@ impl<W> NextHops<W> {
         self.interfaces.iter().any(|i| i.index == self.interface)
     }
 
-    /// Whether the interface is up, as far as is known: it is asked for when it changes.
+    /// Whether the interface is up, as of its last change.
     pub(crate) fn interface_is_up(&self) -> bool {
         self.interfaces.iter().any(|i| i.index == self.interface && i.up)
     }
 
-    /// The addresses of the interface and of the VLANs on top of it, as its GID table has them; none when it is gone.
+    /// The addresses of the interface and of the VLANs on top of it, as its GID table has them; empty when the
+    /// interface is gone.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let own = self.interfaces.iter().find(|i| i.index == self.interface);
         own.map_or_else(Vec::new, |own| gid::addresses(own, &self.interfaces))
     }
 
-    /// Whether the interfaces or their addresses have changed since the last time this was asked.
+    /// Whether the interfaces or their addresses have changed since the last call.
     pub(crate) fn take_interface_change(&mut self) -> bool {
         std::mem::take(&mut self.interfaces_changed)
     }
 
-    /// Readable when the kernel reports a change.
+    /// A descriptor that is readable when the kernel reports a change.
     pub(crate) fn event_fd(&self) -> RawFd {
         self.events.as_raw_fd()
     }
@@ -360,7 +363,7 @@ impl<W> NextHops<W> {
         self.refresh_routes();
     }
 
-    /// Asks, or asks again, for a neighbour. False when there is nothing more to do for it.
+    /// Requests a neighbour, or requests it again. False when there is nothing more to do for it.
     fn attend(&mut self, now: Instant, index: u32, released: &mut Vec<Released<W>>) -> bool {
         let entry = &mut self.neighbours[index as usize];
         let (interface, address) = (entry.interface, entry.address);
@@ -393,7 +396,7 @@ impl<W> NextHops<W> {
         }
     }
 
-    /// Reads the interfaces again, and what depends on them.
+    /// Reads the interfaces again, and updates what depends on them.
     fn refresh_interfaces(&mut self, now: Instant, neighbours_too: bool, released: &mut Vec<Released<W>>) {
         let mut reload = neighbours_too;
         if let Ok(interfaces) = own_interfaces(&mut self.netlink, self.interface)
@@ -418,7 +421,7 @@ impl<W> NextHops<W> {
         }
     }
 
-    /// Looks up some of the routes that a change may have moved.
+    /// Looks up some of the routes that a change can have moved.
     fn refresh_routes(&mut self) {
         for _ in 0..self.refresh_left.min(REFRESH_BATCH) {
             self.refresh_at = (self.refresh_at + 1) % self.hops.len();
@@ -448,7 +451,7 @@ impl<W> NextHops<W> {
         }
     }
 
-    /// The neighbour that a packet goes to first. The caller has a hop lead to it.
+    /// The neighbour that a packet goes to first. The caller makes a hop lead to it.
     fn resolve(&mut self, source: IpAddr, destination: IpAddr) -> Result<u32, HopError> {
         let route = self.route(source, destination)?;
         let own = |i: &Interface| i.addresses.contains(&destination);
@@ -535,8 +538,8 @@ impl<W> NextHops<W> {
         }
     }
 
-    /// The interface that a destination does not name by itself: link-local and multicast ones are the same on every
-    /// interface, so it is the one that has the source address.
+    /// The interface for a destination that does not determine it: link-local and multicast addresses are the same on
+    /// every interface, so the source address decides.
     fn sending_interface(&self, source: IpAddr, destination: IpAddr) -> Option<u32> {
         let ambiguous = destination.is_multicast()
             || matches!(destination, IpAddr::V6(ip) if ip.is_unicast_link_local())
@@ -587,7 +590,7 @@ impl<W> Entry<W> {
         }
     }
 
-    /// Hands out the packets that need not wait any longer; returns their number.
+    /// Releases the packets whose wait is over; returns their number.
     fn release(&mut self, released: &mut Vec<Released<W>>) -> usize {
         let header = match self.state {
             State::Known(header) => Some(header),

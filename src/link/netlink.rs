@@ -1,4 +1,4 @@
-//! What the kernel knows about interfaces and routes, asked for over rtnetlink.
+//! The kernel's interfaces, routes and neighbours, requested over rtnetlink.
 //!
 //! rtnetlink answers while the request is being sent, so nothing here waits: when the socket is empty after a request,
 //! the kernel has not answered.
@@ -18,47 +18,48 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, Rou
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// Bytes of one read. The kernel fills a dump's reads up to 32 KiB (NLMSG_GOODSIZE, net/netlink/af_netlink.c).
+/// Size of one read, in bytes. The kernel fills a dump's reads up to 32 KiB (NLMSG_GOODSIZE, net/netlink/af_netlink.c).
 const READ_BYTES: usize = 64 * 1024;
 
-/// An Ethernet address.
+/// An Ethernet address (MAC), in the order on the wire.
 pub type Mac = [u8; 6];
 
-/// A network interface as the kernel has it.
+/// A network interface, with the attributes that the kernel reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The kernel's number of the interface.
+    /// The kernel's index of the interface.
     pub index: u32,
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// Its Ethernet address; `None` on what is not Ethernet.
+    /// Its Ethernet address; `None` for other kinds of interface.
     pub mac: Option<Mac>,
     /// The largest IP packet, in bytes.
     pub mtu: usize,
-    /// Set up by the administrator.
+    /// Whether the administrator has set it up.
     pub up: bool,
-    /// A cable, or the other end of a pair, is there and up.
+    /// Whether it has a carrier: a cable, or the other end of a pair, is there and up.
     pub carrier: bool,
-    /// It is the loopback interface.
+    /// Whether it is the loopback interface.
     pub loopback: bool,
-    /// Receive queues.
+    /// The number of receive queues.
     pub rx_queues: u32,
-    /// Transmit queues.
+    /// The number of transmit queues.
     pub tx_queues: u32,
-    /// What kind of virtual interface it is, if it is one.
+    /// The kind of virtual interface; `None` for others.
     pub kind: Option<String>,
-    /// The VLAN it carries, if it is a VLAN interface.
+    /// The VLAN that it carries, if it is a VLAN interface.
     pub vlan: Option<Vlan>,
-    /// The interface that it is a part of: a bridge, a bond.
+    /// The bridge or bond that it is a part of.
     pub master: Option<u32>,
-    /// The number of the XDP program that is attached to it.
+    /// The number of the XDP program that is attached to it; `None` without one.
     pub xdp_program: Option<u32>,
     /// Its IP addresses, in the kernel's order.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Interface {
-    /// Whether it is a device of its own: Ethernet, or the loopback while it is up. VLANs are part of the device below them.
+    /// Whether it is a device of its own: Ethernet, or the loopback while it is up. VLANs are part of the device below
+    /// them.
     pub fn is_device(&self) -> bool {
         if self.loopback { self.up } else { self.mac.is_some() && self.vlan.is_none() }
     }
@@ -77,7 +78,7 @@ impl Interface {
         }
     }
 
-    /// One of which nothing more is known.
+    /// An interface with this index and no other attributes.
     fn new(index: u32) -> Interface {
         Interface {
             index,
@@ -98,10 +99,10 @@ impl Interface {
     }
 }
 
-/// A VLAN on top of another interface.
+/// The VLAN of an interface on top of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {
-    /// The interface below.
+    /// The index of the interface below.
     pub lower: u32,
     /// The VLAN id, 0 to 4095.
     pub id: u16,
@@ -109,13 +110,13 @@ pub struct Vlan {
     pub ethertype: u16,
 }
 
-/// Where a packet leaves, by the kernel's routes.
+/// How a packet leaves, by the kernel's routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) kind: RouteKind,
-    /// The interface it leaves by.
+    /// The index of the interface that it leaves by.
     pub(crate) interface: u32,
-    /// Whom to hand it to: the gateway, or the destination itself.
+    /// The address that it is handed to: the gateway, or the destination itself.
     pub(crate) next_hop: IpAddr,
 }
 
@@ -127,7 +128,7 @@ pub(crate) enum RouteKind {
     Local,
     Broadcast,
     Multicast,
-    /// The route says that there is none.
+    /// The route says that the destination is unreachable.
     Unreachable,
 }
 
@@ -136,7 +137,7 @@ pub(crate) enum RouteKind {
 pub(crate) struct Neighbour {
     pub(crate) interface: u32,
     pub(crate) address: IpAddr,
-    /// Known, and not declared dead.
+    /// The Ethernet address; `None` when it is not known, or declared dead.
     pub(crate) mac: Option<Mac>,
     pub(crate) state: Reachability,
 }
@@ -148,27 +149,27 @@ pub(crate) enum Reachability {
     Valid,
     /// Known, but to be confirmed when used.
     Stale,
-    /// Being asked for.
+    /// Being resolved.
     Incomplete,
-    /// Nobody answered.
+    /// The neighbour did not answer.
     Failed,
-    /// The kernel forgot the entry: a change of the interface, or no room.
+    /// The kernel removed the entry: the interface changed, or there was no room.
     Gone,
 }
 
-/// Something about the network changed.
+/// A change that the kernel reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Neighbour(Neighbour),
-    /// Routes: look them up again.
+    /// Routes changed: look them up again.
     Routes,
-    /// Interfaces or addresses, and with them maybe routes.
+    /// Interfaces or addresses changed, and with them possibly routes.
     Interfaces,
-    /// Events were lost: ask for everything again.
+    /// Events were lost: request everything again.
     Lost,
 }
 
-/// A request socket.
+/// A socket for rtnetlink requests.
 pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -204,7 +205,7 @@ impl Netlink {
         Ok(interfaces)
     }
 
-    /// The route that a packet from `source` to `destination` takes; `interface` narrows the question to routes by it.
+    /// The route of a packet from `source` to `destination`; `interface` limits it to routes by that interface.
     pub(crate) fn route(
         &mut self,
         source: IpAddr,
@@ -271,8 +272,8 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Tells the kernel that a packet is about to be sent to a neighbour: an unknown one is then asked for, a stale one
-    /// confirmed, as for the kernel's own packets. Needs CAP_NET_ADMIN.
+    /// Notifies the kernel that a packet is about to be sent to a neighbour. It resolves an unknown one, and confirms a
+    /// stale one, as for its own packets. Needs CAP_NET_ADMIN.
     pub(crate) fn use_neighbour(&mut self, interface: u32, address: IpAddr) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address).0;
@@ -286,7 +287,7 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_ACK, |_| ())
     }
 
-    /// Sends a request and hands every message of the answer to `take`.
+    /// Sends a request and passes every message of the answer to `take`.
     fn request(
         &mut self,
         message: RouteNetlinkMessage,
@@ -343,7 +344,7 @@ pub(crate) struct Events {
 impl Events {
     /// Subscribes to changes of neighbours, routes, addresses and interfaces of the calling thread's network namespace.
     pub(crate) fn open() -> io::Result<Events> {
-        /// RTNLGRP_* of linux/rtnetlink.h: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE.
+        /// RTNLGRP_* from linux/rtnetlink.h: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE.
         const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -354,7 +355,7 @@ impl Events {
         Ok(Events { socket, buffer: vec![0; READ_BYTES].into() })
     }
 
-    /// Hands what happened to `take`, at most 64 reads of it, so that a storm of changes holds nobody up.
+    /// Passes events to `take`, from at most 64 reads, so that a storm of changes delays no caller.
     pub(crate) fn read(&mut self, mut take: impl FnMut(Event)) {
         for _ in 0..64 {
             match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_DONTWAIT) {
@@ -392,7 +393,7 @@ impl AsRawFd for Events {
     }
 }
 
-/// The messages in what one read brought. One that cannot be understood (newer kernels add attributes) is left out.
+/// The messages of one read. A message that cannot be parsed (newer kernels add attributes) is left out.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>)> + use<'_> {
     std::iter::from_fn(move || {
         loop {
@@ -475,7 +476,7 @@ fn vlan_tag(data: &[InfoVlan]) -> (u16, u16) {
     (id, ethertype)
 }
 
-/// The address, unless it turned out to be somebody else's. The peer's address of a point-to-point link is not ours:
+/// The address, unless duplicate detection found it elsewhere. The peer's address of a point-to-point link is not ours:
 /// IFA_LOCAL goes before IFA_ADDRESS.
 fn usable_address(message: &AddressMessage) -> Option<IpAddr> {
     if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
@@ -550,7 +551,7 @@ pub fn link_local(mac: Mac) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// The Ethernet address that a link-local IPv6 address was made from, if it was made from one.
+/// The Ethernet address that a link-local IPv6 address was made from; `None` when it was not made from one.
 pub(crate) fn mac_of_link_local(address: Ipv6Addr) -> Option<Mac> {
     let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = address.octets() else { return None };
     Some([a ^ 2, b, c, d, e, f])

@@ -8,45 +8,45 @@ use crate::time::Instant;
 
 /// Several links as one: a device made of several interfaces.
 ///
-/// A hop belongs to one of them: its number has the rail in the upper bits. A rail that fails costs no error: what goes
-/// over it is lost, and counted by its link or as `rails_lost`, until it works again.
+/// A hop belongs to one of them: its number has the rail in the upper bits. A rail that fails causes no error: its
+/// packets are lost, and counted by its link or as `rails_lost`, until it works again.
 ///
-/// A packet is written into the buffer of the rail that is expected to be next. One that goes over another is copied, which
-/// is counted (`rails_copied`).
+/// A packet is written into the buffer of the rail that is expected to be next. A packet for another rail is copied,
+/// and counted (`rails_copied`).
 pub struct Rails {
     rails: Vec<State>,
-    /// Whose buffer is lent.
+    /// The rail whose buffer is lent.
     lent: Option<usize>,
-    /// Over which the last packet went.
+    /// The rail of the last packet.
     last: usize,
-    /// Which one receives first next time.
+    /// The rail that receives first next time.
     next_receiver: usize,
     max_packet_bytes: usize,
     copied: u64,
     lost: u64,
 }
 
-/// One interface of several.
+/// One interface of a device with several.
 pub struct Rail {
-    /// Its link.
+    /// The link of the interface.
     pub link: Box<dyn Link>,
-    /// Its addresses: packets from one of these leave by it.
+    /// The addresses of the interface: packets from one of these leave by it.
     pub addresses: Vec<IpAddr>,
 }
 
 struct State {
     rail: Rail,
-    /// The rail of the packet that came after one over this rail, the last time there was one. Whoever takes rails in turn,
-    /// stays with one or leaves one out is foretold by that.
+    /// The rail of the packet that followed one over this rail, the last time there was one. That predicts senders that
+    /// take rails in turn, stay with one, or leave one out.
     follower: usize,
     sent: u64,
     received: u64,
 }
 
-/// Where a hop's number has its rail. The links' own numbers are below.
+/// The lowest bit of the rail in a hop's number. The links' own numbers are below.
 const RAIL_SHIFT: u32 = 56;
 
-/// Names of what is counted by rail.
+/// Names of the counters of each rail.
 const COUNTERS: [[&str; 2]; Rails::MAX] = [
     ["rail0_tx_packets", "rail0_rx_frames"],
     ["rail1_tx_packets", "rail1_rx_frames"],
@@ -59,10 +59,10 @@ const COUNTERS: [[&str; 2]; Rails::MAX] = [
 ];
 
 impl Rails {
-    /// How many there may be: a queue pair tells its peer of seven addresses beside its own (docs/EXTENSIONS.md).
+    /// Upper bound on the rails: a queue pair sends its peer seven addresses beside its own (docs/EXTENSIONS.md).
     pub const MAX: usize = 8;
 
-    /// One link of 1 to [`MAX`](Rails::MAX) rails; the first is for what names no address of any.
+    /// One link of 1 to [`MAX`](Rails::MAX) rails; packets from an address of no rail take the first.
     ///
     /// # Panics
     /// When there are none, or more.
@@ -98,7 +98,7 @@ impl Rails {
     }
 }
 
-/// A hop's rail, and what its link calls it.
+/// A hop's rail, and the hop's number on the rail's link.
 fn split(hop: Hop) -> (usize, Hop) {
     ((hop.0 >> RAIL_SHIFT) as usize, Hop(hop.0 & ((1 << RAIL_SHIFT) - 1)))
 }
@@ -209,12 +209,12 @@ impl Link for Rails {
         self.links().filter_map(Link::poll_timeout).min()
     }
 
-    /// Those of all rails: `xdp-native-copy+xdp-skb-copy`, say.
+    /// The modes of all rails, for example `xdp-native-copy+xdp-skb-copy`.
     fn mode(&self) -> String {
         self.links().map(Link::mode).collect::<Vec<_>>().join("+")
     }
 
-    /// The sums of the rails' own, and what each carried.
+    /// The sums of the rails' counters, and what each rail carried.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
         for (name, count) in self.links().flat_map(Link::counters) {

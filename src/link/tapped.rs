@@ -10,24 +10,25 @@ use crate::pcap::{Direction, Record};
 use crate::time::Instant;
 use crate::wire::Bth;
 
-/// Frames that wait in each direction at the most; more are dropped, as a full queue in a network does. At 4 KiB each
-/// they take 16 MiB, and they are 2 ms of a link at 2 Mpps.
+/// Upper bound on the frames that wait in each direction; more are dropped, as by a full queue in a network. At 4 KiB
+/// each they take 16 MiB, and they are 2 ms of a link at 2 Mpps.
 const HELD_FRAMES_MAX: usize = 4096;
 
-/// What a capture remarks on a frame whose next hop has no Ethernet address yet; the addresses in it are zero.
+/// The remark of a capture on a frame whose next hop has no Ethernet address yet; the addresses in it are zero.
 const UNRESOLVED: &str = "next hop unresolved";
 
 /// A link with a capture of it, faults on it, or both.
 ///
-/// The capture is taken where a network interface would see the frames: sent ones behind the faults (a lost one is
-/// recorded, and marked as such, although it does not leave; a delayed one when it leaves; a corrupted one as it
-/// leaves), received ones before them, as they arrive. pcapng files carry the marks; pcap has no place for them.
+/// The capture has the frames as a network interface would see them. Sent frames are recorded after the faults: a
+/// delayed one when it leaves, and a corrupted one as it leaves. A lost one is recorded, and marked as such, although
+/// it does not leave. Received frames are recorded before the faults, as they arrive. pcapng files have the marks; pcap
+/// has no place for them.
 ///
 /// Without faults it costs one comparison a frame and direction, and with a capture one copy. Faults copy and allocate:
 /// they are for tests.
 ///
-/// A packet that a fault holds back leaves its transmit buffer lent, so [`transmit`](Link::transmit) and
-/// [`flush`](Link::flush) may overwrite a buffer that was lent and not sent; whoever holds it writes it anew.
+/// A packet that a fault holds back leaves its transmit buffer lent. So [`transmit`](Link::transmit) and
+/// [`flush`](Link::flush) can overwrite a buffer that was lent and not sent: the borrower writes it again.
 pub struct Tapped<L> {
     inner: L,
     capture: Option<Capture>,
@@ -37,17 +38,17 @@ pub struct Tapped<L> {
 struct Faults {
     engine: FaultEngine,
     sent: HoldQueue<Sent>,
-    /// Those whose wait is over, and for which there was no buffer.
+    /// Sent frames whose wait is over, and for which there was no buffer.
     sent_ready: VecDeque<Sent>,
     received: HoldQueue<(Frame, Fate)>,
-    /// Those whose wait is over, and that went beyond the budget.
+    /// Received frames whose wait is over, and that exceeded the budget.
     received_ready: VecDeque<Frame>,
     arrived: Vec<Frame>,
     sent_counters: Counters,
     received_counters: Counters,
 }
 
-/// A packet that comes later than it was given to us.
+/// A packet that leaves later than it was sent to us.
 struct Sent {
     packet: Vec<u8>,
     hop: Hop,
@@ -55,7 +56,7 @@ struct Sent {
     is_copy: bool,
 }
 
-/// What became of the frames of one direction. `entered + duplicated = left + lost + overflowed + those held`.
+/// Counters of the frames of one direction. `entered + duplicated = left + lost + overflowed + those held`.
 #[derive(Default)]
 struct Counters {
     entered: u64,
@@ -78,14 +79,14 @@ impl Counters {
         self.reordered += u64::from(fate.overtaken_by > 0);
     }
 
-    /// A frame, and its double if it was to have one, found no place to wait.
+    /// Counts a frame, and its duplicate if it was to have one, that found no place to wait.
     fn overflow(&mut self, fate: &Fate) {
         self.overflowed += 1 + u64::from(fate.is_duplicated);
     }
 }
 
 impl<L: Link> Tapped<L> {
-    /// Puts a capture and faults around `inner`. A specification that lets nothing happen costs nothing.
+    /// Puts a capture and faults around `inner`. A specification without faults costs nothing.
     pub fn new(inner: L, capture: Option<Capture>, faults: Option<FaultSpec>) -> Tapped<L> {
         let does_something = |spec: &FaultSpec| {
             let delays = !spec.delay.is_zero() && spec.delay_share > 0.0;
@@ -106,17 +107,17 @@ impl<L: Link> Tapped<L> {
         Tapped { inner, capture, faults }
     }
 
-    /// The link itself.
+    /// The link inside, without capture and faults.
     pub fn inner(&self) -> &L {
         &self.inner
     }
 
-    /// The link itself.
+    /// The link inside, without capture and faults, for changes.
     pub fn inner_mut(&mut self) -> &mut L {
         &mut self.inner
     }
 
-    /// The capture, if one is taken.
+    /// The capture; `None` when there is none.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
     }
@@ -129,7 +130,7 @@ impl<L: Link> Tapped<L> {
         self.inner.transmit(now, len, hop);
     }
 
-    /// Sends packets that waited, as far as there are buffers.
+    /// Sends packets whose wait is over, as far as there are buffers.
     fn release_sent(&mut self, now: Instant) {
         while let Some(faults) = &mut self.faults {
             if faults.sent_ready.is_empty() {
@@ -150,7 +151,7 @@ impl<L: Link> Tapped<L> {
     }
 }
 
-/// The remark on a frame.
+/// The remark on a frame in the capture.
 fn mark(fate: &Fate, is_copy: bool) -> String {
     if is_copy { format!("{fate} (copy)") } else { fate.to_string() }
 }
@@ -197,8 +198,10 @@ fn record_received(capture: Option<&mut Capture>, now: Instant, bytes: FrameByte
     });
 }
 
-/// Flips bits from the BTH to the end of a packet that begins with its IP header; anywhere where that is unclear. Byte 4
-/// of the BTH is left alone: routers may change it, the ICRC leaves it out, and nobody would notice.
+/// Flips bits from the BTH to the end of a packet that begins with its IP header; anywhere when the headers are
+/// unclear.
+///
+/// Byte 4 of the BTH is left alone: routers can change it, the ICRC leaves it out, and no check would notice.
 fn corrupt(packet: &mut [u8], corruption: &Corruption) {
     let start = match packet.first().map(|first| first >> 4) {
         Some(4) => 20 + 8,
@@ -215,7 +218,7 @@ fn corrupt(packet: &mut [u8], corruption: &Corruption) {
     ib.swap(4, last);
 }
 
-/// As [`corrupt`], in an Ethernet frame.
+/// Flips bits in an Ethernet frame, as [`corrupt`] in a packet.
 fn corrupt_frame(frame: &mut [u8], corruption: &Corruption) {
     let ip = if frame.len() > 18 && matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8]) { 18 } else { 14 };
     match frame.get_mut(ip..) {
@@ -225,7 +228,7 @@ fn corrupt_frame(frame: &mut [u8], corruption: &Corruption) {
 }
 
 impl Faults {
-    /// Lets the fate of a frame that has just arrived come true.
+    /// Applies the fate of a frame that has just arrived.
     fn arrive(&mut self, now: Instant, frame: Frame, fate: Fate) {
         self.received_counters.count(&fate);
         if fate.is_lost {

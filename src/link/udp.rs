@@ -1,13 +1,14 @@
 //! RoCE v2 over ordinary UDP sockets: no capability, no XDP, any interface, the loopback too.
 //!
-//! One socket on port 4791 for each of the device's addresses. Since the kernel writes the IP and UDP headers, packets must
-//! be made for what it writes ([`Link::imposed`]): the ICRC covers it. IPv4's identification is 0, which Linux writes into
-//! packets of unconnected sockets that are never fragmented (`ip_select_ident`). The source port is 4791 for all: one of its
-//! own for each connection would take a socket each, and peers do not look at it; what it is there for, spreading
-//! connections over paths and queues, is left to the AF_XDP link.
+//! There is one socket on port 4791 for each of the device's addresses. The kernel writes the IP and UDP headers, which
+//! the ICRC covers, so packets must be made for what it writes ([`Link::imposed`]). IPv4's identification is 0, which
+//! Linux writes into packets of unconnected sockets that are never fragmented (`ip_select_ident`).
 //!
-//! What is received is given back its headers. The ICRC is checked as on every link, by the transport; a peer's IPv4
-//! identification, which sockets do not show, is solved for before (`identification`).
+//! The source port is 4791 for all. A port for each connection would take a socket each, and peers do not check it. Its
+//! purpose, to spread connections over paths and queues, is left to the AF_XDP link.
+//!
+//! The link puts headers before received payloads again. The transport checks the ICRC, as on every link. Sockets do
+//! not show a peer's IPv4 identification, which is solved for before (`identification`).
 
 mod error;
 mod identification;
@@ -51,10 +52,10 @@ const UDP_BYTES: usize = 8;
 /// Buffers to receive into: several steps of an engine, and what a fault layer holds back.
 const RECEIVE_BUFFERS: u32 = 1024;
 
-/// Packets that may wait for the sockets to take them: two steps of an engine.
+/// Upper bound on the packets that wait for the sockets: two steps of an engine.
 const TRANSMIT_BUFFERS: u32 = 2 * BATCH as u32;
 
-/// How long until a socket is asked again that had no room: some twenty packets' time.
+/// Pause before a socket without room is tried again: the time of some twenty packets.
 const RETRY: Duration = Duration::from_micros(50);
 
 /// A [`Link`] over UDP sockets.
@@ -62,10 +63,10 @@ pub struct UdpLink {
     sockets: Vec<Local>,
     /// Sockets on multicast groups, which only receive.
     groups: Vec<Socket>,
-    /// Readable when one of these is.
+    /// A descriptor that is readable when one of these is.
     readiness: Readiness,
     place: Place,
-    /// The socket that comes first next time.
+    /// The socket that is served first next time.
     next_socket: usize,
     headers: Headers,
     received: Arc<Pool>,
@@ -82,10 +83,10 @@ pub struct UdpLink {
     counters: Counters,
 }
 
-/// One of our addresses.
+/// One of our addresses, and its socket.
 struct Local {
     socket: Socket,
-    /// Its interface.
+    /// The index of its interface.
     scope: u32,
 }
 
@@ -115,13 +116,19 @@ struct Counters {
 }
 
 impl UdpLink {
-    /// Opens port 4791 on the addresses of `interface`, in the calling thread's network namespace. Those in its GID table
-    /// that it does not have (the first, where IPv6 is off), or not yet (a second or two after it is up, while the kernel
-    /// looks for duplicates), are left out: there is no way from them.
+    /// Opens port 4791 on the addresses of `interface`, in the calling thread's network namespace.
+    ///
+    /// Addresses in its GID table that the interface does not have are left out, since no packet can leave from them.
+    /// These are the link-local one, where IPv6 is off, and addresses for which the kernel still looks for duplicates.
+    /// That takes a second or two after the interface is up.
     ///
     /// # Errors
-    /// [`UdpOpenError`] says in one line what is wrong and what to do about it: the port is taken, say, or the interface is, by a
-    /// program over AF_XDP.
+    /// - [`UdpOpenError::Device`] when there is no such interface, or the kernel does not answer.
+    /// - [`UdpOpenError::Down`] when the interface is down.
+    /// - [`UdpOpenError::Taken`] when another process has the port.
+    /// - [`UdpOpenError::OverXdp`] when a program over AF_XDP has the interface.
+    /// - [`UdpOpenError::NoAddress`] when none of its addresses can be used.
+    /// - [`UdpOpenError::Socket`] when a socket cannot be made for another reason.
     pub fn open(interface: &str) -> Result<UdpLink, UdpOpenError> {
         let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).map_err(DeviceError::Netlink)?;
         let devices = || interfaces.iter().filter(|i| i.is_device());
@@ -168,7 +175,7 @@ impl UdpLink {
         })
     }
 
-    /// Takes one batch from a socket.
+    /// Receives one batch from a socket.
     fn receive_batch(&mut self, number: usize, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         self.received.collect(&mut self.free);
         let count = budget.min(BATCH).min(self.free.len());
@@ -198,7 +205,7 @@ impl UdpLink {
         arrived.len()
     }
 
-    /// Writes the headers that the kernel took off in front of a datagram in `buffer`, and makes it a frame. `None` when it
+    /// Writes the headers that the kernel removed before a datagram in `buffer`, and makes it a frame. `None` when it
     /// is dropped, which is counted.
     fn frame(&mut self, buffer: u32, received: &Received, own: IpAddr, now: Instant) -> Option<Frame> {
         if received.is_truncated {
@@ -234,8 +241,8 @@ impl UdpLink {
         Some(unsafe { self.received.frame(buffer, start, end - start) })
     }
 
-    /// The identification of an IPv4 packet that has 0 in its place now; 0 too when none makes its ICRC right, which the
-    /// transport will see.
+    /// The identification of an IPv4 packet that has 0 in its place now. 0 when none makes its ICRC right; the
+    /// transport then drops the packet.
     fn identify(&mut self, packet: &[u8], peer: Ipv4Addr, now: Instant) -> Result<u16, Refused> {
         let Some(covered) = packet.len().checked_sub(ICRC_BYTES) else { return Ok(0) };
         let computed = icrc::compute(FrameBytes::from(&packet[..covered]));
@@ -247,7 +254,7 @@ impl UdpLink {
         }
     }
 
-    /// Where the packet in `buffer` goes. When its hop was forgotten, its addresses say it.
+    /// The destination of the packet in `buffer`. When its hop was replaced, the packet's addresses decide.
     fn destination(&mut self, hop: Hop, buffer: u32, len: usize) -> Option<Destination> {
         if let Some(destination) = self.hops.use_hop(hop) {
             return Some(*destination);
@@ -259,7 +266,7 @@ impl UdpLink {
         self.hops.use_hop(hop).copied()
     }
 
-    /// Hands the oldest packets that leave by one socket to the kernel. True when that is to be gone on with.
+    /// Hands the oldest packets that leave by one socket to the kernel. True when it should be called again.
     fn send_batch(&mut self, now: Instant) -> bool {
         let Some(first) = self.queued.front() else { return false };
         let number = first.destination.socket;
@@ -323,7 +330,7 @@ fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Resul
     if sockets.is_empty() { Err(UdpOpenError::NoAddress { interface: name() }) } else { Ok(sockets) }
 }
 
-/// What keeps a device from being opened over UDP sockets, without opening any: that would be in the way of those who do.
+/// What prevents a device from being opened over UDP sockets, without opening any: an open socket would prevent others.
 pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<UdpOpenError> {
     let is_there = |address: &IpAddr| interfaces.iter().any(|interface| interface.addresses.contains(address));
     let mut addresses = addresses(device, interfaces).into_iter().filter(is_there).peekable();
@@ -337,21 +344,21 @@ pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<U
     holder::claimant(device.index).map(|holder| UdpOpenError::OverXdp { interface, holder })
 }
 
-/// What the kernel lets sockets buffer, if that is less than they ask for.
+/// The size that the kernel allows sockets' buffers in bytes, if that is less than they ask for.
 pub(super) fn small_socket_buffer() -> Option<u64> {
     let bytes = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse().ok()?;
     (bytes < SOCKET_BUFFER_BYTES).then_some(bytes)
 }
 
-/// The packet came with an identification that its sender does not use.
+/// The packet has an identification that its sender does not use.
 struct Refused;
 
-/// What sockets leave of Ethernet headers: nothing.
+/// The Ethernet header of packets over sockets, of which nothing is known.
 fn ethernet_header() -> EthernetHeader {
     EthernetHeader::new([0; 6], [0; 6], None)
 }
 
-/// What the kernel needs to write the packet's headers anew.
+/// The fields that the kernel needs to write the packet's headers again.
 fn outgoing(packet: &[u8], destination: IpAddr, scope: u32) -> Outgoing {
     let (traffic_class, hop_limit, header_bytes) = match destination {
         IpAddr::V4(_) => (packet[1], packet[8], 20 + UDP_BYTES),

@@ -1,4 +1,4 @@
-//! Frames over AF_XDP: our BPF program hands RoCE v2 to sockets of ours, everything else goes on to the kernel.
+//! Frames over AF_XDP: our BPF program passes RoCE v2 to our sockets, and everything else to the kernel.
 
 mod error;
 mod pool;
@@ -30,75 +30,79 @@ use crate::time::{Duration, Instant};
 pub use self::error::XdpOpenError;
 pub use self::program::AttachMode;
 
-/// Bytes of an Ethernet header with one VLAN tag.
+/// Length of an Ethernet header with one VLAN tag, in bytes.
 const ETHERNET_BYTES_MAX: usize = 18;
 
-/// The largest IP packet that fits into one chunk, VLAN tag and all.
+/// The largest IP packet that fits into one chunk, with a VLAN tag, in bytes.
 pub(crate) const SINGLE_BUFFER_PACKET_BYTES: usize = CHUNK_CAPACITY - ETHERNET_BYTES_MAX;
 
-/// The largest IP packet in two chunks.
+/// The largest IP packet in two chunks, in bytes.
 pub(crate) const MULTI_BUFFER_PACKET_BYTES: usize = 2 * CHUNK_CAPACITY - ETHERNET_BYTES_MAX;
 
 /// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv6 40,
 /// UDP 8, BTH 12, AtomicETH 28 bytes.
 const HEAD_BYTES_MIN: usize = ETHERNET_BYTES_MAX + 40 + 8 + 12 + 28;
 
-/// Receive chunks for each of several queues: nearly all of them are in its fill ring, so that one NAPI poll's 64 packets of
-/// two chunks do not empty it.
+/// Receive chunks for each of several queues. Nearly all of them are in its fill ring, so that one NAPI poll's 64
+/// packets of two chunks do not empty it.
 const CHUNKS_A_QUEUE_MIN: u32 = 256;
 
-/// One receive chunk in so many is kept from the kernel, for the frames that are held while they are handled: a step's 64 in
-/// two chunks each are 128. Who holds more takes them from the fill rings.
+/// One receive chunk in as many is kept from the kernel, for frames that are held while they are handled: a step's 64
+/// in two chunks each are 128. A holder of more takes them from the fill rings.
 const HELD_SHARE: u32 = 16;
 
-/// How long until [`Link::flush`] should be called again when the kernel would not take a packet (no memory for it, for a
-/// moment) or all buffers are on their way: some twenty packets' time.
+/// Pause before [`Link::flush`] should be called again: the time of some twenty packets. The kernel did not take a
+/// packet (no memory for it, for a moment), or all buffers are in flight.
 const RETRY: Duration = Duration::from_micros(50);
 
-/// The same while the interface is down: nothing becomes free before that is over.
+/// The same pause while the interface is down: nothing becomes free before that is over.
 const RETRY_DOWN: Duration = Duration::from_millis(10);
 
-/// The part of the transmit buffers that packets without a neighbour may occupy: a peer that is not there must not stop
-/// the traffic to those that are.
+/// The share of the transmit buffers that packets without a neighbour can occupy: a missing peer must not stop the
+/// traffic to others.
 const WAITING_SHARE: usize = 2;
 
-/// Frames wanted by the kernel before it is worth going to the fill ring.
+/// Frames that the kernel needs before it is worth going to the fill ring.
 const REFILL_AT: usize = 32;
 
 /// Whether the kernel copies packets to and from our memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyMode {
-    /// Zero-copy where the driver can, else copies.
+    /// Zero-copy where the driver supports it, otherwise copies.
     #[default]
     Auto,
-    /// Always copies.
+    /// Copies, whatever the driver supports.
     Copy,
-    /// Zero-copy, or an error. Untested: no interface at hand can do it.
+    /// Zero-copy, or an error. Untested: no interface at hand supports it.
     ZeroCopy,
 }
 
 /// How an [`XdpLink`] is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
-    /// Where the program is attached; `None`: native, and where the driver cannot, skb.
+    /// Where the program is attached. `None`: native, and skb where the driver does not support that.
     pub mode: Option<AttachMode>,
-    /// Copying or not.
+    /// Whether the kernel copies packets, or the driver uses our memory.
     pub copy: CopyMode,
-    /// Whether the kernel says when it needs to be called (XDP_USE_NEED_WAKEUP). No difference on veth.
+    /// Whether the kernel signals when it must be called (XDP_USE_NEED_WAKEUP). No difference on veth.
     pub need_wakeup: bool,
-    /// Receive queues to serve, from 0 on, one socket each; `None`: all of the interface's. RoCE on the others goes to
-    /// the kernel.
+    /// Receive queues to serve, from 0 on, with one socket each; `None` for all of the interface's. The kernel gets
+    /// RoCE on the others.
     pub queues: Option<u32>,
-    /// Chunks of 4 KiB for received frames, 64 to 65536, and at least 256 a queue; a frame takes one, or two above 3840
-    /// bytes. Nearly all of them are with the kernel: what comes while the receiving thread has no processor must find
-    /// room, since nobody sends unreliable messages again. 15,360 survive some 20 ms at the 0.7 Mpps of a veth, or at its
-    /// 0.38 Mpps of two chunks each: a few turns of other programs (docs/INTEROP.md has the floods that came whole). They
-    /// are cleared and locked when the link is opened: some 50 ms more than for 4096 on a busy machine, much more in an
-    /// emulated one. 512 stay in the cache and are up to 8 % faster.
+    /// Chunks of 4 KiB for received frames, 64 to 65536, and at least 256 a queue. A frame takes one, or two above 3840
+    /// bytes.
+    ///
+    /// Nearly all of them are with the kernel: arrivals while the receiving thread has no processor must find room,
+    /// since lost unreliable messages are not retransmitted. 15,360 hold some 20 ms at the 0.7 Mpps of a veth, or at
+    /// its 0.38 Mpps of two chunks each. That is a few turns of other programs (docs/INTEROP.md has the floods without
+    /// loss).
+    ///
+    /// They are cleared and locked when the link is opened: some 50 ms more than for 4096 on a busy machine, much more
+    /// in an emulated one. 512 stay in the cache and are up to 8 % faster.
     pub receive_frames: u32,
     /// Packets that can be on their way out at the same time, 8 KiB each, 16 to 16384.
     pub transmit_packets: u32,
-    /// Whether packets may take two chunks (kernel 6.6 and later); without, the path MTU is 2048 at the most.
+    /// Whether packets can take two chunks (Linux 6.6 and later). Without, the path MTU is at most 2048.
     pub multi_buffer: bool,
 }
 
@@ -118,12 +122,12 @@ impl Default for XdpOptions {
 }
 
 impl XdpOptions {
-    /// Bytes of memory for frames, which the kernel locks, of a link with so many receive queues.
+    /// Memory for frames in bytes, which the kernel locks, for a link with `queues` receive queues.
     pub(super) fn memory_bytes(&self, queues: u32) -> u64 {
         u64::from(self.receive_chunks(queues) + 2 * self.transmit_packets) * CHUNK_BYTES as u64
     }
 
-    /// Chunks to receive into.
+    /// The number of chunks to receive into.
     fn receive_chunks(&self, queues: u32) -> u32 {
         self.receive_frames.max(if queues > 1 { queues * CHUNKS_A_QUEUE_MIN } else { 0 })
     }
@@ -131,8 +135,8 @@ impl XdpOptions {
 
 /// A [`Link`] over AF_XDP sockets, one a receive queue of the interface, with common memory.
 ///
-/// Frames above the MTU, as a sender's segmentation offload (UDP GSO) makes on veth, arrive in more than two chunks in skb
-/// mode, and are dropped and counted as `rx_too_many_parts`; in native mode veth turns that offload off.
+/// A sender's segmentation offload (UDP GSO) makes frames above the MTU on veth. In skb mode they arrive in more than
+/// two chunks, and are dropped and counted as `rx_too_many_parts`. In native mode veth turns that offload off.
 ///
 /// Frames that it gave out keep its memory and its first socket alive: the interface is free for others when the link
 /// and the last of its frames are gone.
@@ -144,11 +148,11 @@ pub struct XdpLink {
     pool: Arc<Pool>,
     descriptors: Box<[FrameDesc]>,
     next_hops: NextHops<Waiting>,
-    /// Receive chunks that nobody has.
+    /// Receive chunks that are free.
     free_chunks: Vec<u32>,
-    /// Chunks in frames ever given out.
+    /// Chunks in all frames that were given out so far.
     handed_out: u64,
-    /// Transmit pairs that nobody has.
+    /// Transmit pairs that are free.
     free_pairs: Vec<u32>,
     /// Descriptors of each pair that the kernel has not completed.
     outstanding: Box<[u8]>,
@@ -158,12 +162,12 @@ pub struct XdpLink {
     /// Length of the last packet's Ethernet header: where the next one's IP header is lent.
     header_bytes: usize,
     released: Vec<Released<Waiting>>,
-    /// The addresses that the program takes frames to: those of the interface, and the groups.
+    /// The addresses whose frames the program takes: those of the interface, and the groups.
     accepted: Vec<IpAddr>,
     groups: Vec<IpAddr>,
-    /// When to look again although nothing was received.
+    /// When to try again although nothing was received.
     retry_at: Option<Instant>,
-    /// A buffer was asked for and there was none.
+    /// Whether a buffer was requested and none was free.
     starved: bool,
     next_queue: usize,
     memberships: Memberships,
@@ -176,11 +180,11 @@ pub struct XdpLink {
     _claim: Claim,
 }
 
-/// What a queue has of a packet in several descriptors.
+/// What a queue has received of a packet in several descriptors.
 enum Partial {
     None,
     Head(FrameDesc),
-    /// More than two: dropped up to its end.
+    /// More than two: dropped to its end.
     TooLong,
 }
 
@@ -190,7 +194,7 @@ struct Lent {
     header_bytes: usize,
 }
 
-/// A packet in a pair, without a neighbour.
+/// A packet in a pair that waits for its neighbour.
 #[derive(Debug)]
 struct Waiting {
     pair: u32,
@@ -218,23 +222,23 @@ struct Counters {
 /// Where all of a link's memory is, in chunks and in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameAccounts {
-    /// Receive chunks in all.
+    /// All receive chunks.
     pub receive_total: u64,
-    /// Those that the kernel has: in the fill ring, being filled, in the receive ring.
+    /// Receive chunks that the kernel has: in the fill ring, being filled, in the receive ring.
     pub receive_kernel: u64,
-    /// Those that nobody has.
+    /// Receive chunks that are free.
     pub receive_free: u64,
-    /// Those in frames that were given out and not dropped yet.
+    /// Receive chunks in frames that were given out and not dropped yet.
     pub receive_held: u64,
-    /// Transmit buffers in all.
+    /// All transmit buffers.
     pub transmit_total: u64,
-    /// Those that nobody has.
+    /// Transmit buffers that are free.
     pub transmit_free: u64,
-    /// One that is lent to be written, or none.
+    /// Transmit buffers that are lent to be written: one or none.
     pub transmit_lent: u64,
-    /// Those that wait for a neighbour.
+    /// Transmit buffers that wait for a neighbour.
     pub transmit_waiting: u64,
-    /// Those that the kernel has: queued, on their way, completed and not collected.
+    /// Transmit buffers that the kernel has: queued, in flight, or completed and not collected.
     pub transmit_kernel: u64,
 }
 
@@ -250,10 +254,15 @@ impl FrameAccounts {
 impl XdpLink {
     /// Opens `interface` in the calling thread's network namespace: loads and attaches the program, makes the sockets.
     ///
-    /// Blocks for up to a second while an earlier owner of the queue is still going away.
+    /// It blocks for up to a second while an earlier owner of the queue is still going away.
     ///
     /// # Errors
-    /// [`XdpOpenError`] says in one line what is missing and what to do about it.
+    /// [`XdpOpenError`] has a variant for each condition, and its text names the remedy:
+    ///
+    /// - the interface is missing, not Ethernet, down, or taken, or its MTU is too large;
+    /// - a capability is missing, or the kernel refuses the program or the socket;
+    /// - the memory for frames cannot be locked;
+    /// - an option is out of range.
     pub fn open(interface: &str, options: &XdpOptions) -> Result<XdpLink, XdpOpenError> {
         let name = interface;
         let step = |what| move |error| XdpOpenError::Step { interface: name.to_owned(), what, error };
@@ -327,7 +336,7 @@ impl XdpLink {
         Ok(link)
     }
 
-    /// Where the program is attached.
+    /// Where the program is attached: in the driver or in the network stack.
     pub fn mode(&self) -> AttachMode {
         self.mode
     }
@@ -337,12 +346,12 @@ impl XdpLink {
         self.zero_copy
     }
 
-    /// Whether packets may take two chunks.
+    /// Whether packets can take two chunks.
     pub fn is_multi_buffer(&self) -> bool {
         self.multi_buffer
     }
 
-    /// The number of receive queues served.
+    /// The number of receive queues that are served.
     pub fn queues(&self) -> usize {
         self.queues.len()
     }
@@ -352,7 +361,7 @@ impl XdpLink {
         &self.interface
     }
 
-    /// Where all frames are. Cheap enough for tests and for reports, too dear for every packet.
+    /// Where all frames are. Cheap enough for tests and for reports, too expensive for every packet.
     pub fn accounts(&self) -> FrameAccounts {
         let partial = self.partials.iter().filter(|p| matches!(p, Partial::Head(_))).count();
         FrameAccounts {
@@ -373,14 +382,16 @@ impl XdpLink {
         self.accounts().conserved()
     }
 
-    /// Takes packets to these multicast groups too, in place of those of an earlier call. Joining them with the kernel, which
-    /// tells switches and the interface, is the caller's; [`join`](Link::join) does both.
+    /// Takes packets to these multicast groups too, in place of those of an earlier call.
+    ///
+    /// The caller joins them with the kernel, which reports them to switches and the interface; [`join`](Link::join)
+    /// does both.
     pub fn set_groups(&mut self, groups: &[IpAddr]) {
         self.groups = groups.to_vec();
         self.update_accepted();
     }
 
-    /// Tells the program which addresses are ours now.
+    /// Passes the current addresses to the program.
     fn update_accepted(&mut self) {
         let mut wanted = self.next_hops.addresses();
         wanted.extend(&self.groups);
@@ -396,7 +407,7 @@ impl XdpLink {
         }
     }
 
-    /// Gives the kernel chunks where it lacks `at_least` or more.
+    /// Gives chunks to the kernel where `at_least` or more are missing.
     fn refill(&mut self, at_least: usize) {
         for queue in &mut self.queues {
             let wanted = queue.wanted();
@@ -451,7 +462,7 @@ impl XdpLink {
         self.counters.tx_bytes += frame_bytes as u64;
     }
 
-    /// Sends or drops the packets whose waiting is over.
+    /// Sends or drops the packets whose wait is over.
     fn release(&mut self) {
         while let Some(Released { packet, header }) = self.released.pop() {
             self.waiting -= 1;
@@ -683,8 +694,8 @@ impl Link for XdpLink {
     }
 }
 
-/// Puts `header` before the packet of `len` bytes at `at`, so that the frame begins at 0, and what does not fit into the
-/// first chunk where the second one's descriptor points. Returns the frame's length.
+/// Puts `header` before the packet of `len` bytes at `at`, so that the frame begins at 0. Bytes that do not fit into
+/// the first chunk move to where the second one's descriptor points. Returns the frame's length.
 fn lay_out(bytes: &mut [u8], at: usize, len: usize, header: &EthernetHeader) -> usize {
     let header_bytes = header.len();
     if header_bytes != at {
@@ -700,7 +711,7 @@ fn lay_out(bytes: &mut [u8], at: usize, len: usize, header: &EthernetHeader) -> 
     frame_bytes
 }
 
-/// What can be told before anything is done.
+/// Checks what can be known before anything is done.
 fn check(interface: &Interface, options: &XdpOptions) -> Result<(), XdpOpenError> {
     let name = || interface.name.clone();
     let range = |what, value: u32, least: u32, most: u32| {
@@ -722,7 +733,7 @@ fn check(interface: &Interface, options: &XdpOptions) -> Result<(), XdpOpenError
     Ok(())
 }
 
-/// Claims the interface, and looks whether sockets receive RoCE on its addresses.
+/// Claims the interface, and checks whether sockets receive RoCE on its addresses.
 fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenError> {
     let name = || interface.name.clone();
     let claim = rings::while_busy(|| Claim::new(interface.index)).map_err(|error| match error.raw_os_error() {
@@ -746,7 +757,7 @@ fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenEr
     }
 }
 
-/// Who attached the program that is on the interface, in words.
+/// The error that names the owner of the program on the interface.
 fn other_program(interface: &Interface) -> XdpOpenError {
     // It may have come after the interfaces were listed.
     let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).unwrap_or_default();
@@ -755,7 +766,7 @@ fn other_program(interface: &Interface) -> XdpOpenError {
     XdpOpenError::OtherProgram { interface: interface.name.clone(), owner: attached_by(program, &interface.name) }
 }
 
-/// Who attached a program, in words.
+/// The owner of a program, in words.
 pub(super) fn attached_by(program: Option<u32>, interface: &str) -> String {
     match program.and_then(|number| Some((number, holder::program_owner(number)?))) {
         Some((number, owner)) => format!("number {number} by {owner}"),

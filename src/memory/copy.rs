@@ -1,19 +1,20 @@
 //! The instructions that touch registered memory.
 //!
-//! Peers, the program and the engine read and write it at the same time, and the program may unmap what it lent at any time. In
-//! Rust either is undefined, so no Rust expression touches it, but the few functions in assembly here: what they do to memory
-//! is what the processor makes of it. They cost what `memcpy` does; copies by relaxed atomic words take 1.6 times as long.
-//! A handler for SIGSEGV and SIGBUS ([`faults`](super::faults)) knows their addresses, and has them return an error.
+//! Peers, the program and the engine read and write registered memory at the same time, and the program can unmap it at
+//! any time. In Rust either is undefined. So no Rust expression touches it, except the functions in assembly here:
+//! their effect on memory is defined by the processor. They cost what `memcpy` costs; copies by relaxed atomic words
+//! take 1.6 times as long. A handler for SIGSEGV and SIGBUS ([`faults`](super::faults)) knows their addresses, and
+//! makes them return an error.
 
-/// A page was not there, or not writable.
+/// A page was missing, or not writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Vanished;
 
 /// Copies `len` bytes, in no particular order.
 ///
 /// # Safety
-/// Each range is valid memory, to be written if it is, or memory that a program lent, once
-/// [`faults::install`](super::faults::install) was called. They must not overlap.
+/// Each range is valid memory, and the range at `to` is writable; or it is memory that a program lent, once
+/// [`faults::install`](super::faults::install) was called. The ranges must not overlap.
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Vanished> {
     // SAFETY: the caller's promise; faults in what was lent end in the handler.
     if unsafe { code::uroce_memory_copy(to, from, len) } == 0 { Ok(()) } else { Err(Vanished) }
@@ -64,8 +65,8 @@ mod code {
         static uroce_memory_exchange_faulted: u8;
     }
 
-    /// Where a fault at the instruction `at` goes on, when it is one of those here. Compares addresses, so that a signal's
-    /// handler may ask.
+    /// Where a fault at the instruction `at` continues, when that is one of those here; `None` for all others. It only
+    /// compares addresses, so that a signal handler can call it.
     pub fn landing(at: usize) -> Option<usize> {
         let functions = [
             (uroce_memory_copy as *const () as usize, &raw const uroce_memory_copy_faulted as usize),
@@ -253,7 +254,7 @@ mod code {
     );
 }
 
-/// Miri runs no assembly: the same for memory that is there, by atomic bytes.
+/// The same for Miri, which runs no assembly: by atomic bytes, for memory that is not unmapped.
 #[cfg(miri)]
 mod code {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

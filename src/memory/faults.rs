@@ -1,18 +1,18 @@
-//! Faults at memory that a program lent: it vanished, and the copy that found out ends with an error.
+//! Faults at memory that a program lent: the program unmapped it, and the copy that hits it ends with an error.
 //!
-//! Programs unmap and free before they deregister. A kernel driver has the pages pinned; we have not, so a copy may hit a page
-//! that is gone. A handler for SIGSEGV and SIGBUS leads such a copy on to where it fails ([`copy`](super::copy)); other faults go
-//! to whoever handled them before.
+//! Programs unmap and free before they deregister. A kernel driver pins the pages; we do not, so a copy can hit a page
+//! that is gone. A handler for SIGSEGV and SIGBUS makes such a copy fail (`copy`). Other faults go to the handler that
+//! was installed before.
 //!
-//! The kernel ends a process whose fault cannot be delivered, so threads that copy must not block these two signals, and the
-//! handler must stay. Asking for every copy costs a system call or two (0.3 µs each, more than a packet), so it is seen to where
-//! it would change instead:
+//! The kernel ends a process whose fault cannot be delivered. So threads that copy must not block these two signals,
+//! and the handler must stay. A check before every copy would cost one or two system calls (0.3 µs each, more than a
+//! packet). Instead, every place that changes mask or handler is covered:
 //!
-//! - a thread stops blocking them when it first works with an engine ([`receive`]), once memory was lent;
-//! - `libibverbs.so.1` has `sigaction`, `sigprocmask` and their like in place of the C library's (`tools/verbs/src/signals.rs`):
-//!   the signals stay unblocked then, and a handler of the program's is called by ours.
+//! - A thread unblocks both signals when it first works with an engine ([`receive`]), once memory was lent.
+//! - `libibverbs.so.1` has `sigaction`, `sigprocmask` and their like in place of the C library's
+//!   (`tools/verbs/src/signals.rs`). The signals then stay unblocked, and our handler calls the program's.
 //!
-//! What goes past both, a mask set by a system call of the program's own, say, is the program's risk.
+//! Whatever bypasses both is the program's risk: a mask set by a system call of its own, for example.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -20,17 +20,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 
-/// What a copy may raise.
+/// The signals that a copy can raise.
 pub const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Whether memory was lent in this process, and the handler installed for it.
+/// Whether this process lent memory, and has the handler installed for it.
 pub fn are_handled() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }
 
-/// Installs the handler, the first time.
+/// Installs the handler, unless it is installed already.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -53,8 +53,8 @@ pub(super) fn install() {
     });
 }
 
-/// Has the calling thread take the signals that copies raise, from now on. Costs a look at a variable of the thread after the
-/// first time.
+/// Unblocks the signals that copies raise, in the calling thread, from now on. After the first time it costs a look at
+/// a variable of the thread.
 pub fn receive() {
     thread_local! {
         static RECEIVES: Cell<bool> = const { Cell::new(false) };
@@ -80,8 +80,8 @@ fn unblock() {
     }
 }
 
-/// What a program shall reach in place of the C library's sigaction(2): once the handler is installed, it stays, and the
-/// program's is the one that it passes other faults on to.
+/// Replaces the C library's sigaction(2) for programs. Once our handler is installed, it stays, and passes other faults
+/// to the program's handler.
 ///
 /// # Safety
 /// As for sigaction(2).
@@ -105,13 +105,13 @@ pub unsafe fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut
     0
 }
 
-/// What a program shall reach in place of the C library's pthread_sigmask(3) and sigprocmask(2): once the handler is installed,
-/// its signals stay unblocked. Returns 0, or -1 and `errno`.
+/// Replaces the C library's pthread_sigmask(3) and sigprocmask(2) for programs. Once our handler is installed, its
+/// signals stay unblocked. Returns 0, or -1 and `errno`.
 ///
 /// # Safety
 /// As for sigprocmask(2).
 pub unsafe fn sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
-    /// Those that glibc itself needs: cancellation, and changes of the user in all threads.
+    /// The signals that glibc itself needs: cancellation, and changes of the user in all threads.
     const C_LIBRARYS: [c_int; 2] = [32, 33];
     if set.is_null() || how == libc::SIG_UNBLOCK {
         // SAFETY: the caller's promise.
@@ -131,12 +131,12 @@ pub unsafe fn sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::si
     }
 }
 
-/// The C library's own functions, by names that nobody takes the place of.
+/// The C library's own functions, by names that no other library replaces.
 mod c_library {
-    /// Linux' signals, as bytes.
+    /// Length of a set of Linux's signals, in bytes.
     const SIGNAL_BYTES: usize = 8;
 
-    /// As sigprocmask(2).
+    /// Changes the calling thread's signal mask, as sigprocmask(2) does.
     pub unsafe fn sigmask(how: libc::c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> libc::c_int {
         // SAFETY: the caller's promise is the system call's.
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, SIGNAL_BYTES) as libc::c_int }
@@ -153,15 +153,15 @@ mod c_library {
     }
 }
 
-/// The handler that gets what is not ours: the one that was there before, or that the program has set since.
+/// The handler that gets all other faults: the one installed before ours, or the one that the program has set since.
 struct Previous {
     /// Its address, with [`FLAGS`] in the upper bits, which no address has: both change at once.
     handler: AtomicU64,
-    /// The signals that are blocked while it runs.
+    /// The signals that are blocked while the handler runs.
     mask: AtomicU64,
 }
 
-/// The flags that matter when it is called, and what `SA_RESTART` and `SA_ONSTACK` a program asks back.
+/// The flags that matter when the handler is called. A program also reads `SA_RESTART` and `SA_ONSTACK` back.
 const FLAGS: [(u64, c_int); 5] = [
     (1 << 63, libc::SA_SIGINFO),
     (1 << 62, libc::SA_NODEFER),
@@ -199,7 +199,7 @@ impl Previous {
         }
     }
 
-    /// Does what would have been done without us.
+    /// Does what would happen without our handler.
     ///
     /// # Safety
     /// Only from the handler, with its arguments.
@@ -243,7 +243,7 @@ impl Previous {
     }
 }
 
-/// Async-signal-safe: it compares addresses and changes one register, or calls the handler before it.
+/// The handler. It is async-signal-safe: it compares addresses and changes one register, or calls the previous handler.
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid context, which is ours to change.
     unsafe {
@@ -256,7 +256,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut li
     }
 }
 
-/// Where the address of the interrupted instruction stands.
+/// Where the address of the interrupted instruction is stored.
 ///
 /// # Safety
 /// `context` is what the kernel passes to a handler.
@@ -266,7 +266,7 @@ unsafe fn instruction(context: *mut libc::c_void) -> *mut i64 {
     unsafe { &raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] }
 }
 
-/// Where the address of the interrupted instruction stands.
+/// Where the address of the interrupted instruction is stored.
 ///
 /// # Safety
 /// `context` is what the kernel passes to a handler.

@@ -5,7 +5,7 @@ use super::copy::copy;
 
 /// Memory of our own to register: anonymous, zeroed, populated pages that live as long as this value.
 ///
-/// Read and written through copies only, since a remote peer may write at any time.
+/// It is read and written through copies only, since a remote peer can write at any time.
 #[derive(Debug)]
 pub struct HostMemory {
     address: NonNull<u8>,
@@ -16,7 +16,7 @@ pub struct HostMemory {
 /// The kernel maps whole pages of at least this; what is mapped and unmapped is said so, to tools that watch who does it, too.
 const PAGE_BYTES: usize = 4096;
 
-/// The kernel gave no memory.
+/// The kernel refused to map memory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {bytes} bytes: {source}")]
 pub struct MapError {
@@ -33,37 +33,37 @@ impl HostMemory {
     /// Maps `len` bytes, page-aligned and zeroed.
     ///
     /// # Errors
-    /// [`MapError`] when the kernel refuses.
+    /// [`MapError`] when the kernel refuses the mapping; it has the length and the kernel's error.
     pub fn new(len: usize) -> Result<HostMemory, MapError> {
         let mapped_bytes = len.max(1).next_multiple_of(PAGE_BYTES);
         let address = pages::map(mapped_bytes).map_err(|source| MapError { bytes: len, source })?;
         Ok(HostMemory { address, len, mapped_bytes })
     }
 
-    /// The address of the first byte, as work requests and peers name it.
+    /// The address of the first byte, as work requests and peers use it.
     pub fn address(&self) -> u64 {
         self.address.as_ptr() as u64
     }
 
-    /// The first byte, for registering.
+    /// A pointer to the first byte, for registration.
     pub fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies `out.len()` bytes from `offset` on.
+    /// Copies `out.len()` bytes from `offset` on to `out`.
     ///
     /// # Panics
-    /// When that goes beyond the end.
+    /// When the range goes beyond the end.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
         // SAFETY: the range was checked to lie in the mapping, and `out` is memory of the caller's own.
@@ -73,17 +73,17 @@ impl HostMemory {
     /// Copies `data` to `offset`.
     ///
     /// # Panics
-    /// When that goes beyond the end.
+    /// When the range goes beyond the end.
     pub fn write(&self, offset: usize, data: &[u8]) {
         self.check(offset, data.len());
         // SAFETY: the range was checked to lie in the mapping, and `data` is memory of the caller's own.
         unsafe { copy(data.as_ptr(), self.as_ptr().add(offset), data.len()) }.expect("it is mapped");
     }
 
-    /// A copy of `len` bytes from `offset` on.
+    /// Copies `len` bytes from `offset` on into a vector.
     ///
     /// # Panics
-    /// When that goes beyond the end.
+    /// When the range goes beyond the end.
     pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         self.read(offset, &mut out);
@@ -122,8 +122,10 @@ mod pages {
         Ok(NonNull::new(address.cast()).expect("the kernel does not map page zero unasked"))
     }
 
+    /// Unmaps pages.
+    ///
     /// # Safety
-    /// `map` returned the address for as many bytes, and nobody uses them any more.
+    /// `map` returned the address for as many bytes, and nothing uses them any more.
     pub unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe { libc::munmap(address.as_ptr().cast(), bytes) };

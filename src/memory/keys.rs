@@ -3,7 +3,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::wire::{Psn, Qpn};
 
-/// Where numbers come from that a stranger must not guess: keys, QPNs, first PSNs.
+/// A source of numbers that a stranger must not guess: keys, QPNs, first PSNs.
 ///
 /// The engine seeds it from the system's randomness, the simulator from its seed.
 #[derive(Debug)]
@@ -12,23 +12,24 @@ pub struct KeySource {
 }
 
 impl KeySource {
-    /// A source that gives the same numbers for the same seed.
+    /// A source that returns the same numbers for the same seed.
     pub fn new(seed: [u8; 32]) -> KeySource {
         KeySource { random: ChaCha12Rng::from_seed(seed) }
     }
 
-    /// The next 32 bits.
+    /// Draws 32 bits.
     pub fn next_u32(&mut self) -> u32 {
         self.random.next_u32()
     }
 
-    /// A packet sequence number to start from.
+    /// Draws a packet sequence number to start from.
     pub fn psn(&mut self) -> Psn {
         Psn::new(self.next_u32())
     }
 
-    /// A queue pair number in `slot`, its upper twelve bits, that is none of the reserved ones (0, 1 and 0xffffff). The
-    /// slot tells to which program on a host a packet belongs, and nothing else of the number can be guessed.
+    /// Draws a queue pair number in `slot`, its upper twelve bits, that is not reserved (0, 1 and 0xffffff).
+    ///
+    /// The slot shows to which program on a host a packet belongs. Nothing else of the number can be guessed.
     pub fn qpn(&mut self, slot: u16) -> Qpn {
         loop {
             let qpn = Qpn::new(u32::from(slot) << 12 | self.next_u32() & 0xfff);
@@ -38,7 +39,7 @@ impl KeySource {
         }
     }
 
-    /// A slot for queue pair numbers, 1 to 4095. Slot 0 has the management queue pairs.
+    /// Draws a slot for queue pair numbers, 1 to 4095. Slot 0 has the management queue pairs.
     pub fn qpn_slot(&mut self) -> u16 {
         loop {
             let slot = (self.next_u32() & 0xfff) as u16;

@@ -1,6 +1,6 @@
 use super::{Access, copy, faults};
 
-/// Memory that a program lends to be registered, all of whose pages were there a moment ago.
+/// Memory that a program lends for registration. All of its pages were present when this value was made.
 #[derive(Debug)]
 pub struct Lent {
     start: *mut u8,
@@ -8,7 +8,7 @@ pub struct Lent {
     access: Access,
 }
 
-/// Why borrowed memory was not registered (EFAULT, as the kernel's drivers say it).
+/// Why borrowed memory was not registered (EFAULT with the kernel's drivers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("of {len} bytes at {address:#x} some are not mapped, or not writable")]
 pub struct RegisterError {
@@ -22,11 +22,12 @@ unsafe impl Send for Lent {}
 const PAGE_BYTES: u64 = 4096;
 
 impl Lent {
-    /// Has the kernel make the pages be there, writable if the access needs that, so that what is not there is an error now.
-    /// That takes long for many pages: no lock should be held.
+    /// Makes the kernel populate the pages, writable if the access needs that, so that a missing page is an error now.
+    ///
+    /// It takes long for many pages: hold no lock.
     ///
     /// # Errors
-    /// [`RegisterError`] when some of it is not mapped, or not writable although the access needs that.
+    /// [`RegisterError`] when a page is not mapped, or not writable although the access needs that.
     pub fn populate(start: *mut u8, len: u64, access: Access) -> Result<Lent, RegisterError> {
         let error = RegisterError { address: start as u64, len };
         let first = start as u64 & !(PAGE_BYTES - 1);
@@ -51,13 +52,14 @@ impl Lent {
     }
 }
 
-/// Whether the kernel knows MADV_POPULATE_READ and _WRITE: those since Linux 5.14 do.
+/// Whether the kernel knows MADV_POPULATE_READ and _WRITE: Linux 5.14 and later do.
 fn kernel_populates() -> bool {
     // SAFETY: no bytes are asked for; only the advice is looked at.
     unsafe { libc::madvise(PAGE_BYTES as *mut libc::c_void, 0, libc::MADV_POPULATE_READ) == 0 }
 }
 
-/// What older kernels are asked instead: each page is read, or written with what is there. Returns whether all are there.
+/// Populates pages on older kernels: reads each page, or writes back what it holds. Returns whether all pages are
+/// present.
 fn touch(first: u64, end: u64, writes: bool) -> bool {
     (first..end).step_by(PAGE_BYTES as usize).all(|page| {
         let mut byte = 0;

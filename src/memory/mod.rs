@@ -1,7 +1,7 @@
 //! Protection domains, regions, windows and keys: the only place that touches registered memory.
 //!
-//! Programs and remote peers read and write registered memory at the same time, by the nature of RDMA. So no reference
-//! to it is ever made: everything goes through a few functions in assembly, for which racing is defined.
+//! With RDMA, programs and remote peers read and write registered memory at the same time. So no reference to it is
+//! ever made: all access goes through a few functions in assembly, for which races are defined.
 
 mod copy;
 pub mod faults;

@@ -14,7 +14,7 @@ use super::{HostMemory, KeySource, Lent, copy};
 pub struct Pd(pub u32);
 
 bitflags::bitflags! {
-    /// What may be done with a region or through a queue pair; the values of `enum ibv_access_flags`.
+    /// The rights of a region or queue pair; the values of `enum ibv_access_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Access: u32 {
         /// Local writes: receive buffers, READ and atomic results.
@@ -25,20 +25,20 @@ bitflags::bitflags! {
         const REMOTE_READ = 4;
         /// Atomics by the peer.
         const REMOTE_ATOMIC = 8;
-        /// Memory windows may be bound to the region.
+        /// Memory windows can be bound to the region.
         const MW_BIND = 16;
-        /// The first byte has the address zero, in work requests and for peers.
+        /// The first byte of the region has the address zero, in work requests and for peers.
         const ZERO_BASED = 32;
         /// FLUSH by the peer, for global visibility.
         const FLUSH_GLOBAL = 1 << 8;
-        /// FLUSH by the peer, for persistence: queue pairs may allow it, but no region gives it.
+        /// FLUSH by the peer, for persistence. A queue pair can allow it, but no region grants it.
         const FLUSH_PERSISTENT = 1 << 9;
-        /// Later WRITEs may become visible before earlier ones.
+        /// Later WRITEs can become visible before earlier ones.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
-/// Why an access was refused. A remote peer's becomes a NAK, a local one a completion status.
+/// Why an access was refused. A peer's refused access becomes a NAK, a local one a completion status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// No region or window has this key, or it was invalidated or deregistered.
@@ -47,25 +47,25 @@ pub enum AccessError {
     /// The key is of another protection domain, or of a window bound to another queue pair.
     #[error("the key {0} belongs to another protection domain or queue pair")]
     Foreign(Key),
-    /// The region does not allow it.
+    /// The region does not grant the access.
     #[error("the region of key {key} does not allow {wanted:?}")]
     Denied {
-        /// The region's key.
+        /// The key of the region.
         key: Key,
-        /// What was wanted.
+        /// The access that was requested.
         wanted: Access,
     },
     /// The program has unmapped the region's memory, or made it read-only.
     #[error("the memory of the region of key {0} is not there any more")]
     Vanished(Key),
-    /// Not all of the bytes lie in the region.
+    /// The bytes do not all lie in the region.
     #[error("{len} bytes at {address:#x} do not lie in the region of key {key}")]
     OutOfBounds {
-        /// The region's key.
+        /// The key of the region.
         key: Key,
-        /// The first byte asked for.
+        /// The address of the first requested byte.
         address: u64,
-        /// How many.
+        /// The number of requested bytes.
         len: u64,
     },
 }
@@ -79,18 +79,18 @@ pub enum WindowError {
     /// The window is bound; it must be invalidated first.
     #[error("the window of key {0} is bound already")]
     Bound(Key),
-    /// The region does not exist, is zero-based, does not allow binding, or not that access.
+    /// The region does not exist, is zero-based, or does not allow binding or the window's access.
     #[error("the region of key {0} does not allow this binding")]
     Region(Key),
-    /// A type 2 window is invalidated by its key, not by binding it to nothing (IBTA o10-37.2.40).
+    /// A type 2 window is invalidated by its key, not by a binding to no bytes (IBTA o10-37.2.40).
     #[error("the window of key {0} is of type 2: it is not bound to no bytes")]
     Empty(Key),
     /// The range does not lie in the region.
     #[error("{len} bytes at {address:#x} do not lie in the region")]
     OutOfBounds {
-        /// The first byte.
+        /// The address of the first byte of the range.
         address: u64,
-        /// How many.
+        /// Length of the range, in bytes.
         len: u64,
     },
 }
@@ -98,32 +98,32 @@ pub enum WindowError {
 /// The types of memory windows (IBTA 10.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// For any queue pair of its domain; bound anew, or to nothing, as often as the program likes.
+    /// Type 1: for any queue pair of its domain. It can be bound again, or to no bytes, any number of times.
     One,
-    /// For the queue pair that bound it, until it is invalidated.
+    /// Type 2: for the queue pair that bound it, until it is invalidated.
     Two,
 }
 
-/// What a window shall give access to.
+/// The memory that a window gives access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
     /// The window, by any of its 256 keys.
     pub window: Key,
-    /// The key it shall have, of which the lower 8 bits count: the upper 24 are the window's.
+    /// The window's new key. Its lower 8 bits count: the upper 24 are the window's.
     pub new_key: Key,
-    /// The region below it.
+    /// The key of the region that the window gives access to.
     pub region: Key,
-    /// The first byte.
+    /// The address of the first byte, in the region.
     pub address: u64,
-    /// How many bytes.
+    /// Length of the window, in bytes.
     pub len: u64,
-    /// What peers may do.
+    /// The access that peers get.
     pub access: Access,
 }
 
 /// All regions and windows of an endpoint, by key. L_Key and R_Key of a region are the same number.
 pub struct MemoryTable {
-    /// By the upper 24 bits of the key, so that a window is found by any of its 256 keys.
+    /// Entries by the upper 24 bits of the key, so that a window is found by any of its 256 keys.
     entries: FxHashMap<u32, Entry>,
     keys: KeySource,
 }
@@ -136,30 +136,30 @@ struct Entry {
 
 enum Kind {
     Region(Region),
-    /// No memory: reads as zeros, and takes what is written away. For local requests only.
+    /// No memory: reads return zeros, and writes have no effect. For local requests only.
     Null,
     Window(WindowKind, Option<BoundWindow>),
 }
 
 struct Region {
-    /// The address that requests name the first byte by; zero if the access says so.
+    /// The address of the first byte in requests; zero if the access is zero-based.
     iova: u64,
     start: *mut u8,
     len: u64,
     access: Access,
-    /// Windows bound to it: it cannot go before they do.
+    /// Windows bound to the region, which cannot be deregistered before they are gone.
     windows: u32,
     /// Keeps memory of our own alive; `None` for memory that the program lent.
     _owner: Option<Arc<HostMemory>>,
 }
 
 struct BoundWindow {
-    /// The only one that may use it, for type 2.
+    /// The only queue pair that can use a type 2 window.
     queue_pair: Option<Qpn>,
     region: Key,
-    /// The address that requests name the first byte by.
+    /// The address of the first byte in requests.
     base: u64,
-    /// The same byte's in the region.
+    /// The address of the same byte in the region.
     address: u64,
     len: u64,
     access: Access,
@@ -179,27 +179,27 @@ impl MemoryTable {
         &mut self.keys
     }
 
-    /// How many regions and windows there are.
+    /// The number of regions and windows.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no regions and windows.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Registers memory of our own, known to peers by its own addresses.
+    /// Registers memory of our own. Peers use its own addresses.
     pub fn register(&mut self, pd: Pd, memory: Arc<HostMemory>, access: Access) -> Key {
         let (start, len, iova) = (memory.as_ptr(), memory.len() as u64, memory.address());
         self.insert_region(pd, Region { iova, start, len, access, windows: 0, _owner: Some(memory) })
     }
 
-    /// Registers `len` bytes from `offset` on of memory of our own, known to peers as `iova` and on, or by their offset with
+    /// Registers `len` bytes from `offset` on of memory of our own. Peers use addresses from `iova` on, or offsets with
     /// [`Access::ZERO_BASED`].
     ///
     /// # Panics
-    /// When that goes beyond the end of the memory.
+    /// When the range goes beyond the end of the memory.
     pub fn register_part(
         &mut self,
         pd: Pd,
@@ -214,19 +214,22 @@ impl MemoryTable {
         self.insert_region(pd, Region { iova, start, len: len as u64, access, windows: 0, _owner: Some(memory) })
     }
 
-    /// Registers memory that the program lends, known to peers as `iova` and on, or by its offset with
-    /// [`Access::ZERO_BASED`]. What vanishes of it later is an access error then.
+    /// Registers memory that the program lends. Peers use addresses from `iova` on, or offsets with
+    /// [`Access::ZERO_BASED`].
+    ///
+    /// An access to pages that the program unmaps later is an access error.
     ///
     /// # Safety
-    /// Whoever owns the memory must expect peers to read it, and to write it as its access allows, until
-    /// [`deregister`](MemoryTable::deregister) has returned. It may unmap it before, but keep the handler for SIGSEGV and SIGBUS,
-    /// and block neither in threads that work with the table ([`faults`](super::faults)).
+    /// The owner of the memory must expect peers to read it, and to write it as its access allows, until
+    /// [`deregister`](MemoryTable::deregister) has returned. It can unmap the memory before. It must keep the handler
+    /// for SIGSEGV and SIGBUS, and block neither in threads that work with the table ([`faults`](super::faults)).
     pub unsafe fn register_borrowed(&mut self, pd: Pd, lent: Lent, iova: u64) -> Key {
         let (start, len, access) = lent.into_parts();
         self.insert_region(pd, Region { iova, start, len, access, windows: 0, _owner: None })
     }
 
-    /// Registers no memory, under a key for local requests: what they read of it is zeros, and what they write to it is gone.
+    /// Registers a null region, under a key for local requests: reads of it return zeros, and writes to it have no
+    /// effect.
     pub fn register_null(&mut self, pd: Pd) -> Key {
         self.insert(pd, Kind::Null)
     }
@@ -234,7 +237,8 @@ impl MemoryTable {
     /// Changes a region's domain, access, or both; its key stays (IBTA 11.2.8.6).
     ///
     /// # Errors
-    /// [`AccessError::NoSuchKey`], or [`AccessError::Denied`] with [`Access::MW_BIND`] while windows are bound to it.
+    /// [`AccessError::NoSuchKey`] when no region has the key; [`AccessError::Denied`] with [`Access::MW_BIND`] while
+    /// windows are bound to it.
     pub fn reregister(&mut self, key: Key, pd: Option<Pd>, access: Option<Access>) -> Result<(), AccessError> {
         let entry = self.entries.get_mut(&(key.0 >> 8)).filter(|entry| entry.key == key);
         let Some(Entry { pd: current, kind: Kind::Region(region), .. }) = entry else {
@@ -263,7 +267,7 @@ impl MemoryTable {
         self.insert(pd, Kind::Region(region))
     }
 
-    /// Makes a memory window, not yet bound.
+    /// Makes a memory window that is not bound yet, and returns its key.
     pub fn allocate_window(&mut self, pd: Pd, kind: WindowKind) -> Key {
         self.insert(pd, Kind::Window(kind, None))
     }
@@ -283,7 +287,8 @@ impl MemoryTable {
     /// Removes a region or window. From then on its key is refused.
     ///
     /// # Errors
-    /// [`AccessError::NoSuchKey`], or [`AccessError::Denied`] with [`Access::MW_BIND`] while windows are bound to it.
+    /// [`AccessError::NoSuchKey`] when there is none with the key; [`AccessError::Denied`] with [`Access::MW_BIND`]
+    /// while windows are bound to the region.
     pub fn deregister(&mut self, key: Key) -> Result<(), AccessError> {
         match &self.entry(key)?.kind {
             Kind::Region(region)
@@ -299,10 +304,10 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Removes a window, whichever of its 256 keys it has now.
+    /// Removes a window, by any of its 256 keys.
     ///
     /// # Errors
-    /// [`AccessError::NoSuchKey`] when none of them is a window's.
+    /// [`AccessError::NoSuchKey`] when the key is not a window's.
     pub fn deallocate_window(&mut self, key: Key) -> Result<(), AccessError> {
         match self.entries.get(&(key.0 >> 8)) {
             Some(Entry { kind: Kind::Window(..), .. }) => {}
@@ -321,12 +326,17 @@ impl MemoryTable {
         }
     }
 
-    /// Binds a window on behalf of `queue_pair` (IBTA 10.6.7.2.1). A type 1 window that is bound is bound anew; with no
-    /// bytes, to nothing. With [`Access::ZERO_BASED`] its first byte has the address zero for peers. A region that is
-    /// zero-based itself takes no windows, as with rxe.
+    /// Binds a window on behalf of `queue_pair` (IBTA 10.6.7.2.1).
+    ///
+    /// A bound type 1 window is bound again; with no bytes, it is unbound. With [`Access::ZERO_BASED`] its first byte
+    /// has the address zero for peers. A region that is zero-based itself accepts no windows, as with rxe.
     ///
     /// # Errors
-    /// [`WindowError`].
+    /// - [`WindowError::NoSuchWindow`] when the window is unknown or of another domain.
+    /// - [`WindowError::Bound`] when a type 2 window is bound already.
+    /// - [`WindowError::Empty`] when a type 2 window is bound to no bytes.
+    /// - [`WindowError::Region`] when the region is unknown, zero-based, or does not allow the binding.
+    /// - [`WindowError::OutOfBounds`] when the range does not lie in the region.
     pub fn bind(&mut self, pd: Pd, queue_pair: Qpn, binding: &WindowBinding) -> Result<(), WindowError> {
         let WindowBinding { window, new_key, region: region_key, address, len, access } = *binding;
         let index = window.0 >> 8;
@@ -386,8 +396,9 @@ impl MemoryTable {
     /// Invalidates a bound type 2 window, on a local request or a peer's SEND with invalidate (IBTA 10.6.7.2.6).
     ///
     /// # Errors
-    /// [`AccessError`] when the key is not that of a window bound to `queue_pair`. Ordinary regions cannot be
-    /// invalidated, as with rxe.
+    /// [`AccessError::NoSuchKey`] when the key is not that of a bound type 2 window: ordinary regions cannot be
+    /// invalidated, as with rxe. [`AccessError::Foreign`] when the window is of another domain, or bound by another
+    /// queue pair.
     pub fn invalidate(&mut self, pd: Pd, queue_pair: Qpn, key: Key) -> Result<(), AccessError> {
         match self.entries.get(&(key.0 >> 8)) {
             Some(Entry { key: current, pd: of, kind: Kind::Window(WindowKind::Two, Some(bound)) })
@@ -405,11 +416,16 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// The memory that a peer names: `len` bytes at `address` in the region or window of `key`, for `wanted`, asked for
-    /// through `queue_pair`. An empty span needs no key at all (IBTA 9.7.4.1.5).
+    /// The memory that a peer's request names: `len` bytes at `address` in the region or window of `key`.
+    ///
+    /// `wanted` is the access that the request needs, and `queue_pair` the one that it came through. An empty span
+    /// needs no key at all (IBTA 9.7.4.1.5).
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// - [`AccessError::NoSuchKey`] when the key is unknown, or its window is not bound.
+    /// - [`AccessError::Foreign`] when the key is of another domain, or of a window of another queue pair.
+    /// - [`AccessError::Denied`] when region or window does not grant `wanted`.
+    /// - [`AccessError::OutOfBounds`] when the bytes do not all lie in it.
     pub fn remote(
         &self,
         pd: Pd,
@@ -441,15 +457,17 @@ impl MemoryTable {
         }
     }
 
-    /// Whether a peer may do `wanted` with any byte of the region or window of `key`, asked for through `queue_pair`.
+    /// Checks that a peer has the access `wanted` to the region or window of `key` through `queue_pair`, whatever the
+    /// bytes.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError::NoSuchKey`], [`AccessError::Foreign`] or [`AccessError::Denied`], on the same conditions as in
+    /// [`remote`](MemoryTable::remote).
     pub fn check_remote(&self, pd: Pd, queue_pair: Qpn, key: Key, wanted: Access) -> Result<(), AccessError> {
         self.allowed(pd, queue_pair, key, wanted).map(|_| ())
     }
 
-    /// What `key` stands for, if it allows a peer what is `wanted`.
+    /// The entry of `key`, if it grants a peer the access `wanted`.
     fn allowed(&self, pd: Pd, queue_pair: Qpn, key: Key, wanted: Access) -> Result<&Kind, AccessError> {
         let entry = self.entry(key)?;
         if entry.pd != pd && !mutated!("domain-not-compared") {
@@ -477,8 +495,10 @@ impl MemoryTable {
         if access.contains(wanted) { Ok(&entry.kind) } else { Err(AccessError::Denied { key, wanted }) }
     }
 
-    /// As [`remote`](MemoryTable::remote), where `key` is a region's own, and whether WRITEs to it may overtake each other.
-    /// `None` also for windows: what their keys stand for may change between two packets.
+    /// As [`remote`](MemoryTable::remote), where `key` is a region's own, and whether WRITEs to the region can overtake
+    /// each other.
+    ///
+    /// `None` for any error, and for windows: their keys can stand for other memory in the next packet.
     pub fn remote_of_region(
         &self,
         pd: Pd,
@@ -493,10 +513,13 @@ impl MemoryTable {
         self.remote(pd, queue_pair, key, address, len, wanted).ok().map(|span| (span, is_relaxed))
     }
 
-    /// The memory that the program itself names in a scatter or gather entry; `write` when it shall be written.
+    /// The memory that the program itself names in a scatter or gather entry; `write` when the entry is written to.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// - [`AccessError::NoSuchKey`] when the key is unknown, or a window's.
+    /// - [`AccessError::Foreign`] when the key is of another domain.
+    /// - [`AccessError::Denied`] when `write` is set and the region is not registered with [`Access::LOCAL_WRITE`].
+    /// - [`AccessError::OutOfBounds`] when the bytes do not all lie in the region.
     pub fn local(&self, pd: Pd, key: Key, address: u64, len: u64, write: bool) -> Result<Span<'_>, AccessError> {
         if len == 0 {
             return Ok(Span::EMPTY);
@@ -523,7 +546,8 @@ impl MemoryTable {
 }
 
 impl Region {
-    /// Where `address` lies in the region, if all `len` bytes do; addresses that wrap do not.
+    /// The offset of `address` in the region, if all `len` bytes lie in it; `None` otherwise, and for addresses that
+    /// wrap.
     fn offset(&self, address: u64, len: u64) -> Option<u64> {
         let offset = address.checked_sub(self.iova)?;
         (offset <= self.len && len <= self.len - offset + u64::from(mutated!("region-one-byte-too-long")))
@@ -557,11 +581,11 @@ impl Region {
 pub struct Span<'a> {
     start: *mut u8,
     len: usize,
-    /// The region's, for errors.
+    /// The key of the region, for errors.
     key: Key,
-    /// Whether there is no memory: it reads as zeros, and what is written is gone.
+    /// Whether there is no memory: reads return zeros, and writes have no effect.
     is_null: bool,
-    /// In which the region is, as long as this is there.
+    /// The region cannot be removed from the table as long as this borrow lives.
     table: PhantomData<&'a MemoryTable>,
 }
 
@@ -569,17 +593,17 @@ impl Span<'_> {
     const EMPTY: Span<'static> =
         Span { start: std::ptr::dangling_mut(), len: 0, key: Key(0), is_null: false, table: PhantomData };
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The addresses of its bytes in this process, whatever keys and addresses they are named by.
+    /// The addresses of the span's bytes in this process, for any key and address that named them.
     pub fn addresses(&self) -> std::ops::Range<usize> {
         let start = self.start as usize;
         start..start + self.len
@@ -602,8 +626,10 @@ impl Span<'_> {
         unsafe { copy::copy(self.start, out.as_mut_ptr(), self.len) }.map_err(|_| AccessError::Vanished(self.key))
     }
 
-    /// Copies `data` to the span, the last bytes last: programs poll on them. In one go come the last eight that lie at a
-    /// multiple of eight, if they end it; else four, two, or one.
+    /// Copies `data` to the span, the last bytes last, since programs poll on them.
+    ///
+    /// One store writes the last eight bytes that lie at a multiple of eight, if the span ends with them; otherwise the
+    /// last four, two, or one.
     ///
     /// # Errors
     /// [`AccessError::Vanished`] when the program has unmapped the memory, or part of it.
@@ -639,10 +665,11 @@ impl Span<'_> {
     }
 
     /// Replaces the eight bytes of the span, aligned to eight, by `new(old)` in one atomic step, and returns the old
-    /// ones. In the host's byte order, as all RoCE devices do it.
+    /// ones. They are in the host's byte order, as with all RoCE devices.
     ///
     /// # Errors
-    /// [`AtomicError`].
+    /// [`AtomicError::Misaligned`] when the address is not a multiple of eight; [`AtomicError::Access`] when the
+    /// program has unmapped the memory.
     pub fn update_u64(&self, new: impl Fn(u64) -> u64) -> Result<u64, AtomicError> {
         if self.is_null || self.len != 8 || !(self.start as usize).is_multiple_of(8) {
             return Err(AtomicError::Misaligned);
@@ -657,13 +684,13 @@ fn last_bytes(end: usize, len: usize) -> usize {
     1 << end.trailing_zeros().min(len.ilog2()).min(3)
 }
 
-/// Why an atomic was not carried out.
+/// Why an atomic did not execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicError {
-    /// The address is no multiple of eight.
+    /// The address is not a multiple of eight.
     #[error("atomics need eight bytes at a multiple of eight")]
     Misaligned,
-    /// The memory is gone.
+    /// The memory cannot be accessed: the program has unmapped it.
     #[error(transparent)]
     Access(#[from] AccessError),
 }

@@ -1,6 +1,6 @@
-//! Paths to a peer: which there are, how they fare, and which of them the next packet takes.
+//! Paths to a peer: which there are, how they perform, and which of them the next packet takes.
 //!
-//! Nothing here knows addresses or ports: a path is a number, and what it stands for is the transport's business.
+//! Nothing here knows addresses or ports: a path is a number, and the transport knows its meaning.
 
 mod policy;
 mod recycle;

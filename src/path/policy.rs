@@ -8,56 +8,57 @@ use super::round_robin::RoundRobin;
 use super::single::Single;
 use super::weighted::Weighted;
 
-/// Which path the next packet takes.
+/// Decides which path the next packet takes.
 ///
-/// A policy is asked for each packet and told what became of each; both must cost next to nothing, and allocate nothing.
+/// A policy is called for each packet, and again with the result of each. Both calls must be cheap and allocate
+/// nothing.
 pub trait Policy: fmt::Debug + Send {
-    /// The path of the next packet. `is_usable` says which of the `count` paths may be taken; at least one may.
+    /// The path of the next packet. `is_usable` says which of the `count` paths can be taken; at least one can.
     fn choose(&mut self, count: usize, is_usable: &dyn Fn(u8) -> bool) -> u8;
 
-    /// What became of a packet. Returns whether its path is better left alone for a round trip.
+    /// Takes the result of a packet. Returns whether its path should be left alone for a round trip.
     fn take(&mut self, path: u8, feedback: Feedback) -> bool;
 
-    /// The path carries nothing any more: what is remembered of it does not count.
+    /// The path carries nothing any more: forgets what is remembered of it.
     fn forget(&mut self, path: u8);
 }
 
-/// What became of a packet on a path.
+/// The result of a packet on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feedback {
-    /// It arrived; how long it took to know that, and the least that took on any path lately.
+    /// The packet arrived: the time until that was known, and the shortest such time on any path lately.
     Arrived(Duration, Duration),
-    /// It arrived with «congestion experienced».
+    /// The packet arrived with «congestion experienced».
     Marked,
-    /// It was lost.
+    /// The packet was lost.
     Lost,
 }
 
-/// The policies that there are.
+/// The path policies that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
-    /// The first path that works; the others stand by.
+    /// The first path that works; the others are standby.
     Single,
-    /// One after the other.
+    /// Each path in turn.
     #[default]
     RoundRobin,
-    /// One after the other, but short and clean paths more often than long, marked and lossy ones.
+    /// Each path in turn, but short and clean paths more often than long, marked and lossy ones.
     Weighted,
-    /// What came back unmarked is used again; else one after the other.
+    /// A path whose packet came back unmarked is used again; otherwise each path in turn.
     Recycle,
 }
 
-/// A text is no policy.
+/// A text that is not a path policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no path policy: single, round-robin, weighted and recycle are known")]
 pub struct PathPolicyError(String);
 
 impl PathPolicy {
-    /// All of them.
+    /// All path policies.
     pub const ALL: [PathPolicy; 4] =
         [PathPolicy::Single, PathPolicy::RoundRobin, PathPolicy::Weighted, PathPolicy::Recycle];
 
-    /// As options call it.
+    /// The name of the policy in options.
     pub fn name(self) -> &'static str {
         match self {
             PathPolicy::Single => "single",
@@ -67,7 +68,7 @@ impl PathPolicy {
         }
     }
 
-    /// A policy that has seen nothing yet, for `count` paths.
+    /// A policy without history, for `count` paths.
     pub(super) fn start(self, count: usize) -> Box<dyn Policy> {
         match self {
             PathPolicy::Single => Box::new(Single),

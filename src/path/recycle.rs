@@ -1,23 +1,23 @@
 use super::policy::{Feedback, Policy};
 use super::round_robin::RoundRobin;
 
-/// What came back good is used again: each packet that arrived unmarked pays for one more on its path, and when none has
-/// come back, all paths have their turn (as REPS recycles entropies, arXiv 2407.21625).
+/// Recycles good paths: each packet that arrived unmarked allows one more on its path. When none has come back, each
+/// path has its turn (as REPS recycles entropies, arXiv 2407.21625).
 #[derive(Debug)]
 pub(super) struct Recycle {
-    /// Paths that came back good, oldest first; a ring.
+    /// Paths whose packets came back good, oldest first; a ring.
     good: Box<[u8]>,
     first: usize,
     count: usize,
     turns: RoundRobin,
-    /// Packets that may still be used again before one goes where its turn is: else nothing new is learned.
+    /// Packets that recycle a path before one goes to the path whose turn it is: otherwise nothing new is learned.
     until_turn: u32,
 }
 
-/// After so many that came back, one goes where its turn is.
+/// Recycled packets between two that go to the path whose turn it is.
 const TURN_EVERY: u32 = 16;
 
-/// Packets that are remembered for each path: a few, so that what came back long ago does not count.
+/// Packets that are remembered for each path: few, so that old results do not count.
 const REMEMBERED: usize = 8;
 
 impl Recycle {

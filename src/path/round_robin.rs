@@ -1,13 +1,13 @@
 use super::policy::{Feedback, Policy};
 
-/// One path after the other.
+/// Takes one path after the other.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
     next: u8,
 }
 
 impl RoundRobin {
-    /// The next path, from where it stands on.
+    /// The next usable path, from the current one on.
     pub fn turn(&mut self, count: usize, is_usable: &dyn Fn(u8) -> bool) -> u8 {
         let from = usize::from(self.next);
         let path = (from..from + count).map(|path| (path % count) as u8).find(|path| is_usable(*path)).unwrap_or(0);

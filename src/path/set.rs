@@ -6,66 +6,67 @@ use super::state::{Condition, State};
 /// The paths of one connection, numbered from 0, and the policy that spreads packets over them.
 ///
 /// ```text
-///             no way there            first answered probe
+///             no next hop             first answered probe
 ///   Closed ◄───────────────► Dark ─────────────────────────► Good
-///            a way was found   ▲   fails: overdue, unanswered  │
+///            next hop found    ▲   fails: overdue, unanswered  │
 ///                              └───────────────────────────────┘
 /// ```
 ///
-/// Path 0 is good from the beginning; the others when a probe has come back: until then nobody has shown to be there. While the
-/// connection is in use, good paths are probed eight times a round trip, so that a dark one is noticed by who has nothing
-/// acknowledged to tell (READ responses, acknowledges), and dark ones less and less often, down to ten times a second.
+/// Path 0 is good from the beginning. The others become good with the first answered probe: until then no peer has
+/// shown to be there. While the connection is in use, good paths are probed eight times a round trip. So a dark path is
+/// noticed even by a side whose packets are not acknowledged (READ responses, acknowledges). Dark paths are probed less
+/// and less often, down to ten times a second.
 #[derive(Debug)]
 pub struct PathSet {
     states: Vec<State>,
     kind: PathPolicy,
     policy: Box<dyn Policy>,
     good: u16,
-    /// Probing goes on until then.
+    /// Probing continues until then.
     in_use_until: Instant,
     /// When the next probe is due, while in use.
     tick_at: Option<Instant>,
-    /// Probes that are due and were not sent yet.
+    /// Probes that are due and not sent yet.
     due: u16,
-    /// The latest times at which a probe was sent that is answered, on two different paths.
+    /// When the two latest answered probes on different paths were sent.
     answered: [(u8, Instant); 2],
-    /// The path for what must not be late, and the next one for copies of it.
+    /// The path for packets that must not be late, and the next path for copies of them.
     quickest: u8,
     next_copy: u8,
-    /// The least and greatest round trip of paths that are not closed.
+    /// The shortest and longest round trip of paths that are not closed.
     extremes: Option<(Duration, Duration)>,
 }
 
-/// A probe to be sent.
+/// A probe that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Over which path.
+    /// The path to probe.
     pub path: u8,
-    /// What its answer must bring.
+    /// The token that the answer must return.
     pub token: u32,
 }
 
-/// What the answer to a probe said.
+/// What the answer to a probe shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// How long it took.
+    /// The round trip of the probe, without the peer's delay.
     pub round_trip: Duration,
-    /// The path was dark, and is good from now on.
+    /// Whether the path was dark, and is good from now on.
     pub is_back: bool,
 }
 
-/// What all probes of a connection together may be: one in so much time.
+/// Minimum interval between two probes of a connection, over all paths.
 const PROBE_EVERY: Duration = Duration::from_micros(50);
 
-/// Probing goes on for so many round trips after the connection was used, and at least for so long.
+/// Probing continues for as many round trips after the connection was used, and for at least the time below.
 const LINGER_ROUND_TRIPS: u32 = 4;
 const LINGER_MIN: Duration = Duration::from_millis(20);
 
 impl PathSet {
-    /// Paths at the most: a number has 8 bits.
+    /// Upper bound on the paths: a path's number has 8 bits.
     pub const MAX: u16 = 256;
 
-    /// `count` paths, 1 to [`MAX`](Self::MAX), of which the first is good.
+    /// A set of `count` paths, 1 to [`MAX`](Self::MAX), of which the first is good.
     pub fn new(count: u16, policy: PathPolicy) -> PathSet {
         let count = usize::from(count.clamp(1, Self::MAX));
         let condition = |path| if path == 0 { Condition::Good } else { Condition::Dark };
@@ -84,7 +85,7 @@ impl PathSet {
         }
     }
 
-    /// There are `count` from now on, if there were fewer: the new ones are closed.
+    /// Grows the set to `count` paths, if there are fewer; the new paths are closed.
     pub fn grow(&mut self, count: u16) {
         let count = usize::from(count.min(Self::MAX));
         if count > self.states.len() {
@@ -93,12 +94,12 @@ impl PathSet {
         }
     }
 
-    /// How many there are.
+    /// The number of paths, closed and dark ones included.
     pub fn count(&self) -> u16 {
         self.states.len() as u16
     }
 
-    /// How many carry packets.
+    /// The number of paths that carry packets.
     pub fn good(&self) -> u16 {
         self.good
     }
@@ -131,13 +132,13 @@ impl PathSet {
         }
     }
 
-    /// The path for acknowledges: the quickest one. It only changes for one that is quicker by an eighth, since what goes
-    /// over another path overtakes.
+    /// The path for acknowledges: the one with the shortest round trip. It changes only for a path that is shorter by
+    /// an eighth, since packets on another path overtake.
     pub fn quickest(&self) -> u8 {
         self.quickest
     }
 
-    /// Another path for a copy of what goes over the [quickest](Self::quickest), in turn; `None` when there is only one.
+    /// Another path for a copy of a packet on the [quickest](Self::quickest), in turn; `None` when there is only one.
     pub fn another(&mut self) -> Option<u8> {
         for _ in 0..self.states.len() {
             let path = self.next_copy;
@@ -149,12 +150,12 @@ impl PathSet {
         None
     }
 
-    /// By how much the round trips of paths differ.
+    /// The difference between the longest and the shortest round trip.
     pub fn spread(&self) -> Duration {
         self.extremes.map_or(Duration::ZERO, |(least, greatest)| greatest - least)
     }
 
-    /// A packet that went over the path arrived, `took` before now: its policy learns of it.
+    /// Records that a packet on the path arrived, `took` before now, for its policy.
     pub fn arrived(&mut self, path: u8, took: Duration, marked: bool, now: Instant) {
         let least = self.extremes.map_or(took, |(least, _)| least);
         let Some(state) = self.states.get_mut(usize::from(path)) else { return };
@@ -163,7 +164,7 @@ impl PathSet {
         self.tell(path, feedback, now);
     }
 
-    /// A packet that went over the path was lost.
+    /// Records that a packet on the path was lost.
     pub fn lost(&mut self, path: u8, now: Instant) {
         self.tell(path, Feedback::Lost, now);
     }
@@ -176,7 +177,7 @@ impl PathSet {
         }
     }
 
-    /// The path loses everything. Returns whether it carried packets until now; the last one always does.
+    /// Makes a good path dark, since it loses everything. Returns whether it did: the last good path stays good.
     pub fn fail(&mut self, path: u8, now: Instant) -> bool {
         if !self.is_good(path) || self.good == 1 {
             return false;
@@ -188,7 +189,7 @@ impl PathSet {
         true
     }
 
-    /// There is a way for the path, which is dark until a probe has come back; or there is none.
+    /// Opens the path, which is dark until a probe is answered, or closes it.
     pub fn open(&mut self, path: u8, is_open: bool, now: Instant) {
         let Some(state) = self.states.get_mut(usize::from(path)) else { return };
         match (is_open, state.condition) {
@@ -207,7 +208,7 @@ impl PathSet {
         }
     }
 
-    /// The connection is in use: probing goes on.
+    /// Records that the connection is in use: probing continues.
     pub fn touch(&mut self, now: Instant) {
         if self.states.len() == 1 {
             return;
@@ -228,22 +229,22 @@ impl PathSet {
         }
     }
 
-    /// The shortest time between two probes of one path.
+    /// The minimum interval between two probes of one path.
     fn least_interval(&self) -> Duration {
         PROBE_EVERY * self.states.len() as u32
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     pub fn deadline(&self) -> Option<Instant> {
         self.tick_at
     }
 
-    /// Whether [`poll_probe`](Self::poll_probe) has one.
+    /// Whether [`poll_probe`](Self::poll_probe) would return a probe.
     pub fn is_probe_due(&self) -> bool {
         self.due > 0
     }
 
-    /// Time has passed: probes become due, and paths whose probes stay unanswered dark.
+    /// Handles the time `now`: probes become due, and paths with unanswered probes become dark.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.tick_at.is_none_or(|at| at > now) {
             return;
@@ -275,7 +276,7 @@ impl PathSet {
         self.tick_at = Some(next);
     }
 
-    /// The next probe to be sent, with a token that `draw` gives.
+    /// The next probe to send, with a token from `draw`; `None` when none is due.
     pub fn poll_probe(&mut self, now: Instant, draw: impl FnOnce() -> u32) -> Option<Probe> {
         let due = |state: &State| state.is_due && state.condition != Condition::Closed;
         let Some(path) = self.states.iter().position(due) else {
@@ -288,7 +289,8 @@ impl PathSet {
         Some(Probe { path: path as u8, token })
     }
 
-    /// A probe on the path was answered, `delay` after it had arrived. `None` when no such probe is on its way.
+    /// Records the answer to a probe on the path, which the peer delayed by `delay`. `None` when no such probe is in
+    /// flight.
     pub fn answered(&mut self, path: u8, token: u32, delay: Duration, now: Instant) -> Option<Answered> {
         let least = self.least_interval();
         let state = self.states.get_mut(usize::from(path))?;
@@ -305,7 +307,7 @@ impl PathSet {
         Some(Answered { round_trip, is_back })
     }
 
-    /// Keeps the latest answered probes of two different paths.
+    /// Keeps the send times of the latest answered probes on two different paths.
     fn note_answer(&mut self, path: u8, sent: Instant) {
         let [latest, second] = &mut self.answered;
         if latest.0 == path {
@@ -317,7 +319,7 @@ impl PathSet {
         }
     }
 
-    /// Looks at all paths again: how many are good, how quick they are.
+    /// Computes again how many paths are good, and which is quickest.
     fn survey(&mut self) {
         let all = self.states.iter().enumerate().filter(|(_, state)| state.condition != Condition::Closed);
         let timed = all.clone().filter_map(|(_, state)| state.round_trip.smoothed());

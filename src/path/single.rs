@@ -1,6 +1,6 @@
 use super::policy::{Feedback, Policy};
 
-/// The first path that works; the others stand by.
+/// Takes the first path that works; the others are standby.
 #[derive(Debug)]
 pub(super) struct Single;
 

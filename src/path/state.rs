@@ -3,23 +3,24 @@ use arrayvec::ArrayVec;
 use crate::recovery::RoundTrip;
 use crate::time::{Duration, Instant};
 
-/// What is known of one path.
+/// The state of one path.
 #[derive(Debug)]
 pub(super) struct State {
     pub condition: Condition,
-    /// Its policy leaves it alone until then.
+    /// The path's policy leaves it alone until then.
     pub skipped_until: Instant,
-    /// By probes.
+    /// The round trip as probes measure it.
     pub round_trip: RoundTrip,
-    /// Probes on their way, the oldest first.
+    /// Probes in flight, oldest first: token and send time.
     probes: ArrayVec<(u32, Instant), PROBES_MAX>,
-    /// When the next one is due.
+    /// When the next probe is due.
     pub probe_at: Instant,
-    /// It is due, and was not sent yet.
+    /// Whether a probe is due and not sent yet.
     pub is_due: bool,
-    /// While dark: from the latest probe to the next.
+    /// While dark: the interval from the latest probe to the next.
     pause: Duration,
-    /// The latest time at which something was sent over it that is known to have arrived, and when that was heard.
+    /// The latest send time of anything on the path that is known to have arrived, and the time at which that became
+    /// known.
     alive_at: Instant,
     heard_at: Instant,
 }
@@ -27,33 +28,32 @@ pub(super) struct State {
 /// Whether a path carries packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// There is no way there: it is not even probed.
+    /// There is no next hop: the path is not even probed.
     Closed,
-    /// Nothing of it is known yet, or it loses everything: it is probed, and carries nothing else.
+    /// Nothing is known of it yet, or it loses everything: it carries probes only.
     Dark,
     Good,
 }
 
-/// Probes on their way at the most: eight a round trip, and as much again.
+/// Upper bound on the probes in flight: twice those of a round trip.
 const PROBES_MAX: usize = 16;
 
-/// Probes of a good path for a round trip: what was sent on a dark one meanwhile is lost.
+/// Probes of a good path in a round trip. Packets sent on a dark path until that is noticed are lost.
 const PROBES_A_ROUND_TRIP: u32 = 8;
 
-/// The shortest time between two probes of a path.
+/// The minimum interval between two probes of a path.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// The longest, unless the round trip is longer.
+/// The maximum interval, unless the round trip is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Probes in a row that stay unanswered before a path is dark: one may be lost by chance.
+/// Unanswered probes in a row after which a path is dark: one can be lost by chance.
 const UNANSWERED_MAX: usize = 3;
 
-/// How long nothing is heard of a path that is dark, in intervals between probes: every one of them is answered by a good one, if
-/// later and later.
+/// Silence of a dark path, in intervals between probes. A good path answers every probe, even if later and later.
 const QUIET_INTERVALS: u32 = 2;
 
-/// What a host takes to answer, beside an eighth of the round trip.
+/// Allowance for a host's answer, where an eighth of the round trip is less.
 const ANSWERED_LATE: Duration = Duration::from_millis(1);
 
 impl State {
@@ -71,13 +71,13 @@ impl State {
         }
     }
 
-    /// From one probe of the path, while it is good, to the next, when `least` is the shortest possible.
+    /// The interval between two probes of a good path; `least` is its lower bound.
     pub fn interval(&self, least: Duration) -> Duration {
         let wanted = self.round_trip.smoothed().unwrap_or_default() / PROBES_A_ROUND_TRIP;
         wanted.clamp(PAUSE_MIN, PAUSE_MAX).max(least)
     }
 
-    /// It carries nothing from now on, and is probed at once.
+    /// Makes the path dark: it carries only probes, and the first is due at once.
     pub fn darken(&mut self, now: Instant) {
         self.condition = Condition::Dark;
         self.pause = self.first_pause();
@@ -89,7 +89,7 @@ impl State {
         self.round_trip.smoothed().unwrap_or_default().max(PAUSE_MIN)
     }
 
-    /// A probe is due; the shortest time to the next one is `least`.
+    /// Makes a probe due; `least` is the lower bound of the interval to the next one.
     pub fn want_probe(&mut self, now: Instant, least: Duration) {
         self.is_due = true;
         if self.condition == Condition::Good {
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// A probe with `token` leaves.
+    /// Records that a probe with `token` leaves.
     pub fn probed(&mut self, token: u32, now: Instant) {
         self.is_due = false;
         if self.probes.is_full() {
@@ -109,8 +109,8 @@ impl State {
         self.probes.push((token, now));
     }
 
-    /// The probe with `token` was answered, `delay` after it had arrived. Returns when it was sent; `None` when there was
-    /// none.
+    /// Records that the probe with `token` was answered, which the peer delayed by `delay`. Returns when it was sent;
+    /// `None` when there was none.
     pub fn answered(&mut self, token: u32, delay: Duration, now: Instant) -> Option<Instant> {
         let index = self.probes.iter().position(|(other, _)| *other == token)?;
         let (_, sent) = self.probes[index];
@@ -121,20 +121,22 @@ impl State {
         Some(sent)
     }
 
-    /// Something sent at `sent` arrived, which is heard now.
+    /// Records that a packet sent at `sent` arrived, which is known now.
     pub fn alive(&mut self, sent: Instant, now: Instant) {
         (self.alive_at, self.heard_at) = (self.alive_at.max(sent), now);
     }
 
-    /// Forgets the probes on their way: nobody waited for their answers.
+    /// Forgets the probes in flight, whose answers do not matter.
     pub fn forget_probes(&mut self) {
         self.probes.clear();
         self.is_due = false;
     }
 
     /// Whether too many probes in a row are unanswered, although one that was sent later over another path, at
-    /// `elsewhere`, was answered. Not while anything is heard of what went over it: then a queue on its way grows. `least` is the
-    /// shortest time between two probes.
+    /// `elsewhere`, was answered.
+    ///
+    /// Never while packets on the path are still heard of: then its queue grows. `least` is the minimum interval
+    /// between two probes.
     pub fn is_silent(&self, elsewhere: Instant, least: Duration, now: Instant) -> bool {
         if now - self.heard_at < self.interval(least) * QUIET_INTERVALS {
             return false;

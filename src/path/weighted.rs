@@ -1,7 +1,7 @@
 use super::policy::{Feedback, Policy};
 
-/// One path after the other, in proportion to weights: the shorter its round trip the more, and less for a while with every
-/// mark and loss.
+/// Takes paths in proportion to weights: the shorter the round trip the larger the weight, and smaller for a while with
+/// every mark and loss.
 #[derive(Debug)]
 pub(super) struct Weighted {
     shares: Box<[Share]>,
@@ -10,22 +10,22 @@ pub(super) struct Weighted {
 
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// What its round trip allows, and what marks and losses left of that: in 1/256, [`LEAST`] to [`WHOLE`].
+    /// The weight: what the round trip allows, less what marks and losses took. In 1/256, from [`LEAST`] to [`WHOLE`].
     limit: u32,
     weight: u32,
-    /// What it has saved: a whole pays for a packet.
+    /// The saved credit: a whole pays for a packet.
     credit: u32,
 }
 
 const WHOLE: u32 = 256;
 
-/// The least weight: who gets less is never measured anew.
+/// The minimum weight: a path with less would not be measured again.
 const LEAST: u32 = WHOLE / 16;
 
-/// A weight's part that a mark takes: 1/8 for each packet, as DCTCP's does in a window that is marked by a quarter.
+/// The part of a weight that a mark takes: 1/8 for each packet, as DCTCP's in a window of which a quarter is marked.
 const MARK_DIVISOR: u32 = 8;
 
-/// A weight's part that a loss takes.
+/// The part of a weight that a loss takes.
 const LOSS_DIVISOR: u32 = 4;
 
 impl Weighted {

@@ -5,37 +5,38 @@ use crate::time::{Duration, Instant};
 
 use super::{Answer, Expired, Recovery, Said, Wants};
 
-/// Go-back-N, as rxe and RNICs speak it: the peer takes packets in their order only, and what is lost is sent again with all that
-/// came after it (IBTA 9.7.5, 9.7.5.1).
+/// Go-back-N, as rxe and RNICs speak it. The peer accepts packets in order only, and a lost packet is retransmitted
+/// with all that followed it (IBTA 9.7.5, 9.7.5.1).
 #[derive(Debug)]
 pub struct GoBackN {
     first: u64,
     next: u64,
-    /// What goes out next: at `next`, unless it went back.
+    /// The position that goes out next: equal to `next`, unless it went back.
     again: u64,
-    /// All requests before were carried out.
+    /// All requests before this position have executed.
     carried_out: u64,
     /// The missing answers of each READ or atomic, in order.
     answers: VecDeque<Range<u64>>,
-    /// An answer is missing that comes before what was carried out.
+    /// Whether an answer is missing that precedes an executed request.
     is_overtaken: bool,
-    /// It went back for that; not twice without progress.
+    /// Whether it went back for that: not twice without progress.
     is_gap_reported: bool,
-    /// The request that is next cannot be sent, and so nothing after it.
+    /// Whether the next request cannot be sent, and so nothing after it.
     is_stopped: bool,
     timeout: Option<Duration>,
     retransmit_at: Option<Instant>,
 }
 
-/// Every packet at such a position asks for an acknowledge, so that the window never closes without one on its way.
+/// Every packet whose position is a multiple of this asks for an acknowledge, so that the window never closes without
+/// one on its way.
 const ACK_REQUEST_EVERY: u64 = 64;
 
 impl GoBackN {
-    /// Positions in flight at the most. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS), and more overruns the receive rings in
-    /// front of such peers.
+    /// Upper bound on the positions in flight. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS); more overruns the
+    /// receive rings in front of such peers.
     pub const WINDOW: u64 = 128;
 
-    /// Nothing is in flight; the next position is `start`.
+    /// A recovery with nothing in flight; the next position is `start`.
     pub fn new(start: u64, timeout: Option<Duration>) -> GoBackN {
         GoBackN {
             first: start,
@@ -57,7 +58,7 @@ impl GoBackN {
         self.is_stopped = false;
     }
 
-    /// The next timeout begins, if something is in flight.
+    /// Starts the next timeout, if something is in flight.
     fn restart_timer(&mut self, now: Instant) {
         self.retransmit_at = self.timeout.filter(|_| self.first < self.next).map(|timeout| now + timeout);
     }

@@ -1,7 +1,7 @@
-//! Loss recovery: which packets arrived, which are lost, and when to ask.
+//! Loss recovery: which packets arrived, which are lost, and when to retransmit.
 //!
-//! Nothing here knows a wire format: packets are positions, counted from the connection's beginning, and acknowledges are
-//! positions that arrived. A requester asks its [`Recovery`] what to send, and tells it what the peer says.
+//! Nothing here knows a wire format: packets are positions, counted from the connection's beginning, and acknowledges
+//! are positions that arrived. A requester asks its [`Recovery`] what to send, and passes to it what the peer reports.
 
 mod go_back_n;
 mod round_trip;
@@ -17,180 +17,184 @@ use std::fmt::Debug;
 
 use crate::time::{Duration, Instant};
 
-/// How a requester finds out what is lost, and sends it again.
+/// How a requester learns what is lost, and retransmits it.
 ///
-/// Each packet of a request has a position, and so has each answer that is expected to a READ or atomic. A position is done when its
-/// packet was carried out, and of an answer when it came.
+/// Each packet of a request has a position, and so has each answer that is expected to a READ or atomic. A position is
+/// done when its request has executed; the position of an answer, when the answer has arrived.
 ///
 /// ```text
 ///   position:  [ done .... | sent: some of it may be done, or lost ... | not sent ]
 ///                          ^first                                      ^next
 /// ```
 ///
-/// Whoever uses it sends what it [wants](Self::wants) before anything new, tells it of [each packet](Self::sent), and after each
-/// packet of the peer what that [said](Self::acknowledge), and that [this was all](Self::settle).
+/// The requester sends what the recovery [wants](Self::wants) before anything new, and reports [each
+/// packet](Self::sent) that it sends. After each packet of the peer it reports [the contents](Self::acknowledge), and
+/// then calls [`settle`](Self::settle).
 pub trait Recovery: Debug + Send + Sync {
-    /// The oldest position that is not done, as of the last time that things [were settled](Self::settle).
+    /// The oldest position that is not done, as of the last call of [`settle`](Self::settle).
     fn first(&self) -> u64;
 
     /// The position after the newest that was ever sent.
     fn next(&self) -> u64;
 
-    /// The position of the packet that goes out next, should the connection allow it: at [`next`](Self::next), or that of one
-    /// that goes out in its order again.
+    /// The position of the packet that goes out next, if the connection allows it: [`next`](Self::next), or an earlier
+    /// one that is retransmitted in order.
     fn upcoming(&self) -> u64 {
         self.next()
     }
 
-    /// The peer's silence that costs a retry; `None` for no limit.
+    /// Sets the silence of the peer that costs a retry; `None` for no limit.
     fn set_timeout(&mut self, timeout: Option<Duration>);
 
-    /// Whether a packet may go out that was never sent.
+    /// Whether a new packet can go out.
     fn may_send_new(&self) -> bool;
 
     /// Whether the packet at `position`, which is sent before its message's last, asks for an acknowledge.
     fn asks_for_acknowledge(&self, position: u64, is_again: bool) -> bool;
 
-    /// A packet goes out for the first time, over `path`: the one at [`next`](Self::next), for `count` positions, 1 or more.
-    /// `answers`: each of them is done only with its answer.
+    /// Records that the packet at [`next`](Self::next) goes out over `path` for the first time, for `count` positions,
+    /// at least 1. With `answers`, each of them is done only with its answer.
     fn sent(&mut self, count: u32, answers: bool, path: u8, now: Instant);
 
-    /// Whether something is to be sent or asked for again.
+    /// Whether there is something to retransmit or to request again.
     fn wants_anything(&self) -> bool;
 
-    /// What is to be sent or asked for again next; it stays until it [was](Self::sent_again), or [cannot be](Self::forgo).
+    /// What to retransmit or to request again next. It stays until it [was](Self::sent_again), or [cannot
+    /// be](Self::forgo).
     fn wants(&mut self) -> Option<Wants>;
 
-    /// What was wanted goes out over `path`, or as many of the answers as one request can ask for.
+    /// Records that `what` goes out over `path`, or as many of the answers as one request can ask for.
     fn sent_again(&mut self, what: Wants, path: u8, now: Instant);
 
-    /// What was wanted cannot be sent: its request has failed, and is reported when all before it are complete.
+    /// Records that `what` cannot be sent: its request has failed, and is reported when all before it are complete.
     fn forgo(&mut self, what: Wants);
 
-    /// How often the packet at `position` was sent, as far as that is counted.
+    /// Transmissions of the packet at `position`, if they are counted.
     fn attempts(&self, _position: u64) -> u8 {
         0
     }
 
-    /// Acknowledges for so many positions before [`first`](Self::first) still say something.
+    /// How many positions before [`first`](Self::first) an acknowledge can name and still be of use.
     fn reach(&self) -> u64 {
         0
     }
 
-    /// Takes what an acknowledge says. Returns whether it says that a packet was sent again in vain.
+    /// Takes an acknowledge. Returns whether it reports a spurious retransmission.
     fn acknowledge(&mut self, said: &Said<'_>, now: Instant) -> bool;
 
-    /// What an answer to a READ or atomic at `position`, which is in flight, is to be taken for.
+    /// Classifies an answer to a READ or atomic at `position`, which is in flight.
     fn answer(&self, position: u64) -> Answer;
 
-    /// The answer at `position`, which was [expected](Answer::Expected), came.
+    /// Records that the answer at `position`, which was [expected](Answer::Expected), arrived.
     fn answered(&mut self, position: u64, now: Instant);
 
-    /// Whether a request that asks for answers again may ask for less than all that are left of its message.
+    /// Whether a READ that is requested again can ask for less than all that is left of its message.
     fn asks_for_some_answers(&self) -> bool {
         false
     }
 
-    /// After all that a packet said: finds out what is lost, and returns [`first`](Self::first).
+    /// Finds what is lost, after all that a packet reported, and returns [`first`](Self::first).
     fn settle(&mut self, now: Instant) -> u64;
 
-    /// The peer says that the packet at [`first`](Self::first) came to it with a gap before it (IBTA 9.7.5.1.2, NAK sequence error).
-    /// Returns whether all is sent again from there on, which costs a retry.
+    /// Takes a NAK for a sequence error: the packet at [`first`](Self::first) arrived with a gap before it (IBTA
+    /// 9.7.5.1.2). Returns whether everything is retransmitted from there on, which costs a retry.
     fn sequence_error(&mut self, _now: Instant) -> bool {
         false
     }
 
-    /// Whether all is sent again, at the cost of a retry, because what was said last proves that an answer is lost (IBTA 9.7.5.1.1,
-    /// implied NAK).
+    /// Whether the last report proves that an answer is lost (IBTA 9.7.5.1.1, implied NAK), and everything is
+    /// retransmitted at the cost of a retry.
     fn implied_nak(&mut self, _now: Instant) -> bool {
         false
     }
 
-    /// Whether it is news that the peer could not carry out the packet at `position` yet (IBTA 9.7.5.2.8, RNR NAK).
+    /// Whether it is news that the peer could not execute the packet at `position` yet (IBTA 9.7.5.2.8, RNR NAK).
     fn is_news_of(&self, position: u64) -> bool;
 
-    /// It could not, and will be left alone for a while. Nothing is to be sent, and no time passes, until
-    /// [the peer may be ready](Self::receiver_may_be_ready).
+    /// Records an RNR NAK for the packet at `position`. Nothing is sent, and no time passes, until [the peer may be
+    /// ready](Self::receiver_may_be_ready).
     fn receiver_not_ready(&mut self, position: u64, now: Instant);
 
-    /// That while is over.
+    /// Records that the RNR delay is over.
     fn receiver_may_be_ready(&mut self, now: Instant);
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Time has passed.
+    /// Handles the time `now`, and returns what has expired.
     fn handle_timeout(&mut self, now: Instant) -> Expired;
 
-    /// Bytes of memory that it takes.
+    /// Memory that it holds, in bytes.
     fn memory_bytes(&self) -> usize {
         0
     }
 
-    /// There are paths, which are probed; `spread` is how much their round trips differ, when there is more than one.
+    /// Announces that there are paths, which are probed. `spread` is the difference of their round trips, when there is
+    /// more than one.
     fn use_paths(&mut self, _spread: Option<Duration>) {}
 
-    /// A probe of the path was answered after `round_trip`; `is_back` when nothing had come through before.
+    /// Records that a probe of the path was answered after `round_trip`; `is_back` when nothing had come through
+    /// before.
     fn path_answered(&mut self, _path: u8, _round_trip: Duration, _is_back: bool) {}
 
-    /// Tells whoever chooses paths what became of packets since this was asked last.
+    /// Passes to `to` the result of each packet since the last call, for the path policy.
     fn report(&mut self, _to: &mut dyn FnMut(PathReport)) {}
 }
 
-/// What an acknowledge says.
+/// The contents of an acknowledge.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said<'a> {
-    /// All requests before this position were carried out.
+    /// All requests before this position have executed.
     pub before: u64,
-    /// Those of each base, and how far after it they are, arrived: bit k stands for the position k after it.
+    /// Pairs of a base and bits: bit k reports the arrival of the position k after the base.
     pub arrived: &'a [(u64, u64)],
-    /// The packet that it was sent for.
+    /// The packet that caused the acknowledge.
     pub trigger: Option<Trigger>,
-    /// It took another way than usual: what it does not say says nothing of what was sent before.
+    /// Whether it took another path than usual: then absence from it does not mean loss.
     pub is_detour: bool,
 }
 
 impl Said<'_> {
-    /// Nothing more than that.
+    /// A cumulative acknowledge of all positions before `position`, and nothing more.
     pub fn before(position: u64) -> Said<'static> {
         Said { before: position, ..Said::default() }
     }
 }
 
-/// The packet that an acknowledge was sent for.
+/// The packet that caused an acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// Where it was.
+    /// The position of the packet.
     pub position: u64,
-    /// It had been sent so often before.
+    /// Earlier transmissions of the packet.
     pub attempt: u8,
-    /// How long the acknowledge waited, if that is known.
+    /// How long the acknowledge waited at the peer; `None` when that is not known.
     pub delay: Option<Duration>,
-    /// It came with «congestion experienced».
+    /// Whether the packet arrived with «congestion experienced».
     pub is_marked: bool,
 }
 
-/// What an answer is taken for.
+/// What an answer is classified as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is one that is missing.
+    /// A missing answer, as expected.
     Expected,
-    /// Its time has not come: the oldest missing one is at `oldest`. `is_next`: it is the one right after that.
+    /// An early answer: the oldest missing one comes first.
     Early {
         /// The position of the oldest missing answer.
         oldest: u64,
-        /// No other is missing between the two.
+        /// Whether no other answer is missing between the two.
         is_next: bool,
     },
-    /// It came before, or nobody asked for it.
+    /// A duplicate, or an answer to nothing.
     Unexpected,
 }
 
-/// What became clear as time passed.
+/// What a timeout has shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// The peer was silent for a timeout: that costs a retry.
+    /// Whether the peer was silent for a timeout, which costs a retry.
     pub is_silent: bool,
-    /// Something is sent again to hear of it.
+    /// Whether something is retransmitted to get a sign of it.
     pub asks_again: bool,
 }

@@ -1,6 +1,6 @@
 use crate::time::Duration;
 
-/// The round trip time, smoothed as in RFC 6298.
+/// The round-trip time, smoothed as in RFC 6298.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundTrip {
     smoothed: Option<Duration>,
@@ -8,11 +8,11 @@ pub struct RoundTrip {
     least: Option<Duration>,
 }
 
-/// What is waited for beside the round trip: the peer may be busy, and timers are no finer.
+/// Allowance beside the round trip: the peer can be busy, and timers are not finer.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
 impl RoundTrip {
-    /// Takes a measurement.
+    /// Takes the round-trip sample `rtt`.
     pub fn sample(&mut self, rtt: Duration) {
         self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
         match &mut self.smoothed {
@@ -24,18 +24,18 @@ impl RoundTrip {
         }
     }
 
-    /// The smoothed one.
+    /// The smoothed round-trip time; `None` before the first sample.
     pub fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
-    /// The shortest one measured.
+    /// The shortest round-trip sample; `None` before the first.
     pub fn least(&self) -> Option<Duration> {
         self.least
     }
 
-    /// After how long without a sign something was lost: a round trip and what it varies by (RFC 9002, 6.2.1); `first`
-    /// before the first measurement.
+    /// The time without a sign after which something counts as lost: a round trip and its variation (RFC 9002, 6.2.1).
+    /// It is `first` before the first sample.
     pub fn patience(&self, first: Duration) -> Duration {
         self.smoothed.map_or(first, |smoothed| smoothed + (self.variation * 4).max(GRANULARITY))
     }

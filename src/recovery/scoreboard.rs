@@ -4,7 +4,7 @@ use crate::time::{Duration, Instant};
 
 use super::RoundTrip;
 
-/// What became of the packets in flight. Each has a position: requests that were sent, and the answers expected to READs,
+/// The state of the packets in flight. Each has a position: requests that were sent, and the answers expected to READs,
 /// which take positions, too.
 ///
 /// ```text
@@ -12,65 +12,69 @@ use super::RoundTrip;
 ///                          ^first                                     ^next
 /// ```
 ///
-/// Twelve bytes a position, and sixteen for each transmission whose fate is not known; given back when few are in flight. A packet is lost when one that was sent
-/// after it on the same path has arrived, and a round trip and a little passed since it was sent (as RFC 8985 has it);
-/// gaps by themselves say nothing. With several paths it is lost, too, when one that was sent after it on another path has
-/// arrived, and its own path's round trip and twice as little passed; when that happens to three in a row, the path is dark.
+/// It holds twelve bytes a position, and sixteen for each transmission whose fate is not known. They are given back
+/// when few are in flight.
+///
+/// A packet is lost when one that was sent after it on the same path has arrived. A round trip and a little must have
+/// passed since it was sent, too (as RFC 8985 has it). Gaps by themselves mean nothing.
+///
+/// With several paths, one that was sent after it on another path counts as well. Then its own path's round trip and
+/// twice that little must have passed. When three in a row are lost so, the path is dark.
 #[derive(Debug)]
 pub struct Scoreboard {
     first: u64,
     next: u64,
-    /// All requests before were carried out.
+    /// All requests before this position have executed.
     carried_out: u64,
-    /// By position, modulo its length, which is a power of two.
+    /// Entries by position, modulo its length, which is a power of two.
     ring: Vec<Entry>,
     paths: Vec<PathState>,
-    /// Requests that are lost, to be sent again.
+    /// Lost requests, to be retransmitted.
     lost: VecDeque<u64>,
-    /// Answers that are lost, to be asked for again.
+    /// Lost answers, to be requested again.
     missing: VecDeque<u64>,
     /// Answers that a later one has overtaken, and since when.
     overtaken: VecDeque<(u64, Instant)>,
-    /// Answers that were asked for again: their attempt, and when.
+    /// Answers that were requested again: position, attempt and time.
     asked: VecDeque<(u64, u8, Instant)>,
-    /// Answers before this were received, or are in one of the queues above.
+    /// Answers before this position were received, or are in one of the queues above.
     frontier: u64,
     /// Transmissions so far, modulo 2^32.
     transmissions: u32,
     /// The number of the latest transmission that arrived, on any path.
     latest: Option<u32>,
-    /// There are several paths.
+    /// Whether there are several paths.
     is_multipath: bool,
-    /// Acknowledges come that are answers to nothing in flight.
+    /// Whether acknowledges arrive that answer nothing in flight.
     is_probed: bool,
-    /// What is said of arrivals took another way than usual.
+    /// Whether the current report took another path than usual.
     is_detour: bool,
-    /// By how much answers may overtake each other because they take several paths.
+    /// By how much answers can overtake each other, since they take several paths.
     spread: Duration,
-    /// What became of packets on which path, while there are several, until somebody asks.
+    /// The results of packets by path, while there are several paths, until they are taken.
     reports: Vec<PathReport>,
-    /// What is waited for before the first measurement.
+    /// The patience before the first round-trip sample.
     first_patience: Duration,
-    /// When the oldest transmission that was overtaken counts as lost.
+    /// When the oldest overtaken transmission counts as lost.
     lost_at: Option<Instant>,
-    /// When to ask for a sign of life, while something is in flight.
+    /// When to probe for a sign of the peer, while something is in flight.
     probe_at: Option<Instant>,
-    /// How often in a row that was done.
+    /// Such probes in a row.
     probes: u32,
-    /// Something was heard of what is in flight since this was settled last.
+    /// Whether something was heard of what is in flight since the last [`settle`](Scoreboard::settle).
     is_news: bool,
-    /// How much more than an eighth of a round trip packets are late, as a factor: grows when something was sent again in
-    /// vain.
+    /// By how much more than an eighth of a round trip packets can be late, as a factor. It grows with each spurious
+    /// retransmission.
     lateness: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    /// The latest transmission, or when it was last asked for: microseconds, modulo 2^32.
+    /// When it was last transmitted or requested: microseconds, modulo 2^32.
     at_us: u32,
-    /// Its number among all transmissions, modulo 2^32: many leave in one microsecond.
+    /// The number of that transmission among all, modulo 2^32: many leave in one microsecond.
     order: u32,
-    /// Transmissions before that.
+    /// Transmissions before the latest one.
     attempt: u8,
     path: u8,
     flags: u8,
@@ -78,95 +82,95 @@ struct Entry {
 
 /// The request is known to have arrived.
 const ARRIVED: u8 = 1;
-/// Nothing more is to come.
+/// The position is done.
 const DONE: u8 = 2;
-/// It is done when its answer has arrived.
+/// The position is done only when its answer has arrived.
 const ANSWER: u8 = 4;
-/// It waits in a queue to be sent or asked for again.
+/// The position waits in a queue to be retransmitted or requested again.
 const QUEUED: u8 = 8;
-/// A packet was sent for this position, rather than for one before it.
+/// A packet was sent for this position itself, not for an earlier one.
 const PACKET: u8 = 16;
-/// When it was sent is not known.
+/// The time of its transmission is not known.
 const UNTIMED: u8 = 32;
-/// It arrived with «congestion experienced».
+/// The packet arrived with «congestion experienced».
 const MARKED: u8 = 64;
-/// That it arrived is known by a detour only.
+/// Its arrival is known only by a report that took another path.
 const DETOUR: u8 = 128;
 
 #[derive(Debug, Default)]
 struct PathState {
-    /// Transmissions in their order: position and attempt.
+    /// Transmissions in order: position and attempt.
     sent: VecDeque<(u64, u8)>,
-    /// The number of the latest transmission that arrived, and how long that took to be known.
+    /// The number of the latest transmission that arrived, and the time until that was known.
     latest: Option<(u32, Duration)>,
     round_trip: RoundTrip,
-    /// It was measured by acknowledges, and not by probes only, which may come back another way.
+    /// Whether acknowledges measured the round trip, and not only probes, which can come back another way.
     is_measured: bool,
-    /// Lost ones in a row, as those sent later on other paths say.
+    /// Lost packets in a row, as later ones on other paths show.
     silent: u32,
-    /// It carries nothing: patience does not depend on it.
+    /// Whether the path carries nothing: patience does not depend on it.
     is_dark: bool,
 }
 
-/// What became of a packet, for whoever chooses paths.
+/// The result of a packet, for the path policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathReport {
-    /// It arrived.
+    /// A packet arrived.
     Arrived {
-        /// Over this path.
+        /// The path that it took.
         path: u8,
-        /// How long it took to know that.
+        /// The time until its arrival was known.
         took: Duration,
-        /// It came with «congestion experienced».
+        /// Whether it arrived with «congestion experienced».
         is_marked: bool,
     },
-    /// One on this path was lost.
+    /// A packet on this path was lost.
     Lost(u8),
-    /// All on this path are.
+    /// All packets on this path are lost: the path is dark.
     Dark(u8),
 }
 
-/// Packets in a row that are lost before their path is dark: one or two may be so by chance.
+/// Lost packets in a row after which a path is dark: one or two can be lost by chance.
 const SILENT_MAX: u32 = 3;
 
-/// What a scoreboard asks for.
+/// What a recovery wants to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// The request at this position sent again.
+    /// Retransmit the request at this position.
     Request(u64),
-    /// The answers at `count` positions from this one on asked for again.
+    /// Request the answers at `count` positions again, from this one on.
     Answers(u64, u32),
 }
 
 impl Wants {
-    /// The first position that it is about.
+    /// The first position that is meant.
     pub fn position(self) -> u64 {
         let (Wants::Request(position) | Wants::Answers(position, _)) = self;
         position
     }
 }
 
-/// The shortest time by which packets may overtake each other: what moderation and batches of a host do.
+/// Minimum time by which packets can overtake each other: interrupt moderation and batches of a host.
 const LATE_AT_LEAST: Duration = Duration::from_micros(50);
 
-/// The factor of [`Scoreboard::lateness`] at the most: a whole round trip.
+/// Upper bound on [`Scoreboard::lateness`]: a whole round trip.
 const LATENESS_MAX: u32 = 8;
 
-/// Answers that a probe asks for at the most.
+/// Upper bound on the answers that a probe requests.
 const PROBED_ANSWERS: u64 = 64;
 
-/// Positions that there is always room for: what the usual window takes, twice.
+/// Positions that always have room: twice the usual window.
 const ROOM_KEPT: usize = 1024;
 
-/// Transmissions after which one is too long ago to say of another which was first: a quarter of all numbers.
+/// Transmissions after which the order of two numbers is ambiguous: a quarter of all numbers.
 const ORDER_KEPT: u32 = 1 << 30;
 
-/// The longest pause between probes is this power of two times the first.
+/// The longest interval between probes is this power of two times the first.
 const PROBE_BACKOFF_MAX: u32 = 5;
 
 impl Scoreboard {
-    /// Nothing is in flight; the next position is `start`. Before the first measurement, `first_patience` is waited for a
-    /// sign.
+    /// A scoreboard with nothing in flight; the next position is `start`. `first_patience` is the retransmission
+    /// timeout before the first round-trip sample.
     pub fn new(start: u64, first_patience: Duration) -> Scoreboard {
         Scoreboard {
             first: start,
@@ -205,17 +209,18 @@ impl Scoreboard {
         self.next
     }
 
-    /// From now on acknowledges come that are answers to nothing in flight: they are no signs of life.
+    /// Announces that acknowledges arrive from now on that answer nothing in flight: they are no signs of life.
     pub fn ignore_idle_acknowledges(&mut self) {
         self.is_probed = true;
     }
 
-    /// There are several paths from now on, whose round trips differ by `spread`.
+    /// Announces that there are several paths from now on, whose round trips differ by `spread`.
     pub fn spread_over_paths(&mut self, spread: Duration) {
         (self.is_multipath, self.spread) = (true, spread);
     }
 
-    /// A probe of the path was answered after `round_trip`; `is_back` when nothing had come through before.
+    /// Records that a probe of the path was answered after `round_trip`; `is_back` when nothing had come through
+    /// before.
     pub fn path_answered(&mut self, path: u8, round_trip: Duration, is_back: bool) {
         let state = self.path(path);
         if !state.is_measured {
@@ -226,7 +231,7 @@ impl Scoreboard {
         }
     }
 
-    /// What became of packets since this was asked last.
+    /// The results of packets since the last call.
     pub fn reports(&mut self) -> impl Iterator<Item = PathReport> + '_ {
         self.reports.drain(..)
     }
@@ -239,14 +244,14 @@ impl Scoreboard {
         &mut self.paths[path]
     }
 
-    /// How long nothing may be heard before a probe is sent: on the slowest path that carries something.
+    /// The silence after which a probe is sent: that of the slowest path that carries something.
     pub fn patience(&self) -> Duration {
         let known = self.paths.iter().filter(|path| !path.is_dark && path.round_trip.smoothed().is_some());
         let patience = known.map(|path| path.round_trip.patience(self.first_patience)).max();
         patience.unwrap_or(self.first_patience)
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory that it holds, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let transmissions: usize = self.paths.iter().map(|path| path.sent.capacity()).sum();
         self.ring.capacity() * size_of::<Entry>()
@@ -257,7 +262,7 @@ impl Scoreboard {
             + self.reports.capacity() * size_of::<PathReport>()
     }
 
-    /// How often the packet at `position` was sent.
+    /// Transmissions of the packet at `position`.
     pub fn attempts(&self, position: u64) -> u8 {
         match self.entry(position) {
             Some(entry) => entry.attempt.saturating_add(1),
@@ -265,8 +270,8 @@ impl Scoreboard {
         }
     }
 
-    /// The packet at `position` goes out over `path`, for the first time (at [`next`](Self::next), for `count` positions)
-    /// or again. `answers`: each of its positions is done only with its answer.
+    /// Records that the packet at `position` goes out over `path`: for the first time (at [`next`](Self::next), for
+    /// `count` positions) or again. With `answers`, each of its positions is done only with its answer.
     pub fn sent(&mut self, position: u64, count: u32, answers: bool, path: u8, now: Instant) {
         let (at_us, order) = (micros(now), self.transmissions);
         self.transmissions = order.wrapping_add(1);
@@ -293,14 +298,15 @@ impl Scoreboard {
         }
     }
 
-    /// As [`sent`](Self::sent), for the first time, at some time before: nothing is measured by it.
+    /// As [`sent`](Self::sent), for the first time, at an earlier time that is not known: it gives no round-trip
+    /// sample.
     pub fn taken_over(&mut self, count: u32, answers: bool, now: Instant) {
         let position = self.next;
         self.sent(position, count, answers, 0, now);
         self.slot(position).flags |= UNTIMED;
     }
 
-    /// The answers at `count` positions from `position` on were asked for again.
+    /// Records that the answers at `count` positions from `position` on were requested again.
     pub fn asked(&mut self, position: u64, count: u32, now: Instant) {
         for at in position..position + u64::from(count) {
             let entry = self.slot(at);
@@ -312,13 +318,13 @@ impl Scoreboard {
         }
     }
 
-    /// What is said of arrivals from now on came at once, or another way than usual (`is_detour`): then what is not said says
-    /// nothing of what was sent before.
+    /// Sets whether the next reports took another path than usual (`is_detour`): then absence from them does not mean
+    /// loss.
     pub fn listen(&mut self, is_detour: bool) {
         self.is_detour = is_detour;
     }
 
-    /// The peer says that the request at `position` arrived; it may not have been carried out yet.
+    /// Records that the request at `position` arrived; it need not have executed yet.
     pub fn arrived(&mut self, position: u64, now: Instant) {
         let is_detour = self.is_detour;
         let Some(entry) = self.entry_mut(position) else { return };
@@ -345,7 +351,8 @@ impl Scoreboard {
         self.note_arrival(&entry, took, is_first);
     }
 
-    /// The transmission that `entry` tells of has arrived, which took so long to be known. `is_first`: it was not known before.
+    /// Records that the transmission of `entry` arrived, which was known after `took`. `is_first`: it was not known
+    /// before.
     fn note_arrival(&mut self, entry: &Entry, took: Duration, is_first: bool) {
         let is_multipath = self.is_multipath;
         if is_multipath && is_first {
@@ -371,7 +378,7 @@ impl Scoreboard {
         }
     }
 
-    /// The peer says that it has carried out all requests before `position`.
+    /// Records that the peer has executed all requests before `position`.
     pub fn carried_out_before(&mut self, position: u64, now: Instant) {
         let until = position.min(self.next);
         while self.carried_out < until {
@@ -384,12 +391,12 @@ impl Scoreboard {
         }
     }
 
-    /// Whether the request at `position` was carried out.
+    /// Whether the request at `position` has executed.
     pub fn is_carried_out(&self, position: u64) -> bool {
         position < self.carried_out
     }
 
-    /// The request at `position` is to be sent again, whatever is known of it.
+    /// Makes the request at `position` lost, whatever is known of it.
     pub fn lose(&mut self, position: u64) {
         let Some(entry) = self.entry_mut(position) else { return };
         entry.flags &= !ARRIVED;
@@ -399,7 +406,7 @@ impl Scoreboard {
         }
     }
 
-    /// The answer at `position` arrived, which was [waited for](Self::awaits_answer).
+    /// Records that the answer at `position` arrived, which was [waited for](Self::awaits_answer).
     pub fn answered(&mut self, position: u64, now: Instant) {
         debug_assert!(self.awaits_answer(position));
         // Whoever answers has carried out everything before, and all of the READ that this is an answer to.
@@ -420,14 +427,16 @@ impl Scoreboard {
         }
     }
 
-    /// Whether the answer at `position` is still to come.
+    /// Whether the answer at `position` is still missing.
     pub fn awaits_answer(&self, position: u64) -> bool {
         self.entry(position).is_some_and(|entry| entry.flags & (ANSWER | DONE) == ANSWER)
     }
 
-    /// The request that arrived last was at `position`, in its transmission number `attempt`, `delay` before its acknowledge was
-    /// sent, if that is known, and with «congestion experienced» if `is_marked`. Returns whether a later transmission of it was
-    /// in vain.
+    /// Takes the trigger of an acknowledge: the request that arrived last, at `position`, in its transmission number
+    /// `attempt`.
+    ///
+    /// The acknowledge waited for `delay`, if that is known; `is_marked` when the request had «congestion experienced».
+    /// Returns whether a later transmission of it was spurious.
     pub fn measured(
         &mut self,
         position: u64,
@@ -458,7 +467,7 @@ impl Scoreboard {
         in_vain
     }
 
-    /// After all that an acknowledge or answer said: how far everything is done, and what is lost.
+    /// Computes how far everything is done, and what is lost, after all that an acknowledge or answer reported.
     pub fn settle(&mut self, now: Instant) -> u64 {
         while self.first < self.next && self.slot(self.first).flags & DONE != 0 {
             self.first += 1;
@@ -475,12 +484,12 @@ impl Scoreboard {
         self.first
     }
 
-    /// How late a packet on a path with that round trip may be without being lost.
+    /// How late a packet on a path with that round trip can be without being lost.
     fn late(&self, round_trip: &RoundTrip) -> Duration {
         (round_trip.least().unwrap_or_default() / 8 * self.lateness).max(LATE_AT_LEAST)
     }
 
-    /// How late an answer may be: nobody says over which path it comes.
+    /// How late an answer can be: its path is not known.
     fn answers_late(&self) -> Duration {
         let late = self.paths.iter().filter(|path| !path.is_dark).map(|path| self.late(&path.round_trip)).max();
         late.unwrap_or(LATE_AT_LEAST) + self.spread
@@ -513,7 +522,7 @@ impl Scoreboard {
         }
     }
 
-    /// Finds what is lost on one path: its transmissions are in order.
+    /// Finds what is lost on one path, whose transmissions are in order.
     fn find_lost_on(&mut self, index: usize, now: Instant) {
         let now_us = micros(now);
         while let Some(&(position, attempt)) = self.paths[index].sent.front() {
@@ -567,14 +576,14 @@ impl Scoreboard {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     pub fn deadline(&self) -> Option<Instant> {
         let overtaken = self.overtaken.front().map(|(_, since)| *since + self.answers_late());
         let asked = self.asked.front().map(|(_, _, at)| *at + self.patience() + self.spread);
         [self.probe_at, overtaken, asked, self.lost_at].into_iter().flatten().min()
     }
 
-    /// Time has passed. Returns whether a probe is due: nothing was heard for long.
+    /// Handles the time `now`. Returns whether a probe is due, since nothing was heard for long.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.find_lost(now);
         if self.probe_at.is_none_or(|at| at > now) {
@@ -592,12 +601,12 @@ impl Scoreboard {
         true
     }
 
-    /// Whether something is to be sent or asked for again.
+    /// Whether there is something to retransmit or to request again.
     pub fn wants_anything(&self) -> bool {
         !self.lost.is_empty() || !self.missing.is_empty()
     }
 
-    /// What is to be sent or asked for again next; it stays until it [was](Self::sent).
+    /// What to retransmit or to request again next; it stays until it [was](Self::sent).
     pub fn wants(&mut self) -> Option<Wants> {
         while let Some(&position) = self.lost.front() {
             match self.entry_mut(position) {
@@ -617,7 +626,7 @@ impl Scoreboard {
         }
     }
 
-    /// What [`wants`](Self::wants) asked for at `position` will not be sent.
+    /// Records that what [`wants`](Self::wants) returned for `position` will not be sent.
     pub fn forgo(&mut self, position: u64) {
         if let Some(entry) = self.entry_mut(position) {
             entry.flags &= !QUEUED;
@@ -650,7 +659,7 @@ impl Scoreboard {
         &self.ring[position as usize & (self.ring.len() - 1)]
     }
 
-    /// Makes the ring large enough for all from `first` to `next`.
+    /// Makes the ring large enough for all positions from `first` to `next`.
     fn make_room(&mut self) {
         let needed = (self.next - self.first) as usize;
         if needed > self.ring.len() {
@@ -658,8 +667,7 @@ impl Scoreboard {
         }
     }
 
-    /// Makes everything smaller that has become much too large: answers to READs may be as many as half the PSNs, whatever the
-    /// window.
+    /// Shrinks what has become much too large: answers to READs can take half the PSNs, whatever the window.
     fn give_room_back(&mut self) {
         let needed = (self.next - self.first) as usize;
         if self.ring.len() <= ROOM_KEPT || needed > self.ring.len() / 8 {
@@ -673,7 +681,7 @@ impl Scoreboard {
         self.paths.iter_mut().for_each(|path| path.sent.shrink_to(ROOM_KEPT));
     }
 
-    /// Makes the ring that long, a power of two with room for all from `first` to `next`.
+    /// Resizes the ring to `len`, a power of two with room for all positions from `first` to `next`.
     fn resize(&mut self, len: usize) {
         let mut ring = vec![Entry::default(); len];
         for position in self.first..self.next {

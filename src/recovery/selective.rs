@@ -2,30 +2,31 @@ use crate::time::{Duration, Instant};
 
 use super::{Answer, Expired, PathReport, Recovery, Said, Scoreboard, Trigger, Wants};
 
-/// Selective repeat, towards a peer that says what arrived (docs/EXTENSIONS.md): only what is lost is sent again.
+/// Selective repeat, towards a peer that reports what arrived (docs/EXTENSIONS.md): only lost packets are
+/// retransmitted.
 #[derive(Debug)]
 pub struct Selective {
     board: Scoreboard,
     window: u64,
     timeout: Option<Duration>,
-    /// When the peer has been silent for a timeout more, unless there is progress until then. A retry each, as when going back:
-    /// however long this host stood still, that is one.
+    /// When the peer's silence has lasted one more timeout, unless there is progress until then. Each costs a retry, as
+    /// with go-back-N; a long stop of this host costs one.
     silent_at: Option<Instant>,
-    /// The request that the peer was not ready for.
+    /// The request for which the peer was not ready.
     not_ready: Option<u64>,
 }
 
-/// Every packet at such a position asks for an acknowledge: the peer tells with each what it knows.
+/// Every packet whose position is a multiple of this asks for an acknowledge: the peer reports with each what it knows.
 const ACK_REQUEST_EVERY: u64 = 16;
 
-/// How long is waited for a first sign of the peer when there is no timeout.
+/// Retransmission timeout before the first round-trip sample, when the queue pair has no timeout.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Selective {
     /// The largest window, in positions: 6 bandwidth-delay products of 10 Gb/s × 100 ms at path MTU 4096, and a power of two.
     pub const MAX_WINDOW: u32 = 1 << 18;
 
-    /// The next position is `start`, and nothing is in flight. At most `window` positions will be.
+    /// A recovery with nothing in flight; the next position is `start`. At most `window` positions will be in flight.
     pub fn new(start: u64, window: u32, timeout: Option<Duration>) -> Selective {
         let board = Scoreboard::new(start, timeout.unwrap_or(FIRST_PATIENCE));
         Selective { board, window: window.into(), timeout, silent_at: None, not_ready: None }
@@ -43,7 +44,7 @@ impl Selective {
         }
     }
 
-    /// The next timeout begins.
+    /// Starts the next timeout.
     fn rearm(&mut self, now: Instant) {
         let in_flight = self.board.first() < self.board.next();
         // A timeout may be shorter than a round trip; a peer is not gone before three of them.

@@ -17,7 +17,7 @@ pub struct Aeth {
 
 const _: () = assert!(size_of::<Aeth>() == 4);
 
-/// What an AETH says (IBTA 9.7.5.1, Table 44): bits 6..5 are the kind, bits 4..0 its value.
+/// The syndrome of an AETH (IBTA 9.7.5.1, Table 44): bits 6..5 are the kind, bits 4..0 its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
     /// Acknowledge; the credit code 0 to 30, or 31 for «no credit limit».
@@ -25,15 +25,15 @@ pub enum Syndrome {
         /// End-to-end credits, coded as in IBTA Table 46.
         credits: u8,
     },
-    /// Receiver not ready: come back after the delay.
+    /// Receiver not ready: the requester may retransmit after this delay.
     RnrNak(RnrTimer),
-    /// Negative acknowledge.
+    /// Negative acknowledge, with its reason.
     Nak(NakCode),
-    /// The reserved kind, or bit 7 set: the whole byte.
+    /// The reserved kind, or a byte with bit 7 set; holds the whole byte.
     Unknown(u8),
 }
 
-/// Why a responder refused (IBTA Table 47).
+/// Why a responder refused a request (IBTA Table 47).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NakCode {
     /// A PSN is missing; the AETH's packet carries the PSN expected.
@@ -42,9 +42,9 @@ pub enum NakCode {
     InvalidRequest,
     /// The key, address, length or access right is wrong.
     RemoteAccessError,
-    /// The responder failed in a way that is its own fault.
+    /// The responder failed through its own fault.
     RemoteOperationalError,
-    /// RD only.
+    /// Invalid RD request: reliable datagrams only.
     InvalidRdRequest,
     /// A reserved code, 5 to 31.
     Unknown(u8),
@@ -54,7 +54,7 @@ impl Syndrome {
     /// An acknowledge without credit limit, as every known RoCE device sends it.
     pub const ACK: Syndrome = Syndrome::Ack { credits: 0x1f };
 
-    /// The byte on the wire.
+    /// The syndrome as a byte on the wire.
     pub fn to_byte(self) -> u8 {
         match self {
             Syndrome::Ack { credits } => credits & 0x1f,
@@ -73,7 +73,7 @@ impl Syndrome {
         }
     }
 
-    /// The syndrome that `byte` stands for.
+    /// The syndrome with the value `byte` on the wire.
     pub fn from_byte(byte: u8) -> Syndrome {
         let value = byte & 0x1f;
         match byte >> 5 {
@@ -93,17 +93,17 @@ impl Syndrome {
 }
 
 impl Aeth {
-    /// A header.
+    /// A header with this syndrome and message sequence number.
     pub fn new(syndrome: Syndrome, msn: Msn) -> Aeth {
         Aeth { syndrome_msn: U32::new(u32::from(syndrome.to_byte()) << 24 | msn.value()) }
     }
 
-    /// What it says.
+    /// The syndrome: acknowledge, RNR NAK, or NAK with its reason.
     pub fn syndrome(&self) -> Syndrome {
         Syndrome::from_byte((self.syndrome_msn.get() >> 24) as u8)
     }
 
-    /// The responder's count of completed messages.
+    /// The message sequence number: the responder's count of completed messages, modulo 2^24.
     pub fn msn(&self) -> Msn {
         Msn::new(self.syndrome_msn.get())
     }

@@ -33,7 +33,7 @@ impl AtomicEth {
         }
     }
 
-    /// The remote virtual address.
+    /// The remote virtual address of the eight bytes.
     pub fn address(&self) -> u64 {
         self.address.get()
     }
@@ -54,7 +54,7 @@ impl AtomicEth {
     }
 }
 
-/// The atomic acknowledge extended header: the eight bytes as they were before (IBTA 9.3.5.3).
+/// The atomic acknowledge extended header: the eight bytes before the operation (IBTA 9.3.5.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct AtomicAckEth {

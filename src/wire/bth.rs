@@ -39,11 +39,11 @@ const OFFER: u8 = 0x40;
 const EXTENDED: u8 = 0x20;
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const BYTES: usize = size_of::<Bth>();
 
-    /// A header with the default P_Key, transport version 0 and MigReq set, as RNICs send it (rxe sends it clear; both
-    /// are accepted by everybody).
+    /// A header with the default P_Key, transport version 0 and MigReq set, as RNICs send it. rxe sends MigReq clear;
+    /// both values are accepted.
     pub fn new(opcode: Opcode, destination: Qpn, psn: Psn) -> Bth {
         Bth {
             opcode: opcode.0,
@@ -55,17 +55,17 @@ impl Bth {
         }
     }
 
-    /// The opcode.
+    /// The opcode: transport service and operation.
     pub fn opcode(&self) -> Opcode {
         Opcode(self.opcode)
     }
 
-    /// Whether the receiver is asked for a solicited event.
+    /// Whether the packet requests a solicited event at the receiver.
     pub fn solicited(&self) -> bool {
         self.flags & SOLICITED != 0
     }
 
-    /// The same header with the solicited event bit as given.
+    /// The same header with the solicited event bit set to `on`.
     pub fn with_solicited(mut self, on: bool) -> Bth {
         set(&mut self.flags, SOLICITED, on);
         self
@@ -76,7 +76,7 @@ impl Bth {
         self.flags & MIG_REQ != 0
     }
 
-    /// The same header with the MigReq bit as given.
+    /// The same header with the MigReq bit set to `on`.
     pub fn with_mig_req(mut self, on: bool) -> Bth {
         set(&mut self.flags, MIG_REQ, on);
         self
@@ -87,7 +87,7 @@ impl Bth {
         (self.flags >> PAD_SHIFT & 3) as usize
     }
 
-    /// The same header with the pad count `pad`, of which the low two bits count.
+    /// The same header with the pad count `pad`; its low two bits count.
     pub fn with_pad(mut self, pad: usize) -> Bth {
         self.flags = self.flags & !(3 << PAD_SHIFT) | (pad as u8 & 3) << PAD_SHIFT;
         self
@@ -98,28 +98,28 @@ impl Bth {
         self.flags & TVER
     }
 
-    /// The partition key.
+    /// The partition key (P_Key).
     pub fn p_key(&self) -> PKey {
         PKey(self.p_key.get())
     }
 
-    /// The same header with another partition key.
+    /// The same header with the partition key `p_key`.
     pub fn with_p_key(mut self, p_key: PKey) -> Bth {
         self.p_key = U16::new(p_key.0);
         self
     }
 
-    /// Forward explicit congestion notification.
+    /// The FECN bit: forward explicit congestion notification.
     pub fn fecn(&self) -> bool {
         self.congestion & FECN != 0
     }
 
-    /// Backward explicit congestion notification; set in CNPs.
+    /// The BECN bit: backward explicit congestion notification, set in CNPs.
     pub fn becn(&self) -> bool {
         self.congestion & BECN != 0
     }
 
-    /// The same header with the BECN bit as given.
+    /// The same header with the BECN bit set to `on`.
     pub fn with_becn(mut self, on: bool) -> Bth {
         set(&mut self.congestion, BECN, on);
         self
@@ -135,12 +135,12 @@ impl Bth {
         Qpn::from_be_bytes(self.destination)
     }
 
-    /// Whether the responder is asked to acknowledge.
+    /// The AckReq bit: whether the requester asks for an acknowledge.
     pub fn ack_request(&self) -> bool {
         self.ack_request & ACK_REQUEST != 0
     }
 
-    /// The same header with the AckReq bit as given.
+    /// The same header with the AckReq bit set to `on`.
     pub fn with_ack_request(mut self, on: bool) -> Bth {
         set(&mut self.ack_request, ACK_REQUEST, on);
         self
@@ -151,7 +151,7 @@ impl Bth {
         self.ack_request & OFFER != 0
     }
 
-    /// The same header with the offer as given.
+    /// The same header with the offer bit set to `on`.
     pub fn with_offer(mut self, on: bool) -> Bth {
         set(&mut self.ack_request, OFFER, on);
         self
@@ -162,7 +162,7 @@ impl Bth {
         self.ack_request & EXTENDED != 0
     }
 
-    /// The same header with the trailer announced or not.
+    /// The same header with the extended bit set to `on`.
     pub fn with_extended(mut self, on: bool) -> Bth {
         set(&mut self.ack_request, EXTENDED, on);
         self

@@ -21,17 +21,17 @@ pub struct Deth {
 const _: () = assert!(size_of::<Deth>() == 8);
 
 impl Deth {
-    /// A header.
+    /// A header with the receiver's Q_Key and the sender's QPN.
     pub fn new(q_key: QKey, source: Qpn) -> Deth {
         Deth { q_key: U32::new(q_key.0), reserved: 0, source: source.to_be_bytes() }
     }
 
-    /// The queue key.
+    /// The queue key (Q_Key) that the sender claims for the receiver.
     pub fn q_key(&self) -> QKey {
         QKey(self.q_key.get())
     }
 
-    /// The sender's queue pair.
+    /// The QPN of the sender.
     pub fn source(&self) -> Qpn {
         Qpn::from_be_bytes(self.source)
     }

@@ -17,29 +17,29 @@ pub struct Feth {
 const _: () = assert!(size_of::<Feth>() == 4);
 
 bitflags::bitflags! {
-    /// What a FLUSH makes of earlier WRITEs; the values of `enum ibv_placement_type`.
+    /// What a FLUSH guarantees for earlier WRITEs; the values of `enum ibv_placement_type`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Placement: u8 {
-        /// Whoever reads the memory sees them.
+        /// Global visibility: every reader of the memory sees them.
         const GLOBAL = 1;
-        /// They outlive a power failure.
+        /// Persistence: they survive a power failure.
         const PERSISTENT = 2;
     }
 }
 
-/// What a FLUSH is about; the values of `enum ibv_selectivity_level`.
+/// Which bytes a FLUSH covers; the values of `enum ibv_selectivity_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Selectivity {
     /// The bytes that the RETH names.
     Range,
-    /// The whole region of the RETH's key; its address and length say nothing.
+    /// The whole region of the RETH's key; the RETH's address and length are ignored.
     Region,
     /// A reserved value, 2 or 3.
     Unknown(u8),
 }
 
 impl Selectivity {
-    /// The selectivity level of that number, of which two bits count.
+    /// The selectivity level with the number `value`; its low two bits count.
     pub const fn new(value: u8) -> Selectivity {
         match value & 3 {
             0 => Selectivity::Range,
@@ -48,7 +48,7 @@ impl Selectivity {
         }
     }
 
-    /// The number on the wire.
+    /// The number of the selectivity level on the wire, 0 to 3.
     pub const fn value(self) -> u8 {
         match self {
             Selectivity::Range => 0,
@@ -59,17 +59,17 @@ impl Selectivity {
 }
 
 impl Feth {
-    /// A header; reserved placement bits are kept as they are.
+    /// A header with this placement and selectivity; reserved placement bits are kept.
     pub fn new(placement: Placement, selectivity: Selectivity) -> Feth {
         Feth { bits: U32::new(u32::from(placement.bits() & 0xf) | u32::from(selectivity.value()) << 4) }
     }
 
-    /// What is asked for, with reserved bits as they are.
+    /// The requested placement; reserved bits are kept.
     pub fn placement(&self) -> Placement {
         Placement::from_bits_retain((self.bits.get() & 0xf) as u8)
     }
 
-    /// What it is about.
+    /// Which bytes the FLUSH covers.
     pub fn selectivity(&self) -> Selectivity {
         Selectivity::new((self.bits.get() >> 4) as u8)
     }

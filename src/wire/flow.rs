@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ROCE_PORT;
 
-/// What the outer headers of one direction of a connection say: who, to whom, and how to be routed.
+/// The outer headers of one direction of a connection: addresses, UDP source port and routing fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Both addresses, of one family.
@@ -20,24 +20,24 @@ pub struct Flow {
 /// Source and destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addresses {
-    /// Over IPv4.
+    /// A pair of IPv4 addresses.
     V4 {
-        /// The sender.
+        /// The IPv4 source address.
         source: Ipv4Addr,
-        /// The receiver.
+        /// The IPv4 destination address.
         destination: Ipv4Addr,
     },
-    /// Over IPv6.
+    /// A pair of IPv6 addresses.
     V6 {
-        /// The sender.
+        /// The IPv6 source address.
         source: Ipv6Addr,
-        /// The receiver.
+        /// The IPv6 destination address.
         destination: Ipv6Addr,
     },
 }
 
 impl Addresses {
-    /// The pair, `None` when the families differ.
+    /// The pair of these addresses; `None` when the families differ.
     pub fn new(source: IpAddr, destination: IpAddr) -> Option<Addresses> {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => Some(Addresses::V4 { source, destination }),
@@ -46,7 +46,7 @@ impl Addresses {
         }
     }
 
-    /// The pair in the header of an IP packet; `None` when there is no such header.
+    /// The pair in the header of an IP packet; `None` when `packet` does not begin with a whole IP header.
     pub(crate) fn of_packet(packet: &[u8]) -> Option<Addresses> {
         match packet.first()? >> 4 {
             4 => {
@@ -63,7 +63,7 @@ impl Addresses {
         }
     }
 
-    /// The sender.
+    /// The source address.
     pub fn source(&self) -> IpAddr {
         match *self {
             Addresses::V4 { source, .. } => source.into(),
@@ -71,7 +71,7 @@ impl Addresses {
         }
     }
 
-    /// The receiver.
+    /// The destination address.
     pub fn destination(&self) -> IpAddr {
         match *self {
             Addresses::V4 { destination, .. } => destination.into(),
@@ -79,7 +79,7 @@ impl Addresses {
         }
     }
 
-    /// The other direction.
+    /// The pair of the other direction: source and destination exchanged.
     pub fn reversed(self) -> Addresses {
         match self {
             Addresses::V4 { source, destination } => Addresses::V4 { source: destination, destination: source },
@@ -91,7 +91,7 @@ impl Addresses {
 pub(super) const UDP_BYTES: usize = 8;
 
 impl Flow {
-    /// Bytes of the IP and UDP headers.
+    /// Length of the IP and UDP headers, in bytes.
     pub const fn header_bytes(&self) -> usize {
         UDP_BYTES
             + match self.addresses {
@@ -100,8 +100,10 @@ impl Flow {
             }
     }
 
-    /// Writes IP and UDP headers for a datagram of `ib_bytes` (BTH to ICRC) to the start of `out`. The UDP checksum is
-    /// zero, as RoCE v2 senders leave it: the ICRC covers more. `identification` goes into the IPv4 header only.
+    /// Writes IP and UDP headers for a datagram of `ib_bytes` (BTH to ICRC) to the start of `out`.
+    ///
+    /// The UDP checksum is zero, as RoCE v2 senders leave it: the ICRC covers more. `identification` goes into the IPv4
+    /// header only.
     ///
     /// # Panics
     /// When `out` is shorter than [`header_bytes`](Flow::header_bytes).
@@ -143,8 +145,8 @@ impl Flow {
     }
 }
 
-/// The internet checksum of an IPv4 header (RFC 1071): zero over a header that carries the right one, and what to put
-/// there when that field is zero.
+/// The internet checksum of an IPv4 header (RFC 1071). It is zero over a header with a right checksum. Over a header
+/// with a zero in that field, it is the value to put there.
 pub(super) fn ipv4_checksum(header: &[u8]) -> u16 {
     etherparse::checksum::Sum16BitWords::new().add_slice(header).ones_complement().to_be()
 }

@@ -13,15 +13,15 @@ use super::{ICRC_BYTES, ROCE_PORT, icrc};
 /// The outer headers of a RoCE v2 frame, and where its InfiniBand part lies.
 #[derive(Clone, Debug)]
 pub struct RoceFrame<'a> {
-    /// The Ethernet header.
+    /// The Ethernet header, 14 bytes.
     pub ethernet: Ethernet2HeaderSlice<'a>,
-    /// The VLAN tag, 802.1Q or 802.1ad.
+    /// The VLAN tag, 802.1Q or 802.1ad; `None` without a tag.
     pub vlan: Option<SingleVlanHeaderSlice<'a>>,
-    /// The IP header.
+    /// The IP header, of either version.
     pub ip: IpHeader<'a>,
-    /// The UDP header.
+    /// The UDP header, 8 bytes.
     pub udp: UdpHeaderSlice<'a>,
-    /// From the IP header to the end of the ICRC; what follows (Ethernet's own padding) is cut off.
+    /// The IP packet from its header to the end of the ICRC. Bytes after it (Ethernet's own padding) are cut off.
     pub packet: FrameBytes<'a>,
     /// The UDP payload, from BTH to ICRC.
     pub ib: FrameBytes<'a>,
@@ -35,45 +35,45 @@ pub enum IpHeader<'a> {
     V6(Ipv6HeaderSlice<'a>),
 }
 
-/// Why a frame is no RoCE v2 frame, or a malformed one.
+/// Why a frame is not a RoCE v2 frame, or is a malformed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Too short for a header.
+    /// The frame is too short for a header.
     #[error("{have} bytes are too few for the {layer} header")]
     TooShort {
-        /// Which header.
+        /// The header that does not fit.
         layer: Layer,
-        /// Bytes that are left for it.
+        /// Bytes that are left for the header.
         have: usize,
     },
-    /// A header's length field says more than there is, or less than its own header.
+    /// A header's length field is more than the bytes that are there, or less than its own header.
     #[error("the {layer} header says {says} bytes, {have} are there")]
     Length {
-        /// Whose length field.
+        /// The header with the length field.
         layer: Layer,
-        /// What it says.
+        /// The length in the field, in bytes.
         says: usize,
-        /// What is there.
+        /// The bytes that are there.
         have: usize,
     },
     /// The version nibble contradicts the Ethernet type, or the IPv4 header length is below 20.
     #[error("the {0} header contradicts itself")]
     Inconsistent(Layer),
-    /// Neither IPv4 nor IPv6: no RoCE v2 frame.
+    /// The frame is neither IPv4 nor IPv6, so it is not RoCE v2; holds the Ethernet type.
     #[error("Ethernet type {0:#06x} is neither IPv4 nor IPv6")]
     NotIp(u16),
-    /// IP but not UDP to port 4791: no RoCE v2 frame.
+    /// The packet is IP but not UDP to port 4791, so it is not RoCE v2.
     #[error("not UDP to port 4791")]
     NotRoce,
     /// IPv4 options are not allowed in RoCE v2 (IBTA Annex A17.4).
     #[error("an IPv4 header with options")]
     Ipv4Options,
-    /// Fragments cannot be checked, and are not allowed.
+    /// The packet is a fragment: its ICRC cannot be checked, and RoCE v2 does not allow it.
     #[error("an IPv4 fragment")]
     Fragment,
 }
 
-/// A protocol layer, for messages.
+/// A protocol layer, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Layer {
@@ -97,7 +97,7 @@ impl fmt::Display for Layer {
 }
 
 impl FrameError {
-    /// Whether the frame is simply none of RoCE v2's, rather than a malformed one.
+    /// Whether the frame is other traffic, rather than malformed RoCE v2.
     pub fn is_foreign(&self) -> bool {
         matches!(self, FrameError::NotIp(_) | FrameError::NotRoce)
     }
@@ -107,7 +107,8 @@ impl<'a> RoceFrame<'a> {
     /// Reads Ethernet, at most one VLAN tag, IPv4 or IPv6, and UDP.
     ///
     /// # Errors
-    /// [`FrameError`]; [`FrameError::is_foreign`] tells other traffic from malformed RoCE.
+    /// [`FrameError`] when the frame is not UDP to port 4791, or when a length, version, option or fragment field is
+    /// wrong. [`FrameError::is_foreign`] separates other traffic from malformed RoCE v2.
     pub fn parse(frame: FrameBytes<'a>) -> Result<RoceFrame<'a>, FrameError> {
         let head = frame.head;
         let short = |layer, have| FrameError::TooShort { layer, have };
@@ -175,13 +176,13 @@ impl<'a> RoceFrame<'a> {
         Ok(RoceFrame { ethernet, vlan, ip, udp, packet, ib: packet.skip(ip_header_bytes + UDP_BYTES) })
     }
 
-    /// Whether the ICRC at the end is the right one.
+    /// Whether the ICRC at the end of the packet is right.
     pub fn icrc_ok(&self) -> bool {
         let Some(covered) = self.packet.len().checked_sub(ICRC_BYTES) else { return false };
         icrc::compute(self.packet.take(covered)).is_some_and(|icrc| Some(icrc) == icrc::stored(self.packet))
     }
 
-    /// What the outer headers say, so that the frame can be written again, or answered.
+    /// The fields of the outer headers, to write the frame again or to answer it.
     pub fn flow(&self) -> Flow {
         Flow {
             addresses: self.ip.addresses(),
@@ -197,7 +198,7 @@ impl<'a> RoceFrame<'a> {
 }
 
 impl IpHeader<'_> {
-    /// Source and destination.
+    /// The source and destination addresses.
     pub fn addresses(&self) -> Addresses {
         match self {
             IpHeader::V4(ip) => Addresses::V4 { source: ip.source_addr(), destination: ip.destination_addr() },
@@ -205,17 +206,17 @@ impl IpHeader<'_> {
         }
     }
 
-    /// The sender.
+    /// The source address.
     pub fn source(&self) -> IpAddr {
         self.addresses().source()
     }
 
-    /// The receiver.
+    /// The destination address.
     pub fn destination(&self) -> IpAddr {
         self.addresses().destination()
     }
 
-    /// IPv4 type of service or IPv6 traffic class, DSCP and ECN.
+    /// The IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower two.
     pub fn traffic_class(&self) -> u8 {
         match self {
             IpHeader::V4(ip) => ip.slice()[1],
@@ -223,7 +224,7 @@ impl IpHeader<'_> {
         }
     }
 
-    /// IPv4 time to live or IPv6 hop limit.
+    /// The IPv4 time to live or IPv6 hop limit.
     pub fn hop_limit(&self) -> u8 {
         match self {
             IpHeader::V4(ip) => ip.ttl(),
@@ -231,7 +232,7 @@ impl IpHeader<'_> {
         }
     }
 
-    /// The IPv4 identification, `None` for IPv6.
+    /// The IPv4 identification; `None` for IPv6.
     pub fn identification(&self) -> Option<u16> {
         match self {
             IpHeader::V4(ip) => Some(ip.identification()),
@@ -239,7 +240,7 @@ impl IpHeader<'_> {
         }
     }
 
-    /// Whether the IPv4 header checksum is right; IPv6 has none and is always right. The ICRC does not cover it.
+    /// Whether the IPv4 header checksum is right; always true for IPv6, which has none. The ICRC does not cover it.
     pub fn checksum_ok(&self) -> bool {
         match self {
             IpHeader::V4(ip) => ipv4_checksum(ip.slice()) == 0,

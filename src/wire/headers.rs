@@ -9,11 +9,11 @@ use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Flow, ICRC_BYTES, Ie
 pub struct Headers {
     /// The base transport header; its pad count is set by [`write`](Headers::write).
     pub bth: Bth,
-    /// What follows it, as its opcode demands.
+    /// The extended headers after it; they must be those of its opcode.
     pub extension: Extension,
 }
 
-/// The combinations of extended headers that RC, UC and UD know.
+/// The combinations of extended headers that RC, UC and UD use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // named for the headers they hold
 pub enum Extension {
@@ -33,21 +33,21 @@ pub enum Extension {
 /// Why a packet could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError<E> {
-    /// The packet does not fit.
+    /// The packet does not fit into the buffer.
     #[error("a packet of {need} bytes does not fit into {have}")]
     TooLong {
-        /// The packet's length.
+        /// Length of the packet, in bytes.
         need: usize,
-        /// The buffer's.
+        /// Length of the buffer, in bytes.
         have: usize,
     },
-    /// The payload could not be had.
+    /// The payload could not be read; holds the error of the caller's function.
     #[error(transparent)]
     Payload(E),
 }
 
 impl Extension {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub fn len(&self) -> usize {
         match self {
             Extension::None => 0,
@@ -60,7 +60,7 @@ impl Extension {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no extended headers.
     pub fn is_empty(&self) -> bool {
         matches!(self, Extension::None)
     }
@@ -95,31 +95,32 @@ impl Extension {
     }
 }
 
-/// What follows the headers of a packet that is written, except its pad.
+/// What a written packet has after its headers, without the pad.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a> {
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub payload_bytes: usize,
-    /// What comes between the pad and the ICRC (docs/EXTENSIONS.md); empty for nothing.
+    /// The bytes between the pad and the ICRC (docs/EXTENSIONS.md); empty for none.
     pub trailer: &'a [u8],
 }
 
 impl From<usize> for Body<'_> {
-    /// So many bytes of payload, and no trailer.
+    /// A body of `payload_bytes` bytes, without a trailer.
     fn from(payload_bytes: usize) -> Self {
         Body { payload_bytes, trailer: &[] }
     }
 }
 
 impl Headers {
-    /// Writes a whole packet from the IP header to the ICRC to the start of `out` and returns its length in bytes.
-    /// `fill` writes the payload of `body`; it runs before the ICRC is taken, while the bytes are in cache. The BTH must announce a
-    /// trailer (docs/EXTENSIONS.md).
+    /// Writes a whole packet, from the IP header to the ICRC, to the start of `out`, and returns its length in bytes.
     ///
-    /// `identification` is the IPv4 one; IPv6 has none.
+    /// `fill` writes the payload of `body`. It runs before the ICRC is computed, while the bytes are in cache. With a
+    /// trailer (docs/EXTENSIONS.md) the BTH must have the extended bit. `identification` is the IPv4 one; IPv6 has
+    /// none.
     ///
     /// # Errors
-    /// [`WriteError::TooLong`] when `out` is too short; [`WriteError::Payload`] with what `fill` returned.
+    /// [`WriteError::TooLong`] when `out` is shorter than the packet; [`WriteError::Payload`] with the error that
+    /// `fill` returned.
     pub fn write<'a, E>(
         &self,
         out: &mut [u8],

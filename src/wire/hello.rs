@@ -1,42 +1,43 @@
 use super::Psn;
 
-/// How two sides get to know each other: after the AETH of an acknowledge (docs/EXTENSIONS.md).
+/// How two sides learn each other's nonces: after the AETH of an acknowledge (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The sender's nonce, not 0: what each packet to it brings back from now on.
+    /// The sender's nonce, not 0. Each packet to the sender returns it from now on.
     pub nonce: u32,
-    /// PSNs that the sender has in flight at the most, 1 to 2^24 − 1.
+    /// Upper bound on the PSNs that the sender has in flight, 1 to 2^24 − 1.
     pub window: u32,
-    /// Whether the sender knows the receiver's nonce. Then all that it sends has a tag, requests sent before aside.
+    /// Whether the sender knows the receiver's nonce. Then all its packets have a tag, except requests that it sent
+    /// before.
     pub tagged: Tagged,
 }
 
 /// Which of the sender's requests have a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tagged {
-    /// None: it does not know the receiver.
+    /// None: the sender does not know the receiver.
     None,
-    /// Those from this PSN on.
+    /// The requests from this PSN on.
     From(Psn),
-    /// All: it had sent none before it knew the receiver.
+    /// All: the sender sent no request before it knew the receiver.
     All,
 }
 
 /// The kind, in the upper half of the last byte.
 const HELLO: u8 = 5;
 
-/// Bits of its flags: it knows the receiver; and all of its requests have tags.
+/// Bits of the flags: the sender knows the receiver; all of its requests have tags.
 const KNOWS: u8 = 1;
 const ALL: u8 = 2;
 
 impl Hello {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const BYTES: usize = 12;
 
-    /// The kind, at the end.
+    /// The last byte, which holds the kind.
     pub(super) const LAST_BYTE: u8 = HELLO << 4;
 
-    /// The trailer as it goes over the wire.
+    /// The trailer as bytes on the wire.
     pub fn to_bytes(&self) -> [u8; Hello::BYTES] {
         let [a, b, c, d] = self.nonce.to_be_bytes();
         let [_, e, f, g] = self.window.to_be_bytes();
@@ -49,7 +50,8 @@ impl Hello {
         [a, b, c, d, e, f, g, h, i, j, flags, Self::LAST_BYTE]
     }
 
-    /// All of `bytes`, whose last one is [`LAST_BYTE`](Self::LAST_BYTE). `None` when it cannot be.
+    /// Reads a hello from all of `bytes`, whose last one is [`LAST_BYTE`](Self::LAST_BYTE). `None` when a field is out
+    /// of range.
     pub(super) fn parse(bytes: &[u8]) -> Option<Hello> {
         let &[a, b, c, d, e, f, g, h, i, j, flags, _] = bytes else { return None };
         let (nonce, window) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([0, e, f, g]));

@@ -1,7 +1,7 @@
 //! The invariant CRC of RoCE v2 (IBTA 7.8.1 and Annex A17.3.3).
 //!
-//! It is the Ethernet CRC-32 over eight bytes of ones (where an InfiniBand packet has its LRH), then IP header, UDP
-//! header, BTH and all that follows, with every field that routers may change taken as ones. It travels little-endian.
+//! It is the Ethernet CRC-32 over eight bytes of ones (where an InfiniBand packet has its LRH), IP header, UDP header,
+//! BTH and all that follows. Every field that routers can change counts as ones. The ICRC is little-endian on the wire.
 
 use std::sync::LazyLock;
 
@@ -15,12 +15,12 @@ use super::{Bth, ICRC_BYTES};
 const MASKED_MAX: usize = 40 + UDP_BYTES + Bth::BYTES;
 const UDP_BYTES: usize = 8;
 
-/// A hasher that has seen nothing. A new one looks for what the processor can do, which costs as much as 64 bytes of CRC.
+/// A hasher without input. A new one probes the processor's features, which costs as much as 64 bytes of CRC.
 static PRISTINE: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 
-/// Computes the ICRC of the packet that begins with the IP header in `packet`; the packet ends where the ICRC begins.
+/// Computes the ICRC of the packet that begins with the IP header in `packet` and ends where the ICRC begins.
 ///
-/// The first nibble tells IPv4 (20 bytes of header, no options) from IPv6 (40 bytes, no extension headers). `None` when
+/// The first nibble selects IPv4 (20 bytes of header, no options) or IPv6 (40 bytes, no extension headers). `None` when
 /// that nibble is neither 4 nor 6, or when `packet.head` ends before the BTH does.
 pub fn compute(packet: FrameBytes<'_>) -> Option<u32> {
     let ip_bytes = match packet.head.first()? >> 4 {
@@ -55,7 +55,7 @@ pub fn compute(packet: FrameBytes<'_>) -> Option<u32> {
     Some(crc.finalize())
 }
 
-/// The ICRC as it stands in the last four bytes of `packet`, which may lie across the two parts.
+/// The ICRC in the last four bytes of `packet`, which can lie across the two parts. `None` when there are fewer bytes.
 pub fn stored(packet: FrameBytes<'_>) -> Option<u32> {
     packet.last_chunk::<ICRC_BYTES>().map(u32::from_le_bytes)
 }

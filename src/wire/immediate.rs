@@ -3,7 +3,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Key;
 
-/// Immediate data: four bytes that end up in the receiver's completion, not in memory (IBTA 9.3.6).
+/// Immediate data: four bytes that go to the receiver's completion, not to memory (IBTA 9.3.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ImmDt {
@@ -24,7 +24,7 @@ impl ImmDt {
     }
 }
 
-/// The invalidate extended transport header: the R_Key that the receiver shall invalidate (IBTA 9.3.7).
+/// The invalidate extended transport header: the R_Key for the receiver to invalidate (IBTA 9.3.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Ieth {
@@ -34,12 +34,12 @@ pub struct Ieth {
 const _: () = assert!(size_of::<Ieth>() == 4);
 
 impl Ieth {
-    /// A header for `key`.
+    /// A header that invalidates `key`.
     pub fn new(key: Key) -> Ieth {
         Ieth { key: U32::new(key.0) }
     }
 
-    /// The R_Key.
+    /// The R_Key to invalidate.
     pub fn key(&self) -> Key {
         Key(self.key.get())
     }

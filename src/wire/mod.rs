@@ -1,9 +1,8 @@
 //! RoCE v2 headers, opcodes and the ICRC: views over bytes, no allocation, no clock, no panic on any input.
 //!
-//! A received frame is read in two steps, so that each layer says what is wrong with its own part:
-//! [`RoceFrame::parse`] reads Ethernet, VLAN, IP and UDP; [`Packet::parse`] reads BTH, extended headers, payload and pad.
-//! [`RoceFrame::icrc_ok`] checks the invariant CRC. Sending is [`Flow`] + [`Headers`] + payload, written by
-//! [`Headers::write`].
+//! A received frame is read in two steps, so that each layer reports its own errors. [`RoceFrame::parse`] reads
+//! Ethernet, VLAN, IP and UDP; [`Packet::parse`] reads BTH, extended headers, payload and pad. [`RoceFrame::icrc_ok`]
+//! checks the invariant CRC. Sending is [`Flow`] + [`Headers`] + payload, written by [`Headers::write`].
 
 mod aeth;
 mod atomic;
@@ -49,9 +48,9 @@ pub use trailer::{RequestTrailer, Sack};
 /// The UDP destination port of RoCE v2 (IANA, IBTA Annex A17.9).
 pub const ROCE_PORT: u16 = 4791;
 
-/// Bytes of the invariant CRC at the end of every packet.
+/// Length of the invariant CRC at the end of every packet, in bytes.
 pub const ICRC_BYTES: usize = 4;
 
-/// The first bytes of a RoCE v2 packet at the most: IPv6 40, UDP 8, BTH 12 and the longest extended headers
+/// Upper bound on the header bytes of a RoCE v2 packet: IPv6 40, UDP 8, BTH 12 and the longest extended headers
 /// (AtomicETH, 28). The ICRC is at the other end.
 pub const MAX_HEADER_BYTES: usize = 40 + 8 + 12 + 28;

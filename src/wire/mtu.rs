@@ -2,48 +2,49 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PathMtu {
-    /// 256 bytes.
+    /// 256 bytes of payload a packet.
     Mtu256 = 1,
-    /// 512 bytes.
+    /// 512 bytes of payload a packet.
     Mtu512 = 2,
-    /// 1024 bytes.
+    /// 1024 bytes of payload a packet.
     Mtu1024 = 3,
-    /// 2048 bytes.
+    /// 2048 bytes of payload a packet.
     Mtu2048 = 4,
-    /// 4096 bytes.
+    /// 4096 bytes of payload a packet.
     Mtu4096 = 5,
 }
 
 impl PathMtu {
-    /// All of them, smallest first.
+    /// All path MTUs, smallest first.
     pub const ALL: [PathMtu; 5] =
         [PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024, PathMtu::Mtu2048, PathMtu::Mtu4096];
 
-    /// Bytes of payload.
+    /// Payload of a full packet, in bytes.
     pub const fn bytes(self) -> usize {
         128 << self as u8
     }
 
-    /// The path MTU of exactly `bytes` payload bytes.
+    /// The path MTU of exactly `bytes` payload bytes; `None` when there is none.
     pub fn from_bytes(bytes: usize) -> Option<PathMtu> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// The path MTU with this code (1 to 5), as the IBTA and the verbs write it.
+    /// The path MTU with this code (1 to 5), as the IBTA and the verbs number them; `None` for other codes.
     pub fn from_code(code: u8) -> Option<PathMtu> {
         Self::ALL.into_iter().find(|mtu| *mtu as u8 == code)
     }
 
-    /// The largest path MTU whose packets fit into IP packets of `bytes`, `None` below 256 and its headers.
+    /// The largest path MTU whose packets fit into IP packets of `bytes`; `None` when 256 bytes and the headers do not
+    /// fit.
     ///
-    /// rxe reserves 80 bytes for headers and ICRC (`RXE_MAX_HDR_LENGTH`), and so do we, lest two ends of one link
-    /// disagree.
+    /// rxe reserves 80 bytes for headers and ICRC (`RXE_MAX_HDR_LENGTH`). We reserve the same, so that two ends of one
+    /// link agree.
     pub fn fitting(bytes: usize) -> Option<PathMtu> {
         const RESERVED_BYTES: usize = 80;
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() + RESERVED_BYTES <= bytes)
     }
 
-    /// How many packets a message of `len` bytes takes; an empty message takes one.
+    /// Packets in a message of `len` bytes; an empty message takes one.
     pub const fn packets(self, len: usize) -> u32 {
         let packets = len.div_ceil(self.bytes());
         if packets == 0 { 1 } else { packets as u32 }

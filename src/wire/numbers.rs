@@ -72,7 +72,7 @@ impl PKey {
     /// The default partition with full membership, the only one RoCE devices use.
     pub const DEFAULT: PKey = PKey(0xffff);
 
-    /// Whether a packet with `other` may reach a queue pair with this key: same partition, and not both limited
+    /// Whether a packet with `other` is accepted by a queue pair with this key: same partition, and not both limited
     /// members (IBTA 10.9.3). Partition 0 is invalid.
     pub const fn matches(self, other: PKey) -> bool {
         let partition = self.0 & 0x7fff;

@@ -7,57 +7,57 @@ pub struct Opcode(pub u8);
 /// The transport service of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransportService {
-    /// Reliable connection.
+    /// Reliable connection (RC).
     Rc,
-    /// Unreliable connection.
+    /// Unreliable connection (UC).
     Uc,
-    /// Unreliable datagram.
+    /// Unreliable datagram (UD).
     Ud,
     /// Congestion notification (IBTA Annex A17.9.3).
     Cnp,
-    /// One that this stack does not speak; the upper three bits of the opcode.
+    /// A service that this stack does not implement; holds the upper three bits of the opcode.
     Unknown(u8),
 }
 
-/// What a packet asks for or answers, wherever it stands in its message.
+/// What a packet requests or answers, wherever it stands in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// SEND, with or without immediate or invalidate.
     Send,
     /// RDMA WRITE, with or without immediate.
     Write,
-    /// RDMA READ request.
+    /// A request for an RDMA READ.
     ReadRequest,
-    /// RDMA READ response.
+    /// A response to an RDMA READ, with data.
     ReadResponse,
-    /// Acknowledge, positive or negative.
+    /// Acknowledge, positive or negative (ACK, NAK, RNR NAK).
     Acknowledge,
     /// The answer to an atomic.
     AtomicAcknowledge,
-    /// Compare and swap.
+    /// The request for an atomic compare and swap.
     CompareSwap,
-    /// Fetch and add.
+    /// The request for an atomic fetch and add.
     FetchAdd,
-    /// FLUSH: earlier WRITEs are visible, or persistent, when it is answered.
+    /// FLUSH: its answer shows that earlier WRITEs are visible, or persistent.
     Flush,
-    /// ATOMIC WRITE: eight bytes that readers see all or none of.
+    /// ATOMIC WRITE: readers see all of its eight bytes or none.
     AtomicWrite,
-    /// Congestion notification.
+    /// Congestion notification packet (CNP).
     Cnp,
-    /// A reserved operation, or one of a service that this stack does not speak; the whole opcode.
+    /// A reserved operation, or one of a service that this stack does not implement; holds the whole opcode.
     Unknown(u8),
 }
 
 /// Where a packet stands in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
-    /// The first of several.
+    /// The first packet of several.
     First,
     /// Neither first nor last.
     Middle,
-    /// The last of several.
+    /// The last packet of several.
     Last,
-    /// The only one.
+    /// The only packet of its message.
     Only,
 }
 
@@ -177,7 +177,7 @@ impl Opcode {
     /// The same operation on another connected service: an RC opcode as UC.
     ///
     /// # Panics
-    /// In debug builds, when UC has no such operation.
+    /// In debug builds, when UC does not have the operation.
     pub fn on_uc(self) -> Opcode {
         debug_assert!((self.0 as usize) < UC_OPERATIONS, "{self} does not exist on UC");
         Opcode(0x20 | self.0)
@@ -210,12 +210,12 @@ impl Opcode {
         }
     }
 
-    /// Whether this stack knows the opcode.
+    /// Whether this stack implements the opcode.
     pub fn is_known(self) -> bool {
         self.row().is_some()
     }
 
-    /// What the packet asks for or answers.
+    /// What the packet requests or answers.
     pub fn operation(self) -> Operation {
         self.row().map_or(Operation::Unknown(self.0), |row| row.1)
     }
@@ -225,7 +225,7 @@ impl Opcode {
         self.row().map_or(Position::Only, |row| row.2)
     }
 
-    /// Whether the packet may carry payload (IBTA Table 38).
+    /// Whether the packet can carry payload (IBTA Table 38).
     pub fn may_have_payload(self) -> bool {
         self.row().is_some_and(|row| row.4)
     }
@@ -250,7 +250,7 @@ impl Opcode {
         self.row().map_or(0, |row| row.3)
     }
 
-    /// The bytes of the extended headers between BTH and payload.
+    /// Length of the extended headers between BTH and payload, in bytes.
     pub fn extension_bytes(self) -> usize {
         let set = self.extensions();
         let bytes = |bit: u8, len: usize| if set & bit != 0 { len } else { 0 };

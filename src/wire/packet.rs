@@ -8,30 +8,31 @@ use super::{
     Opcode, RequestTrailer, Reth, Sack,
 };
 
-/// A received packet from BTH to payload: a view, checked for length only.
+/// A received packet from BTH to payload: a view, of which only lengths were checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bth: &'a Bth,
     extensions: &'a [u8],
-    /// Payload, pad, and the trailer once it was looked for.
+    /// Payload, pad, and the trailer until it is split off.
     body: FrameBytes<'a>,
     trailer_bytes: usize,
 }
 
-/// Why bytes are no packet.
+/// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// Too short for the headers that the opcode demands, its pad, and the ICRC.
+    /// The bytes are too few for the headers of the opcode, its pad, and the ICRC.
     #[error("{have} bytes after UDP, {need} needed for the headers, pad and ICRC of {opcode:?}")]
     TooShort {
-        /// The opcode, when that much was there.
+        /// The opcode, if its byte was there.
         opcode: Option<Opcode>,
-        /// Bytes needed.
+        /// The bytes that the packet needs.
         need: usize,
-        /// Bytes there.
+        /// The bytes that are there.
         have: usize,
     },
-    /// The length from BTH to ICRC is no multiple of four, which is what the pad is for (IBTA 9.2.6).
+    /// The length from BTH to ICRC is not a multiple of four, which the pad would make it (IBTA 9.2.6); holds the
+    /// length.
     #[error("{0} bytes after UDP are no multiple of 4")]
     Unaligned(usize),
 }
@@ -41,7 +42,8 @@ impl<'a> Packet<'a> {
     /// no extended header.
     ///
     /// # Errors
-    /// [`PacketError`], when lengths do not fit together.
+    /// [`PacketError::TooShort`] when headers, pad and ICRC do not fit; [`PacketError::Unaligned`] when the length is
+    /// not a multiple of four.
     pub fn parse(ib: FrameBytes<'a>) -> Result<Packet<'a>, PacketError> {
         let have = ib.len();
         let short = |opcode, need| PacketError::TooShort { opcode, need, have };
@@ -67,7 +69,7 @@ impl<'a> Packet<'a> {
     /// The packet of these headers without payload, written to `buffer`.
     ///
     /// # Panics
-    /// When the extended headers take more than 28 bytes: the longest that there are do not.
+    /// When the extended headers take more than 28 bytes, which no known opcode does.
     pub fn of_headers(headers: &Headers, buffer: &'a mut [u8; Packet::HEADER_BYTES_MAX]) -> Packet<'a> {
         buffer[..Bth::BYTES].copy_from_slice(headers.bth.with_pad(0).as_bytes());
         headers.extension.write(&mut buffer[Bth::BYTES..]);
@@ -76,13 +78,14 @@ impl<'a> Packet<'a> {
         Packet { bth, extensions, body: FrameBytes::from(&[][..]), trailer_bytes: 0 }
     }
 
-    /// Bytes of the BTH and the longest extended headers.
+    /// Length of the BTH and the longest extended headers, in bytes.
     pub const HEADER_BYTES_MAX: usize = Bth::BYTES + 28;
 
-    /// Bytes of the tag that ends each extended packet.
+    /// Length of the tag at the end of each extended packet, in bytes.
     pub const TAG_BYTES: usize = 4;
 
-    /// An extended packet without its tag, which counts as payload until then, and the tag. `None` when there can be none.
+    /// An extended packet without its tag, and the tag. Until then the tag counts as payload. `None` when the packet is
+    /// too short for one.
     pub fn split_tag(&self) -> Option<(Packet<'a>, u32)> {
         let rest = self.body.len().checked_sub(Self::TAG_BYTES).filter(|rest| *rest >= self.bth.pad())?;
         let tag = u32::from_be_bytes(self.body.last_chunk()?);
@@ -90,7 +93,8 @@ impl<'a> Packet<'a> {
         announces.then(|| (Packet { body: self.body.take(rest), ..*self }, tag))
     }
 
-    /// A request without its tag, and its trailer, which counts as payload until then. `None` when there can be none.
+    /// A request without its trailer, and the trailer. Until then the trailer counts as payload; the tag must be split
+    /// off before. `None` when there is no valid trailer.
     pub fn split_trailer(&self) -> Option<(Packet<'a>, RequestTrailer)> {
         let trailer = RequestTrailer::at_end(self.body)?;
         let trailer_bytes = trailer.bytes();
@@ -98,7 +102,8 @@ impl<'a> Packet<'a> {
         fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
     }
 
-    /// What follows the AETH of an acknowledge without its tag. `None` for every other packet, and when it can be no trailer.
+    /// What follows the AETH of an acknowledge without its tag. `None` for every other packet, and when it is not a
+    /// valid trailer.
     pub fn acknowledge_trailer(&self) -> Option<AcknowledgeTrailer> {
         let announces = self.bth.extended() && self.bth.opcode() == Opcode::RC_ACKNOWLEDGE;
         if announces { AcknowledgeTrailer::of(self.body) } else { None }
@@ -128,7 +133,7 @@ impl<'a> Packet<'a> {
         self.bth
     }
 
-    /// The payload without its pad. What follows the headers of an opcode that carries none (an ACK, say) is here too.
+    /// The payload without its pad. For an opcode without payload (an ACK, for example) it is what follows the headers.
     pub fn payload(&self) -> FrameBytes<'a> {
         self.body.take(self.body.len() - self.trailer_bytes - self.bth.pad())
     }
@@ -171,7 +176,7 @@ impl<'a> Packet<'a> {
         self.extension(ext::RETH)
     }
 
-    /// The AETH, in acknowledges and all READ responses but MIDDLE.
+    /// The AETH, in acknowledges and in all READ responses except MIDDLE.
     pub fn aeth(&self) -> Option<&'a Aeth> {
         self.extension(ext::AETH)
     }
@@ -186,7 +191,7 @@ impl<'a> Packet<'a> {
         self.extension(ext::ATOMIC_ACK)
     }
 
-    /// The immediate data.
+    /// The immediate data; `None` when the opcode has none.
     pub fn imm_dt(&self) -> Option<&'a ImmDt> {
         self.extension(ext::IMMDT)
     }

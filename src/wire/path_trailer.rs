@@ -11,34 +11,34 @@ use super::{Hello, Sack};
 pub struct PathProbe {
     /// The path's number, at the side that probes.
     pub path: u8,
-    /// It answers a probe with the same token.
+    /// Whether it answers a probe with the same token.
     pub is_answer: bool,
-    /// Of an answer: microseconds that it was owed; 65535 for that and more.
+    /// In an answer: microseconds from the probe's arrival to the answer; 65535 for that and more.
     pub delay_us: u16,
-    /// What tells the answers to a probe from all others.
+    /// The token that joins the answer to its probe.
     pub token: u32,
 }
 
-/// The further addresses of a side: after the AETH of an acknowledge (docs/EXTENSIONS.md).
+/// The further addresses of one side: after the AETH of an acknowledge (docs/EXTENSIONS.md).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressList {
     /// The first address of each further interface.
     pub addresses: ArrayVec<IpAddr, { AddressList::MAX }>,
-    /// Who sends it knows the receiver's.
+    /// Whether the sender knows the receiver's list.
     pub is_known: bool,
 }
 
-/// What may follow the AETH of an acknowledge.
+/// The trailers that can follow the AETH of an acknowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "nobody keeps any, and receiving allocates nothing")]
 pub enum AcknowledgeTrailer {
-    /// What arrived out of order.
+    /// A selective acknowledge: what arrived out of order.
     Sack(Sack),
     /// A probe of a path, or its answer.
     Probe(PathProbe),
     /// The sender's further addresses.
     Addresses(AddressList),
-    /// The sender's nonce.
+    /// A hello: the sender's nonce.
     Hello(Hello),
 }
 
@@ -55,10 +55,10 @@ const IS_KNOWN: u8 = 1;
 const ADDRESS_BYTES: usize = 16;
 
 impl PathProbe {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const BYTES: usize = 12;
 
-    /// The trailer as it goes over the wire.
+    /// The trailer as bytes on the wire.
     pub fn to_bytes(&self) -> [u8; PathProbe::BYTES] {
         let [a, b] = self.delay_us.to_be_bytes();
         let [c, d, e, f] = self.token.to_be_bytes();
@@ -73,13 +73,13 @@ impl PathProbe {
 }
 
 impl AddressList {
-    /// Addresses at the most: as many rails as there are planes in large networks (eight), with the queue pair's own.
+    /// Upper bound on the addresses: as many rails as large networks have planes (eight), with the queue pair's own.
     pub const MAX: usize = 7;
 
-    /// Bytes of the longest.
+    /// Length of the longest address list, in bytes.
     pub const MAX_BYTES: usize = ADDRESS_BYTES * Self::MAX + 4;
 
-    /// The trailer as it goes over the wire: IPv4 addresses as IPv6 maps them (RFC 4291, 2.5.5.2).
+    /// The trailer as bytes on the wire: IPv4 addresses as IPv6 maps them (RFC 4291, 2.5.5.2).
     pub fn to_bytes(&self) -> ArrayVec<u8, { AddressList::MAX_BYTES }> {
         let mut out = ArrayVec::new();
         for address in &self.addresses {
@@ -108,7 +108,8 @@ impl AddressList {
 }
 
 impl AcknowledgeTrailer {
-    /// The trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it can be none.
+    /// Reads the trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it is not a valid
+    /// trailer.
     pub(super) fn of(body: FrameBytes<'_>) -> Option<AcknowledgeTrailer> {
         let mut buffer = [0; Sack::MAX_BYTES];
         let bytes = match body.tail {

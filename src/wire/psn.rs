@@ -12,7 +12,7 @@ impl Psn {
         Psn(value & Self::MASK)
     }
 
-    /// The value, 0 to 2^24 − 1.
+    /// The value of the PSN, 0 to 2^24 − 1.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -36,7 +36,7 @@ impl Psn {
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 
-    /// How many PSNs this one is after `other`, whatever is nearer: 0 to 2^24 − 1.
+    /// How many PSNs this one is after `other`, counting upwards only: 0 to 2^24 − 1.
     pub const fn after(self, other: Psn) -> u32 {
         self.0.wrapping_sub(other.0) & Self::MASK
     }
@@ -46,8 +46,9 @@ impl Psn {
         Psn::new(number as u32)
     }
 
-    /// The packet number with this PSN that is nearest to `near`: 2^23 below it to 2^23 − 1 above. Packet numbers count on where PSNs
-    /// begin anew (RFC 9000, A.3, does the same). `near` is at least 2^23.
+    /// The packet number with this PSN that is nearest to `near`: 2^23 below it to 2^23 − 1 above.
+    ///
+    /// Packet numbers continue where PSNs wrap (RFC 9000, A.3, does the same). `near` is at least 2^23.
     pub fn expand(self, near: u64) -> u64 {
         let distance = self.since(Psn::of(near)) + i32::from(mutated!("packet-number-off-by-one"));
         near.wrapping_add_signed(distance.into())

@@ -36,7 +36,7 @@ impl Reth {
         Key(self.key.get())
     }
 
-    /// The bytes of the whole message.
+    /// Length of the whole message, in bytes.
     pub fn length(&self) -> u32 {
         self.length.get()
     }

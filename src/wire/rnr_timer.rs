@@ -5,7 +5,7 @@ use std::time::Duration;
 pub struct RnrTimer(u8);
 
 impl RnrTimer {
-    /// In units of 10 µs, by code. Code 0 is the longest.
+    /// The delays in units of 10 µs, by code. Code 0 is the longest.
     const TENS_OF_US: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
         4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -21,7 +21,7 @@ impl RnrTimer {
         self.0
     }
 
-    /// How long to wait at least: 10 µs (code 1) to 655.36 ms (code 0).
+    /// The minimum delay: 10 µs (code 1) to 655.36 ms (code 0).
     pub const fn delay(self) -> Duration {
         Duration::from_micros(Self::TENS_OF_US[self.0 as usize] as u64 * 10)
     }

@@ -8,30 +8,31 @@ use super::{Psn, Reth};
 /// Where a request packet belongs, whatever was lost before it: between its pad and its ICRC (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTrailer {
-    /// The message's RETH, in the MIDDLE and LAST packets of WRITEs.
+    /// The message's RETH, in the MIDDLE and LAST packets of WRITEs; `None` in all others.
     pub reth: Option<Reth>,
     /// The packet's place in its message, 0 to 2^24 − 1.
     pub index: u32,
-    /// How often it was sent before; 255 for that and more.
+    /// Earlier transmissions of this packet; 255 for that and more.
     pub attempt: u8,
-    /// How many earlier messages take a receive request, modulo 2^24.
+    /// Earlier messages of the connection that take a receive request, modulo 2^24.
     pub receive_number: u32,
 }
 
 /// What arrived out of order: after the AETH of an acknowledge (docs/EXTENSIONS.md).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sack {
-    /// The request packet that arrived last.
+    /// The PSN of the request packet that arrived last.
     pub trigger: Psn,
-    /// Its attempt.
+    /// The attempt of the trigger, as its trailer had it.
     pub attempt: u8,
-    /// Microseconds since then; 65535 for that and more.
+    /// Microseconds since the trigger arrived; 65535 for that and more.
     pub delay_us: u16,
     /// Request packets that arrived with «congestion experienced», modulo 2^16.
     pub marked: u16,
-    /// The trigger is one of them.
+    /// Whether the trigger arrived with «congestion experienced».
     pub is_trigger_marked: bool,
-    /// PSNs, and which of the 64 from there on have arrived, from the least significant bit on.
+    /// PSNs, each with a bit for it and the 63 PSNs after it, from the least significant on: set for those that have
+    /// arrived.
     pub blocks: ArrayVec<(Psn, u64), { Sack::MAX_BLOCKS }>,
 }
 
@@ -45,18 +46,18 @@ const TRIGGER_MARKED: u8 = 1;
 const RETH_BYTES: usize = size_of::<Reth>();
 
 impl RequestTrailer {
-    /// Bytes of the longest.
+    /// Length of the longest request trailer, in bytes.
     pub const MAX_BYTES: usize = RETH_BYTES + Self::SHORT_BYTES;
 
-    /// Bytes without a RETH.
+    /// Length of a request trailer without a RETH, in bytes.
     const SHORT_BYTES: usize = 8;
 
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub fn bytes(&self) -> usize {
         if self.reth.is_some() { Self::MAX_BYTES } else { Self::SHORT_BYTES }
     }
 
-    /// The trailer as it goes over the wire; the first [`bytes`](Self::bytes) of it count.
+    /// The trailer as bytes on the wire.
     pub fn to_bytes(&self) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
         let mut out = ArrayVec::new();
         let mut put = |bytes: &[u8]| out.try_extend_from_slice(bytes).expect("all of it fits");
@@ -69,7 +70,8 @@ impl RequestTrailer {
         out
     }
 
-    /// The trailer at the end of `body`: payload, pad and trailer, without the ICRC. `None` when there can be none.
+    /// Reads the trailer at the end of `body`: payload, pad and trailer, without the ICRC. `None` when there is no
+    /// valid one.
     pub(super) fn at_end(body: FrameBytes<'_>) -> Option<RequestTrailer> {
         let last: [u8; 1] = body.last_chunk()?;
         let bytes = 4 * usize::from(last[0] & 0x0f);
@@ -95,16 +97,16 @@ impl RequestTrailer {
 }
 
 impl Sack {
-    /// Blocks at the most: an acknowledge of half a kilobyte.
+    /// Upper bound on the blocks: an acknowledge of half a kilobyte.
     pub const MAX_BLOCKS: usize = 40;
 
-    /// The kind, at the end.
+    /// The last byte, which holds the kind.
     pub(super) const LAST_BYTE: u8 = SELECTIVE << 4;
 
-    /// Bytes of the longest.
+    /// Length of the longest selective acknowledge, in bytes.
     pub const MAX_BYTES: usize = 8 + 12 * Self::MAX_BLOCKS + 4;
 
-    /// The trailer as it goes over the wire.
+    /// The trailer as bytes on the wire.
     pub fn to_bytes(&self) -> ArrayVec<u8, { Sack::MAX_BYTES }> {
         let mut out = ArrayVec::new();
         out.extend(self.trigger.to_be_bytes());
@@ -121,7 +123,8 @@ impl Sack {
         out
     }
 
-    /// All of `bytes`, whose last one is [`LAST_BYTE`](Self::LAST_BYTE). `None` when it cannot be.
+    /// Reads a selective acknowledge from all of `bytes`, whose last one is [`LAST_BYTE`](Self::LAST_BYTE). `None` when
+    /// a field is out of range.
     pub(super) fn parse(bytes: &[u8]) -> Option<Sack> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
         let (blocks, tail) = rest.split_last_chunk::<4>()?;

@@ -6,23 +6,23 @@ use crate::link::device_error::DeviceError;
 /// Why a [`UdpLink`](super::UdpLink) could not be opened: each in one line that names what, where and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpOpenError {
-    /// There is no such interface, or the kernel did not say.
+    /// There is no such interface, or the kernel did not answer.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The interface is set down.
+    /// The interface is down.
     #[error("{interface}: the interface is down; `ip link set {interface} up`")]
     Down {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
-    /// Somebody else has the port.
+    /// Another process has the port.
     #[error("{interface}: UDP port 4791 of {address} is taken by {holder}")]
     Taken {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The address.
+        /// The address whose port is taken.
         address: IpAddr,
-        /// Who has it, and what to do.
+        /// The process that has it, and the remedy.
         holder: String,
     },
     /// A program over AF_XDP takes the frames of the interface.
@@ -30,25 +30,25 @@ pub enum UdpOpenError {
         "{interface}: {holder} has it over AF_XDP and takes all RoCE frames: use another --dev, or wait for that program's end"
     )]
     OverXdp {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// Who has it.
+        /// The process that has it.
         holder: String,
     },
     /// None of its addresses can be used.
     #[error("{interface}: it has no IP address to send from; `ip address add 192.0.2.1/24 dev {interface}`, say")]
     NoAddress {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
-    /// Something else failed.
+    /// Another step of making a socket failed.
     #[error("{interface}: a UDP socket on port 4791 of {address}: {error}")]
     Socket {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The address.
+        /// The address of the socket.
         address: IpAddr,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
 }

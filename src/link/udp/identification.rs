@@ -1,9 +1,10 @@
-//! The IPv4 identification of packets that came through a UDP socket: the ICRC covers it, and the socket does not show it.
+//! The IPv4 identification of packets that came through a UDP socket: the ICRC covers it, and the socket does not show
+//! it.
 //!
-//! A CRC is linear: what is wrong with it when the identification is taken for zero says which one it was. That takes 16 of
-//! its 32 bits, so a damaged packet would pass once in 65,536 times instead of once in 4 billion. Senders count their
-//! packets, or write the same number into all of them; who has done so for a while is held to it, and most of the bits are
-//! back.
+//! A CRC is linear: the difference of the ICRC from the one computed with identification zero gives the identification.
+//! That takes 16 of its 32 bits, so one in 65,536 damaged packets would pass instead of one in 4 billion. Senders count
+//! their packets, or write the same number into all of them. A peer that has done so for a while must continue to,
+//! which restores most of the bits.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +15,7 @@ use crate::time::{Duration, Instant};
 /// The CRC-32 of Ethernet, reflected: bit 31 is the lowest power.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// One, in that order.
+/// The polynomial 1, in that order.
 const ONE: u32 = 1 << 31;
 
 /// Where the identification ends in an IPv4 header.
@@ -28,7 +29,7 @@ pub(super) struct Solver {
 }
 
 impl Solver {
-    /// For packets of up to `max_packet_bytes` from the IP header to the ICRC.
+    /// A solver for packets of up to `max_packet_bytes` from the IP header to the ICRC.
     pub fn new(max_packet_bytes: usize) -> Solver {
         let mut value = ONE;
         let mut undo_bytes = Vec::with_capacity(max_packet_bytes + 1);
@@ -39,8 +40,10 @@ impl Solver {
         Solver { undo_bytes }
     }
 
-    /// The identification of a packet that has `covered_bytes` from the IP header to the ICRC; `difference` is that
-    /// between its ICRC and the one computed with zero for the identification. `None`: no identification makes it right.
+    /// The identification of a packet that has `covered_bytes` from the IP header to the ICRC.
+    ///
+    /// `difference` is the exclusive-or of its ICRC and the one computed with zero for the identification. `None` when
+    /// no identification makes it right.
     pub fn solve(&self, difference: u32, covered_bytes: usize) -> Option<u16> {
         // The field's two bytes enter the CRC at its low end; they and all that follow are 8 powers of x each.
         let behind = covered_bytes.checked_sub(FIELD_END)? + 2;
@@ -66,11 +69,11 @@ fn multiply(mut a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// What identifications each peer uses.
+/// The identifications that each peer uses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tracker {
     peers: FxHashMap<Ipv4Addr, Track>,
-    /// When idle ones were last looked for.
+    /// When the tracker last looked for idle peers.
     swept_at: Option<Instant>,
 }
 
@@ -83,26 +86,27 @@ struct Track {
     equal: u8,
 }
 
-/// Packets in a row after which a peer is held to what it does.
+/// Packets in a row after which a peer must continue its pattern.
 const TRUSTED: u8 = 64;
 
-/// How far a counting peer may be from its latest packet: one window, half of it lost or to other peers.
+/// Maximum distance of a counting peer from its latest packet: one window, half of it lost or to other peers.
 const NEAR: u64 = 64;
 
-/// Peers that are remembered; others are believed any identification that solves the ICRC.
+/// Upper bound on the remembered peers. For others any identification that solves the ICRC is accepted.
 const PEERS_MAX: usize = 4096;
 
-/// A peer that sent nothing for so long makes room for another. It is held to what it does again 64 packets after it is back.
+/// Silence after which a peer makes room for another. After its return it must continue its pattern after 64 packets
+/// again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// How often idle peers are looked for at the most, when there is no room: that costs some 10 µs.
+/// Minimum interval between two searches for idle peers, when there is no room: a search costs some 10 µs.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 impl Tracker {
-    /// Whether a packet with the solved `identification` is to be believed.
+    /// Whether a packet with the solved `identification` is accepted.
     ///
-    /// Who is not held to anything yet is believed. Who is, and does something else, loses this packet and is not held to
-    /// anything again: so a sender that jumps loses one packet a jump.
+    /// Without a pattern every identification is. A packet that breaks its peer's pattern is not, and the peer has no
+    /// pattern from then on: so a sender that jumps loses one packet a jump.
     pub fn accepts(&mut self, peer: Ipv4Addr, identification: u16, now: Instant) -> bool {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&peer) {
             self.forget_idle(now);

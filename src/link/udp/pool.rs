@@ -4,7 +4,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::frame::{Frame, FramePool};
 
-/// Buffers of one size in one block: to receive into, or to send from. Who has a buffer's number owns its bytes.
+/// Buffers of one size in one block: to receive into, or to send from. The owner of a buffer's number owns its bytes.
 pub(super) struct Pool {
     bytes: *mut [u8],
     buffer_bytes: usize,
@@ -23,7 +23,7 @@ impl Pool {
         Arc::new(Pool { bytes, buffer_bytes, returned: ArrayQueue::new(count as usize) })
     }
 
-    /// A buffer's first byte.
+    /// A pointer to a buffer's first byte.
     pub fn buffer(&self, number: u32) -> *mut u8 {
         self.bytes.cast::<u8>().wrapping_add(number as usize * self.buffer_bytes)
     }
@@ -32,7 +32,7 @@ impl Pool {
         self.buffer_bytes
     }
 
-    /// Takes back what was given back.
+    /// Collects the buffers that were given back.
     pub fn collect(&self, free: &mut Vec<u32>) {
         while let Some(number) = self.returned.pop() {
             free.push(number);

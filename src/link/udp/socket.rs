@@ -1,4 +1,4 @@
-//! A UDP socket on port 4791 and one of our addresses: batches of datagrams with what their IP headers said or shall say.
+//! A UDP socket on port 4791 and one of our addresses: batches of datagrams, and the fields of their IP headers.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::wire::ROCE_PORT;
 
-/// Datagrams a system call.
+/// Upper bound on the datagrams of one system call.
 pub(super) const BATCH: usize = 64;
 
-/// Bytes of control messages: traffic class, hop limit and flow label, each at most 24.
+/// Room for control messages, in bytes: traffic class, hop limit and flow label, each at most 24.
 const CONTROL_BYTES: usize = 96;
 
-/// What the socket's buffers are asked to hold; the kernel gives what `net.core.rmem_max` allows. Two windows of 128 packets
-/// of 4 KiB, each of which it accounts at some 9 KiB.
+/// Requested size of the socket's buffers, in bytes; the kernel gives what `net.core.rmem_max` allows. Two windows of
+/// 128 packets of 4 KiB, each of which it accounts at some 9 KiB.
 pub(in crate::link) const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
 
 // Not in the libc crate for this target; linux/udp.h and linux/in6.h.
@@ -24,16 +24,16 @@ const IPV6_FLOWINFO: libc::c_int = 11;
 const IP_MULTICAST_ALL: libc::c_int = 49;
 const IPV6_MULTICAST_ALL: libc::c_int = 29;
 
-/// A bound socket.
+/// A socket that is bound to port 4791 of one address.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// On the same address and no port of note: to ask for routes in the namespace that the socket is in.
+    /// A socket on the same address and an ephemeral port: it looks up routes in the namespace of the socket.
     probe: OwnedFd,
     pub address: IpAddr,
 }
 
-/// What came with a datagram.
+/// A received datagram, except its payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub len: usize,
@@ -42,7 +42,7 @@ pub(super) struct Received {
     pub traffic_class: u8,
     pub hop_limit: u8,
     pub flow_label: u32,
-    /// It did not fit into its buffer.
+    /// Whether it did not fit into its buffer.
     pub is_truncated: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Received {
 pub(super) struct Outgoing {
     pub payload: (*const u8, usize),
     pub destination: IpAddr,
-    /// The interface, of a link-local address.
+    /// The index of the interface, for a link-local address.
     pub scope: u32,
     pub traffic_class: u8,
     pub hop_limit: u8,
@@ -100,7 +100,7 @@ impl Headers {
 }
 
 impl Socket {
-    /// A socket on port 4791 of `address`; `scope` is its interface, for a link-local one.
+    /// A socket on port 4791 of `address`; `scope` is the index of its interface, for a link-local address.
     pub fn bind(address: IpAddr, scope: u32) -> io::Result<Socket> {
         let socket = Socket { fd: new_socket(address)?, probe: new_socket(address)?, address };
         let options: &[(libc::c_int, libc::c_int, libc::c_int)] = match address {
@@ -144,7 +144,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Whether the kernel has a way from this address to `destination`. Sends nothing.
+    /// Checks that the kernel has a route from this address to `destination`. It sends nothing.
     pub fn check_route(&self, destination: IpAddr, scope: u32) -> io::Result<()> {
         let (peer, peer_bytes) = socket_address(destination, scope, ROCE_PORT);
         // SAFETY: `peer` is a socket address of at least that many bytes.
@@ -160,9 +160,9 @@ impl Socket {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Datagrams that found no room in the socket's buffer.
+    /// The number of datagrams that found no room in the socket's buffer.
     pub fn dropped(&self) -> u64 {
-        /// Of linux/sock_diag.h.
+        /// From linux/sock_diag.h.
         const SK_MEMINFO_DROPS: usize = 8;
         let mut values = [0u32; SK_MEMINFO_DROPS + 1];
         let mut len = size_of_val(&values) as libc::socklen_t;
@@ -174,11 +174,11 @@ impl Socket {
         if got == 0 { values[SK_MEMINFO_DROPS].into() } else { 0 }
     }
 
-    /// Receives up to `buffers.len()` (at most [`BATCH`]) datagrams, one a buffer, and tells what came with each. None is
-    /// as good as an error: there is nothing to be done about either.
+    /// Receives up to `buffers.len()` (at most [`BATCH`]) datagrams, one a buffer, and passes on what came with each.
+    /// An error counts as no datagram: the caller cannot do anything about either.
     ///
     /// # Safety
-    /// The buffers must be writable, and nobody else's.
+    /// The buffers must be writable, and used by nothing else.
     pub unsafe fn receive(
         &self,
         headers: &mut Headers,
@@ -214,7 +214,7 @@ impl Socket {
         received
     }
 
-    /// Sends datagrams (at most [`BATCH`]); returns how many the kernel took, or why it did not take the first.
+    /// Sends datagrams (at most [`BATCH`]). Returns how many the kernel accepted, or why it did not accept the first.
     ///
     /// # Safety
     /// Their payloads must be readable.
@@ -240,7 +240,8 @@ impl Socket {
     }
 }
 
-/// Readable when one of the sockets in it is: so sockets may come and go whose owner's descriptors are known by now.
+/// A descriptor that is readable when one of the sockets in it is. So sockets can come and go although the link's
+/// descriptors are known from the start.
 #[derive(Debug)]
 pub(super) struct Readiness(OwnedFd);
 
@@ -255,7 +256,7 @@ impl Readiness {
         Ok(Readiness(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds a socket. It is taken out when it is closed.
+    /// Adds a socket. The kernel removes it when it is closed.
     pub fn add(&self, socket: &Socket) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: the kernel reads one event.
@@ -331,7 +332,7 @@ fn for_each_control(header: &libc::msghdr, mut work: impl FnMut(libc::c_int, lib
     }
 }
 
-/// Writes two control messages of an int each. Returns their bytes.
+/// Writes two control messages of an int each. Returns their length in bytes.
 fn write_controls(out: &mut [u8; CONTROL_BYTES], level: libc::c_int, values: [(libc::c_int, u8); 2]) -> usize {
     // SAFETY: the macros only compute.
     let (space, len, data_at) = unsafe { (libc::CMSG_SPACE(4), libc::CMSG_LEN(4), libc::CMSG_LEN(0)) };
@@ -349,7 +350,7 @@ fn write_controls(out: &mut [u8; CONTROL_BYTES], level: libc::c_int, values: [(l
 // `write_controls` writes the header as 64-bit Linux has it.
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
 
-/// A socket address of either family, in room for the larger one, and its bytes.
+/// A socket address of either family, in room for the larger one, and its length in bytes.
 fn socket_address(address: IpAddr, scope: u32, port: u16) -> (libc::sockaddr_in6, usize) {
     // SAFETY: all zeros are a valid value of this plain struct.
     let mut name: libc::sockaddr_in6 = unsafe { zeroed() };
@@ -376,7 +377,7 @@ fn socket_address(address: IpAddr, scope: u32, port: u16) -> (libc::sockaddr_in6
     }
 }
 
-/// The address and port that the kernel wrote.
+/// The address and port that the kernel wrote to `name`.
 fn address_of(name: &libc::sockaddr_in6) -> (IpAddr, u16) {
     if libc::c_int::from(name.sin6_family) == libc::AF_INET {
         // SAFETY: the family says that the smaller struct is there, at no stricter alignment.

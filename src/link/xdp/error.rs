@@ -11,28 +11,28 @@ pub enum XdpOpenError {
     /// There is no such interface in this network namespace.
     #[error("{interface}: no such interface; `uroce devices` and `ip link` list what there is")]
     NoInterface {
-        /// The name asked for.
+        /// The name that was given.
         interface: String,
     },
     /// The interface is the loopback or a tunnel.
     #[error("{interface}: not an Ethernet interface; use --link udp on it")]
     NotEthernet {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
-    /// The interface is set down.
+    /// The interface is down.
     #[error("{interface}: the interface is down; `ip link set {interface} up`")]
     Down {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
-    /// The process lacks privileges.
+    /// The process does not have the capabilities that AF_XDP needs.
     #[error(
         "{interface}: AF_XDP needs {}, which this process lacks; run it as root, or `setcap {}+ep PROGRAM`, or use --link udp",
         missing.join(", "), missing.join(",").to_lowercase()
     )]
     Capability {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
         /// The capabilities that are missing.
         missing: Vec<&'static str>,
@@ -42,90 +42,90 @@ pub enum XdpOpenError {
         "{interface}: the kernel refused the XDP program ({error}); in a container or user namespace the capabilities must come from the host; or use --link udp"
     )]
     LoadRefused {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
     /// The kernel was built without AF_XDP.
     #[error("{interface}: this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS); use --link udp")]
     NoAfXdp {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
-    /// A program of this stack has the interface.
+    /// Another program of this stack has the interface.
     #[error("{interface}: {holder} has it over AF_XDP: use another --dev, or wait for that program's end")]
     Taken {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// Who has it.
+        /// The process that has it.
         holder: String,
     },
-    /// Somebody receives RoCE by UDP sockets, whose packets would come here.
+    /// UDP sockets receive RoCE on the interface, and would lose their packets to this link.
     #[error(
         "{interface}: {holder} receives RoCE on UDP port 4791 of {address}, and over AF_XDP its packets would come here: use \
          another --dev, or wait for that program's end"
     )]
     Sockets {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
         /// The address of the socket.
         address: IpAddr,
-        /// Who has it.
+        /// The process that has the socket.
         holder: String,
     },
     /// Another program is attached to the interface.
     #[error("{interface}: another XDP program is attached, {owner}: use --link udp, or another --dev")]
     OtherProgram {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// By whom, as far as is known.
+        /// The owner of the program, as far as it is known.
         owner: String,
     },
-    /// The MTU is too large for the mode.
+    /// The interface's MTU is too large for the mode.
     #[error("{interface}: MTU {mtu} is too large for {} mode; lower it, or use skb mode", mode.name())]
     Mtu {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// Its MTU in bytes.
+        /// The MTU of the interface, in bytes.
         mtu: usize,
-        /// The mode asked for.
+        /// The mode that was requested.
         mode: AttachMode,
     },
     /// The program could not be attached.
     #[error("{interface}: no XDP program can be attached in {} mode ({error}); try the other mode", mode.name())]
     Attach {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The mode tried last.
+        /// The mode that was tried last.
         mode: AttachMode,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
-    /// Zero-copy was asked for and is not there.
+    /// Zero-copy was requested, and the driver does not support it.
     #[error("{interface}: the driver has no zero-copy ({error}); use copy mode")]
     ZeroCopy {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
-    /// Another socket has the queue.
+    /// Another socket is bound to the queue.
     #[error("{interface}: queue {queue} belongs to another AF_XDP socket; end the program that has it")]
     Busy {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The queue.
+        /// The number of the queue.
         queue: u32,
     },
     /// The kernel did not bind the socket.
     #[error("{interface}: queue {queue} could not be bound ({error})")]
     Bind {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The queue.
+        /// The number of the queue.
         queue: u32,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
     /// The memory for frames could not be locked.
@@ -133,33 +133,33 @@ pub enum XdpOpenError {
         "{interface}: {bytes} bytes for frames could not be locked ({error}); raise `ulimit -l`, grant CAP_IPC_LOCK, or use fewer frames"
     )]
     Memory {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The bytes asked for.
+        /// The size of the memory, in bytes.
         bytes: u64,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
     /// An option is out of range.
     #[error("{what} is {value}, not between {least} and {most}")]
     Option {
-        /// The option.
+        /// The name of the option.
         what: &'static str,
-        /// Its value.
+        /// The value that was given.
         value: u32,
-        /// The smallest possible.
+        /// The smallest valid value.
         least: u32,
-        /// The largest possible.
+        /// The largest valid value.
         most: u32,
     },
-    /// Another step failed.
+    /// Another step of opening the link failed.
     #[error("{interface}: {what}: {error}")]
     Step {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
 }

@@ -5,7 +5,7 @@
 //!  then pairs of adjacent chunks       one pair a packet to send: free → lent → (waiting) → kernel → completed → free
 //! ```
 //!
-//! A chunk is known by its number, and whoever has the number owns the bytes. The library's descriptors can be copied,
+//! A chunk is known by its number, and the owner of the number owns the bytes. The library's descriptors can be copied,
 //! so they stay in this directory.
 
 use std::num::NonZeroU32;
@@ -19,14 +19,14 @@ use xsk_rs::umem::{Umem, UmemCreateError};
 
 use crate::frame::{Frame, FramePool};
 
-/// Bytes of a chunk: the most that AF_XDP allows, one page (net/xdp/xdp_umem.c).
+/// Size of a chunk in bytes: the most that AF_XDP allows, one page (net/xdp/xdp_umem.c).
 pub(super) const CHUNK_BYTES: usize = 4096;
 
-/// Bytes that the kernel keeps free at a received chunk's start (XDP_PACKET_HEADROOM); we leave them free when sending
+/// Bytes that the kernel keeps free at a received chunk's start (XDP_PACKET_HEADROOM). We leave them free when sending
 /// too, since the library's descriptors always point behind them.
 pub(super) const HEADROOM_BYTES: usize = 256;
 
-/// Frame bytes in one chunk.
+/// Frame bytes that fit into one chunk.
 pub(super) const CHUNK_CAPACITY: usize = CHUNK_BYTES - HEADROOM_BYTES;
 
 /// The tail's chunk number in the token of a frame that has none.
@@ -42,7 +42,7 @@ pub(super) struct Pool {
     base: *mut u8,
     /// Receive chunks whose frames were dropped, until the link collects them.
     returned: ArrayQueue<u32>,
-    /// Chunks ever given back, for the accounts.
+    /// Chunks that were given back so far, for the accounts.
     given_back: AtomicU64,
     receive_chunks: u32,
 }
@@ -97,12 +97,12 @@ impl Pool {
         self.given_back.load(Ordering::Relaxed)
     }
 
-    /// Receive chunks that were given back and not collected yet.
+    /// The number of receive chunks that were given back and not collected yet.
     pub(super) fn returned(&self) -> usize {
         self.returned.len()
     }
 
-    /// Takes back up to `room` chunks that were given back.
+    /// Collects up to `room` chunks that were given back.
     pub(super) fn collect(&self, free: &mut Vec<u32>, room: usize) {
         for _ in 0..room {
             match self.returned.pop() {
@@ -125,7 +125,7 @@ impl Pool {
         unsafe { Frame::from_pool(Arc::clone(self) as Arc<dyn FramePool>, token, [part(head), tail_part]) }
     }
 
-    /// The bytes of a pair, from where a frame may begin to the end of the second chunk.
+    /// The bytes of a pair, from where a frame can begin to the end of the second chunk.
     ///
     /// # Safety
     /// The caller must own the pair, and not ask for its bytes a second time while it has them.
@@ -144,7 +144,7 @@ impl Pool {
         (chunk_of(descriptor) - self.receive_chunks) / 2
     }
 
-    /// Sets the length of a descriptor, which the library only does through its cursor.
+    /// Sets the length of a descriptor, which the library does through its cursor only.
     ///
     /// # Safety
     /// The caller must own the descriptor's chunk.

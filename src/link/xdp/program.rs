@@ -1,4 +1,4 @@
-//! The BPF program: loading it, attaching it to an interface, and telling it which socket belongs to which queue.
+//! The BPF program: loads it, attaches it to an interface, and sets which socket belongs to which queue.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ const PROGRAM: &str = "uroce";
 const SOCKETS: &str = "xsks";
 const ADDRESSES: &str = "addresses";
 
-/// Addresses that frames may have for the program to take them. A map of as many costs some 80 KiB; interfaces have a few
-/// addresses, and programs join a few groups.
+/// Upper bound on the addresses whose frames the program takes. A map of as many costs some 80 KiB; interfaces have a
+/// few addresses, and programs join a few groups.
 pub(super) const ADDRESSES_MAX: u32 = 1024;
 
 /// Where in the receive path the program runs.
@@ -32,7 +32,7 @@ pub enum AttachMode {
 }
 
 impl AttachMode {
-    /// `native` or `skb`.
+    /// The name of the mode: `native` or `skb`.
     pub fn name(self) -> &'static str {
         match self {
             AttachMode::Native => "native",
@@ -56,7 +56,7 @@ impl Program {
         Ok(Program { ebpf })
     }
 
-    /// Attaches the program; it stays until this value is dropped or the process ends.
+    /// Attaches the program. It stays until this value is dropped or the process ends.
     pub(super) fn attach(&mut self, interface: u32, mode: AttachMode) -> io::Result<()> {
         let mode = match mode {
             AttachMode::Native => XdpMode::Driver,
@@ -66,12 +66,12 @@ impl Program {
         Ok(())
     }
 
-    /// Frames to `address` are taken from now on; E2BIG when there are [`ADDRESSES_MAX`] already.
+    /// Takes frames to `address` from now on; E2BIG when there are [`ADDRESSES_MAX`] already.
     pub(super) fn accept(&mut self, address: IpAddr) -> io::Result<()> {
         self.addresses()?.insert(key(address), 1, 0).map_err(map_error)
     }
 
-    /// Frames to `address` go to the kernel from now on.
+    /// Leaves frames to `address` to the kernel from now on.
     pub(super) fn refuse(&mut self, address: IpAddr) -> io::Result<()> {
         self.addresses()?.remove(&key(address)).map_err(map_error)
     }
@@ -82,7 +82,7 @@ impl Program {
         HashMap::try_from(map).map_err(map_error)
     }
 
-    /// Frames of queue `queue` go to `socket` from now on.
+    /// Passes frames of queue `queue` to `socket` from now on.
     pub(super) fn add_socket(&mut self, queue: u32, socket: RawFd) -> io::Result<()> {
         let map = self.ebpf.map_mut(SOCKETS).ok_or_else(|| io::Error::other("the program has no socket map"))?;
         let mut map = XskMap::try_from(map).map_err(map_error)?;
@@ -90,7 +90,7 @@ impl Program {
     }
 }
 
-/// An address as the program has it: IPv4 ones are mapped.
+/// The key of an address in the program's map: IPv4 addresses are mapped to IPv6.
 fn key(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -103,7 +103,7 @@ fn xdp(ebpf: &mut Ebpf) -> io::Result<&mut Xdp> {
     program.try_into().map_err(program_error)
 }
 
-/// The kernel's error number where there is one: that is what the caller decides by.
+/// The kernel's error number, where there is one, for the caller to decide by.
 fn program_error(error: ProgramError) -> io::Error {
     match error {
         ProgramError::SyscallError(error) => error.io_error,

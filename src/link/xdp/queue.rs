@@ -11,10 +11,10 @@ use xsk_rs::umem::{CompQueue, FillQueue};
 use super::pool::{CHUNK_CAPACITY, Pool};
 
 /// Descriptors that go to or come from a ring at a time. 64 packets are in two cache pages of descriptors; larger
-/// batches bring nothing on veth.
+/// batches gain nothing on veth.
 pub(super) const BATCH: usize = 64;
 
-/// Says in a descriptor that the packet goes on in the next one (linux/if_xdp.h).
+/// A descriptor's flag: the packet continues in the next one (linux/if_xdp.h).
 const XDP_PKT_CONTD: u32 = 1;
 
 /// A socket bound to one queue.
@@ -23,19 +23,19 @@ pub(super) struct Queue {
     rx: RxQueue,
     fill: FillQueue,
     completion: CompQueue,
-    /// Whether the kernel sets its need-wakeup flags; without them it wants to be woken every time.
+    /// Whether the kernel sets its need-wakeup flags; without them it must be woken every time.
     need_wakeup: bool,
     transmit_ring: u32,
     /// Receive chunks that the kernel has.
     in_kernel: u32,
-    /// Chunks it should have.
+    /// The number of chunks that the kernel should have.
     fill_level: u32,
     staged: [FrameDesc; BATCH],
     staged_len: usize,
     scratch: [FrameDesc; BATCH],
 }
 
-/// What a queue is made of.
+/// The parts that a queue is made of.
 pub(super) struct QueueParts {
     pub(super) tx: TxQueue,
     pub(super) rx: RxQueue,
@@ -68,12 +68,12 @@ impl Queue {
         self.rx.fd().as_raw_fd()
     }
 
-    /// Receive chunks that the kernel has, the receive ring's included.
+    /// The number of receive chunks that the kernel has, those in the receive ring included.
     pub(super) fn in_kernel(&self) -> u32 {
         self.in_kernel
     }
 
-    /// Chunks that the kernel lacks.
+    /// The number of chunks that the kernel is short of.
     pub(super) fn wanted(&self) -> usize {
         (self.fill_level - self.in_kernel) as usize
     }
@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    /// Takes up to `budget` received descriptors, a batch at the most.
+    /// Takes up to `budget` received descriptors, and at most a batch.
     pub(super) fn receive(&mut self, budget: usize) -> &[FrameDesc] {
         let budget = budget.min(BATCH);
         // SAFETY: this UMEM is the only one the socket has.
@@ -146,11 +146,11 @@ impl Queue {
         }
     }
 
-    /// Hands everything queued to the kernel. The kernel may take a part only (its budget a call, or no memory): as long
-    /// as it takes something it is called again.
+    /// Hands everything queued to the kernel, and returns the number of descriptors that it has not taken. The kernel
+    /// can take a part only (its budget a call, or no memory): it is called again as long as it takes something.
     ///
     /// # Errors
-    /// What the kernel says when it will not send at all: the interface is gone, for example.
+    /// The kernel's error when it does not send at all, for example because the interface is gone.
     pub(super) fn kick(&mut self) -> io::Result<u32> {
         self.submit();
         let mut pending = self.pending();
@@ -166,7 +166,7 @@ impl Queue {
         Ok(0)
     }
 
-    /// Descriptors that the kernel has not taken yet.
+    /// The number of descriptors that the kernel has not taken yet.
     fn pending(&mut self) -> u32 {
         self.transmit_ring - self.tx.nb_free_exact()
     }
@@ -178,8 +178,8 @@ impl Queue {
         &self.scratch[..number]
     }
 
-    /// The kernel's own counts: dropped for a full ring, for want of chunks, and for other reasons; and transmit
-    /// descriptors it refused.
+    /// The kernel's own counters: dropped because a ring was full, because chunks were missing, and for other reasons;
+    /// and transmit descriptors that it refused.
     pub(super) fn statistics(&self) -> [u64; 4] {
         match self.rx.fd().xdp_statistics() {
             Ok(s) => [s.rx_ring_full(), s.rx_fill_ring_empty_descs(), s.rx_dropped(), s.tx_invalid_descs()],

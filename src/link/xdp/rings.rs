@@ -1,20 +1,22 @@
-//! What the socket library leaves to be done at a socket's file descriptor, once, when it is made.
+//! Set-up of a socket's file descriptor that the socket library leaves to its user.
 
 use std::fs;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// How often, and how long apart, a thing is tried again that its last owner is still letting go of: a queue stays busy
-/// for 1 to 15 ms after its socket was closed, and longer where the kernel's workers wait for a processor themselves (opening
-/// alone takes up to 3 s with five busy processes a processor).
+/// Number of attempts, and interval between them, while the last owner is still releasing something.
+///
+/// A queue stays busy for 1 to 15 ms after its socket was closed. It stays so longer where the kernel's workers wait
+/// for a processor themselves: opening alone takes up to 3 s with five busy processes a processor.
 const BUSY_TRIES: u32 = 200;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 
-/// Socket option of 6.17 (linux/if_xdp.h): how many packets one call sends; 32 without it.
+/// Socket option of Linux 6.17 (linux/if_xdp.h): packets that one call sends; 32 without it.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
-/// Set-up time only: the link has no engine yet that could wait for it.
+/// Retries an attempt that fails with EBUSY or EADDRINUSE. For set-up only: the link has no engine yet that could wait
+/// for it.
 #[allow(clippy::disallowed_methods)]
 pub(super) fn while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..BUSY_TRIES {
@@ -28,7 +30,7 @@ pub(super) fn while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::R
     attempt()
 }
 
-/// Closes the socket in programs this process starts, and lets one call send as much as the ring holds.
+/// Closes the socket in programs that this process starts, and lets one call send as much as the ring holds.
 pub(super) fn set_up(socket: RawFd, ring_entries: u32) {
     // SAFETY: plain system calls on a descriptor that is open; the option's value lives through the call. Older kernels
     // do not know the option, and need more calls.

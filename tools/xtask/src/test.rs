@@ -73,8 +73,9 @@ fn keep(done: &[Done]) -> Outcome {
         "| stage | tests passed | not played | games passed | of them played twice | seconds |\n|---|---|---|---|---|---|\n{rows}"
     );
     let text = format!(
-        "{before}\n\n{HEADING}\n\nWritten by `cargo xtask test --full`, every stage of which passed, on Linux {}. A game is a \
-         conversation of two programs in a matrix; one of fifty may be played twice, for reasons that the test names.\n\n{table}",
+        "{before}\n\n{HEADING}\n\nWritten by `cargo xtask test --full`, every stage of which passed, on Linux {}.\n\
+         A game is a conversation of two programs in a matrix. At most one of fifty is played twice, for reasons that the\n\
+         test names.\n\n{table}",
         kernel.trim()
     );
     std::fs::write(&file, text).map_err(failed)

@@ -93,7 +93,7 @@ fn colour(fraction: f64) -> RGBColor {
     RGBColor(mix(from.0, to.0), mix(from.1, to.1), mix(from.2, to.2))
 }
 
-/// Percent, as in the README's table.
+/// Percent, as in the table of docs/PERFORMANCE.md.
 fn percent(fraction: f64) -> String {
     match fraction * 100.0 {
         0.0 => "0".to_owned(),
