@@ -11,14 +11,14 @@ use arrayvec::ArrayVec;
 use common::crafted::{ALL, Crafted, FIRST_PSN, PEER, US, without_tag};
 use uroce::frame::{FrameBytes, Hop};
 use uroce::path::PathPolicy;
-use uroce::sim::TransferOperation;
-use uroce::sim::path_failure::{DarkDirection, FailureCell};
-use uroce::sim::paths::PathsCell;
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
     AcknowledgeTrailer, AddressList, Addresses, Aeth, Body, Bth, Extension, Flow, Headers, Msn, Opcode, Packet,
     PathProbe, RequestTrailer, Reth, RoceFrame, Syndrome,
 };
+use uroce_laboratory::sim::TransferOperation;
+use uroce_laboratory::sim::path_failure::{DarkDirection, FailureCell};
+use uroce_laboratory::sim::paths::PathsCell;
 
 /// What a frame of ours says.
 #[derive(Clone, Debug)]

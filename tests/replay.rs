@@ -12,12 +12,12 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use uroce::frame::FrameBytes;
 use uroce::pcap::{CapturedFrame, Reader};
-use uroce::replay::{ReplayError, Report, Roles, replay};
 use uroce::time::Duration;
 use uroce::transport::RecoveryMode;
 use uroce::wire::{
     Aeth, AtomicAckEth, Bth, Extension, Headers, Msn, NakCode, Packet, PathMtu, Psn, RoceFrame, Syndrome, icrc,
 };
+use uroce_laboratory::replay::{ReplayError, Report, Roles, replay};
 
 fn captures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rxe-6.1");

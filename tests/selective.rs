@@ -10,12 +10,12 @@ use common::crafted::{ALL, Crafted, FIRST_PSN, acknowledge, without_tag};
 use proptest::prelude::*;
 use uroce::congestion::Rate;
 use uroce::frame::FrameBytes;
-use uroce::sim::TransferOperation;
-use uroce::sim::loss_rtt::{Cell, Ends};
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
     Aeth, Bth, Extension, Msn, NakCode, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
+use uroce_laboratory::sim::TransferOperation;
+use uroce_laboratory::sim::loss_rtt::{Cell, Ends};
 
 /// What a frame is about.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Faults on purpose: which frames are lost, doubled, corrupted, delayed or overtaken, decided from a seed alone.
 //!
-//! [`FaultEngine`] decides, [`HoldQueue`] keeps what comes later; neither touches a link or a clock, so the simulator
-//! uses the same. [`Tapped`](super::Tapped) applies them to a link.
+//! [`FaultEngine`] decides, [`HoldQueue`] keeps what comes later; neither touches a link or a clock.
+//! [`Tapped`](super::Tapped) applies them to a link.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory};
-use uroce::sim::skip;
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit,
@@ -205,7 +204,7 @@ impl<'a> Side<'a> {
             place.prelude.iter().for_each(|frames| drop(side.take_all(frames)));
             let packets = plan.age.unwrap_or(0);
             let skipped = Skipped { packets, messages: packets, receives: 0 };
-            skip(&mut side.endpoint, side.now, side.qpn, skipped, skipped).unwrap();
+            side.endpoint.skip(side.now, side.qpn, skipped, skipped).unwrap();
             while side.cq.poll().is_some() {}
             side.fill_memory();
         }
