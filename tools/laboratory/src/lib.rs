@@ -2,6 +2,7 @@
 //!
 //! * [`sim`]: networks in virtual time, random programs on them, and oracles that check all they do;
 //! * [`replay`]: a capture as the peer of our own state machine;
+//! * [`world`]: endpoints in memory that tests, benches and fuzz targets share;
 //! * [`dissection`]: what a captured frame says.
 //!
 //! It is a package of its own, which is not published: whoever uses uroce as a library compiles none of it, and it sees no more
@@ -13,3 +14,4 @@
 pub mod dissection;
 pub mod replay;
 pub mod sim;
+pub mod world;

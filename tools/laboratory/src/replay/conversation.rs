@@ -6,6 +6,7 @@ use uroce::time::Instant;
 use uroce::wire::{Addresses, Flow, Operation, Packet, PathMtu, Position, Psn, Qpn, RoceFrame, TransportService};
 
 use crate::dissection::{Dissection, Icrc};
+use crate::world::with_ethernet;
 
 /// A frame that went by: RoCE v2, whole, and with a right ICRC.
 #[derive(Clone, Debug)]
@@ -101,15 +102,6 @@ impl Observed {
 /// A RoCE frame that no device takes.
 #[derive(Debug)]
 pub(super) struct Unsound;
-
-/// An Ethernet frame around a packet.
-pub(super) fn with_ethernet(packet: &[u8]) -> Vec<u8> {
-    let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
-    let mut bytes = vec![0; 12];
-    bytes.extend(if is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] });
-    bytes.extend_from_slice(packet);
-    bytes
-}
 
 /// Where frames of a connected service go.
 type Stream = (u8, String, u32);

@@ -1,15 +1,16 @@
 use std::sync::Arc;
 
-use uroce::frame::{FrameBytes, Hop};
+use uroce::frame::FrameBytes;
 use uroce::memory::{Access, Pd};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, CompletionQueue, Endpoint, Path, QpAttributes, QueuePairInit, RecoveryMode, RecoverySettings,
-    Service, State,
+    Capabilities, CompletionQueue, Endpoint, Path, QueuePairInit, RecoveryMode, RecoverySettings, Service,
 };
-use uroce::wire::{Addresses, Bth, Extension, Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce::wire::{Addresses, Bth, Extension, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
-use super::conversation::{Observed, with_ethernet};
+use crate::world::{self, Peering, with_ethernet};
+
+use super::conversation::Observed;
 
 /// Our state machine in the place of one side of a connection.
 pub(super) struct StandIn {
@@ -32,9 +33,6 @@ pub(super) struct Role {
     pub q_key: QKey,
     pub rnr_timer: RnrTimer,
 }
-
-/// READs and atomics outstanding: as many as can be, since the capture does not say.
-const MAX_RD_ATOMIC: u8 = QpAttributes::MAX_RD_ATOMIC;
 
 /// The longest packet: path MTU 4096 and headers.
 const PACKET_BYTES: usize = 4096 + 128;
@@ -66,38 +64,19 @@ impl StandIn {
             path_mtu: PathMtu::Mtu4096,
         };
         let qpn = endpoint.create_queue_pair(init).expect("a first queue pair is always possible");
-        let path = path(role.addresses);
-        let is_datagram = role.service.is_datagram();
-        let is_reliable = role.service == Service::Rc;
-        let init = QpAttributes {
-            state: Some(State::Init),
-            p_key_index: Some(0),
-            port: (role.service != Service::Gsi).then_some(1),
-            access: (!is_datagram).then_some(ALL_ACCESS),
-            q_key: is_datagram.then_some(role.q_key),
-            ..Default::default()
-        };
-        let mut to_receive = QpAttributes { state: Some(State::ReadyToReceive), ..Default::default() };
-        if !is_datagram {
-            to_receive.path = Some(path);
-            to_receive.path_mtu = Some(role.path_mtu);
-            to_receive.destination = Some(role.peer);
-            to_receive.receive_psn = Some(role.receive_psn);
-        }
-        let mut to_send =
-            QpAttributes { state: Some(State::ReadyToSend), send_psn: Some(role.send_psn), ..Default::default() };
-        if is_reliable {
-            to_receive.max_dest_rd_atomic = Some(MAX_RD_ATOMIC);
-            to_receive.min_rnr_timer = Some(role.rnr_timer);
-            to_send.max_rd_atomic = Some(MAX_RD_ATOMIC);
+        let peering = Peering {
+            service: role.service,
+            access: ALL_ACCESS,
+            path_mtu: role.path_mtu,
+            send_psn: role.send_psn,
+            receive_psn: role.receive_psn,
+            rnr_timer: role.rnr_timer,
             // The shortest: it is up to the replay when it fires.
-            to_send.timeout = Some(1);
-            to_send.retry_count = Some(7);
-            to_send.rnr_retry = Some(7);
-        }
-        for attributes in [init, to_receive, to_send] {
-            endpoint.modify(Instant::ZERO, qpn, &attributes).expect("all that the transition needs is there");
-        }
+            timeout: 1,
+            q_key: role.q_key,
+            ..Peering::new(path(role.addresses), role.peer)
+        };
+        peering.connect(&mut endpoint, Instant::ZERO, qpn);
         StandIn { endpoint, pd, qpn, completions }
     }
 
@@ -134,6 +113,5 @@ impl StandIn {
 
 /// A path there; what it says beside the addresses is not compared.
 pub(super) fn path(addresses: Addresses) -> Path {
-    let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
-    Path { flow, hop: Hop(0) }
+    world::path(addresses.source(), addresses.destination(), 0)
 }

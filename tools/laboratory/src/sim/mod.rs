@@ -16,7 +16,6 @@ mod node;
 pub mod path_failure;
 pub mod paths;
 mod pattern;
-mod peering;
 mod planes;
 mod random;
 mod recorder;

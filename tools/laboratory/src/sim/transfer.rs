@@ -9,8 +9,9 @@ use uroce::transport::{
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
 
+use crate::world::Peering;
+
 use super::network::{Network, NodeId, Observer, Step};
-use super::peering::Peering;
 use super::planes::FIRST_PORT;
 use super::random::Random;
 
@@ -158,17 +159,15 @@ impl Transfer {
                 flow_label: 0,
             };
             let peering = Peering {
-                path: Path { flow, hop: Hop(there.node.0 as u64) },
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
                 path_mtu: MTU,
-                destination: there.qpn,
                 send_psn: Psn::new(0xff_fe00),
                 receive_psn: Psn::new(0xff_fe00),
                 timeout: self.plan.timeout,
+                ..Peering::new(Path { flow, hop: Hop(there.node.0 as u64) }, there.qpn)
             };
             let now = network.now();
-            for attributes in peering.steps() {
-                network.endpoint(here.node).modify(now, here.qpn, &attributes).expect("a legal transition");
-            }
+            peering.connect(network.endpoint(here.node), now, here.qpn);
         }
     }
 

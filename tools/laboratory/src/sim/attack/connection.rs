@@ -11,9 +11,10 @@ use uroce::transport::{
 };
 use uroce::wire::{Addresses, Flow, ICRC_BYTES, Key, Packet, Psn, Qpn};
 
+use crate::world::Peering;
+
 use super::super::link::{Faults, LinkProfile};
 use super::super::network::{LinkEnd, Network, NodeId, Observer, Step, bth_offset};
-use super::super::peering::Peering;
 use super::super::planes::FIRST_PORT;
 use super::super::random::Random;
 use super::super::transfer::TransferOperation;
@@ -236,17 +237,15 @@ impl Connection {
         for side in [0, 1] {
             let (here, there) = (&self.sides[side], &self.sides[1 - side]);
             let peering = Peering {
-                path: Path { flow: flow(side), hop: Hop(there.node.0 as u64) },
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
                 path_mtu: MTU,
-                destination: there.qpn,
                 send_psn: first_psns[side],
                 receive_psn: first_psns[1 - side],
                 timeout: TIMEOUT_CODE,
+                ..Peering::new(Path { flow: flow(side), hop: Hop(there.node.0 as u64) }, there.qpn)
             };
             let now = self.network.now();
-            for attributes in peering.steps() {
-                self.network.endpoint(here.node).modify(now, here.qpn, &attributes).expect("a legal transition");
-            }
+            peering.connect(self.network.endpoint(here.node), now, here.qpn);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::sim::frame_pool::Condition;
 use crate::sim::network::{Network, NodeId, Observer};
 use crate::sim::pattern;
 use crate::sim::random::Random;
+use crate::world::Peering;
 
 use super::arena::Arena;
 use super::header::Header;
@@ -173,37 +174,16 @@ impl World {
         for (here, there, qpn, peer, own, other) in
             [(node, SERVER, qpn, server_qpn, bases[0], bases[1]), (SERVER, node, server_qpn, qpn, bases[1], bases[0])]
         {
-            let steps = [
-                QpAttributes {
-                    state: Some(State::Init),
-                    p_key_index: Some(0),
-                    port: Some(1),
-                    access: Some(Access::empty()),
-                    ..QpAttributes::default()
-                },
-                QpAttributes {
-                    state: Some(State::ReadyToReceive),
-                    path: Some(self.setting.path(here.0, there.0, source_port)),
-                    path_mtu: Some(self.mtu),
-                    destination: Some(peer),
-                    receive_psn: Some(other),
-                    max_dest_rd_atomic: Some(1),
-                    min_rnr_timer: Some(rnr_timer),
-                    ..QpAttributes::default()
-                },
-                QpAttributes {
-                    state: Some(State::ReadyToSend),
-                    send_psn: Some(own),
-                    timeout: Some(timeout),
-                    retry_count: Some(7),
-                    rnr_retry: Some(7),
-                    max_rd_atomic: Some(1),
-                    ..QpAttributes::default()
-                },
-            ];
-            for attributes in &steps {
-                network.endpoint(here).modify(Instant::ZERO, qpn, attributes).expect("the attributes are right");
-            }
+            let peering = Peering {
+                path_mtu: self.mtu,
+                send_psn: own,
+                receive_psn: other,
+                rd_atomic: 1,
+                rnr_timer,
+                timeout,
+                ..Peering::new(self.setting.path(here.0, there.0, source_port), peer)
+            };
+            peering.connect(network.endpoint(here), Instant::ZERO, qpn);
         }
         self.by_client.insert((node.0, qpn.value()), index);
         self.by_server.insert(server_qpn.value(), index);

@@ -17,6 +17,7 @@ use crate::sim::frame_pool::Condition;
 use crate::sim::network::{Network, NodeId, Observer};
 use crate::sim::pattern;
 use crate::sim::random::Random;
+use crate::world::Peering;
 
 use super::arena::Arena;
 use super::header::Header;
@@ -178,33 +179,7 @@ impl World {
                 is_woken: false,
             }
         });
-        for s in [0, 1] {
-            let peer = sides[1 - s].qpn;
-            let Side { node, qpn, .. } = sides[s];
-            let steps = [
-                QpAttributes {
-                    state: Some(State::Init),
-                    p_key_index: Some(0),
-                    port: Some(1),
-                    access: Some(Access::REMOTE_WRITE),
-                    ..QpAttributes::default()
-                },
-                QpAttributes {
-                    state: Some(State::ReadyToReceive),
-                    path: Some(self.setting.path(node.0, sides[1 - s].node.0, source_port)),
-                    path_mtu: Some(mtu),
-                    destination: Some(peer),
-                    receive_psn: Some(bases[1 - s]),
-                    ..QpAttributes::default()
-                },
-                QpAttributes { state: Some(State::ReadyToSend), send_psn: Some(bases[s]), ..QpAttributes::default() },
-            ];
-            for attributes in &steps {
-                network.endpoint(node).modify(Instant::ZERO, qpn, attributes).expect("the attributes are right");
-            }
-            sides[s].is_woken = true;
-            self.cues.wakes.push((Instant::ZERO, token(c, s)));
-        }
+        self.introduce(network, c, &mut sides, mtu, source_port);
         let think = random.choose(&[Duration::ZERO, Duration::from_micros(5), Duration::from_micros(200)]);
         let next_name = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (c as u64) << 48;
         self.connections.push(Connection {
@@ -218,6 +193,25 @@ impl World {
             random,
             next_name,
         });
+    }
+
+    /// Tells both sides of each other, and wakes their programs.
+    fn introduce(&mut self, network: &mut Network, c: usize, sides: &mut [Side; 2], mtu: PathMtu, source_port: u16) {
+        for s in [0, 1] {
+            let peer = sides[1 - s].qpn;
+            let Side { node, qpn, .. } = sides[s];
+            let peering = Peering {
+                service: Service::Uc,
+                access: Access::REMOTE_WRITE,
+                path_mtu: mtu,
+                send_psn: sides[s].base,
+                receive_psn: sides[1 - s].base,
+                ..Peering::new(self.setting.path(node.0, sides[1 - s].node.0, source_port), peer)
+            };
+            peering.connect(network.endpoint(node), Instant::ZERO, qpn);
+            sides[s].is_woken = true;
+            self.cues.wakes.push((Instant::ZERO, token(c, s)));
+        }
     }
 
     /// The program of a side posts some receive requests and some messages.

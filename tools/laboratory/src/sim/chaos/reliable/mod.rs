@@ -31,6 +31,7 @@ use crate::sim::chaos::setting::Setting;
 use crate::sim::chaos::stage::{MAX_EVENTS, Watch, check_rest};
 use crate::sim::network::{Network, NodeId, Step, Tally};
 use crate::sim::random::Random;
+use crate::world::Peering;
 
 /// Runs the scenario of `seed`.
 pub(super) fn run(seed: u64, capture: Option<Capture>, plain: PlainRecovery) -> (Tally, Vec<String>) {
@@ -480,10 +481,8 @@ impl World {
         }
         let qpns = [connection.sides[0].qpn, connection.sides[1].qpn];
         for s in [0, 1] {
-            for attributes in modifications(&plan, &self.scenario.setting, s, qpns[1 - s], psns) {
-                let endpoint = self.network.endpoint(NodeId(plan.nodes[s]));
-                endpoint.modify(now, qpns[s], &attributes).expect("the attributes are right");
-            }
+            let endpoint = self.network.endpoint(NodeId(plan.nodes[s]));
+            peering(&plan, &self.scenario.setting, s, qpns[1 - s], psns).connect(endpoint, now, qpns[s]);
         }
         for s in [0, 1] {
             let count = if plan.receives_ready { usize::MAX } else { self.programs[c].random.below(4) as usize };
@@ -540,35 +539,18 @@ impl World {
     }
 }
 
-/// The modifications that bring the queue pair of side `s` to RTS.
-fn modifications(plan: &Plan, setting: &Setting, s: usize, peer: Qpn, psns: [Psn; 2]) -> [QpAttributes; 3] {
-    let (here, there) = (plan.nodes[s], plan.nodes[1 - s]);
-    [
-        QpAttributes {
-            state: Some(State::Init),
-            p_key_index: Some(0),
-            port: Some(1),
-            access: Some(ACCESS),
-            ..QpAttributes::default()
-        },
-        QpAttributes {
-            state: Some(State::ReadyToReceive),
-            path: Some(setting.path(here, there, plan.source_port)),
-            path_mtu: Some(plan.mtu),
-            destination: Some(peer),
-            receive_psn: Some(psns[1 - s]),
-            max_dest_rd_atomic: Some(plan.rd_atomic),
-            min_rnr_timer: Some(plan.rnr_timer),
-            ..QpAttributes::default()
-        },
-        QpAttributes {
-            state: Some(State::ReadyToSend),
-            send_psn: Some(psns[s]),
-            timeout: Some(plan.timeout),
-            retry_count: Some(plan.retry_count),
-            rnr_retry: Some(plan.rnr_retry),
-            max_rd_atomic: Some(plan.rd_atomic),
-            ..QpAttributes::default()
-        },
-    ]
+/// What side `s` is told of its peer.
+fn peering(plan: &Plan, setting: &Setting, s: usize, peer: Qpn, psns: [Psn; 2]) -> Peering {
+    Peering {
+        access: ACCESS,
+        path_mtu: plan.mtu,
+        send_psn: psns[s],
+        receive_psn: psns[1 - s],
+        rd_atomic: plan.rd_atomic,
+        rnr_timer: plan.rnr_timer,
+        timeout: plan.timeout,
+        retry_count: plan.retry_count,
+        rnr_retry: plan.rnr_retry,
+        ..Peering::new(setting.path(plan.nodes[s], plan.nodes[1 - s], plan.source_port), peer)
+    }
 }

@@ -161,6 +161,20 @@ fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
     (0..setting.nodes).map(|node| with_paths(one(node, random))).collect()
 }
 
+/// How often each kind of request is posted.
+fn mix(random: &mut Random) -> [u64; 8] {
+    let mut mix = [(); 8].map(|()| random.choose(&[0, 1, 1, 3]));
+    let only = random.below(16) as usize;
+    if only < 8 {
+        // Much of one kind shows what mixtures hide.
+        mix[only] += 12;
+    }
+    if mix == [0; 8] {
+        mix[2] = 1;
+    }
+    mix
+}
+
 fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duration, random: &mut Random) -> Plan {
     let first = random.below(nodes as u64) as usize;
     let second = (first + 1 + random.below(nodes as u64 - 1) as usize) % nodes;
@@ -192,18 +206,7 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
     let harsh = weather == Weather::Harsh;
     let depths = [depth(random), depth(random)];
     let receives_ready = random.chance(0.4) && polls_at_once;
-    let mut mix = [0; 8];
-    for share in &mut mix {
-        *share = random.choose(&[0, 1, 1, 3]);
-    }
-    let only = random.below(16) as usize;
-    if only < 8 {
-        // Much of one kind shows what mixtures hide.
-        mix[only] += 12;
-    }
-    if mix.iter().all(|share| *share == 0) {
-        mix[2] = 1;
-    }
+    let mix = mix(random);
     let timeout = match harsh && random.chance(0.5) {
         true => patient.saturating_sub(random.below(5) as u8).max(1),
         false => patient,

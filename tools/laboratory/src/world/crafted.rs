@@ -3,20 +3,24 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use uroce::frame::{FrameBytes, Hop};
+use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, Path, QpAttributes, QueuePairInit,
+    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, QpAttributes, QueuePairInit,
     ReceiveRequest, RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
-    AcknowledgeTrailer, Addresses, Aeth, Body, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu,
-    Psn, Qpn, RnrTimer, RoceFrame, Syndrome, Tagged,
+    AcknowledgeTrailer, Aeth, Body, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu, Psn, Qpn,
+    RnrTimer, RoceFrame, Syndrome, Tagged,
 };
 
-/// Our own address, and the peer's.
+use super::{Host, Peering, flow, path, with_ethernet};
+
+/// Our own address.
 pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// The peer's address.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// The peer's queue pair.
@@ -34,30 +38,49 @@ pub const RD_ATOMIC: u8 = 4;
 /// What memory that nobody may touch holds.
 const GUARD: u8 = 0xe7;
 
+/// The path MTU.
 pub const MTU: PathMtu = PathMtu::Mtu256;
 
-/// Ethernet as the link would prepend it.
-const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+/// Requests that each work queue holds.
+const REQUESTS: usize = 64;
+
+/// PSN number `number`, from the first one on.
+pub fn psn(number: u32) -> Psn {
+    FIRST_PSN.plus(number)
+}
 
 /// An answer of the endpoint, all of whose checks have been made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
+    /// What it is.
     pub opcode: Opcode,
+    /// Its PSN.
     pub psn: Psn,
+    /// What it says, in an acknowledge extended transport header.
     pub syndrome: Option<Syndrome>,
+    /// Bytes that it brings.
     pub payload_bytes: usize,
 }
 
+/// One endpoint, connected to a peer that is nothing but the frames that a test makes.
 pub struct Crafted {
+    /// The time.
     pub now: Instant,
+    /// The endpoint.
     pub endpoint: Endpoint,
+    /// Its queue pair.
     pub qpn: Qpn,
+    /// The key of the region that the peer may use.
     pub key: Key,
+    /// The domain of the queue pair.
     pub pd: Pd,
+    /// Where all completions go.
     pub cq: Arc<CompletionQueue>,
+    /// The region.
     pub memory: Arc<HostMemory>,
-    /// Registered for the peer too, but in another protection domain; and registered without remote access.
+    /// A region that is registered for the peer too, but in another protection domain, and its key.
     pub foreign: (Arc<HostMemory>, Key),
+    /// A region that is registered without remote access, and its key.
     pub private: (Arc<HostMemory>, Key),
     /// What ends extended packets from the peer; 0 while it does not know our nonce.
     pub tag: u32,
@@ -72,35 +95,38 @@ impl Crafted {
     pub const BYTES: usize = 5000;
     const PAGES_BYTES: usize = 8192;
 
+    /// One that recovers in that way and allows the peer everything.
     pub fn new(recovery: RecoveryMode) -> Crafted {
         Crafted::with_access(ALL, recovery)
     }
 
+    /// One whose queue pair allows the peer `access`.
     pub fn with_access(access: Access, recovery: RecoveryMode) -> Crafted {
         Crafted::with(access, RecoverySettings { recovery, ..RecoverySettings::default() })
     }
 
+    /// One with these settings.
     pub fn with(access: Access, recovery: RecoverySettings) -> Crafted {
         Crafted::with_queue(access, recovery, CompletionQueue::new(4096, || {}))
     }
 
-    /// All completions go to `cq`.
+    /// One all of whose completions go to `cq`.
     pub fn with_queue(access: Access, recovery: RecoverySettings, cq: CompletionQueue) -> Crafted {
-        let mut endpoint = Endpoint::new([7; 32]);
-        endpoint.set_recovery(recovery);
-        let (pd, other_pd) = (endpoint.allocate_pd(), endpoint.allocate_pd());
-        let mut register = |pd, access| {
+        let guarded = || {
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
             memory.write(0, &[GUARD; Self::BYTES]);
             // SAFETY: the mapping is of whole pages, and nobody else knows of it yet.
             unsafe { memory.as_ptr().add(Self::BYTES).write_bytes(GUARD, Self::PAGES_BYTES - Self::BYTES) };
-            let key = endpoint.memory().register(pd, memory.clone(), access);
-            (memory, key)
+            memory
         };
-        let (memory, key) = register(pd, ALL);
-        let foreign = register(other_pd, ALL);
-        let private = register(pd, Access::LOCAL_WRITE);
-        let cq = Arc::new(cq);
+        let mut host = Host::new(7, recovery, guarded(), ALL, cq);
+        let other_pd = host.endpoint.allocate_pd();
+        let [foreign, private] = [(other_pd, ALL), (host.pd, Access::LOCAL_WRITE)].map(|(pd, access)| {
+            let memory = guarded();
+            let key = host.endpoint.memory().register(pd, memory.clone(), access);
+            (memory, key)
+        });
+        let Host { mut endpoint, pd, memory, key, cq } = host;
         let qpn = Crafted::connect(&mut endpoint, pd, &cq, access);
         let window = RecoverySettings::MAX_WINDOW;
         let (now, hellos) = (Instant::ZERO, Vec::new());
@@ -113,21 +139,17 @@ impl Crafted {
     }
 
     fn connect(endpoint: &mut Endpoint, pd: Pd, cq: &Arc<CompletionQueue>, access: Access) -> Qpn {
-        let capabilities = Capabilities { max_send_requests: 64, max_receive_requests: 64 };
-        let (send_cq, receive_cq) = (cq.clone(), cq.clone());
         let init = QueuePairInit {
             service: Service::Rc,
             pd,
-            capabilities,
-            send_cq,
-            receive_cq,
+            capabilities: Capabilities { max_send_requests: REQUESTS, max_receive_requests: REQUESTS },
+            send_cq: cq.clone(),
+            receive_cq: cq.clone(),
             srq: None,
             path_mtu: PathMtu::Mtu1024,
         };
         let qpn = endpoint.create_queue_pair(init).unwrap();
-        for attributes in Crafted::steps(access) {
-            endpoint.modify(Instant::ZERO, qpn, &attributes).unwrap();
-        }
+        Crafted::peering(access).connect(endpoint, Instant::ZERO, qpn);
         qpn
     }
 
@@ -139,7 +161,7 @@ impl Crafted {
 
     /// The first steps of that.
     pub fn get_ready_to_receive(&mut self) {
-        let [init, receive, _] = Crafted::steps(ALL);
+        let [init, receive, _] = Crafted::peering(ALL).steps();
         for attributes in [init, receive] {
             self.endpoint.modify(self.now, self.qpn, &attributes).unwrap();
         }
@@ -147,46 +169,21 @@ impl Crafted {
 
     /// The last one.
     pub fn get_ready_to_send(&mut self) {
-        let [_, _, send] = Crafted::steps(ALL);
+        let [_, _, send] = Crafted::peering(ALL).steps();
         self.endpoint.modify(self.now, self.qpn, &send).unwrap();
     }
 
-    fn steps(access: Access) -> [QpAttributes; 3] {
-        let flow = Flow {
-            addresses: Addresses::V4 { source: US, destination: PEER },
-            source_port: 0xc000,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        };
-        [
-            QpAttributes {
-                state: Some(State::Init),
-                p_key_index: Some(0),
-                port: Some(1),
-                access: Some(access),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToReceive),
-                path: Some(Path { flow, hop: Hop(0) }),
-                path_mtu: Some(MTU),
-                destination: Some(PEER_QPN),
-                receive_psn: Some(FIRST_PSN),
-                max_dest_rd_atomic: Some(RD_ATOMIC),
-                min_rnr_timer: Some(RnrTimer::new(1)),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToSend),
-                send_psn: Some(FIRST_PSN),
-                timeout: Some(8),
-                retry_count: Some(7),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(RD_ATOMIC),
-                ..Default::default()
-            },
-        ]
+    fn peering(access: Access) -> Peering {
+        Peering {
+            access,
+            path_mtu: MTU,
+            send_psn: FIRST_PSN,
+            receive_psn: FIRST_PSN,
+            rd_atomic: RD_ATOMIC,
+            rnr_timer: RnrTimer::new(1),
+            timeout: 8,
+            ..Peering::new(path(US, PEER, 0), PEER_QPN)
+        }
     }
 
     /// Puts the queue pair into a state, as its program does.
@@ -200,11 +197,13 @@ impl Crafted {
         self.memory.address() + offset as u64
     }
 
+    /// Posts a receive request for a range of the region.
     pub fn post_receive(&mut self, wr_id: u64, offset: usize, length: u32) {
         let sges = [Sge { address: self.at(offset), length, lkey: self.key }].into_iter().collect();
         self.endpoint.post_receive(self.now, self.qpn, ReceiveRequest { wr_id, sges }).unwrap();
     }
 
+    /// Posts a send request with a range of the region.
     pub fn post_send(&mut self, wr_id: u64, operation: SendOperation, offset: usize, length: u32) {
         let data = Data::sge(self.at(offset), length, self.key);
         self.endpoint.post_send(self.now, self.qpn, SendRequest::new(wr_id, operation, data)).unwrap();
@@ -245,7 +244,7 @@ impl Crafted {
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
         let bth = self.bth(Opcode::RC_ACKNOWLEDGE, psn).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, aeth, &[], &hello.to_bytes());
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     /// A request's or response's base header, to us.
@@ -260,23 +259,22 @@ impl Crafted {
 
     /// The same with a trailer, and with a tag if the packet is extended.
     pub fn extended_frame(&self, bth: Bth, extension: Extension, payload: &[u8], trailer: &[u8]) -> Vec<u8> {
-        let tag = self.tag.to_be_bytes();
-        self.frame_ending_with(bth, extension, payload, &[trailer, if bth.extended() { &tag } else { &[] }].concat())
+        self.frame_along(&flow(PEER, US), bth, extension, payload, &self.with_tag(bth, trailer))
     }
 
     /// An extended packet that has none.
     pub fn frame_without_tag(&self, bth: Bth, extension: Extension) -> Vec<u8> {
-        self.frame_ending_with(bth, extension, &[], &[])
+        self.frame_along(&flow(PEER, US), bth, extension, &[], &[])
     }
 
-    fn frame_ending_with(&self, bth: Bth, extension: Extension, payload: &[u8], end: &[u8]) -> Vec<u8> {
-        let flow = Flow {
-            addresses: Addresses::V4 { source: PEER, destination: US },
-            source_port: 0xc000,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        };
+    /// A trailer, with the tag behind it if the packet is extended.
+    pub fn with_tag(&self, bth: Bth, trailer: &[u8]) -> Vec<u8> {
+        let tag = self.tag.to_be_bytes();
+        [trailer, if bth.extended() { &tag } else { &[] }].concat()
+    }
+
+    /// A packet with any outer headers, and with `end` between payload and ICRC.
+    pub fn frame_along(&self, flow: &Flow, bth: Bth, extension: Extension, payload: &[u8], end: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 8192];
         let fill = |out: &mut [u8]| {
             out.copy_from_slice(payload);
@@ -284,13 +282,18 @@ impl Crafted {
         };
         let headers = Headers { bth, extension };
         let len =
-            headers.write(&mut packet, &flow, 1, Body { payload_bytes: payload.len(), trailer: end }, fill).unwrap();
-        [&ETHERNET[..], &packet[..len]].concat()
+            headers.write(&mut packet, flow, 1, Body { payload_bytes: payload.len(), trailer: end }, fill).unwrap();
+        with_ethernet(&packet[..len])
+    }
+
+    /// Hands over a frame, as it is.
+    pub fn hand_over(&mut self, frame: &[u8]) {
+        self.endpoint.handle_frame(self.now, FrameBytes::from(frame));
     }
 
     /// Hands over a frame, as it is, and returns the answers to it.
     pub fn take(&mut self, frame: &[u8]) -> Vec<Answer> {
-        self.endpoint.handle_frame(self.now, FrameBytes::from(frame));
+        self.hand_over(frame);
         self.answers()
     }
 
@@ -323,7 +326,7 @@ impl Crafted {
         let mut packet = vec![0; 8192];
         let mut frames = Vec::new();
         while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut packet) {
-            let frame = [&ETHERNET[..], &packet[..transmit.len]].concat();
+            let frame = with_ethernet(&packet[..transmit.len]);
             let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).expect("what is sent is RoCE");
             let sent = Packet::parse(roce.ib).expect("what is sent is a packet").split_tag();
             let hello = sent.and_then(|(packet, tag)| match packet.acknowledge_trailer()? {
@@ -338,18 +341,22 @@ impl Crafted {
         frames
     }
 
+    /// The next completion.
     pub fn completion(&mut self) -> Option<Completion> {
         self.cq.poll()
     }
 
+    /// The state of the queue pair.
     pub fn state(&self) -> State {
         self.endpoint.queue_pair(self.qpn).unwrap().state()
     }
 
+    /// The next event.
     pub fn event(&mut self) -> Option<Event> {
         self.endpoint.poll_event()
     }
 
+    /// What the endpoint has counted.
     pub fn counters(&self) -> Counters {
         self.endpoint.counters()
     }
@@ -367,6 +374,7 @@ impl Crafted {
         }
     }
 
+    /// Panics when anything is not as it was at first.
     pub fn assert_untouched(&self, what: &str) {
         self.assert_untouched_but(0..0, what);
     }
