@@ -7,16 +7,11 @@
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 #![allow(missing_docs)]
 
-#[path = "../tests/common/pair.rs"]
-#[allow(dead_code)]
-mod pair;
-
 use std::time::{Duration, Instant};
 
-use pair::{Faults, Pair, Side};
-use uroce::frame::FrameBytes;
 use uroce::transport::{RecoveryMode, SendOperation, SendRequest, Status};
 use uroce::wire::{PathMtu, Psn};
+use uroce_laboratory::world::{Chances, Ferry, Pair, Side};
 
 const MESSAGE_BYTES: usize = 64 << 10;
 
@@ -26,14 +21,12 @@ const DEPTH: usize = 4;
 /// Messages without an argument: a second or so in all.
 const MESSAGES: usize = 4000;
 
-/// Frames on their way at the same time, as the engine sends them.
-const BATCH: usize = 64;
-
-const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+/// A packet of path MTU 4096 and everything around it fits.
+const FRAME_BYTES: usize = 8192;
 
 struct Bench {
     pair: Pair,
-    frames: Vec<Vec<u8>>,
+    ferry: Ferry,
     /// Time spent in each side.
     spent: [Duration; 2],
     /// Data packets.
@@ -41,27 +34,16 @@ struct Bench {
 }
 
 impl Bench {
-    /// Has everything that `from` has to send taken by the other side. Returns the number of packets.
+    /// Has a batch that `from` has to send taken by the other side. Returns the number of packets.
     fn carry(&mut self, from: Side) -> usize {
         let now = self.pair.now;
-        let mut lengths = [0; BATCH];
-        let mut number = 0;
         let start = Instant::now();
-        let endpoint = &mut self.pair.node(from).endpoint;
-        while number < BATCH
-            && let Some(transmit) = endpoint.poll_transmit(now, &mut self.frames[number][ETHERNET.len()..])
-        {
-            lengths[number] = ETHERNET.len() + transmit.len;
-            number += 1;
-        }
+        let number = self.ferry.load(now, self.pair.endpoint(from));
         let sent = Instant::now();
-        let endpoint = &mut self.pair.node(from.other()).endpoint;
-        for (frame, len) in self.frames.iter().zip(&lengths[..number]) {
-            endpoint.handle_frame(now, FrameBytes::from(&frame[..*len]));
-        }
+        self.ferry.unload(now, self.pair.endpoint(from.other()));
         self.spent[from as usize] += sent - start;
         self.spent[from.other() as usize] += sent.elapsed();
-        self.packets += lengths[..number].iter().filter(|len| **len > MESSAGE_BYTES / 256).count() as u64;
+        self.packets += self.ferry.lengths().filter(|len| *len > MESSAGE_BYTES / 256).count() as u64;
         number
     }
 }
@@ -73,10 +55,8 @@ fn run(
     messages: usize,
     operation: impl Fn(&Pair, usize) -> SendOperation,
 ) {
-    let pair = Pair::new(recovery, 1, mtu, Psn::new(0), Faults::NONE);
-    let mut frame = ETHERNET.to_vec();
-    frame.resize(8192, 0);
-    let mut bench = Bench { pair, frames: vec![frame; BATCH], spent: [Duration::ZERO; 2], packets: 0 };
+    let pair = Pair::new(recovery, 1, mtu, Psn::new(0), Chances::NONE);
+    let mut bench = Bench { pair, ferry: Ferry::new(FRAME_BYTES), spent: [Duration::ZERO; 2], packets: 0 };
     let (mut posted, mut done) = (0, 0);
     while done < messages {
         while posted < messages && posted - done < DEPTH {

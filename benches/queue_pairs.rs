@@ -10,14 +10,10 @@
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 #![allow(missing_docs)]
 
-#[path = "../tests/common/many.rs"]
-#[allow(dead_code)]
-mod many;
-
 use std::time::Instant;
 
-use many::Many;
 use uroce::transport::{RecoveryMode, SendOperation};
+use uroce_laboratory::world::Many;
 
 const MESSAGE_BYTES: u32 = 64;
 

@@ -14,8 +14,6 @@ pub mod memory;
 pub mod path;
 pub mod pcap;
 pub mod recovery;
-pub mod replay;
-pub mod sim;
 mod sync;
 pub mod time;
 pub mod transport;

@@ -1,18 +1,13 @@
 //! Answers of a peer that knows the IBTA only, frame by frame: all from the oldest missing one on is asked for again (IBTA
 //! 9.7.5.1.1), what came after it is kept but not believed, and `go-back-n` keeps nothing.
 
-mod common;
-
-use common::crafted::{ALL, Crafted, FIRST_PSN, MTU};
+use easy_ext::ext;
 use uroce::frame::FrameBytes;
-use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, Status};
-use uroce::wire::{Aeth, AtomicAckEth, Extension, Msn, Opcode, Packet, Psn, RoceFrame, Syndrome};
+use uroce::transport::{RecoveryMode, Remote, SendOperation, Status};
+use uroce::wire::{Aeth, AtomicAckEth, Extension, Msn, Opcode, Packet, RoceFrame, Syndrome};
+use uroce_laboratory::world::crafted::{Crafted, FIRST_PSN, MTU, psn};
 
 const FULL: usize = MTU.bytes();
-
-fn psn(number: u32) -> Psn {
-    FIRST_PSN.plus(number)
-}
 
 /// What is sent: opcode, PSN counted from the first, and of READs the offset and the length that they ask for.
 type Sent = (Opcode, u32, Option<(u64, u32)>);
@@ -20,10 +15,7 @@ type Sent = (Opcode, u32, Option<(u64, u32)>);
 const READ: Opcode = Opcode::RC_READ_REQUEST;
 const AT: u64 = 0x1000;
 
-fn with(recovery: RecoveryMode) -> Crafted {
-    Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
-}
-
+#[ext]
 impl Crafted {
     fn post_read(&mut self, wr_id: u64, offset: usize, len: u32) {
         let remote = Remote { address: AT + offset as u64, key: self.key };
@@ -47,7 +39,7 @@ impl Crafted {
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1))),
         };
         let frame = self.frame(self.bth(opcode, psn(number)), extension, &vec![byte; len]);
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
         self.sent()
     }
 
@@ -58,7 +50,7 @@ impl Crafted {
     fn answer(&mut self, number: u32, syndrome: Syndrome) -> Vec<Sent> {
         let aeth = Extension::Aeth(Aeth::new(syndrome, Msn::new(1)));
         let frame = self.frame(self.bth(Opcode::RC_ACKNOWLEDGE, psn(number)), aeth, &[]);
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
         self.sent()
     }
 
@@ -86,7 +78,7 @@ fn part(first: u32, packets: u32) -> Sent {
 
 #[test]
 fn what_came_early_makes_up_for_an_answer_that_is_lost_twice_when_the_next_one_comes() {
-    let mut us = with(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.post_read(7, 0, 8 * FULL as u32);
     assert_eq!(us.sent(), [part(0, 8)]);
     assert_eq!(us.data(Opcode::RC_READ_RESPONSE_FIRST, 0, 1, FULL), []);
@@ -116,7 +108,7 @@ fn what_came_early_makes_up_for_an_answer_that_is_lost_twice_when_the_next_one_c
 
 #[test]
 fn the_answer_to_the_next_request_counts_as_the_next_one() {
-    let mut us = with(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.post_read(0, 0, FULL as u32);
     us.post_send(1, SendOperation::Send, 0, 16);
     us.post_read(2, FULL, FULL as u32);
@@ -140,7 +132,7 @@ fn the_answer_to_the_next_request_counts_as_the_next_one() {
 #[test]
 fn a_stranger_has_two_psns_to_hit_and_what_it_says_of_others_gives_way_to_what_the_peer_says() {
     const FORGED: u8 = 99;
-    let mut us = with(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.post_read(0, 0, 8 * FULL as u32);
     us.sent();
     // Nothing is missing.
@@ -167,7 +159,7 @@ fn a_stranger_has_two_psns_to_hit_and_what_it_says_of_others_gives_way_to_what_t
 
 #[test]
 fn what_is_lost_at_the_end_is_asked_for_again_after_a_timeout() {
-    let mut us = with(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.post_read(0, 0, 3 * FULL as u32);
     assert_eq!(us.sent(), [part(0, 3)]);
     us.data(Opcode::RC_READ_RESPONSE_FIRST, 0, 1, FULL);
@@ -181,7 +173,7 @@ fn what_is_lost_at_the_end_is_asked_for_again_after_a_timeout() {
 
 #[test]
 fn an_acknowledge_beyond_an_answer_tells_that_it_is_missing() {
-    let mut us = with(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.post_read(0, 0, 10);
     let remote = Remote { address: AT, key: us.key };
     us.post_send(1, SendOperation::Write(remote), 0, 16);
@@ -194,7 +186,7 @@ fn an_acknowledge_beyond_an_answer_tells_that_it_is_missing() {
 
 #[test]
 fn no_more_reads_are_in_flight_than_the_peer_remembers_answers_of() {
-    let mut us = with(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     (0..6).for_each(|wr_id| us.post_read(wr_id, wr_id as usize * FULL, FULL as u32));
     let sent = us.sent();
     assert_eq!(sent.len(), 4, "as many as it may be asked for at once");
@@ -208,7 +200,7 @@ fn no_more_reads_are_in_flight_than_the_peer_remembers_answers_of() {
 
 #[test]
 fn go_back_n_drops_what_comes_after_a_gap_and_asks_for_all_from_there_on() {
-    let mut us = with(RecoveryMode::GoBackN);
+    let mut us = Crafted::new(RecoveryMode::GoBackN);
     us.post_read(7, 0, 4 * FULL as u32);
     us.post_send(8, SendOperation::Send, 0, 16);
     us.sent();
@@ -221,7 +213,7 @@ fn go_back_n_drops_what_comes_after_a_gap_and_asks_for_all_from_there_on() {
 /// Our own responder, asked for a part of a READ that it is still answering, answers both.
 #[test]
 fn a_part_of_a_read_is_answered_beside_the_rest_of_it() {
-    let mut us = with(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     let reth = |us: &Crafted, first: usize, len: usize| {
         Extension::Reth(uroce::wire::Reth::new(us.at(first * FULL), us.key, len as u32))
     };

@@ -3,7 +3,7 @@
 //!
 //! Of the PSN only some bits are guessed here, so that few packets are enough for many to be believed.
 
-use uroce::sim::attack::{AttackCell, AttackOutcome, AttackResult, Effort, Forgery, Victim};
+use uroce_laboratory::sim::attack::{AttackCell, AttackOutcome, AttackResult, Effort, Forgery, Victim};
 
 const SEED: u64 = 7;
 

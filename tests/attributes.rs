@@ -1,12 +1,10 @@
 //! What the attributes of a queue pair do: those whose effect no other test is about.
 
-#[macro_use]
-mod common;
-
-use common::crafted::{Crafted, FIRST_PSN, RD_ATOMIC, acknowledge};
 use uroce::time::Duration;
 use uroce::transport::{PostError, QpAttributes, RecoveryMode, Remote, SendOperation, State, Status};
 use uroce::wire::{Aeth, Extension, Key, Msn, NakCode, Opcode, Reth, RnrTimer, Syndrome};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{Crafted, FIRST_PSN, RD_ATOMIC, acknowledge};
 
 in_both_modes! {
     no_more_reads_and_atomics_than_max_rd_atomic_are_in_flight

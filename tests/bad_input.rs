@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use uroce::frame::FrameBytes;
-use uroce::pcap::{Dissection, Icrc};
 use uroce::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, Packet, Psn, Qpn, RoceFrame, WriteError, icrc};
+use uroce_laboratory::dissection::{Dissection, Icrc};
 
 fn flow(v6: bool) -> Flow {
     let addresses = if v6 {

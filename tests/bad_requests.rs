@@ -1,10 +1,6 @@
 //! Requests that break a rule, one at a time: each is answered with the NAK that the IBTA gives it, or dropped and counted
 //! where it says to drop; memory that the peer may not reach, or that a refused request names, stays as it was.
 
-#[macro_use]
-mod common;
-
-use common::crafted::{ALL, Crafted, FIRST_PSN, MTU, acknowledge};
 use proptest::prelude::*;
 use uroce::frame::FrameBytes;
 use uroce::memory::Access;
@@ -13,6 +9,8 @@ use uroce::wire::{
     AtomicEth, Bth, Extension, Feth, ICRC_BYTES, Ieth, ImmDt, Key, NakCode, Opcode, Operation, PKey, Placement,
     Position, Psn, Qpn, Reth, Selectivity, Syndrome, icrc,
 };
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{ALL, Crafted, FIRST_PSN, MTU, acknowledge};
 
 in_both_modes! {
     frames_cut_short_anywhere_are_dropped_as_malformed

@@ -6,8 +6,9 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use uroce::frame::FrameBytes;
-use uroce::pcap::{CapturedFrame, Dissection, Icrc, Reader};
+use uroce::pcap::{CapturedFrame, Reader};
 use uroce::wire::{Opcode, Packet, RoceFrame};
+use uroce_laboratory::dissection::{Dissection, Icrc};
 
 fn captures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rxe-6.1");

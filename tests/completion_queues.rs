@@ -1,15 +1,15 @@
 //! Completion queues that overflow, and those of queue pairs that are destroyed.
 
-mod common;
-
-use common::crafted::{ALL, Crafted};
+use easy_ext::ext;
 use uroce::transport::{CompletionQueue, Event, RecoveryMode, RecoverySettings, SendOperation, State, Status};
 use uroce::wire::{Aeth, Extension, Msn, Opcode, Syndrome};
+use uroce_laboratory::world::crafted::{ALL, Crafted};
 
 fn with(cq: CompletionQueue) -> Crafted {
     Crafted::with_queue(ALL, RecoverySettings::default(), cq)
 }
 
+#[ext]
 impl Crafted {
     /// Sends `count` requests, which the peer acknowledges.
     fn completes(&mut self, count: u32) {

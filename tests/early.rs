@@ -1,20 +1,14 @@
 //! Requests that come before earlier ones (docs/EXTENSIONS.md, «What waits»), frame by frame: what goes to its place at once,
 //! what waits, what a peer that lies about its packets can do, and how much there may be of all that.
 
-mod common;
-
-use common::crafted::{ALL, Answer, Crafted, FIRST_PSN, MTU, acknowledge};
+use easy_ext::ext;
 use proptest::prelude::*;
-use uroce::frame::FrameBytes;
 use uroce::memory::Access;
 use uroce::transport::{Completion, QpAttributes, RecoveryMode, RecoverySettings, State, Status};
 use uroce::wire::{AtomicEth, Extension, ImmDt, Key, NakCode, Opcode, Psn, RequestTrailer, Reth, Syndrome};
+use uroce_laboratory::world::crafted::{ALL, Answer, Crafted, FIRST_PSN, MTU, acknowledge, psn};
 
 const FULL: usize = MTU.bytes();
-
-fn psn(number: u32) -> Psn {
-    FIRST_PSN.plus(number)
-}
 
 /// An endpoint that knows its peer to understand the extension, and whose region lets WRITEs overtake each other.
 fn relaxed() -> Crafted {
@@ -33,11 +27,12 @@ fn told(index: u32, receive_number: u32, reth: Option<Reth>) -> RequestTrailer {
     RequestTrailer { reth, index, attempt: 0, receive_number }
 }
 
+#[ext]
 impl Crafted {
     fn request(&mut self, opcode: Opcode, number: u32, extension: Extension, payload: &[u8], trailer: RequestTrailer) {
         let bth = self.bth(opcode, psn(number)).with_ack_request(true).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, extension, payload, &trailer.to_bytes());
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     /// Packet `index` of `count` of a SEND that takes receive request `receive`, `len` bytes all of which are `byte`.

@@ -1,20 +1,19 @@
 //! FLUSH and ATOMIC WRITE (IBTA A19), frame by frame: the peer is the test, and sends the bytes that rxe of Linux 6.2 and later
 //! sends.
 
-#[macro_use]
-mod common;
-
-use common::crafted::{ALL, Answer, Crafted, FIRST_PSN, PEER_QPN, RD_ATOMIC, acknowledge};
+use easy_ext::ext;
 use uroce::frame::FrameBytes;
 use uroce::memory::Access;
 use uroce::transport::{
-    CompletionKind, Data, Event, PostError, QpAttributes, RecoveryMode, RecoverySettings, Remote, SendOperation,
-    SendRequest, State, Status,
+    CompletionKind, Data, Event, PostError, QpAttributes, RecoveryMode, Remote, SendOperation, SendRequest, State,
+    Status,
 };
 use uroce::wire::{
-    Aeth, Extension, Feth, ImmDt, Msn, NakCode, Opcode, Packet, Placement, Psn, RequestTrailer, Reth, RoceFrame,
+    Aeth, Extension, Feth, ImmDt, Msn, NakCode, Opcode, Packet, Placement, RequestTrailer, Reth, RoceFrame,
     Selectivity, Syndrome,
 };
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{ALL, Answer, Crafted, FIRST_PSN, PEER_QPN, RD_ATOMIC, acknowledge, psn};
 
 in_both_modes! {
     requests_are_rxes_bytes_and_so_are_their_answers
@@ -30,10 +29,6 @@ const ACK: Syndrome = Syndrome::ACK;
 
 /// Ethernet 14, IPv4 20, UDP 8.
 const IB_START: usize = 42;
-
-fn psn(number: u32) -> Psn {
-    FIRST_PSN.plus(number)
-}
 
 /// The answer to both: a READ response without data.
 fn answered(number: u32) -> Answer {
@@ -53,10 +48,7 @@ fn ib(frame: &[u8]) -> &[u8] {
     &frame[IB_START..frame.len() - 4]
 }
 
-fn with(recovery: RecoveryMode) -> Crafted {
-    Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
-}
-
+#[ext]
 impl Crafted {
     fn flushes(&mut self, number: u32) -> Vec<Answer> {
         let extension = global(self.at(0), self.key, 100);
@@ -150,7 +142,7 @@ fn requests_are_rxes_bytes_and_so_are_their_answers(recovery: RecoveryMode) {
     c.assert_untouched_but(64..72, "eight bytes are written");
 
     // Our own requests are the same, with MigReq.
-    let mut c = with(RecoveryMode::GoBackN);
+    let mut c = Crafted::new(RecoveryMode::GoBackN);
     c.memory.write(0, &[1, 2, 3, 4, 5, 6, 7, 8]);
     let whole = SendOperation::Flush {
         remote: REMOTE,
@@ -332,7 +324,7 @@ fn as_many_flushes_as_rxe_may_send_wait_for_their_answers_and_no_more_atomic_wri
 #[test]
 fn both_are_complete_with_their_answer_or_with_any_later_one() {
     for recovery in [RecoveryMode::GoBackN, RecoveryMode::Auto] {
-        let mut c = with(recovery);
+        let mut c = Crafted::new(recovery);
         let (flush, write) = (flush_of(&c, 0, 100), SendOperation::Write(remote(&c, 0)));
         c.post(1, flush);
         c.post(2, SendOperation::AtomicWrite(remote(&c, 8)));
@@ -376,7 +368,7 @@ fn both_are_complete_with_their_answer_or_with_any_later_one() {
 #[test]
 fn both_count_as_reads_and_are_sent_again_as_they_were() {
     for recovery in [RecoveryMode::GoBackN, RecoveryMode::Auto] {
-        let mut c = with(recovery);
+        let mut c = Crafted::new(recovery);
         let flush = flush_of(&c, 0, 100);
         for wr_id in 0..8 {
             let operation = if wr_id % 2 == 0 { flush } else { SendOperation::AtomicWrite(remote(&c, 8)) };
@@ -432,7 +424,7 @@ fn what_cannot_be_posted_is_refused(recovery: RecoveryMode) {
 /// A peer that repeats selectively: what comes before earlier requests waits for its turn.
 #[test]
 fn both_wait_for_their_turn_and_others_do_not_overtake_an_atomic_write() {
-    let mut us = with(RecoveryMode::Selective);
+    let mut us = Crafted::new(RecoveryMode::Selective);
     let key = us.key;
     us.endpoint.memory().reregister(key, None, Some(ALL | Access::RELAXED_ORDERING)).unwrap();
     let request = |us: &mut Crafted, opcode, number, extension: Extension, payload: &[u8]| {

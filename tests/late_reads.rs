@@ -1,12 +1,11 @@
 //! READ requests that come late, or again, when what they name is gone; and READs of queue pairs that go away.
 
-#[macro_use]
-mod common;
-
-use common::crafted::{ALL, Answer, Crafted, FIRST_PSN, MTU, acknowledge};
+use easy_ext::ext;
 use uroce::memory::Access;
-use uroce::transport::{Event, RecoveryMode, RecoverySettings, State};
-use uroce::wire::{Extension, Ieth, Key, NakCode, Opcode, Psn, Reth, Syndrome};
+use uroce::transport::{Event, RecoveryMode, State};
+use uroce::wire::{Extension, Ieth, Key, NakCode, Opcode, Reth, Syndrome};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{Answer, Crafted, MTU, acknowledge, psn};
 
 in_both_modes! {
     a_queue_pair_that_its_program_puts_into_error_reads_no_more_memory_but_says_what_it_owes
@@ -17,20 +16,13 @@ in_both_modes! {
 const FULL: u32 = MTU.bytes() as u32;
 const REFUSED: Syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
 
-fn psn(number: u32) -> Psn {
-    FIRST_PSN.plus(number)
-}
-
-fn with(recovery: RecoveryMode) -> Crafted {
-    Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
-}
-
+#[ext]
 impl Crafted {
     /// A READ request, without a look at what is to be sent for it.
     fn request(&mut self, number: u32, key: Key, len: u32) {
         let reth = Extension::Reth(Reth::new(self.at(0), key, len));
         let frame = self.frame(self.bth(Opcode::RC_READ_REQUEST, psn(number)), reth, &[]);
-        self.endpoint.handle_frame(self.now, uroce::frame::FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     fn read(&mut self, number: u32, key: Key, len: u32) -> Vec<Answer> {
@@ -52,7 +44,7 @@ impl Crafted {
 #[test]
 fn a_read_that_arrives_again_after_its_window_is_gone_is_dropped() {
     for recovery in [RecoveryMode::GoBackN, RecoveryMode::Auto, RecoveryMode::Selective] {
-        let mut us = with(recovery);
+        let mut us = Crafted::new(recovery);
         let window = us.bind_window(0, 1000, Access::REMOTE_READ);
         assert_eq!(us.read(0, window, 2 * FULL).len(), 2, "{recovery:?}");
         assert_eq!(us.read(0, window, FULL).len(), 1, "asked for again: {recovery:?}");
@@ -73,7 +65,7 @@ fn a_read_that_arrives_again_after_its_window_is_gone_is_dropped() {
 #[test]
 fn late_reads_of_a_region_that_is_gone_do_not_hold_up_others() {
     for recovery in [RecoveryMode::GoBackN, RecoveryMode::Selective] {
-        let mut us = with(recovery);
+        let mut us = Crafted::new(recovery);
         let gone = us.bind_window(0, 1000, Access::REMOTE_READ);
         for number in 0..3 {
             let key = if number < 2 { gone } else { us.key };
@@ -93,7 +85,7 @@ fn late_reads_of_a_region_that_is_gone_do_not_hold_up_others() {
 #[test]
 fn a_read_whose_region_goes_away_while_it_is_answered_for_the_first_time_is_refused() {
     for recovery in [RecoveryMode::GoBackN, RecoveryMode::Selective] {
-        let mut us = with(recovery);
+        let mut us = Crafted::new(recovery);
         us.request(0, us.key, 4 * FULL);
         let mut packet = vec![0; 8192];
         let mut sent = 0;

@@ -1,13 +1,11 @@
 //! What is kept of requests that were served half the PSN space ago, and more. READs of gigabytes make the PSNs pass quickly: each
 //! takes those of all its answers at once, and asked for again for its last part, that is all that is sent.
 
-#[macro_use]
-mod common;
-
-use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, acknowledge};
 use uroce::memory::{Access, Lent};
 use uroce::transport::RecoveryMode;
-use uroce::wire::{Extension, Key, Opcode, Psn, Reth, Syndrome};
+use uroce::wire::{Extension, Key, Opcode, Reth, Syndrome};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{Answer, Crafted, MTU, acknowledge, psn};
 
 in_both_modes! {
     a_duplicate_half_the_space_after_a_read_is_acknowledged_up_to_what_has_arrived
@@ -50,10 +48,6 @@ struct Passing {
     key: Key,
     /// The number of the next packet.
     next: u32,
-}
-
-fn psn(number: u32) -> Psn {
-    FIRST_PSN.plus(number)
 }
 
 impl Passing {

@@ -1,24 +1,24 @@
 //! Several paths to a peer (docs/EXTENSIONS.md), frame by frame: how they are found out and used, and what strangers, and a
 //! peer that lies, can do about them. And two cells of `uroce sim paths` and `path-failure`, in full.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use common::crafted::{ALL, Crafted, FIRST_PSN, PEER, US, without_tag};
+use easy_ext::ext;
 use uroce::frame::{FrameBytes, Hop};
 use uroce::path::PathPolicy;
-use uroce::sim::TransferOperation;
-use uroce::sim::path_failure::{DarkDirection, FailureCell};
-use uroce::sim::paths::PathsCell;
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
-    AcknowledgeTrailer, AddressList, Addresses, Aeth, Body, Bth, Extension, Flow, Headers, Msn, Opcode, Packet,
-    PathProbe, RequestTrailer, Reth, RoceFrame, Syndrome,
+    AcknowledgeTrailer, AddressList, Addresses, Aeth, Bth, Extension, Flow, Msn, Opcode, Packet, PathProbe,
+    RequestTrailer, Reth, RoceFrame, Syndrome,
 };
+use uroce_laboratory::sim::TransferOperation;
+use uroce_laboratory::sim::path_failure::{DarkDirection, FailureCell};
+use uroce_laboratory::sim::paths::PathsCell;
+use uroce_laboratory::world::crafted::{ALL, Crafted, FIRST_PSN, PEER, US, without_tag};
+use uroce_laboratory::world::flow;
 
 /// What a frame of ours says.
 #[derive(Clone, Debug)]
@@ -55,6 +55,7 @@ fn with_paths(recovery: RecoveryMode, paths: u16) -> Crafted {
     Crafted::with(ALL, settings.with_paths(paths, PathPolicy::RoundRobin))
 }
 
+#[ext]
 impl Crafted {
     fn sent(&mut self) -> Vec<Sent> {
         let one = |frame: Vec<u8>| {
@@ -73,36 +74,16 @@ impl Crafted {
 
     /// A packet of the peer's, between any addresses and from any port.
     fn from(&self, addresses: (Ipv4Addr, Ipv4Addr), port: u16, bth: Bth, payload: &[u8], trailer: &[u8]) -> Vec<u8> {
-        let flow = Flow {
-            addresses: Addresses::V4 { source: addresses.0, destination: addresses.1 },
-            source_port: port,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        };
+        let flow = Flow { source_port: port, ..flow(addresses.0, addresses.1) };
         let extension = match bth.opcode() {
             Opcode::RC_ACKNOWLEDGE => Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0))),
             _ => Extension::Reth(Reth::new(self.at(0), self.key, payload.len() as u32)),
         };
-        let mut packet = vec![0; 1024];
-        let fill = |out: &mut [u8]| {
-            out.copy_from_slice(payload);
-            Ok::<(), std::convert::Infallible>(())
-        };
-        let tag = self.tag.to_be_bytes();
-        let trailer = [trailer, if bth.extended() { &tag } else { &[] }].concat();
-        let len = Headers { bth, extension }
-            .write(&mut packet, &flow, 1, Body { payload_bytes: payload.len(), trailer: &trailer }, fill)
-            .unwrap();
-        [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00][..], &packet[..len]].concat()
+        self.frame_along(&flow, bth, extension, payload, &self.with_tag(bth, trailer))
     }
 
     fn acknowledge_bth(&self) -> Bth {
         self.bth(Opcode::RC_ACKNOWLEDGE, FIRST_PSN.minus(1)).with_offer(true).with_extended(true)
-    }
-
-    fn hand_over(&mut self, frame: &[u8]) {
-        self.endpoint.handle_frame(self.now, FrameBytes::from(frame));
     }
 
     /// The peer sends a trailer in an acknowledge of nothing.

@@ -1,13 +1,10 @@
 //! What a queue pair takes of memory beside its work queues: a counting allocator watches 10,000 pairs of them.
 
-#[path = "common/many.rs"]
-mod many;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use many::{Many, RD_ATOMIC};
 use uroce::transport::{RecoveryMode, SendOperation};
+use uroce_laboratory::world::Many;
 
 struct Counting;
 
@@ -65,7 +62,7 @@ fn watch(recovery: RecoveryMode, limits: &Limits) {
     let (mut work_queues, mut rest) = (0, 0);
     for index in 0..COUNT {
         let before = bytes();
-        for number in 0..usize::from(RD_ATOMIC) {
+        for number in 0..usize::from(Many::RD_ATOMIC) {
             many.post(index, SendOperation::Write(remote), 64);
             match number % 4 {
                 0 => many.post(index, SendOperation::FetchAdd { remote, add: 1 }, 8),
@@ -73,7 +70,7 @@ fn watch(recovery: RecoveryMode, limits: &Limits) {
             }
         }
         let posted = bytes();
-        many.complete(2 * usize::from(RD_ATOMIC));
+        many.complete(2 * usize::from(Many::RD_ATOMIC));
         work_queues += posted - before;
         rest += bytes() - posted;
     }

@@ -7,17 +7,17 @@ mod common;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use common::pair::{Faults, Pair};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use uroce::frame::FrameBytes;
 use uroce::pcap::{CapturedFrame, Reader};
-use uroce::replay::{ReplayError, Report, Roles, replay};
 use uroce::time::Duration;
 use uroce::transport::RecoveryMode;
 use uroce::wire::{
     Aeth, AtomicAckEth, Bth, Extension, Headers, Msn, NakCode, Packet, PathMtu, Psn, RoceFrame, Syndrome, icrc,
 };
+use uroce_laboratory::replay::{ReplayError, Report, Roles, replay};
+use uroce_laboratory::world::{Chances, Pair};
 
 fn captures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rxe-6.1");
@@ -234,7 +234,7 @@ fn a_missing_answer_differs_at_the_request_or_at_the_next_answer() {
     }
 }
 
-fn own_capture(seed: u64, faults: Faults, mtu: PathMtu) -> Vec<CapturedFrame> {
+fn own_capture(seed: u64, faults: Chances, mtu: PathMtu) -> Vec<CapturedFrame> {
     let mut pair = Pair::new(RecoveryMode::GoBackN, seed, mtu, Psn::new(0xff_fff0), faults);
     pair.trace = Some(Vec::new());
     pair.run_pipeline(30);
@@ -259,10 +259,10 @@ fn captures_of_our_own_replay_without_a_difference() {
     let mut lost = 0;
     for seed in 0..100 {
         let faults = match seed % 4 {
-            0 => Faults::NONE,
-            1 => Faults { loss: 0.02, ..Faults::NONE },
-            2 => Faults { loss: 0.1, ..Faults::NONE },
-            _ => Faults { loss: 0.02, corrupt: 0.02, ..Faults::NONE },
+            0 => Chances::NONE,
+            1 => Chances { loss: 0.02, ..Chances::NONE },
+            2 => Chances { loss: 0.1, ..Chances::NONE },
+            _ => Chances { loss: 0.02, corrupt: 0.02, ..Chances::NONE },
         };
         let frames = own_capture(seed, faults, PathMtu::Mtu512);
         for roles in [Roles::Responder, Roles::Requester] {

@@ -1,14 +1,12 @@
 //! What the transport answers to requests that come again, packet by packet: the peer is the test.
 
-#[macro_use]
-mod common;
-
-use common::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, WindowBinding, WindowKind};
 use uroce::time::Duration;
 use uroce::transport::{Data, RecoveryMode, SendOperation, SendRequest, State, Status};
 use uroce::wire::{Aeth, AtomicEth, Extension, Key, Msn, NakCode, Opcode, Psn, Reth, RnrTimer, Syndrome};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
 
 in_both_modes! {
     a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it

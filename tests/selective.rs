@@ -1,21 +1,20 @@
 //! Selective repeat (docs/EXTENSIONS.md), frame by frame: who speaks it with whom, what waits, what is sent again, and what a
 //! peer that lies can do: nothing to memory and completions, and not much to ours.
 
-mod common;
-
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use common::crafted::{ALL, Crafted, FIRST_PSN, acknowledge, without_tag};
+use easy_ext::ext;
 use proptest::prelude::*;
 use uroce::congestion::Rate;
 use uroce::frame::FrameBytes;
-use uroce::sim::TransferOperation;
-use uroce::sim::loss_rtt::{Cell, Ends};
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
     Aeth, Bth, Extension, Msn, NakCode, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
+use uroce_laboratory::sim::TransferOperation;
+use uroce_laboratory::sim::loss_rtt::{Cell, Ends};
+use uroce_laboratory::world::crafted::{ALL, Crafted, acknowledge, psn, without_tag};
 
 /// What a frame is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,14 +35,7 @@ fn seen(frame: &[u8]) -> Seen {
     Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack: packet.sack() }
 }
 
-fn speaking(recovery: RecoveryMode) -> Crafted {
-    Crafted::with(ALL, RecoverySettings { recovery, ..RecoverySettings::default() })
-}
-
-fn psn(number: u32) -> Psn {
-    FIRST_PSN.plus(number)
-}
-
+#[ext]
 impl Crafted {
     fn seen(&mut self) -> Vec<Seen> {
         self.frames().iter().map(|frame| seen(frame)).collect()
@@ -67,7 +59,7 @@ impl Crafted {
     fn extended_request(&mut self, opcode: Opcode, number: u32, extension: Extension, payload: &[u8]) {
         let bth = self.bth(opcode, psn(number)).with_ack_request(true).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, extension, payload, &RequestTrailer::default().to_bytes());
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     /// The peer acknowledges all before `psn`, and says that `arrived` have arrived too.
@@ -78,14 +70,14 @@ impl Crafted {
         let bth = self.bth(Opcode::RC_ACKNOWLEDGE, before.minus(1)).with_offer(true).with_extended(true);
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
         let frame = self.extended_frame(bth, aeth, &[], &sack.to_bytes());
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
         self.seen()
     }
 
     fn plain_acknowledge(&mut self, upto: Psn) -> Vec<Seen> {
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
         let frame = self.frame(self.bth(Opcode::RC_ACKNOWLEDGE, upto), aeth, &[]);
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
         self.seen()
     }
 
@@ -104,7 +96,7 @@ impl Crafted {
 
 #[test]
 fn an_offer_is_made_until_eight_answers_came_without_it() {
-    let mut us = speaking(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     for number in 0..12 {
         us.post_writes(1);
         let sent = us.seen();
@@ -121,7 +113,7 @@ fn an_offer_is_made_until_eight_answers_came_without_it() {
 
 #[test]
 fn what_is_sent_again_because_of_a_timeout_goes_without_the_offer_every_other_time() {
-    let mut us = speaking(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.post_writes(1);
     let mut offers: Vec<bool> = us.seen().iter().map(|seen| seen.offers).collect();
     offers.extend(us.wait(Duration::from_micros(3500)).iter().map(|seen| seen.offers));
@@ -137,7 +129,7 @@ fn what_is_sent_again_because_of_a_timeout_goes_without_the_offer_every_other_ti
 
 #[test]
 fn whoever_speaks_go_back_n_only_offers_nothing_and_ignores_offers() {
-    let mut us = speaking(RecoveryMode::GoBackN);
+    let mut us = Crafted::new(RecoveryMode::GoBackN);
     us.post_writes(1);
     assert_eq!(us.seen().iter().map(|seen| seen.offers).collect::<Vec<_>>(), [false]);
     // A reserved bit, to it: the request is served, and its answer plain.
@@ -152,7 +144,7 @@ fn whoever_speaks_go_back_n_only_offers_nothing_and_ignores_offers() {
 
 #[test]
 fn requests_that_come_early_wait_and_are_carried_out_in_order() {
-    let mut us = speaking(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.get_acquainted();
     let answers = us.write_from_peer(2, 100, 3);
     us.assert_untouched("the second write waits");
@@ -178,7 +170,7 @@ fn requests_that_come_early_wait_and_are_carried_out_in_order() {
 
 #[test]
 fn only_what_is_missing_is_sent_again() {
-    let mut us = speaking(RecoveryMode::Selective);
+    let mut us = Crafted::new(RecoveryMode::Selective);
     us.post_writes(6);
     let sent: Vec<_> = us.seen().iter().map(|seen| (seen.psn, seen.attempt)).collect();
     assert_eq!(sent, (0..6).map(|number| (psn(number), Some(0))).collect::<Vec<_>>());
@@ -201,7 +193,7 @@ fn only_what_is_missing_is_sent_again() {
 /// Found by chaos: the last answer to a READ was lost, and the acknowledge that would have told of it.
 #[test]
 fn a_read_of_which_the_last_answer_is_lost_is_asked_for_again() {
-    let mut us = speaking(RecoveryMode::Selective);
+    let mut us = Crafted::new(RecoveryMode::Selective);
     us.post_send(0, SendOperation::Read(Remote { address: 0x1000, key: us.key }), 0, 300);
     assert_eq!(us.seen().len(), 1);
     let answer = |us: &mut Crafted, number, opcode, payload: &[u8]| {
@@ -218,7 +210,7 @@ fn a_read_of_which_the_last_answer_is_lost_is_asked_for_again() {
 
 #[test]
 fn a_peer_that_answers_nothing_is_given_up() {
-    let mut us = speaking(RecoveryMode::Selective);
+    let mut us = Crafted::new(RecoveryMode::Selective);
     us.post_writes(2);
     us.seen();
     let probes = us.wait(Duration::from_secs(10));
@@ -253,7 +245,7 @@ fn a_refusal_keeps_to_no_rate() {
 /// peer sent it again.
 #[test]
 fn a_refusal_that_is_overtaken_by_what_it_refused_is_not_sent() {
-    let mut us = speaking(RecoveryMode::Auto);
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.get_acquainted();
     us.answers();
     let reth = Extension::Reth(Reth::new(us.at(0), us.key, 16));
@@ -274,7 +266,7 @@ fn a_refusal_that_is_overtaken_by_what_it_refused_is_not_sent() {
 /// A virtual machine that is paused, a laptop that sleeps: the peer's answers are not late, we are.
 #[test]
 fn a_peer_is_not_given_up_because_we_stood_still() {
-    let mut us = speaking(RecoveryMode::Selective);
+    let mut us = Crafted::new(RecoveryMode::Selective);
     us.post_writes(2);
     us.seen();
     for _ in 0..3 {
@@ -314,7 +306,7 @@ fn a_flood_of_gaps_is_bounded() {
 
 #[test]
 fn trailers_that_cannot_be_are_dropped_and_counted() {
-    let mut us = speaking(RecoveryMode::Selective);
+    let mut us = Crafted::new(RecoveryMode::Selective);
     us.post_writes(1);
     us.seen();
     let write = us.bth(Opcode::RC_WRITE_ONLY, psn(0)).with_offer(true).with_extended(true);
@@ -347,7 +339,7 @@ proptest! {
     fn lies_about_what_arrived_complete_nothing(
         lies in proptest::collection::vec((any::<u32>(), any::<u64>(), -8i32..40, 0u64..3000), 1..60)
     ) {
-        let mut us = speaking(RecoveryMode::Selective);
+        let mut us = Crafted::new(RecoveryMode::Selective);
         us.post_writes(20);
         us.seen();
         let mut carried_out = 0;

@@ -1,14 +1,9 @@
 //! UC, UD, shared receive queues, the drained and error states of send queues, and many queue pairs at once: what differs
 //! from plain RC.
 
-#[macro_use]
-mod common;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use common::crafted::{Crafted, FIRST_PSN};
-use common::pair::{Faults, Pair, Side, pattern};
 use uroce::frame::FrameBytes;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
@@ -17,6 +12,9 @@ use uroce::transport::{
     ReceiveRequest, RecoveryMode, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
 use uroce::wire::{Addresses, Extension, Key, Opcode, PathMtu, Psn, QKey, Qpn};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{Crafted, FIRST_PSN};
+use uroce_laboratory::world::{Chances, Pair, PairPlan, Side, pattern, with_ethernet};
 
 in_both_modes! {
     a_shared_receive_queue_serves_rc_and_tells_when_it_is_short
@@ -29,7 +27,12 @@ in_both_modes! {
 const MTU: PathMtu = PathMtu::Mtu1024;
 
 fn pair(service: Service, recovery: RecoveryMode) -> Pair {
-    Pair::of(service, recovery, false, 1, MTU, Psn::new(0).minus(5), Faults::NONE)
+    Pair::of(PairPlan { path_mtu: MTU, first_psn: Psn::new(0).minus(5), ..PairPlan::new(service, recovery) })
+}
+
+/// The same with shared receive queues.
+fn sharing(service: Service, recovery: RecoveryMode) -> Pair {
+    Pair::of(PairPlan { path_mtu: MTU, is_shared: true, ..PairPlan::new(service, recovery) })
 }
 
 #[test]
@@ -73,8 +76,9 @@ fn uc_carries_sends_and_writes_and_completes_without_answers() {
 #[test]
 fn a_uc_message_arrives_whole_or_not_at_all_and_its_receive_request_is_kept() {
     for seed in 0..20 {
-        let faults = Faults { loss: 0.03, reorder: 0.02, duplicate: 0.02, corrupt: 0.02 };
-        let mut pair = Pair::of(Service::Uc, RecoveryMode::default(), false, seed, MTU, Psn::new(0).minus(50), faults);
+        let faults = Chances { loss: 0.03, reorder: 0.02, duplicate: 0.02, corrupt: 0.02 };
+        let plan = PairPlan::new(Service::Uc, RecoveryMode::default());
+        let mut pair = Pair::of(PairPlan { seed, path_mtu: MTU, first_psn: Psn::new(0).minus(50), faults, ..plan });
         const MESSAGES: usize = 40;
         let len = 10 * MTU.bytes();
         for i in 0..MESSAGES {
@@ -110,14 +114,14 @@ fn services_refuse_operations_that_they_do_not_know() {
     let remote = uc.remote(Side::B, 0);
     let (now, qpn, data) = (uc.now, uc.qpn(Side::A), uc.data(Side::A, 0, 8));
     let read = SendRequest::new(1, SendOperation::Read(remote), data.clone());
-    assert_eq!(uc.node(Side::A).endpoint.post_send(now, qpn, read), Err(PostError::Operation(Service::Uc)));
+    assert_eq!(uc.endpoint(Side::A).post_send(now, qpn, read), Err(PostError::Operation(Service::Uc)));
 
     let mut ud = pair(Service::Ud, RecoveryMode::default());
     let qpn = ud.qpn(Side::A);
     let mut post = |operation, data, destination| {
         let mut request = SendRequest::new(1, operation, data);
         request.destination = destination;
-        ud.node(Side::A).endpoint.post_send(now, qpn, request)
+        ud.endpoint(Side::A).post_send(now, qpn, request)
     };
     assert_eq!(post(SendOperation::Write(remote), data.clone(), None), Err(PostError::Operation(Service::Ud)));
     assert_eq!(post(SendOperation::Send, data, None), Err(PostError::NoDestination));
@@ -192,7 +196,7 @@ fn datagrams_to_qp1_of_other_addresses_are_dropped() {
     let mut pair = pair(Service::Gsi, RecoveryMode::default());
     assert_eq!([Side::A, Side::B].map(|side| pair.qpn(side)), [Qpn::GSI; 2]);
     let [own, other]: [IpAddr; 2] = [[10, 0, 0, 2].into(), [10, 0, 0, 7].into()];
-    pair.node(Side::B).endpoint.set_local_addresses([own]);
+    pair.endpoint(Side::B).set_local_addresses([own]);
     let strange: [IpAddr; 3] = [other, [255; 4].into(), [224, 0, 0, 9].into()];
     for to in strange {
         assert!(!arrives(&mut pair, to, None), "{to}");
@@ -209,7 +213,7 @@ fn datagrams_to_other_addresses_are_dropped_and_those_to_a_group_are_for_who_is_
     let group: IpAddr = [224, 0, 0, 9].into();
     let (to_one, to_all) = (None, Some(Qpn::MULTICAST));
     assert!(arrives(&mut pair, other, to_one), "nobody has said which addresses are ours");
-    pair.node(Side::B).endpoint.set_local_addresses([own, "fd00::2".parse().unwrap()]);
+    pair.endpoint(Side::B).set_local_addresses([own, "fd00::2".parse().unwrap()]);
     assert!(arrives(&mut pair, own, to_one));
     let strange = [other, [255; 4].into(), [10, 0, 0, 255].into(), group];
     for to in strange {
@@ -218,17 +222,17 @@ fn datagrams_to_other_addresses_are_dropped_and_those_to_a_group_are_for_who_is_
     assert_eq!(pair.counters(Side::B).wrong_address, strange.len() as u64);
     assert!(!arrives(&mut pair, group, to_all), "nobody is attached");
     let qpn = pair.destination(Side::A, Pair::Q_KEY).qpn;
-    assert_eq!(pair.node(Side::B).endpoint.attach(qpn, group), Ok(true));
+    assert_eq!(pair.endpoint(Side::B).attach(qpn, group), Ok(true));
     assert!(arrives(&mut pair, group, to_all) && arrives(&mut pair, own, to_one) && !arrives(&mut pair, other, to_one));
     assert!(!arrives(&mut pair, group, to_one), "a group's datagrams name no single queue pair");
     assert!(!arrives(&mut pair, own, to_all) && !arrives(&mut pair, [224, 0, 0, 8].into(), to_all));
-    assert_eq!(pair.node(Side::B).endpoint.detach(qpn, group), Ok(true));
+    assert_eq!(pair.endpoint(Side::B).detach(qpn, group), Ok(true));
     assert!(!arrives(&mut pair, group, to_all));
 }
 
 #[test]
 fn a_datagram_that_is_too_long_leaves_its_shared_receive_request_to_others() {
-    let mut pair = Pair::of(Service::Ud, RecoveryMode::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
+    let mut pair = sharing(Service::Ud, RecoveryMode::Auto);
     let send = |pair: &mut Pair, len| {
         let mut request = SendRequest::new(2, SendOperation::Send, pair.data(Side::A, 0, len));
         request.destination = Some(pair.destination(Side::A, Pair::Q_KEY));
@@ -236,16 +240,16 @@ fn a_datagram_that_is_too_long_leaves_its_shared_receive_request_to_others() {
         assert_eq!(pair.completion(Side::A).status, Status::Success);
         pair.run_for(Duration::from_millis(1));
     };
-    let srq = pair.node(Side::B).srq.unwrap();
-    pair.node(Side::B).endpoint.arm_srq(srq, 1).unwrap();
+    let srq = pair.srq(Side::B);
+    pair.endpoint(Side::B).arm_srq(srq, 1).unwrap();
     pair.post_receive(Side::B, 1, 0, 49);
     send(&mut pair, 10);
     assert_eq!(pair.counters(Side::B).dropped_message, 1);
     assert_eq!(pair.event(Side::B), None, "nothing was taken");
     // The queue pair that dropped it is destroyed; the request is still in the queue.
     let qpn = pair.qpn(Side::B);
-    pair.node(Side::B).endpoint.destroy_queue_pair(qpn).unwrap();
-    let endpoint = &mut pair.node(Side::B).endpoint;
+    pair.endpoint(Side::B).destroy_queue_pair(qpn).unwrap();
+    let endpoint = pair.endpoint(Side::B);
     endpoint.resize_srq(srq, 1).unwrap();
     let another = ReceiveRequest { wr_id: 2, sges: Default::default() };
     assert_eq!(endpoint.post_srq_receive(srq, another), Err(SrqError::Full(1)), "the other one is there");
@@ -253,22 +257,22 @@ fn a_datagram_that_is_too_long_leaves_its_shared_receive_request_to_others() {
 
 #[test]
 fn a_broken_uc_message_gives_its_shared_receive_request_back() {
-    let mut pair = Pair::of(Service::Uc, RecoveryMode::Auto, true, 1, MTU, Psn::new(0), Faults::NONE);
-    let srq = pair.node(Side::B).srq.unwrap();
+    let mut pair = sharing(Service::Uc, RecoveryMode::Auto);
+    let srq = pair.srq(Side::B);
     pair.post_receive(Side::B, 1, 0, 3 * MTU.bytes() as u32);
     pair.post(Side::A, SendRequest::new(1, SendOperation::Send, pair.data(Side::A, 0, 3 * MTU.bytes())));
-    let (now, ethernet) = (pair.now, [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00]);
+    let now = pair.now;
     for is_lost in [false, true, false] {
         let mut packet = vec![0; 8192];
-        let len = pair.node(Side::A).endpoint.poll_transmit(now, &mut packet).unwrap().len;
-        let frame = [&ethernet[..], &packet[..len]].concat();
+        let len = pair.endpoint(Side::A).poll_transmit(now, &mut packet).unwrap().len;
+        let frame = with_ethernet(&packet[..len]);
         if !is_lost {
-            pair.node(Side::B).endpoint.handle_frame(now, FrameBytes::from(&frame[..]));
+            pair.endpoint(Side::B).handle_frame(now, FrameBytes::from(&frame[..]));
         }
     }
     assert_eq!(pair.counters(Side::B).out_of_seq_request, 1);
     let qpn = pair.qpn(Side::B);
-    let endpoint = &mut pair.node(Side::B).endpoint;
+    let endpoint = pair.endpoint(Side::B);
     endpoint.destroy_queue_pair(qpn).unwrap();
     endpoint.resize_srq(srq, 1).unwrap();
     let another = ReceiveRequest { wr_id: 2, sges: Default::default() };
@@ -276,13 +280,14 @@ fn a_broken_uc_message_gives_its_shared_receive_request_back() {
 }
 
 fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short(recovery: RecoveryMode) {
-    let faults = Faults { loss: 0.02, ..Faults::NONE };
-    let mut pair = Pair::of(Service::Rc, recovery, true, 3, MTU, Psn::new(0), faults);
-    let srq = pair.node(Side::B).srq.unwrap();
+    let faults = Chances { loss: 0.02, ..Chances::NONE };
+    let plan = PairPlan::new(Service::Rc, recovery);
+    let mut pair = Pair::of(PairPlan { is_shared: true, seed: 3, path_mtu: MTU, faults, ..plan });
+    let srq = pair.srq(Side::B);
     for wr_id in 0..20 {
         pair.post_receive(Side::B, wr_id, wr_id as usize * 3000, 3000);
     }
-    pair.node(Side::B).endpoint.arm_srq(srq, 5).unwrap();
+    pair.endpoint(Side::B).arm_srq(srq, 5).unwrap();
     for i in 0..20 {
         pair.fill(Side::A, 0, &vec![i as u8 + 1; 2500]);
         pair.post(Side::A, SendRequest::new(i, SendOperation::Send, pair.data(Side::A, 0, 2500)));
@@ -295,14 +300,14 @@ fn a_shared_receive_queue_serves_rc_and_tells_when_it_is_short(recovery: Recover
     }
     let (qpn, now) = (pair.qpn(Side::B), pair.now);
     let request = uroce::transport::ReceiveRequest { wr_id: 1, sges: Default::default() };
-    assert_eq!(pair.node(Side::B).endpoint.post_receive(now, qpn, request), Err(PostError::HasSrq));
+    assert_eq!(pair.endpoint(Side::B).post_receive(now, qpn, request), Err(PostError::HasSrq));
 }
 
 #[test]
 fn a_path_mtu_that_the_link_cannot_carry_is_refused() {
     let mut pair = pair(Service::Uc, RecoveryMode::default());
     let (now, qpn) = (pair.now, pair.qpn(Side::A));
-    let endpoint = &mut pair.node(Side::A).endpoint;
+    let endpoint = pair.endpoint(Side::A);
     let path = endpoint.queue_pair(qpn).unwrap().info().attributes.path;
     for state in [State::Reset, State::Init] {
         let (port, p_key_index) = (Some(1), Some(0));
@@ -414,8 +419,8 @@ fn a_send_queue_that_left_its_error_begins_nothing_while_it_is_drained() {
 }
 
 fn the_last_receive_request_is_told_of_once_an_error(recovery: RecoveryMode) {
-    let mut pair = Pair::of(Service::Rc, recovery, true, 3, MTU, Psn::new(0), Faults::NONE);
-    let (qpn, srq) = (pair.qpn(Side::A), pair.node(Side::A).srq.unwrap());
+    let mut pair = sharing(Service::Rc, recovery);
+    let (qpn, srq) = (pair.qpn(Side::A), pair.srq(Side::A));
     for _ in 0..3 {
         pair.modify(Side::A, &to(State::Error));
     }

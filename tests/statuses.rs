@@ -1,15 +1,13 @@
 //! How work requests end: every status of the verbs that ours can end with, and what brings it about.
 
-#[macro_use]
-mod common;
-
-use common::crafted::{Crafted, FIRST_PSN};
 use uroce::memory::{Access, WindowBinding};
 use uroce::transport::{
     Completion, CompletionKind, Data, ReceiveRequest, RecoveryMode, Remote, SendOperation, SendRequest, Sge, State,
     Status,
 };
 use uroce::wire::{Aeth, AtomicAckEth, Extension, Ieth, ImmDt, Key, Msn, NakCode, Opcode, Reth, RnrTimer, Syndrome};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::crafted::{Crafted, FIRST_PSN};
 
 in_both_modes! {
     answers_that_cannot_be_are_bad_responses

@@ -1,25 +1,17 @@
 //! Who may say what docs/EXTENSIONS.md adds, frame by frame: what somebody sends who knows addresses and queue pair numbers, and
 //! sees nothing, switches nothing on, names no address and is not carried out between peers that know each other.
 
-mod common;
-
-use common::crafted::{ALL, Crafted, FIRST_PSN, MTU, PEER_NONCE, acknowledge};
-use common::pair::{Faults, Pair, Side};
+use easy_ext::ext;
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
 use uroce::transport::{RecoveryMode, Remote, SendOperation, SendRequest, State, Status};
 use uroce::wire::{
     Aeth, Bth, Extension, Msn, Opcode, Packet, PathMtu, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
+use uroce_laboratory::world::crafted::{Crafted, FIRST_PSN, MTU, PEER_NONCE, acknowledge, psn};
+use uroce_laboratory::world::{Chances, Pair, Side};
 
-fn psn(number: u32) -> Psn {
-    FIRST_PSN.plus(number)
-}
-
-fn auto() -> Crafted {
-    Crafted::with_access(ALL, RecoveryMode::Auto)
-}
-
+#[ext]
 impl Crafted {
     fn is_extended(&self) -> bool {
         self.endpoint.queue_pair(self.qpn).unwrap().is_extended()
@@ -29,26 +21,26 @@ impl Crafted {
     fn plain_write(&mut self, psn: Psn, byte: u8, with: fn(Bth) -> Bth) {
         let reth = Extension::Reth(Reth::new(self.at(0), self.key, 16));
         let frame = self.frame(with(self.bth(Opcode::RC_WRITE_ONLY, psn).with_ack_request(true)), reth, &[byte; 16]);
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     fn plain_read(&mut self, psn: Psn, length: u32, with: fn(Bth) -> Bth) {
         let reth = Extension::Reth(Reth::new(self.at(0), self.key, length));
         let frame = self.frame(with(self.bth(Opcode::RC_READ_REQUEST, psn)), reth, &[]);
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     fn extended_write(&mut self, psn: Psn, byte: u8) {
         let reth = Extension::Reth(Reth::new(self.at(0), self.key, 16));
         let bth = self.bth(Opcode::RC_WRITE_ONLY, psn).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, reth, &[byte; 16], &RequestTrailer::default().to_bytes());
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     fn acknowledge(&mut self, psn: Psn, trailer: &[u8], with: fn(Bth) -> Bth) {
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
         let frame = self.extended_frame(with(self.bth(Opcode::RC_ACKNOWLEDGE, psn)), aeth, &[], trailer);
-        self.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+        self.hand_over(&frame);
     }
 
     fn holds(&self, byte: u8) -> bool {
@@ -89,7 +81,7 @@ fn sack() -> Vec<u8> {
 
 #[test]
 fn an_offer_with_a_psn_that_cannot_be_the_peers_is_not_heard() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     for number in [1 << 20, 1 << 23, 200, (1 << 24) - 200] {
         us.plain_write(psn(number), 7, offering);
         us.acknowledge(psn(number), &[], offering);
@@ -106,7 +98,7 @@ fn an_offer_with_a_psn_that_cannot_be_the_peers_is_not_heard() {
 /// The answers to a READ take thousands of PSNs; what lacks of them is asked for when its PSN was the next long ago.
 #[test]
 fn an_offer_that_asks_again_for_a_part_of_a_read_is_heard() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.plain_read(psn(0), Crafted::BYTES as u32, plain);
     let after = MTU.packets(Crafted::BYTES);
     for number in 0..200 {
@@ -125,7 +117,7 @@ fn an_offer_that_asks_again_for_a_part_of_a_read_is_heard() {
 /// A peer that goes back takes an acknowledge that comes before the answers to a READ for their loss.
 #[test]
 fn a_hello_goes_before_the_answers_to_a_read_and_does_not_acknowledge_them() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.plain_write(psn(0), 7, plain);
     us.marks();
     us.plain_read(psn(1), 600, offering);
@@ -141,7 +133,7 @@ fn a_hello_goes_before_the_answers_to_a_read_and_does_not_acknowledge_them() {
 
 #[test]
 fn a_hello_that_brings_nothing_back_is_answered_and_not_believed() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.hello_from_peer(Tagged::None);
     assert_eq!(us.marks(), []);
     us.hello_from_peer(Tagged::From(psn(0)));
@@ -168,7 +160,7 @@ fn a_hello_that_brings_nothing_back_is_answered_and_not_believed() {
 /// An old connection's, or one of nobody's: the hello brings the right number back, in an acknowledge that cannot be.
 #[test]
 fn a_hello_with_a_psn_that_cannot_be_the_peers_is_not_believed() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.hello_from_peer(Tagged::None);
     us.answers();
     us.tag = us.hellos.pop().expect("a hello is answered").0.nonce;
@@ -184,7 +176,7 @@ fn a_hello_with_a_psn_that_cannot_be_the_peers_is_not_believed() {
 
 #[test]
 fn what_has_no_tag_is_not_taken_from_a_peer_that_has_one() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.get_acquainted();
     us.post_write(0);
     assert_eq!(us.marks(), [(true, Some(PEER_NONCE))]);
@@ -206,7 +198,7 @@ fn what_has_no_tag_is_not_taken_from_a_peer_that_has_one() {
 
 #[test]
 fn what_has_another_tag_is_not_taken() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.get_acquainted();
     us.post_write(0);
     us.marks();
@@ -224,7 +216,7 @@ fn what_has_another_tag_is_not_taken() {
 
 #[test]
 fn what_was_sent_before_the_peer_knew_us_is_taken_although_it_comes_late() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.hello_from_peer(Tagged::None);
     us.answers();
     us.tag = us.hellos[0].0.nonce;
@@ -247,7 +239,7 @@ fn what_was_sent_before_the_peer_knew_us_is_taken_although_it_comes_late() {
 /// Before the queue pair may send nobody knows which PSN its first request will have.
 #[test]
 fn who_is_known_before_anything_can_be_sent_gets_a_tag_with_all_of_it() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.modify(State::Reset);
     us.get_ready_to_receive();
     us.get_acquainted();
@@ -268,7 +260,7 @@ fn who_is_known_before_anything_can_be_sent_gets_a_tag_with_all_of_it() {
 
 #[test]
 fn a_peer_of_which_all_requests_have_a_tag_is_believed_in_nothing_else() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.hello_from_peer(Tagged::None);
     us.answers();
     us.tag = us.hellos[0].0.nonce;
@@ -283,7 +275,7 @@ fn a_peer_of_which_all_requests_have_a_tag_is_believed_in_nothing_else() {
 /// It came without a tag, from anybody.
 #[test]
 fn what_waits_is_forgotten_when_the_peer_becomes_known() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.plain_write(psn(1), 9, plain);
     us.answers();
     us.hellos.clear();
@@ -298,7 +290,7 @@ fn what_waits_is_forgotten_when_the_peer_becomes_known() {
 /// The window of a peer that is known, which is smaller than the largest that there is.
 #[test]
 fn what_is_farther_ahead_than_the_peer_said_does_not_wait() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.window = 16;
     us.get_acquainted();
     us.extended_write(psn(15), 7);
@@ -318,7 +310,7 @@ fn what_is_farther_ahead_than_the_peer_said_does_not_wait() {
 /// The peer knows us, and goes on with tags; that it said so was lost.
 #[test]
 fn whoever_lost_the_hello_of_a_peer_that_knows_it_asks_for_another() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.hello_from_peer(Tagged::None);
     us.answers();
     us.tag = us.hellos.pop().unwrap().0.nonce;
@@ -338,7 +330,7 @@ fn whoever_lost_the_hello_of_a_peer_that_knows_it_asks_for_another() {
 /// Their first requests cross, so that each offers before it has heard of the other, and then their hellos do, pair by pair.
 #[test]
 fn two_that_offer_at_once_know_each_other_after_three_ways() {
-    let mut pair = Pair::new(RecoveryMode::Auto, 1, PathMtu::Mtu1024, FIRST_PSN, Faults::NONE);
+    let mut pair = Pair::new(RecoveryMode::Auto, 1, PathMtu::Mtu1024, FIRST_PSN, Chances::NONE);
     let write = |pair: &mut Pair, side: Side, wr_id: u64| {
         pair.fill(side, 0, &[side as u8 + 16 * wr_id as u8 + 1; 100]);
         let (remote, data) = (pair.remote(side.other(), Pair::HALF), pair.data(side, 0, 100));
@@ -346,7 +338,7 @@ fn two_that_offer_at_once_know_each_other_after_three_ways() {
     };
     let knows = |pair: &mut Pair, side: Side| {
         let qpn = pair.qpn(side);
-        pair.node(side).endpoint.queue_pair(qpn).unwrap().is_extended()
+        pair.endpoint(side).queue_pair(qpn).unwrap().is_extended()
     };
     let sides = [Side::A, Side::B];
     sides.into_iter().for_each(|side| write(&mut pair, side, 0));
@@ -371,7 +363,7 @@ fn two_that_offer_at_once_know_each_other_after_three_ways() {
 
 #[test]
 fn who_is_known_stays_who_it_is() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.get_acquainted();
     // Somebody else's hello, with our nonce or without.
     let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
@@ -392,7 +384,7 @@ fn who_is_known_stays_who_it_is() {
 
 #[test]
 fn whoever_has_not_heard_a_hello_gets_another_one() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.hello_from_peer(Tagged::None);
     us.answers();
     us.tag = us.hellos[0].0.nonce;
@@ -420,7 +412,7 @@ fn whoever_has_not_heard_a_hello_gets_another_one() {
 
 #[test]
 fn a_reset_makes_strangers_of_both() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     us.get_acquainted();
     let old = us.tag;
     us.answers();
@@ -444,7 +436,7 @@ fn a_reset_makes_strangers_of_both() {
 
 #[test]
 fn an_extended_packet_without_room_for_a_tag_is_dropped() {
-    let mut us = auto();
+    let mut us = Crafted::new(RecoveryMode::Auto);
     let bth = extended(us.bth(Opcode::RC_ACKNOWLEDGE, psn(0).minus(1)));
     let frame = us.frame_without_tag(bth, Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1))));
     us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));

@@ -1,14 +1,12 @@
 //! Two endpoints over a network in virtual time that loses, duplicates, reorders and corrupts from a seed: every
 //! operation in both directions, memory against a model, every request completed once and in order.
 
-#[macro_use]
-mod common;
-
-use common::pair::{Faults, Pair, Side, pattern};
 use uroce::memory::WindowBinding;
 use uroce::time::Duration;
 use uroce::transport::{CompletionKind, Data, Event, RecoveryMode, Remote, SendOperation, SendRequest, State, Status};
 use uroce::wire::{Key, Opcode, PathMtu, Psn, RnrTimer};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::{Chances, Pair, Side, pattern};
 
 use uroce::memory::Access;
 
@@ -33,7 +31,7 @@ in_both_modes! {
 }
 
 /// One of each operation, of several lengths; then everything is compared.
-fn all_operations(recovery: RecoveryMode, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Faults) {
+fn all_operations(recovery: RecoveryMode, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Chances) {
     let mut pair = Pair::new(recovery, seed, path_mtu, first_psn, faults);
     let mtu = path_mtu.bytes();
     for side in [Side::A, Side::B] {
@@ -110,7 +108,7 @@ fn all_operations(recovery: RecoveryMode, seed: u64, path_mtu: PathMtu, first_ps
     }
     for side in [Side::A, Side::B] {
         let qpn = pair.qpn(side);
-        let is_extended = pair.node(side).endpoint.queue_pair(qpn).unwrap().is_extended();
+        let is_extended = pair.endpoint(side).queue_pair(qpn).unwrap().is_extended();
         assert_eq!(is_extended, recovery != RecoveryMode::GoBackN, "seed {seed}: the ends know each other");
     }
     pair.assert_quiet();
@@ -118,14 +116,14 @@ fn all_operations(recovery: RecoveryMode, seed: u64, path_mtu: PathMtu, first_ps
 
 fn every_operation_at_every_mtu_over_a_perfect_network(recovery: RecoveryMode) {
     for mtu in PathMtu::ALL {
-        all_operations(recovery, 1, mtu, Psn::new(0), Faults::NONE);
+        all_operations(recovery, 1, mtu, Psn::new(0), Chances::NONE);
     }
 }
 
 /// The engine lets a program see what arrived before it sends an acknowledge for it, so that the program's answer can go
 /// first; the acknowledge follows at once.
 fn one_request_goes_before_a_plain_acknowledge(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 1, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 1, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     let write = SendOperation::Write(pair.remote(Side::B, Pair::HALF));
     // The sides get to know each other.
     pair.post(Side::A, SendRequest::new(0, write, pair.data(Side::A, 0, 64)));
@@ -153,13 +151,13 @@ fn one_request_goes_before_a_plain_acknowledge(recovery: RecoveryMode) {
 
 fn psns_wrap(recovery: RecoveryMode) {
     for before in [1, 5, 100] {
-        all_operations(recovery, 2, PathMtu::Mtu256, Psn::new(0).minus(before), Faults::NONE);
+        all_operations(recovery, 2, PathMtu::Mtu256, Psn::new(0).minus(before), Chances::NONE);
     }
 }
 
 fn every_operation_survives_loss_duplication_reordering_and_corruption(recovery: RecoveryMode) {
     for seed in 0..30 {
-        let faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.05, corrupt: 0.02 };
+        let faults = Chances { loss: 0.05, duplicate: 0.05, reorder: 0.05, corrupt: 0.02 };
         all_operations(recovery, seed, PathMtu::Mtu1024, Psn::new(0).minus(200), faults);
     }
 }
@@ -168,10 +166,10 @@ fn every_operation_survives_loss_duplication_reordering_and_corruption(recovery:
 fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does(recovery: RecoveryMode) {
     for seed in 0..60 {
         let faults = match seed % 4 {
-            0 => Faults { loss: 0.01, ..Faults::NONE },
-            1 => Faults { loss: 0.05, ..Faults::NONE },
-            2 => Faults { reorder: 0.1, duplicate: 0.1, ..Faults::NONE },
-            _ => Faults { loss: 0.02, duplicate: 0.02, reorder: 0.02, corrupt: 0.02 },
+            0 => Chances { loss: 0.01, ..Chances::NONE },
+            1 => Chances { loss: 0.05, ..Chances::NONE },
+            2 => Chances { reorder: 0.1, duplicate: 0.1, ..Chances::NONE },
+            _ => Chances { loss: 0.02, duplicate: 0.02, reorder: 0.02, corrupt: 0.02 },
         };
         let mut pair = Pair::new(recovery, seed, PathMtu::Mtu256, Psn::new(0).minus(50), faults);
         pair.run_pipeline(150);
@@ -180,7 +178,7 @@ fn a_pipeline_completes_in_order_with_the_right_bytes_whatever_the_network_does(
 }
 
 fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 3, PathMtu::Mtu1024, Psn::new(0), Faults { loss: 1.0, ..Faults::NONE });
+    let mut pair = Pair::new(recovery, 3, PathMtu::Mtu1024, Psn::new(0), Chances { loss: 1.0, ..Chances::NONE });
     for wr_id in 0..3 {
         pair.post(Side::A, SendRequest::new(wr_id, SendOperation::Send, pair.data(Side::A, 0, 10)));
     }
@@ -191,7 +189,7 @@ fn a_silent_peer_ends_in_retry_exceeded_and_the_rest_is_flushed(recovery: Recove
 }
 
 fn without_receive_requests_it_ends_in_rnr_retry_exceeded(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 4, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 4, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     pair.set_rnr_retry(Side::A, 3);
     pair.post(Side::A, SendRequest::new(9, SendOperation::Send, pair.data(Side::A, 0, 10)));
     let done = pair.completion(Side::A);
@@ -200,7 +198,7 @@ fn without_receive_requests_it_ends_in_rnr_retry_exceeded(recovery: RecoveryMode
 }
 
 fn a_late_receive_request_is_waited_for(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 5, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 5, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     pair.post(Side::A, SendRequest::new(9, SendOperation::Send, pair.data(Side::A, 0, 3000)));
     pair.run_for(RnrTimer::new(12).delay() * 5);
     assert!(pair.counters(Side::B).send_rnr_err >= 3);
@@ -218,7 +216,7 @@ fn refused(
     status: Status,
     event: Event,
 ) {
-    let mut pair = Pair::new(recovery, 6, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 6, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     let before = pattern(1, Pair::BYTES);
     pair.fill(Side::B, 0, &before);
     prepare(&mut pair);
@@ -304,7 +302,7 @@ fn misaligned_atomics_are_invalid_requests(recovery: RecoveryMode) {
 }
 
 fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_length_error(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 7, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 7, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     pair.post_receive(Side::B, 5, 0, 1500);
     pair.post_receive(Side::B, 6, 0, 1500);
     pair.post(Side::A, SendRequest::new(1, SendOperation::Send, pair.data(Side::A, 0, 2000)));
@@ -314,7 +312,7 @@ fn a_send_longer_than_the_receive_request_is_an_invalid_request_and_a_local_leng
 }
 
 fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_before_them(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 8, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 8, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     let remote = pair.remote(Side::B, 0);
     pair.post(Side::A, SendRequest::new(1, SendOperation::Write(remote), pair.data(Side::A, 0, 5000)));
     let bad = Data::sge(0x1000, 10, Key(0x1234_5678));
@@ -325,7 +323,7 @@ fn local_ranges_that_are_not_registered_are_local_protection_errors_after_all_be
 }
 
 fn send_with_invalidate_closes_the_peers_window(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 9, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 9, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     let window = pair.allocate_window(Side::B);
     let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
     let Remote { address, key } = pair.remote(Side::B, 100);
@@ -350,7 +348,7 @@ fn send_with_invalidate_closes_the_peers_window(recovery: RecoveryMode) {
 }
 
 fn a_fenced_write_waits_for_the_read_before_it(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 10, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 10, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     let len = 50 * 1024;
     let data = pattern(3, len);
     pair.fill(Side::B, 0, &data);
@@ -366,7 +364,7 @@ fn a_fenced_write_waits_for_the_read_before_it(recovery: RecoveryMode) {
 }
 
 fn unsignaled_requests_complete_in_silence(recovery: RecoveryMode) {
-    let mut pair = Pair::new(recovery, 11, PathMtu::Mtu1024, Psn::new(0), Faults::NONE);
+    let mut pair = Pair::new(recovery, 11, PathMtu::Mtu1024, Psn::new(0), Chances::NONE);
     let remote = pair.remote(Side::B, 0);
     for wr_id in 0..10 {
         let mut request = SendRequest::new(wr_id, SendOperation::Write(remote), pair.data(Side::A, 0, 10));

@@ -2,7 +2,8 @@
 //! Any file: frames in order, then the end or an error; what was read and is written reads back.
 
 use libfuzzer_sys::fuzz_target;
-use uroce::pcap::{CapturedFrame, Direction, Dissection, Format, Reader, Record, Writer};
+use uroce::pcap::{CapturedFrame, Direction, Format, Reader, Record, Writer};
+use uroce_laboratory::dissection::Dissection;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(mut reader) = Reader::new(data) else { return };

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 
 use libfuzzer_sys::fuzz_target;
 use uroce::frame::FrameBytes;
-use uroce::pcap::{Dissection, Icrc};
 use uroce::wire::{Bth, ICRC_BYTES, IpHeader, Packet, RoceFrame, icrc};
+use uroce_laboratory::dissection::{Dissection, Icrc};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&[high, low], frame)) = data.split_first_chunk() else { return };

@@ -2,15 +2,11 @@
 //! Any sequence of frames, posts and timeouts at a connected endpoint: no panic; whatever it sends is sound, and no more
 //! than it may owe; memory that the peer may not reach stays as it is; each request completes once at the most.
 
-#[path = "../../tests/common/crafted.rs"]
-#[allow(dead_code)]
-mod crafted;
 #[path = "../src/input.rs"]
 mod input;
 
 use std::collections::BTreeSet;
 
-use crafted::{ALL, Crafted, MTU, RD_ATOMIC};
 use input::Input;
 use libfuzzer_sys::fuzz_target;
 use uroce::memory::Access;
@@ -19,6 +15,7 @@ use uroce::transport::{Data, RecoveryMode, Remote, SendOperation, SendRequest, S
 use uroce::wire::{
     Bth, Flow, ICRC_BYTES, Key, Opcode, Operation, PKey, Placement, Psn, RoceFrame, Selectivity, icrc,
 };
+use uroce_laboratory::world::crafted::{ALL, Crafted, MTU, RD_ATOMIC};
 use zerocopy::IntoBytes;
 
 /// Answers that may be owed: four times what may be outstanding and two, then READs and atomics that are new, and the

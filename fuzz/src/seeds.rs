@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use uroce::memory::KeySource;
-use uroce::pcap::{Dissection, Reader};
+use uroce::pcap::Reader;
+use uroce_laboratory::dissection::Dissection;
 
 /// Frames of one kind from one capture.
 const FRAMES_OF_A_KIND: usize = 2;

@@ -1,10 +1,8 @@
-//! Captures: reading and writing pcap and pcapng files, and what their RoCE frames say.
+//! Captures: reading and writing pcap and pcapng files.
 
-mod dissect;
 mod reader;
 mod writer;
 
-pub use dissect::{Dissection, Icrc, Malformed};
 pub use reader::{CapturedFrame, ReadError, Reader};
 pub use writer::{Format, Record, Writer};
 

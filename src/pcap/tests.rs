@@ -241,10 +241,4 @@ proptest! {
         file[at] = value;
         let _ = read(&file);
     }
-
-    #[test]
-    fn any_frame_can_be_dissected(bytes in prop::collection::vec(any::<u8>(), 0..200), captured in 0usize..200) {
-        let captured = captured.min(bytes.len());
-        let _ = Dissection::of(&bytes, captured);
-    }
 }

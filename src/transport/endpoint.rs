@@ -427,18 +427,15 @@ impl Endpoint {
         self.with(now, qpn, |qp, cx| qp.modify(&attributes, cx)).unwrap_or(Err(missing))
     }
 
-    /// Moves an idle reliable connection's queue pair on as if it had sent and received so much since, all of it in order. No
-    /// program can ask for that: it is the simulator's, which would have to carry 2^23 packets to see what is that old.
+    /// Moves a reliable connection's idle queue pair on as if `sent` and `received` had gone by, in order, since its last packet.
+    /// Its peer is to be moved on by the same the other way round, when nothing is on its way between the two.
+    ///
+    /// It is for simulations and has no counterpart in the verbs. PSNs are compared modulo 2^24, so what a queue pair remembers
+    /// looks later than the present once it is 2^23 packets old: a simulation that sent so many would take minutes for each.
     ///
     /// # Errors
-    /// [`NoSuchQueuePair`].
-    pub(crate) fn skip(
-        &mut self,
-        now: Instant,
-        qpn: Qpn,
-        sent: Skipped,
-        received: Skipped,
-    ) -> Result<(), NoSuchQueuePair> {
+    /// [`NoSuchQueuePair`] when no queue pair has this number.
+    pub fn skip(&mut self, now: Instant, qpn: Qpn, sent: Skipped, received: Skipped) -> Result<(), NoSuchQueuePair> {
         self.with(now, qpn, |qp, _| qp.skip(sent, received)).ok_or(NoSuchQueuePair(qpn))
     }
 

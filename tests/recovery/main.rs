@@ -10,9 +10,9 @@ use peer::{Message, Peer, Request};
 use proptest::prelude::*;
 use stop_and_wait::StopAndWait;
 use uroce::recovery::{Answer, GoBackN, Recovery, Said, Selective, Wants};
-use uroce::sim::{Random, chaos};
 use uroce::time::{Duration, Instant};
 use uroce::transport::PlainRecovery;
+use uroce_laboratory::sim::{Random, chaos};
 
 /// Where positions begin.
 const START: u64 = 1 << 24;

@@ -4,16 +4,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use uroce::frame::{FrameBytes, Hop};
+use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory};
-use uroce::sim::skip;
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Skipped, State,
-    Status,
+    Completion, CompletionKind, CompletionQueue, Data, Endpoint, ReceiveRequest, RecoveryMode, RecoverySettings,
+    Remote, SendOperation, SendRequest, Service, Sge, Skipped, Status,
 };
-use uroce::wire::{Addresses, Flow, Key, PathMtu, Placement, Psn, Qpn, RnrTimer, Selectivity};
+use uroce::wire::{Key, PathMtu, Placement, Psn, Qpn, RnrTimer, Selectivity};
+use uroce_laboratory::world::{Host, Peering, path, with_ethernet};
 
 const MTU: PathMtu = PathMtu::Mtu256;
 /// Bytes of a message of one packet; of more packets, those before the last are full.
@@ -30,6 +29,10 @@ const BYTES: usize = WORD + 8;
 
 /// As many as there can be, so that no side gives up but for a long row of misfortunes.
 const RETRY_COUNT: u8 = 7;
+
+/// What a side lets the other do.
+const PEERS_ACCESS: Access =
+    Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::FLUSH_GLOBAL);
 
 /// What no message brings, and the program writes into buffers that are its own again.
 const REUSED: u8 = 0xff;
@@ -140,24 +143,18 @@ impl Place {
 
     /// What the peer must know.
     pub fn introduce(&self) -> (Remote, Qpn) {
-        let (_, _, key, qpn) = self.endpoint(RecoveryMode::GoBackN);
-        (Remote { address: self.memory.address(), key }, qpn)
+        let (host, qpn) = self.host(RecoveryMode::GoBackN);
+        (Remote { address: self.memory.address(), key: host.key }, qpn)
     }
 
-    fn endpoint(&self, recovery: RecoveryMode) -> (Endpoint, Arc<CompletionQueue>, Key, Qpn) {
-        let mut endpoint = Endpoint::new([self.side as u8 + 1; 32]);
-        endpoint.set_recovery(RecoverySettings { recovery, ..RecoverySettings::default() });
-        let pd = endpoint.allocate_pd();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let access = access | Access::FLUSH_GLOBAL;
-        let key = endpoint.memory().register(pd, self.memory.clone(), access);
-        let cq = Arc::new(CompletionQueue::new(2 * SLOTS + 2, || {}));
-        let capabilities = Capabilities { max_send_requests: SLOTS, max_receive_requests: SLOTS };
-        let (send_cq, receive_cq) = (cq.clone(), cq.clone());
-        let service = Service::Rc;
-        let init = QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq: None, path_mtu: MTU };
-        let qpn = endpoint.create_queue_pair(init).unwrap();
-        (endpoint, cq, key, qpn)
+    fn host(&self, recovery: RecoveryMode) -> (Host, Qpn) {
+        let recovery = RecoverySettings { recovery, ..RecoverySettings::default() };
+        let cq = CompletionQueue::new(2 * SLOTS + 2, || {});
+        let access = PEERS_ACCESS | Access::LOCAL_WRITE;
+        let mut host = Host::new(self.side as u8 + 1, recovery, self.memory.clone(), access, cq);
+        let init = host.init(Service::Rc, SLOTS, None, MTU);
+        let qpn = host.endpoint.create_queue_pair(init).unwrap();
+        (host, qpn)
     }
 }
 
@@ -205,7 +202,7 @@ impl<'a> Side<'a> {
             place.prelude.iter().for_each(|frames| drop(side.take_all(frames)));
             let packets = plan.age.unwrap_or(0);
             let skipped = Skipped { packets, messages: packets, receives: 0 };
-            skip(&mut side.endpoint, side.now, side.qpn, skipped, skipped).unwrap();
+            side.endpoint.skip(side.now, side.qpn, skipped, skipped).unwrap();
             while side.cq.poll().is_some() {}
             side.fill_memory();
         }
@@ -251,49 +248,21 @@ impl<'a> Side<'a> {
     /// The side with nothing posted.
     pub fn connect(place: &'a Place, plan: &'a Plan) -> Side<'a> {
         let s = place.side;
-        let (mut endpoint, cq, key, qpn) = place.endpoint(plan.recovery[s]);
+        let (Host { mut endpoint, cq, key, .. }, qpn) = place.host(plan.recovery[s]);
         let (_, peer) = place.peer.expect("the sides know each other");
-        let address = |side: usize| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, side as u16 + 1);
         // IPv6 has no identification: a packet sent again is the same, byte for byte.
-        let flow = Flow {
-            addresses: Addresses::V6 { source: address(s), destination: address(1 - s) },
-            source_port: 0xc000,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
+        let address = |side: usize| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, side as u16 + 1);
+        let peering = Peering {
+            access: PEERS_ACCESS,
+            path_mtu: MTU,
+            send_psn: plan.first_psns[s],
+            receive_psn: plan.first_psns[1 - s],
+            rd_atomic: 2,
+            rnr_timer: RnrTimer::new(1),
+            retry_count: RETRY_COUNT,
+            ..Peering::new(path(address(s), address(1 - s), 1 - s as u64), peer)
         };
-        let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
-        let steps = [
-            QpAttributes {
-                state: Some(State::Init),
-                p_key_index: Some(0),
-                port: Some(1),
-                access: Some(access),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToReceive),
-                path: Some(Path { flow, hop: Hop(1 - s as u64) }),
-                path_mtu: Some(MTU),
-                destination: Some(peer),
-                receive_psn: Some(plan.first_psns[1 - s]),
-                max_dest_rd_atomic: Some(2),
-                min_rnr_timer: Some(RnrTimer::new(1)),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToSend),
-                send_psn: Some(plan.first_psns[s]),
-                timeout: Some(14),
-                retry_count: Some(RETRY_COUNT),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(2),
-                ..Default::default()
-            },
-        ];
-        for attributes in &steps {
-            endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
-        }
+        peering.connect(&mut endpoint, Instant::ZERO, qpn);
         let side = Side {
             place,
             plan,
@@ -399,8 +368,7 @@ impl<'a> Side<'a> {
         let mut sent = Vec::new();
         let mut packet = [0; 512];
         while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut packet) {
-            let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
-            sent.push([&ethernet[..], &packet[..transmit.len]].concat());
+            sent.push(with_ethernet(&packet[..transmit.len]));
         }
         sent
     }

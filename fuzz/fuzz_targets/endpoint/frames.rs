@@ -1,16 +1,8 @@
 use uroce::frame::FrameBytes;
 use uroce::wire::{Bth, Extension, Flow, Headers, ICRC_BYTES, Opcode, Packet, Psn, Qpn, RoceFrame, icrc};
+use uroce_laboratory::world::with_ethernet;
 
 use crate::input::Input;
-
-/// Ethernet as the link would prepend it, but for the type.
-const ETHERNET: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-
-/// An Ethernet frame around a packet that an endpoint has written.
-pub fn frame(packet: &[u8]) -> Vec<u8> {
-    let ethertype: [u8; 2] = if packet[0] >> 4 == 4 { [0x08, 0x00] } else { [0x86, 0xdd] };
-    [&ETHERNET[..], &ethertype, packet].concat()
-}
 
 /// What a node sends must be sound. Returns the opcode.
 pub fn check(frame: &[u8], node: usize) -> Opcode {
@@ -34,7 +26,7 @@ pub fn seal(flow: &Flow, ib: &[u8]) -> Vec<u8> {
     let covered = packet.len() - ICRC_BYTES;
     let right = icrc::compute(FrameBytes::from(&packet[..covered])).expect("IP, UDP and BTH are there");
     packet[covered..].copy_from_slice(&right.to_le_bytes());
-    frame(&packet)
+    with_ethernet(&packet)
 }
 
 /// The frame with one thing changed, and a right ICRC over that.

@@ -1,6 +1,5 @@
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use uroce::frame::Hop;
 use uroce::memory::Pd;
 use uroce::time::Instant;
 use uroce::transport::{
@@ -8,7 +7,8 @@ use uroce::transport::{
     QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge,
     SgeList, State,
 };
-use uroce::wire::{self, Addresses, Flow, Key, Operation, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
+use uroce::wire::{self, Key, Operation, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
+use uroce_laboratory::world;
 
 use crate::frames;
 use crate::input::Input;
@@ -57,17 +57,6 @@ pub struct Target {
     pub remote: Remote,
     /// A key there.
     pub key: Key,
-}
-
-/// The outer headers from one node to another.
-pub fn flow(from: usize, to: usize, is_v6: bool) -> Flow {
-    let v4 = |node: usize| Ipv4Addr::new(10, 0, 0, node as u8 + 1);
-    let v6 = |node: usize| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, node as u16 + 1);
-    let addresses = match is_v6 {
-        true => Addresses::V6 { source: v6(from), destination: v6(to) },
-        false => Addresses::V4 { source: v4(from), destination: v4(to) },
-    };
-    Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 }
 }
 
 impl Node {
@@ -385,7 +374,7 @@ impl Node {
                 self.check_alive();
                 return true;
             };
-            let frame = frames::frame(&self.buffer[..transmit.len]);
+            let frame = world::with_ethernet(&self.buffer[..transmit.len]);
             let opcode = frames::check(&frame, self.number);
             let kind = match (opcode.is_response(), opcode.operation(), opcode.service()) {
                 (true, Operation::ReadResponse, _) => 1,
@@ -530,5 +519,9 @@ fn rd_atomic(input: &mut Input<'_>) -> u8 {
 
 /// How to get from one node to another.
 pub fn path(from: usize, to: usize, is_v6: bool) -> Path {
-    Path { flow: flow(from, to, is_v6), hop: Hop(to as u64) }
+    let address = |node: usize| match is_v6 {
+        true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, node as u16 + 1)),
+        false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1)),
+    };
+    world::path(address(from), address(to), to as u64)
 }

@@ -80,7 +80,7 @@ fn parse(folder: &Path, path: &Path) -> Result<Source, String> {
 }
 
 /// Names of types that are defined in more than one place, and where.
-pub(crate) fn doubles(sources: &[Source], only_public: bool) -> Vec<String> {
+pub(crate) fn doubles(sources: &[&Source], only_public: bool) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for source in sources {
         for (name, _) in source.types.iter().filter(|(_, is_public)| *is_public || !only_public) {

@@ -4,8 +4,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use uroce::pcap::{CapturedFrame, Dissection, Icrc, ReadError, Reader};
+use uroce::pcap::{CapturedFrame, ReadError, Reader};
 use uroce::time::{Duration, Instant};
+use uroce_laboratory::dissection::{Dissection, Icrc};
 
 use crate::Failure;
 use crate::report::Report;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use serde::Serialize;
 use uroce::pcap::{CapturedFrame, ReadError, Reader};
-use uroce::replay::{Finding, Report, Roles, replay};
+use uroce_laboratory::replay::{Finding, Report, Roles, replay};
 
 use crate::Failure;
 

@@ -4,8 +4,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use uroce::pcap::{CapturedFrame, Direction, Dissection};
+use uroce::pcap::{CapturedFrame, Direction};
 use uroce::wire::{Bth, IpHeader, NakCode, Opcode, PKey, Packet, Qpn, RoceFrame, Syndrome, icrc};
+use uroce_laboratory::dissection::Dissection;
 
 use crate::trailer_report::TrailerReport;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use serde_json::json;
 use uroce::pcap::{Format, Writer};
-use uroce::sim::chaos::{self, Kind, Outcome};
+use uroce_laboratory::sim::chaos::{self, Kind, Outcome};
 
 use crate::Failure;
 

@@ -7,7 +7,7 @@ use std::process::Command;
 pub(crate) struct Sanitizer {
     /// The stage, and what rustc calls it.
     name: &'static str,
-    /// Tests of uroce that it runs, beside the unit tests.
+    /// Tests of uroce that it runs, beside the unit tests and the laboratory's.
     tests: &'static [&'static str],
     /// How it is to behave.
     options: (&'static str, &'static str),
@@ -35,7 +35,8 @@ impl Sanitizer {
     /// The stage.
     pub(crate) fn stage(self) -> Stage {
         let flags = format!("-Zsanitizer={}", self.name);
-        let mut words = vec!["test", "--quiet", "-Zbuild-std", "--target", TARGET, "--package", "uroce", "--lib"];
+        let packages = ["--package", "uroce", "--package", "uroce-laboratory"];
+        let mut words = [&["test", "--quiet", "-Zbuild-std", "--target", TARGET][..], &packages, &["--lib"]].concat();
         self.tests.iter().for_each(|test| words.extend(["--test", test]));
         let (variable, value) = self.options;
         let line = format!("RUSTFLAGS={flags} {variable}={value} cargo {}", words.join(" "));

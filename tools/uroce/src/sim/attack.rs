@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use uroce::sim::attack::{AttackCell, AttackOutcome, AttackResult, Effort};
+use uroce_laboratory::sim::attack::{AttackCell, AttackOutcome, AttackResult, Effort};
 
 use crate::Failure;
 

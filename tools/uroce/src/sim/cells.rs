@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use uroce::sim::Goodput;
+use uroce_laboratory::sim::Goodput;
 
 use crate::Failure;
 

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uroce::sim::loss_rtt::{Cell, Ends};
-use uroce::sim::{Goodput, TransferError, TransferOperation};
+use uroce_laboratory::sim::loss_rtt::{Cell, Ends};
+use uroce_laboratory::sim::{Goodput, TransferError, TransferOperation};
 
 use super::cells::{self, Options};
 use super::picture::{self, Square};

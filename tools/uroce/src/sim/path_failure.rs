@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use uroce::path::PathPolicy;
-use uroce::sim::TransferError;
-use uroce::sim::path_failure::{DarkDirection, FailureCell, FailureResult};
+use uroce_laboratory::sim::TransferError;
+use uroce_laboratory::sim::path_failure::{DarkDirection, FailureCell, FailureResult};
 
 use crate::Failure;
 

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use serde_json::json;
 use uroce::path::PathPolicy;
 use uroce::pcap::{Format, Writer};
-use uroce::sim::paths::PathsCell;
-use uroce::sim::{Goodput, TransferError};
+use uroce_laboratory::sim::paths::PathsCell;
+use uroce_laboratory::sim::{Goodput, TransferError};
 
 use crate::Failure;
 

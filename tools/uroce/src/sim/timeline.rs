@@ -4,8 +4,8 @@ use std::path::Path;
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
-use uroce::sim::TransferOperation;
-use uroce::sim::path_failure::{BEFORE_ROUND_TRIPS, BINS, DARK_ROUND_TRIPS, DarkDirection};
+use uroce_laboratory::sim::TransferOperation;
+use uroce_laboratory::sim::path_failure::{BEFORE_ROUND_TRIPS, BINS, DARK_ROUND_TRIPS, DarkDirection};
 
 use super::picture::{GREY, INK, NOTHING, style};
 use crate::Failure;

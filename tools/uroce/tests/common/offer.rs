@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use uroce::pcap::{Direction, Dissection, Icrc, Reader};
+use uroce::pcap::{Direction, Reader};
 use uroce::wire::TransportService;
+use uroce_laboratory::dissection::{Dissection, Icrc};
 
 /// The offer, in BTH byte 8.
 const OFFER: u8 = 0x40;

@@ -1,0 +1,257 @@
+use std::collections::BTreeMap;
+
+use uroce::frame::FrameBytes;
+use uroce::pcap::CapturedFrame;
+use uroce::time::Instant;
+use uroce::wire::{Addresses, Flow, Operation, Packet, PathMtu, Position, Psn, Qpn, RoceFrame, TransportService};
+
+use crate::dissection::{Dissection, Icrc};
+use crate::world::with_ethernet;
+
+/// A frame that went by: RoCE v2, whole, and with a right ICRC.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    /// Its number in the file.
+    pub number: u64,
+    pub time: Instant,
+    bytes: Vec<u8>,
+}
+
+/// Requests in one direction, and the answers to them.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub service: TransportService,
+    /// From the one who requests to the one who answers.
+    pub addresses: Addresses,
+    /// The queue pair of the one who answers.
+    pub responder: Qpn,
+    /// The queue pair of the one who requests, where the capture says which.
+    pub requester: Option<Qpn>,
+    pub requests: Vec<Observed>,
+    pub answers: Vec<Observed>,
+}
+
+/// All that a capture holds.
+#[derive(Debug, Default)]
+pub(super) struct Conversations {
+    pub list: Vec<Conversation>,
+    /// RoCE frames that nobody can have taken: malformed, cut, or with a wrong ICRC.
+    pub unsound: u64,
+    /// RoCE frames of services or with opcodes that are not replayed.
+    pub foreign: u64,
+    /// RoCE frames of connections from where on both sides repeat selectively (docs/EXTENSIONS.md): what they do then is
+    /// not for the IBTA to say.
+    pub selective: u64,
+}
+
+impl Observed {
+    /// Keeps `frame` if it is a whole RoCE v2 frame with a right ICRC.
+    pub fn of(frame: &CapturedFrame) -> Result<Option<Observed>, Unsound> {
+        let whole = frame.padded();
+        let Some(dissection) = Dissection::of(&whole, frame.bytes.len()) else { return Ok(None) };
+        if dissection.malformed.is_some() || dissection.icrc != Icrc::Ok || dissection.packet.is_none() {
+            return Err(Unsound);
+        }
+        Ok(Some(Observed { number: frame.number, time: frame.time, bytes: whole.into_owned() }))
+    }
+
+    /// A packet that we made, from its IP header on.
+    pub fn ours(time: Instant, packet: &[u8]) -> Observed {
+        Observed { number: 0, time, bytes: with_ethernet(packet) }
+    }
+
+    fn roce(&self) -> RoceFrame<'_> {
+        RoceFrame::parse(FrameBytes::from(&self.bytes[..])).expect("it was parsed when it was kept")
+    }
+
+    pub fn packet(&self) -> Packet<'_> {
+        Packet::parse(self.roce().ib).expect("it was parsed when it was kept")
+    }
+
+    pub fn flow(&self) -> Flow {
+        self.roce().flow()
+    }
+
+    pub fn psn(&self) -> Psn {
+        self.packet().bth().psn()
+    }
+
+    pub fn operation(&self) -> Operation {
+        self.packet().bth().opcode().operation()
+    }
+
+    pub fn position(&self) -> Position {
+        self.packet().bth().opcode().position()
+    }
+
+    /// The PSNs that it takes.
+    pub fn psns(&self, mtu: PathMtu) -> u32 {
+        match (self.operation(), self.packet().reth()) {
+            (Operation::ReadRequest, Some(reth)) => mtu.packets(reth.length() as usize),
+            _ => 1,
+        }
+    }
+
+    /// Whether it demands an answer of its own.
+    pub fn wants_answer(&self) -> bool {
+        let is_data = matches!(self.operation(), Operation::Send | Operation::Write);
+        !is_data || self.packet().bth().ack_request()
+    }
+}
+
+/// A RoCE frame that no device takes.
+#[derive(Debug)]
+pub(super) struct Unsound;
+
+/// Where frames of a connected service go.
+type Stream = (u8, String, u32);
+
+impl Conversations {
+    /// Sorts the frames of a capture.
+    pub fn of(frames: &[CapturedFrame]) -> Conversations {
+        let mut all = Conversations::default();
+        let mut streams: BTreeMap<Stream, Vec<Observed>> = BTreeMap::new();
+        for frame in frames {
+            match Observed::of(frame) {
+                Err(Unsound) => all.unsound += 1,
+                Ok(None) => {}
+                Ok(Some(observed)) => {
+                    let bth = observed.packet().bth();
+                    let service = match bth.opcode().service() {
+                        TransportService::Rc if bth.opcode().is_known() => 0,
+                        TransportService::Uc if bth.opcode().is_known() => 1,
+                        TransportService::Ud if bth.opcode().is_known() => 3,
+                        _ => {
+                            all.foreign += 1;
+                            continue;
+                        }
+                    };
+                    let key = (service, format!("{:?}", observed.flow().addresses), bth.destination().value());
+                    streams.entry(key).or_default().push(observed);
+                }
+            }
+        }
+        let (connected, rest): (Vec<_>, Vec<_>) = streams.into_iter().partition(|((service, ..), _)| *service == 0);
+        all.pair(connected.into_iter().map(|(_, frames)| frames).collect());
+        for ((service, ..), requests) in rest {
+            let service = if service == 1 { TransportService::Uc } else { TransportService::Ud };
+            let addresses = requests[0].flow().addresses;
+            let responder = requests[0].packet().bth().destination();
+            all.list.push(Conversation {
+                service,
+                addresses,
+                responder,
+                requester: None,
+                requests,
+                answers: Vec::new(),
+            });
+        }
+        all.list.sort_by_key(|conversation| conversation.requests[0].number);
+        all
+    }
+
+    /// Finds the two directions of each reliable connection: opposite addresses, and the most answers in each that are
+    /// for PSNs requested in the other.
+    fn pair(&mut self, streams: Vec<Vec<Observed>>) {
+        let extended: Vec<u64> = streams.iter().map(|frames| extended_from(frames)).collect();
+        let qpns: Vec<_> = streams.iter().map(|frames| frames[0].packet().bth().destination()).collect();
+        let split: Vec<(Vec<Observed>, Vec<Observed>)> = streams
+            .into_iter()
+            .map(|frames| frames.into_iter().partition(|frame| !frame.packet().bth().opcode().is_response()))
+            .collect();
+        let any = |index: usize| split[index].0.first().or(split[index].1.first()).expect("no stream is empty");
+        let mut scores = Vec::new();
+        for a in 0..split.len() {
+            for b in a + 1..split.len() {
+                let (one, other) = (any(a), any(b));
+                if one.flow().addresses != other.flow().addresses.reversed() {
+                    continue;
+                }
+                let answered = answered(&split[a].0, &split[b].1) + answered(&split[b].0, &split[a].1);
+                // rxe uses one source port for both directions of a connection.
+                let same_port = one.flow().source_port == other.flow().source_port;
+                scores.push((answered, same_port, a, b));
+            }
+        }
+        scores.sort_by_key(|&(answered, same_port, a, b)| std::cmp::Reverse((answered, same_port, usize::MAX - a - b)));
+        let mut peer = vec![None; split.len()];
+        for (answered, same_port, a, b) in scores {
+            if (answered > 0 || same_port) && peer[a].is_none() && peer[b].is_none() {
+                (peer[a], peer[b]) = (Some(b), Some(a));
+            }
+        }
+        let mut answers: Vec<_> = split.iter().map(|(_, answers)| answers.clone()).collect();
+        for (index, (requests, _)) in split.into_iter().enumerate() {
+            if requests.is_empty() {
+                continue;
+            }
+            let mut conversation = Conversation {
+                service: TransportService::Rc,
+                addresses: requests[0].flow().addresses,
+                responder: qpns[index],
+                requester: peer[index].map(|peer| qpns[peer]),
+                requests,
+                answers: peer[index].map_or(Vec::new(), |peer| std::mem::take(&mut answers[peer])),
+            };
+            let until = peer[index].map_or(u64::MAX, |peer| extended[peer]).min(extended[index]);
+            if until < u64::MAX {
+                self.selective += conversation.cut_at(until);
+            }
+            if !conversation.requests.is_empty() {
+                self.list.push(conversation);
+            }
+        }
+    }
+}
+
+/// The number of the first frame with a trailer.
+fn extended_from(frames: &[Observed]) -> u64 {
+    let extended = frames.iter().find(|frame| frame.packet().bth().extended());
+    extended.map_or(u64::MAX, |frame| frame.number)
+}
+
+/// How many of `answers` are for a PSN near those of `requests`.
+fn answered(requests: &[Observed], answers: &[Observed]) -> usize {
+    let (Some(first), Some(_)) = (requests.first(), answers.first()) else { return 0 };
+    let base = first.psn();
+    let low = requests.iter().map(|r| r.psn().since(base)).min().unwrap_or(0);
+    let high = requests.iter().map(|r| r.psn().since(base) + r.psns(PathMtu::Mtu256) as i32).max().unwrap_or(0);
+    answers.iter().filter(|a| (low..high).contains(&a.psn().since(base))).count()
+}
+
+impl Conversation {
+    /// Leaves out the frames from number `until` on, and the requests that nothing before answers. Returns how many.
+    fn cut_at(&mut self, until: u64) -> u64 {
+        let before = self.requests.len() + self.answers.len();
+        self.answers.retain(|answer| answer.number < until);
+        let base = self.requests[0].psn();
+        let answered = self.answers.iter().map(|answer| answer.psn().since(base)).max();
+        self.requests.retain(|request| {
+            request.number < until && answered.is_some_and(|answered| request.psn().since(base) <= answered)
+        });
+        (before - self.requests.len() - self.answers.len()) as u64
+    }
+
+    /// The payload bytes of a full packet: what FIRST and MIDDLE packets carry; where there are none, the smallest that
+    /// fits, but at least 1024.
+    pub fn path_mtu(&self) -> PathMtu {
+        let frames = || self.requests.iter().chain(&self.answers);
+        let full = frames()
+            .filter(|frame| matches!(frame.position(), Position::First | Position::Middle))
+            .find_map(|frame| PathMtu::from_bytes(frame.packet().payload().len()));
+        let longest = frames().map(|frame| frame.packet().payload().len()).max().unwrap_or(0);
+        full.or_else(|| PathMtu::ALL.into_iter().find(|mtu| mtu.bytes() >= longest.max(1024)))
+            .unwrap_or(PathMtu::Mtu4096)
+    }
+
+    /// What it is called in messages.
+    pub fn name(&self) -> String {
+        let Conversation { addresses, responder, .. } = self;
+        let service = match self.service {
+            TransportService::Rc => "RC",
+            TransportService::Uc => "UC",
+            _ => "UD",
+        };
+        format!("{service} {} to {} queue pair {responder}", addresses.source(), addresses.destination())
+    }
+}

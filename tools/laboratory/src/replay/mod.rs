@@ -1,0 +1,110 @@
+//! A capture as the peer of our own state machine: the frames of one side drive it, and what it says is compared, by
+//! meaning, with what the other side said.
+//!
+//! What a capture does not say (regions, keys, receive requests, memory, which frames the peer never saw) is inferred from
+//! the other side's frames; only what no such hypothesis explains counts as different, and the hypotheses are listed.
+
+mod comparison;
+mod conversation;
+mod hypothesis;
+mod messages;
+mod regions;
+mod requester;
+mod responder;
+mod stand_in;
+mod unanswered;
+
+use conversation::Conversations;
+use uroce::memory::MapError;
+use uroce::pcap::CapturedFrame;
+use uroce::wire::TransportService;
+
+pub use comparison::{Finding, Report};
+
+/// Which roles our state machine plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roles {
+    /// It answers the requests in the capture.
+    Responder,
+    /// It makes the requests in the capture.
+    Requester,
+    /// Both, one after the other.
+    Both,
+}
+
+/// Memory that a replay registers at the most, for one conversation. It is as large as what the peers reached, and a
+/// capture of a hostile peer may claim anything.
+pub(crate) const MAX_MEMORY_BYTES: u64 = 1 << 30;
+
+/// Why a capture was not replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// There is nothing to replay.
+    #[error(
+        "no RoCE v2 frame of RC, UC or UD with a right ICRC is in the capture that can be replayed ({unsound} malformed, cut or with a wrong ICRC, {selective} of connections that repeat selectively)"
+    )]
+    Empty {
+        /// RoCE frames that cannot be used.
+        unsound: u64,
+        /// RoCE frames of connections whose sides repeat selectively (docs/EXTENSIONS.md).
+        selective: u64,
+    },
+    /// The requests reach too much memory.
+    #[error(
+        "the requests reach over {bytes} bytes of memory, more than the {MAX_MEMORY_BYTES} that a replay registers"
+    )]
+    TooMuchMemory {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// There is no memory for the regions.
+    #[error(transparent)]
+    Memory(#[from] MapError),
+}
+
+/// Replays all conversations of a capture.
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayError> {
+    let conversations = Conversations::of(frames);
+    if conversations.list.is_empty() {
+        let Conversations { unsound, selective, .. } = conversations;
+        return Err(ReplayError::Empty { unsound, selective });
+    }
+    let mut report = Report::default();
+    for (what, count) in [
+        (
+            "RoCE frames that are malformed, cut or have a wrong ICRC were left out, as a device drops them",
+            conversations.unsound,
+        ),
+        ("RoCE frames of other services or with reserved opcodes were left out", conversations.foreign),
+        (
+            "RoCE frames were left out, since from there on both sides repeat selectively, as docs/EXTENSIONS.md has it",
+            conversations.selective,
+        ),
+    ] {
+        if count > 0 {
+            report.assumed.push(format!("{count} {what}"));
+        }
+    }
+    for conversation in &conversations.list {
+        report.conversations += 1;
+        if roles != Roles::Requester {
+            match conversation.service {
+                TransportService::Rc => responder::replay(conversation, &mut report)?,
+                TransportService::Uc => unanswered::replay_uc(conversation, &mut report)?,
+                _ => unanswered::replay_ud(conversation, &mut report)?,
+            }
+        }
+        if roles != Roles::Responder {
+            match conversation.service {
+                TransportService::Rc | TransportService::Uc => requester::replay(conversation, &mut report)?,
+                _ => unanswered::replay_ud_requests(conversation, &mut report)?,
+            }
+        }
+    }
+    report.different.sort_by_key(|finding| finding.frame);
+    report.explained.sort_by_key(|finding| finding.frame);
+    Ok(report)
+}

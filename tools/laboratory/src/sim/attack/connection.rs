@@ -1,0 +1,575 @@
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use uroce::frame::{FrameBytes, Hop};
+use uroce::memory::{Access, HostMemory};
+use uroce::path::PathPolicy;
+use uroce::time::{Duration, Instant};
+use uroce::transport::{
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings,
+    Remote, SendOperation, SendRequest, Service, Sge, SgeList, Status,
+};
+use uroce::wire::{Addresses, Flow, ICRC_BYTES, Key, Packet, Psn, Qpn};
+
+use crate::world::Peering;
+
+use super::super::link::{Faults, LinkProfile};
+use super::super::network::{LinkEnd, Network, NodeId, Observer, Step, bth_offset};
+use super::super::planes::FIRST_PORT;
+use super::super::random::Random;
+use super::super::transfer::TransferOperation;
+use super::forgery::{FORGED, Known, MTU, SPOT_BYTES, SPOTS, STRANGER};
+use super::{AttackOutcome, Counts};
+
+/// What a connection that is attacked is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// What it is busy with, and packets of a message.
+    pub operation: TransferOperation,
+    pub packets: u32,
+    /// How the requester deals with losses, and how the responder.
+    pub recovery: [RecoveryMode; 2],
+    /// Whether the responder is attacked; else the requester.
+    pub is_responder_attacked: bool,
+    /// The share of frames that the network loses, each way.
+    pub loss: f64,
+    /// It goes on when the extension is in use that must not be: it is to send packets elsewhere.
+    pub outlives_extension: bool,
+}
+
+/// A reliable connection that is busy without a pause, and all that a forged packet can do to it.
+///
+/// Programs at both ends know what they asked for, and look at memory, at completions and at what is on the wire; nobody asks
+/// the transport what it takes a packet for.
+pub(super) struct Connection {
+    plan: Plan,
+    network: Network,
+    /// The requester, and the responder.
+    sides: [Side; 2],
+    /// Messages posted, and those completed.
+    posted: u64,
+    completed: u64,
+    /// Receive requests posted, and those completed.
+    receives: u64,
+    received: u64,
+    /// By slot: one more than the number of the message of which a receive request has reported all bytes.
+    seen: Vec<u64>,
+    watch: Watch,
+    /// When a message was completed last.
+    last_progress: Instant,
+    is_broken: bool,
+    pub counts: Counts,
+    scratch: Vec<u8>,
+}
+
+struct Side {
+    node: NodeId,
+    qpn: Qpn,
+    memory: Arc<HostMemory>,
+    key: Key,
+    cq: Arc<CompletionQueue>,
+}
+
+/// Each way: 50 Mb/s and 10 ms. A window of 128 packets is always full then, and true packets are few beside forged ones; what
+/// a forged packet can do depends on the window, and on neither of both.
+const BYTES_PER_SECOND: u64 = 6_250_000;
+const DELAY: Duration = Duration::from_millis(10);
+
+/// Until the window is full, and both ends know what they know of each other.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// The local ACK timeout code: 134 ms. After eight of them a requester gives up.
+const TIMEOUT_CODE: u8 = 15;
+
+/// Who completes nothing for so long, several times what it takes to give up, is broken without having noticed.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+
+/// Packets of messages posted and not completed: more than fit into a window.
+const OUTSTANDING_PACKETS: u32 = 256;
+
+/// Messages that memory has room for, for each that is outstanding: bytes stay where they are until long after.
+const SLOTS_A_MESSAGE: u64 = 4;
+
+impl Plan {
+    fn outstanding(&self) -> u64 {
+        u64::from(OUTSTANDING_PACKETS.div_ceil(self.packets)).max(8)
+    }
+
+    fn slots(&self) -> u64 {
+        SLOTS_A_MESSAGE * self.outstanding()
+    }
+
+    fn message_bytes(&self) -> usize {
+        self.packets as usize * MTU.bytes()
+    }
+
+    fn attacked(&self) -> usize {
+        usize::from(self.is_responder_attacked)
+    }
+}
+
+/// The address of a side, and of its further interface.
+fn address(side: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, 1 + side as u8)
+}
+
+fn further_address(side: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, 0, 1 + side as u8)
+}
+
+/// What the one that is attacked sends.
+struct Watch {
+    node: NodeId,
+    /// The peer's addresses.
+    peer: [[u8; 4]; 2],
+    /// The peer has not offered the extension, and never will.
+    is_peer_plain: bool,
+    has_sent_elsewhere: bool,
+    has_sent_extended: bool,
+}
+
+impl Observer for Watch {
+    fn sent(&mut self, _now: Instant, node: NodeId, frame: &[u8], _to: NodeId) {
+        const IS_EXTENDED: u8 = 0x20;
+        const HELLO: u8 = 0x50;
+        if node != self.node {
+            return;
+        }
+        self.has_sent_elsewhere |= !self.peer.iter().any(|address| frame[30..34] == *address);
+        let is_extended = frame[bth_offset(frame) + 8] & IS_EXTENDED != 0;
+        // Whoever seems to make the offer gets a hello, which is an acknowledge to who does not know it.
+        let is_hello = frame[frame.len() - ICRC_BYTES - Packet::TAG_BYTES - 1] == HELLO;
+        self.has_sent_extended |= self.is_peer_plain && is_extended && !is_hello;
+    }
+}
+
+/// The first bytes of each packet's part of a message: the message's number and the packet's, without a byte of 0x80 or more.
+fn stamp(number: u64, packet: u32) -> [u8; 8] {
+    let number = number + 1;
+    let bits = |value: u64, at: u32| (value >> at) as u8 & 0x7f;
+    let packet = u64::from(packet);
+    let [a, b, c, d, e] = [28, 21, 14, 7, 0].map(|at| bits(number, at));
+    let [f, g, h] = [14, 7, 0].map(|at| bits(packet, at));
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The number of the message that a stamp is of.
+fn number_of(stamp: &[u8]) -> Option<u64> {
+    stamp[..5].iter().fold(0, |number, byte| number << 7 | u64::from(*byte)).checked_sub(1)
+}
+
+impl Connection {
+    /// A connection that has been busy for a while.
+    pub fn new(plan: Plan, seed: u64) -> Connection {
+        let mut network = Network::new(seed);
+        let mut random = Random::new(seed, 3);
+        let sides = [0, 1].map(|side| {
+            let mut endpoint = Endpoint::new([0; 32].map(|_: u8| random.u32() as u8));
+            // As a device with two interfaces has it.
+            let settings = RecoverySettings::default().with_paths_as_peer(2, PathPolicy::default());
+            endpoint.set_recovery(RecoverySettings { recovery: plan.recovery[side], ..settings });
+            endpoint.set_local_rails(vec![vec![further_address(side).into()]]);
+            let node = network.add_node(endpoint);
+            let memory_bytes = plan.slots() as usize * plan.message_bytes() + SPOTS as usize * SPOT_BYTES;
+            let memory = Arc::new(HostMemory::new(memory_bytes).expect("the simulation's memory"));
+            let cq = Arc::new(CompletionQueue::new(4 * plan.outstanding() as usize + 16, || {}));
+            let endpoint = network.endpoint(node);
+            let pd = endpoint.allocate_pd();
+            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;
+            let key = endpoint.memory().register(pd, memory.clone(), access);
+            let requests = plan.outstanding() as usize;
+            let init = QueuePairInit {
+                service: Service::Rc,
+                pd,
+                capabilities: Capabilities { max_send_requests: requests, max_receive_requests: requests },
+                send_cq: cq.clone(),
+                receive_cq: cq.clone(),
+                srq: None,
+                path_mtu: MTU,
+            };
+            let qpn = endpoint.create_queue_pair(init).expect("the first queue pair");
+            Side { node, qpn, memory, key, cq }
+        });
+        for (from, to) in [(0, 1), (1, 0)] {
+            let profile = LinkProfile {
+                bytes_per_second: BYTES_PER_SECOND,
+                delay: DELAY,
+                queue_bytes: u64::MAX,
+                ecn_threshold_bytes: None,
+                faults: Faults { loss: plan.loss, ..Faults::NONE },
+            };
+            network.add_link(LinkEnd::Node(sides[from].node), LinkEnd::Node(sides[to].node), profile);
+            network.add_address(sides[to].node, further_address(to).into());
+        }
+        let attacked = plan.attacked();
+        // There is a way to the stranger, from the one that is attacked.
+        network.add_address(sides[1 - attacked].node, STRANGER.into());
+        let watch = Watch {
+            node: sides[attacked].node,
+            peer: [address(1 - attacked).octets(), further_address(1 - attacked).octets()],
+            is_peer_plain: plan.recovery[1 - attacked] == RecoveryMode::GoBackN,
+            has_sent_elsewhere: false,
+            has_sent_extended: false,
+        };
+        let mut connection = Connection {
+            plan,
+            network,
+            sides,
+            posted: 0,
+            completed: 0,
+            receives: 0,
+            received: 0,
+            seen: vec![0; plan.slots() as usize],
+            watch,
+            last_progress: Instant::ZERO,
+            is_broken: false,
+            counts: Counts::default(),
+            scratch: vec![0; plan.message_bytes()],
+        };
+        connection.connect([random.u32(), random.u32()].map(Psn::new));
+        connection.post();
+        // Bursts go to and fro in step with the round trip: no two connections are to be met at the same point of it.
+        connection.run(WARM_UP + random.up_to(2 * DELAY));
+        connection
+    }
+
+    fn connect(&mut self, first_psns: [Psn; 2]) {
+        for side in [0, 1] {
+            let (here, there) = (&self.sides[side], &self.sides[1 - side]);
+            let peering = Peering {
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+                path_mtu: MTU,
+                send_psn: first_psns[side],
+                receive_psn: first_psns[1 - side],
+                timeout: TIMEOUT_CODE,
+                ..Peering::new(Path { flow: flow(side), hop: Hop(there.node.0 as u64) }, there.qpn)
+            };
+            let now = self.network.now();
+            peering.connect(self.network.endpoint(here.node), now, here.qpn);
+        }
+    }
+
+    fn offset(&self, number: u64) -> usize {
+        (number % self.plan.slots()) as usize * self.plan.message_bytes()
+    }
+
+    fn sge(&self, side: usize, number: u64) -> Sge {
+        let (side, offset) = (&self.sides[side], self.offset(number));
+        Sge { address: side.memory.address() + offset as u64, length: self.plan.message_bytes() as u32, lkey: side.key }
+    }
+
+    /// Posts what there is room for.
+    fn post(&mut self) {
+        let now = self.network.now();
+        let Plan { operation, packets, .. } = self.plan;
+        if operation == TransferOperation::Send {
+            for number in self.receives..self.received + self.plan.outstanding() {
+                let request = ReceiveRequest { wr_id: number, sges: SgeList::from_iter([self.sge(1, number)]) };
+                let (node, qpn) = (self.sides[1].node, self.sides[1].qpn);
+                self.network.endpoint(node).post_receive(now, qpn, request).expect("there is room");
+            }
+            self.receives = self.received + self.plan.outstanding();
+        }
+        for number in self.posted..self.completed + self.plan.outstanding() {
+            let source = &self.sides[usize::from(operation == TransferOperation::Read)];
+            for packet in 0..packets {
+                let at = self.offset(number) + packet as usize * MTU.bytes();
+                source.memory.write(at, &stamp(number, packet));
+            }
+            let Sge { address, lkey: key, .. } = self.sge(1, number);
+            let operation = match operation {
+                TransferOperation::Write => SendOperation::Write(Remote { address, key }),
+                TransferOperation::Read => SendOperation::Read(Remote { address, key }),
+                TransferOperation::Send => SendOperation::Send,
+            };
+            let request = SendRequest::new(number, operation, Data::Sges(SgeList::from_iter([self.sge(0, number)])));
+            let (node, qpn) = (self.sides[0].node, self.sides[0].qpn);
+            self.network.endpoint(node).post_send(now, qpn, request).expect("there is room");
+        }
+        if self.posted < self.completed + self.plan.outstanding() {
+            self.posted = self.completed + self.plan.outstanding();
+            self.network.kick(self.sides[0].node, &mut self.watch);
+        }
+    }
+
+    /// Whether nothing more can be learnt of it: whatever it was, it happened.
+    pub fn is_over(&self) -> bool {
+        let is_extended = self.watch.has_sent_extended && !self.plan.outlives_extension;
+        self.is_broken || self.watch.has_sent_elsewhere || is_extended
+    }
+
+    /// Lets so much time pass, or less if it is over before.
+    pub fn run(&mut self, span: Duration) {
+        let until = self.network.now() + span;
+        while !self.is_over() && self.network.next().is_some_and(|at| at <= until) {
+            if let Some(Step::Handled(_)) = self.network.step(&mut self.watch) {
+                self.look();
+            }
+        }
+        self.network.advance_to(until);
+        if self.network.now() > self.last_progress + STALLED_AFTER {
+            self.is_broken = true;
+        }
+    }
+
+    /// Has the one that is attacked receive a frame.
+    pub fn inject(&mut self, frame: &[u8]) {
+        let (now, node) = (self.network.now(), self.sides[self.plan.attacked()].node);
+        self.network.endpoint(node).handle_frame(now, FrameBytes::from(frame));
+        if !self.plan.is_responder_attacked {
+            // A request that is completed by it was not completed by anything else.
+            self.poll();
+        }
+    }
+
+    /// After frames were injected: what was brought about is seen, and sent.
+    pub fn settle(&mut self) {
+        self.look();
+        self.network.kick(self.sides[self.plan.attacked()].node, &mut self.watch);
+    }
+
+    /// What a stranger knows.
+    pub fn known(&self) -> Known {
+        let attacked = self.plan.attacked();
+        let responder = &self.sides[1];
+        let spots = responder.memory.address() + (self.plan.slots() as usize * self.plan.message_bytes()) as u64;
+        Known { flow: flow(1 - attacked), qpn: self.sides[attacked].qpn, spots, key: responder.key }
+    }
+
+    /// A PSN that is in use: the one that the responder expects, or the oldest that the requester waits for.
+    pub fn psn_in_use(&mut self) -> Psn {
+        let side = &self.sides[self.plan.attacked()];
+        let queue_pair = self.network.endpoint(side.node).queue_pair(side.qpn).expect("it was created");
+        if self.plan.is_responder_attacked { queue_pair.psns().1 } else { queue_pair.send_progress().0 }
+    }
+
+    /// Whether the requester takes its peer to understand the extension.
+    pub fn is_extended(&mut self) -> bool {
+        let side = &self.sides[0];
+        self.network.endpoint(side.node).queue_pair(side.qpn).is_ok_and(|queue_pair| queue_pair.is_extended())
+    }
+
+    /// Messages completed.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// All that there is to be seen, and then what is to be posted.
+    fn look(&mut self) {
+        let before = (self.completed, self.received);
+        self.poll();
+        self.look_at_spots();
+        for side in &self.sides {
+            // A request was refused; nothing else makes events here.
+            self.is_broken |= self.network.endpoint(side.node).poll_event().is_some();
+        }
+        if before != (self.completed, self.received) && !self.is_broken {
+            self.last_progress = self.network.now();
+            self.post();
+        }
+    }
+
+    /// Takes all completions, and compares memory.
+    fn poll(&mut self) {
+        while let Some(completion) = self.sides[1].cq.poll() {
+            if completion.status != Status::Success {
+                self.is_broken = true;
+                return;
+            }
+            let offset = self.offset(completion.wr_id);
+            let number = self.inspect(1, offset);
+            self.received += 1;
+            if let Some(number) = number {
+                let slot = number % self.plan.slots();
+                self.seen[slot as usize] = number + 1;
+            }
+        }
+        let mut is_any_false = false;
+        while let Some(completion) = self.sides[0].cq.poll() {
+            if completion.status != Status::Success {
+                self.is_broken = true;
+                break;
+            }
+            let number = completion.wr_id;
+            let is_there = match self.plan.operation {
+                TransferOperation::Write => self.inspect(1, self.offset(number)) == Some(number),
+                TransferOperation::Read => self.inspect(0, self.offset(number)) == Some(number),
+                TransferOperation::Send => self.seen[(number % self.plan.slots()) as usize] == number + 1,
+            };
+            is_any_false |= !is_there;
+            self.completed += 1;
+        }
+        self.counts[AttackOutcome::FalselyCompleted] += u64::from(is_any_false);
+    }
+
+    /// The number of the message whose bytes are all in a slot. Parts with forged bytes are counted, once.
+    fn inspect(&mut self, side: usize, offset: usize) -> Option<u64> {
+        let memory = &self.sides[side].memory;
+        memory.read(offset, &mut self.scratch);
+        let number = number_of(&self.scratch);
+        let mut is_whole = true;
+        for (packet, part) in (0..).zip(self.scratch.chunks(MTU.bytes())) {
+            if part.contains(&FORGED) {
+                self.counts[AttackOutcome::Placed] += 1;
+                memory.write(offset + packet as usize * MTU.bytes(), &[0; MTU.bytes()]);
+            }
+            is_whole &= number.is_some_and(|number| part[..8] == stamp(number, packet));
+        }
+        number.filter(|_| is_whole)
+    }
+
+    /// Counts forged WRITEs where they go.
+    fn look_at_spots(&mut self) {
+        let memory = &self.sides[1].memory;
+        let mut spots = [0; SPOTS as usize * SPOT_BYTES];
+        let offset = memory.len() - spots.len();
+        memory.read(offset, &mut spots);
+        if !spots.contains(&FORGED) {
+            return;
+        }
+        let placed = spots.chunks(SPOT_BYTES).filter(|spot| spot.contains(&FORGED)).count();
+        self.counts[AttackOutcome::Placed] += placed as u64;
+        memory.write(offset, &[0; SPOTS as usize * SPOT_BYTES]);
+    }
+
+    /// What became of it.
+    pub fn finish(mut self) -> Counts {
+        self.look_at_spots();
+        for side in [0, 1] {
+            for slot in 0..self.plan.slots() {
+                let offset = self.offset(slot);
+                self.inspect(side, offset);
+            }
+        }
+        self.counts[AttackOutcome::Broken] += u64::from(self.is_broken);
+        self.counts[AttackOutcome::Redirected] += u64::from(self.watch.has_sent_elsewhere);
+        self.counts[AttackOutcome::SwitchedOn] += u64::from(self.watch.has_sent_extended);
+        self.counts
+    }
+}
+
+/// The outer headers of what a side sends.
+fn flow(side: usize) -> Flow {
+    let [source, destination] = [address(side), address(1 - side)].map(IpAddr::from);
+    Flow {
+        addresses: Addresses::new(source, destination).expect("of one family"),
+        source_port: FIRST_PORT,
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uroce::transport::{QpAttributes, State};
+
+    const PLAN: Plan = Plan {
+        operation: TransferOperation::Write,
+        packets: 1,
+        recovery: [RecoveryMode::GoBackN; 2],
+        is_responder_attacked: true,
+        loss: 0.0,
+        outlives_extension: false,
+    };
+
+    #[test]
+    fn a_connection_that_nobody_attacks_goes_on_and_nothing_becomes_of_it() {
+        for operation in TransferOperation::ALL {
+            for packets in [1, 61] {
+                for recovery in
+                    [[RecoveryMode::GoBackN; 2], [RecoveryMode::Auto; 2], [RecoveryMode::GoBackN, RecoveryMode::Auto]]
+                {
+                    let plan = Plan { operation, packets, recovery, ..PLAN };
+                    let mut connection = Connection::new(plan, 1);
+                    let before = connection.completed();
+                    connection.run(Duration::from_millis(100));
+                    assert!(before > 0 && connection.completed() > before, "{plan:?}");
+                    assert_eq!(connection.finish(), Counts::default(), "{plan:?}");
+                }
+            }
+        }
+    }
+
+    /// The oracle's other half: what is put where it does not belong is found, by whatever means it got there.
+    #[test]
+    fn forged_bytes_are_found_in_messages_that_come_in_and_in_those_at_rest() {
+        let mut connection = Connection::new(PLAN, 2);
+        let memory = connection.sides[1].memory.clone();
+        // The part of memory that is written next, the one after the latest, and a place for forged WRITEs.
+        let spots = memory.len() - SPOTS as usize * SPOT_BYTES;
+        memory.write(spots + 5 * SPOT_BYTES + 3, &[FORGED]);
+        connection.look_at_spots();
+        assert_eq!(connection.counts[AttackOutcome::Placed], 1);
+        connection.look_at_spots();
+        assert_eq!(connection.counts[AttackOutcome::Placed], 1, "each is counted once");
+        for slot in [3, 9] {
+            memory.write(slot * MTU.bytes() + 17, &[FORGED; 4]);
+        }
+        assert_eq!(connection.finish()[AttackOutcome::Placed], 3);
+    }
+
+    #[test]
+    fn a_completion_before_its_bytes_are_there_is_false() {
+        let mut connection = Connection::new(PLAN, 3);
+        let number = connection.completed;
+        connection.sides[1].memory.write(connection.offset(number), &[0; 8]);
+        assert_eq!(connection.inspect(1, connection.offset(number)), None);
+        let whole = connection.completed - 1;
+        assert_eq!(connection.inspect(1, connection.offset(whole)), Some(whole));
+    }
+
+    #[test]
+    fn frames_to_others_and_extended_ones_to_a_plain_peer_are_seen() {
+        let watch = |is_peer_plain| Watch {
+            node: NodeId(1),
+            peer: [address(0).octets(), further_address(0).octets()],
+            is_peer_plain,
+            has_sent_elsewhere: false,
+            has_sent_extended: false,
+        };
+        let frame = |to: Ipv4Addr, flags: u8| {
+            let mut frame = [0; 60];
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[30..34].copy_from_slice(&to.octets());
+            frame[14 + 20 + 8 + 8] = flags;
+            frame
+        };
+        for (node, to, flags, is_peer_plain, elsewhere, extended) in [
+            (1, address(0), 0xc0, true, false, false),
+            (1, further_address(0), 0, true, false, false),
+            (1, STRANGER, 0, true, true, false),
+            (1, address(0), 0x20, true, false, true),
+            (1, address(0), 0x20, false, false, false),
+            (0, STRANGER, 0x20, true, false, false),
+        ] {
+            let mut watch = watch(is_peer_plain);
+            watch.sent(Instant::ZERO, NodeId(node), &frame(to, flags), NodeId(0));
+            assert_eq!(
+                (watch.has_sent_elsewhere, watch.has_sent_extended),
+                (elsewhere, extended),
+                "{node} {to} {flags}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refusal_and_silence_break_a_connection() {
+        let mut connection = Connection::new(PLAN, 4);
+        let (node, qpn) = (connection.sides[0].node, connection.sides[0].qpn);
+        let now = connection.network.now();
+        let error = QpAttributes { state: Some(State::Error), ..QpAttributes::default() };
+        connection.network.endpoint(node).modify(now, qpn, &error).unwrap();
+        connection.run(Duration::from_millis(100));
+        assert!(connection.is_over());
+        assert_eq!(connection.finish()[AttackOutcome::Broken], 1);
+
+        // Who is gone without a word answers nothing.
+        let mut connection = Connection::new(PLAN, 5);
+        let (node, qpn) = (connection.sides[1].node, connection.sides[1].qpn);
+        connection.network.endpoint(node).destroy_queue_pair(qpn).unwrap();
+        connection.run(2 * STALLED_AFTER);
+        assert_eq!(connection.finish()[AttackOutcome::Broken], 1);
+    }
+}

@@ -1,0 +1,108 @@
+use std::sync::Arc;
+
+use uroce::memory::{Access, HostMemory, MemoryTable, Pd};
+use uroce::wire::Key;
+
+use crate::sim::pattern;
+
+/// A range of an arena: offset and bytes.
+pub(super) type Piece = (u32, u32);
+
+/// The memory of one side of a connection, and what it must hold. Requests know it by addresses that are decided by its
+/// name and not by where it is: those are the same in every run.
+pub(super) struct Arena {
+    host: Arc<HostMemory>,
+    address: u64,
+    /// What every byte must be, but for what requests in flight may have written.
+    shadow: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Arena {
+    /// Memory full of a pattern.
+    pub fn new(len: usize, name: u64) -> Arena {
+        let host = Arc::new(HostMemory::new(len).expect("the simulation's memory"));
+        let mut shadow = vec![0; len];
+        pattern::fill(name, 0, &mut shadow);
+        host.write(0, &shadow);
+        // Above 2^36, and a MiB or a multiple of it apart from others.
+        let address = (1 << 36) + (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 << 20);
+        Arena { host, address, shadow, scratch: Vec::new() }
+    }
+
+    /// The address of the byte at `offset`, as requests name it.
+    pub fn address(&self, offset: usize) -> u64 {
+        self.address + offset as u64
+    }
+
+    /// Registers a part: offset and bytes.
+    pub fn register(&self, memory: &mut MemoryTable, pd: Pd, part: (usize, usize), access: Access) -> Key {
+        memory.register_part(pd, self.host.clone(), part, self.address(part.0), access)
+    }
+
+    pub fn len(&self) -> usize {
+        self.shadow.len()
+    }
+
+    /// The program writes.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.host.write(offset, bytes);
+        self.shadow[offset..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The program writes a pattern.
+    pub fn scribble(&mut self, offset: usize, len: usize, name: u64) {
+        let Arena { host, shadow, .. } = self;
+        let bytes = &mut shadow[offset..][..len];
+        pattern::fill(name, 0, bytes);
+        host.write(offset, bytes);
+    }
+
+    /// What must be there from now on.
+    pub fn shadow(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        &mut self.shadow[offset..][..len]
+    }
+
+    pub fn expected(&self, offset: usize, len: usize) -> &[u8] {
+        &self.shadow[offset..][..len]
+    }
+
+    /// What is there.
+    pub fn actual(&self, offset: usize) -> u8 {
+        let mut byte = [0];
+        self.host.read(offset, &mut byte);
+        byte[0]
+    }
+
+    pub fn actual_u64(&self, offset: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.host.read(offset, &mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// What is there is right from now on.
+    pub fn accept(&mut self, offset: usize, len: usize) {
+        let Arena { host, shadow, .. } = self;
+        host.read(offset, &mut shadow[offset..][..len]);
+    }
+
+    /// The offsets in a range at which there is something else than there must be, at most `limit`.
+    pub fn differences(&mut self, offset: usize, len: usize, limit: usize) -> Vec<usize> {
+        let mut found = Vec::new();
+        self.scratch.resize(len, 0);
+        self.host.read(offset, &mut self.scratch);
+        let shadow = &self.shadow[offset..][..len];
+        if self.scratch == shadow {
+            return found;
+        }
+        for (i, (is, must)) in self.scratch.iter().zip(shadow).enumerate() {
+            if is != must {
+                found.push(offset + i);
+                if found.len() == limit {
+                    break;
+                }
+            }
+        }
+        found
+    }
+}

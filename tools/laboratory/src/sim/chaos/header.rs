@@ -1,0 +1,115 @@
+use std::hash::BuildHasher;
+
+use rustc_hash::FxBuildHasher;
+use uroce::wire::{ICRC_BYTES, Opcode, Psn, Qpn};
+
+use crate::sim::network::bth_offset;
+
+/// What the fixed part of a packet says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub opcode: Opcode,
+    pub qpn: Qpn,
+    pub psn: Psn,
+    pub acknowledge_requested: bool,
+    /// Whether it ends with a trailer and a tag (docs/EXTENSIONS.md).
+    pub is_extended: bool,
+    /// The nonce that it says and its tag, if it is a hello.
+    pub hello: Option<(u32, u32)>,
+    /// Which of the sender's interfaces it left by, as the addresses of the scene have it.
+    pub rail: u8,
+    /// Whether it says which further addresses its sender has.
+    pub names_addresses: bool,
+    /// The first words behind the BTH: the AETH, in answers that have one; the DETH, in datagrams.
+    pub words: [[u8; 4]; 2],
+}
+
+impl Header {
+    /// The header of a frame that has one.
+    pub fn of(frame: &[u8]) -> Header {
+        let bth = &frame[bth_offset(frame)..];
+        let three = |at: usize| u32::from_be_bytes([0, bth[at], bth[at + 1], bth[at + 2]]);
+        let word = |at: usize| bth.get(at..at + 4).and_then(|word| word.try_into().ok()).unwrap_or_default();
+        Header {
+            opcode: Opcode(bth[0]),
+            qpn: Qpn::new(three(5)),
+            psn: Psn::new(three(9)),
+            acknowledge_requested: bth[8] & 0x80 != 0,
+            is_extended: bth[8] & 0x20 != 0,
+            hello: Header::hello_in(frame),
+            rail: if frame[12..14] == [0x86, 0xdd] { frame[14 + 8 + 3] } else { frame[14 + 12 + 1] },
+            names_addresses: Opcode(bth[0]) == Opcode::RC_ACKNOWLEDGE
+                && Header::split_tag(frame).is_some_and(|(bth, _)| bth.last() == Some(&0x40)),
+            words: [word(12), word(16)],
+        }
+    }
+
+    /// The PSN counted from `base`, of the one on the wire that is nearest to `near`; `None` before the first.
+    pub fn count(&self, base: Psn, near: u64) -> Option<u64> {
+        near.checked_add_signed(i64::from(self.psn.since(base.plus(near as u32))))
+    }
+
+    /// An extended packet from its BTH to its trailer, and its tag.
+    fn split_tag(frame: &[u8]) -> Option<(&[u8], u32)> {
+        let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
+        let (rest, tag) = bth.split_last_chunk::<4>()?;
+        (bth[8] & 0x20 != 0).then_some((rest, u32::from_be_bytes(*tag)))
+    }
+
+    /// The nonce that the hello in a frame says, and its tag, as docs/EXTENSIONS.md describes it: kind 5. `None` in all other
+    /// frames.
+    fn hello_in(frame: &[u8]) -> Option<(u32, u32)> {
+        const BEFORE_TRAILER: usize = 12 + 4;
+        let (bth, tag) = Header::split_tag(frame)?;
+        let trailer = bth.get(BEFORE_TRAILER..).filter(|_| Opcode(bth[0]) == Opcode::RC_ACKNOWLEDGE)?;
+        let &[a, b, c, d, .., 0x50] = trailer else { return None };
+        Some((u32::from_be_bytes([a, b, c, d]), tag))
+    }
+
+    /// What the selective acknowledge in a frame says has arrived, as docs/EXTENSIONS.md describes it: kind 2. Read here and not
+    /// by the stack, which is what is judged. `Ok(None)` in all other frames; the error says what does not fit together.
+    pub fn selectively_acknowledged(frame: &[u8]) -> Result<Option<Vec<Psn>>, String> {
+        const BEFORE_TRAILER: usize = 12 + 4;
+        const BEFORE_BLOCKS: usize = 8;
+        const BLOCK: usize = 12;
+        const TAIL: usize = 4;
+        let Some((bth, _)) = Header::split_tag(frame) else { return Ok(None) };
+        let is_trailer = bth.len() >= BEFORE_TRAILER + BEFORE_BLOCKS + TAIL && bth.last() == Some(&0x20);
+        if Opcode(bth[0]) != Opcode::RC_ACKNOWLEDGE || !is_trailer {
+            return Ok(None);
+        }
+        let blocks = bth.get(BEFORE_TRAILER + BEFORE_BLOCKS..bth.len() - TAIL).unwrap_or_default();
+        let tail = &bth[bth.len() - TAIL..];
+        let count = usize::from(u16::from_be_bytes([tail[0], tail[1]]));
+        if blocks.len() != count * BLOCK {
+            return Err(format!("a selective acknowledge of {count} blocks has {} bytes of them", blocks.len()));
+        }
+        let mut psns = Vec::new();
+        for block in blocks.chunks(BLOCK) {
+            let base = Psn::new(u32::from_be_bytes([0, block[0], block[1], block[2]]));
+            let bits = block[4..].iter().rev().enumerate().flat_map(|(byte, bits)| {
+                (0..8).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| 8 * byte as u32 + bit)
+            });
+            psns.extend(bits.map(|bit| base.plus(bit)));
+        }
+        Ok(Some(psns))
+    }
+
+    /// Stands for what the READ response or atomic acknowledge in a frame says: whether it is the last, and its bytes. Not for the
+    /// rest of the AETH, which tells of the responder.
+    pub fn said_by(frame: &[u8]) -> u64 {
+        const AETH: usize = 4;
+        let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
+        let opcode = Opcode(bth[0]);
+        let has_aeth = opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
+        let is_last = matches!(opcode, Opcode::RC_READ_RESPONSE_LAST | Opcode::RC_READ_RESPONSE_ONLY);
+        let said = bth.get(12 + AETH * usize::from(has_aeth)..);
+        FxBuildHasher.hash_one((opcode == Opcode::RC_ATOMIC_ACKNOWLEDGE, is_last, bth[1] >> 4 & 3, said))
+    }
+
+    /// The queue pair that a datagram is from.
+    pub fn source_qpn(&self) -> Qpn {
+        let [_, a, b, c] = self.words[1];
+        Qpn::new(u32::from_be_bytes([0, a, b, c]))
+    }
+}

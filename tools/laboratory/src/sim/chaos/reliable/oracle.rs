@@ -1,0 +1,770 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use rustc_hash::FxHashMap;
+use uroce::memory::Pd;
+use uroce::time::{Duration, Instant};
+use uroce::transport::{CompletionQueue, Endpoint, Event, MAX_SGE};
+use uroce::wire::{Key, NakCode, Opcode, Qpn, Syndrome};
+
+use crate::sim::chaos::arena::{Arena, Piece};
+use crate::sim::chaos::header::Header;
+use crate::sim::chaos::layout::Layout;
+use crate::sim::chaos::setting::Weather;
+use crate::sim::chaos::stage::Violations;
+use crate::sim::frame_pool::Condition;
+use crate::sim::network::{NodeId, Observer};
+
+use super::completions::{answer_may_be, may_have_received};
+use super::flow::{Fault, Flow, Kind, Wr, message_offset};
+use super::plan::Plan;
+use super::windows::{Window, WindowState};
+
+/// PSNs in flight at the most, towards any peer (see DESIGN: what peers without our extension can bear).
+const WINDOW_PACKETS: u64 = 128;
+
+/// A receive request that was posted.
+#[derive(Clone, Debug)]
+pub(super) struct Receive {
+    pub wr_id: u64,
+    pub slot: usize,
+    pub pieces: ArrayVec<Piece, MAX_SGE>,
+}
+
+/// One side of a connection.
+pub(super) struct Side {
+    pub node: NodeId,
+    pub qpn: Qpn,
+    pub pd: Pd,
+    pub arena: Arena,
+    pub local_key: Key,
+    pub remote_key: Key,
+    /// Receive requests posted and not completed, in order.
+    pub receives: VecDeque<Receive>,
+    /// Receive requests posted so far.
+    pub posted_receives: u64,
+    /// The program put the queue pair into the error state.
+    pub killed: bool,
+    /// The program destroyed the queue pair.
+    pub destroyed: bool,
+    /// The program took the target region away.
+    pub deregistered: bool,
+    /// It took that or a window away while the peer was using it.
+    pub took_away: bool,
+    pub windows: Vec<Window>,
+    /// The number of the peer's request after the last that uses the target region's own key.
+    pub region_used: u64,
+    /// The peer uses that key no more, until there is a new one.
+    pub is_renewing: bool,
+    /// The queue pair is there still, in RESET, to be used anew.
+    pub is_reset: bool,
+    /// Slots that completions gave back: of sources, sinks and receive buffers.
+    pub free_sources: Vec<usize>,
+    pub free_sinks: Vec<usize>,
+    pub free_receives: Vec<usize>,
+}
+
+/// A connection, as the oracle sees it.
+pub(super) struct Connection {
+    pub sides: [Side; 2],
+    /// `flows[s]` are the requests of `sides[s]`.
+    pub flows: [Flow; 2],
+    pub layout: Layout,
+    pub mtu: usize,
+    /// How often RNR NAKs are borne, 7 for ever.
+    pub rnr_retry: u8,
+    /// The local ACK timeout, and how often something is sent again before patience ends.
+    pub timeout: Duration,
+    pub retry_count: u8,
+    /// The timeout is longer than any queue is.
+    pub is_patient: bool,
+    /// PSNs in flight at the most towards a peer that understands the extension; none for a side that knows none.
+    pub windows: [Option<u64>; 2],
+    /// Sides that know of the other that it understands the extension: they have seen it bring back their nonce.
+    pub selective: [bool; 2],
+    /// The nonces that the sides have said.
+    pub nonces: [Option<u32>; 2],
+    /// Sides that were told of the other's further addresses: what comes from these is nobody's before.
+    pub knows_addresses: [bool; 2],
+    /// Sides that keep to a rate.
+    pub has_rate: [bool; 2],
+    /// Sides whose target is registered for WRITEs that overtake each other.
+    pub relaxed: [bool; 2],
+    /// Names of the next patterns.
+    next_name: u64,
+}
+
+impl Connection {
+    pub fn new(sides: [Side; 2], flows: [Flow; 2], layout: Layout, plan: &Plan, name: u64) -> Connection {
+        let (windows, selective, relaxed) = ([None; 2], [false; 2], [false; 2]);
+        Connection {
+            sides,
+            flows,
+            layout,
+            mtu: plan.mtu.bytes(),
+            rnr_retry: plan.rnr_retry,
+            timeout: Duration::from_nanos(4096 << plan.timeout),
+            retry_count: plan.retry_count,
+            is_patient: plan.is_patient,
+            windows,
+            selective,
+            nonces: [None; 2],
+            knows_addresses: [false; 2],
+            has_rate: [false; 2],
+            relaxed,
+            next_name: name,
+        }
+    }
+
+    /// Whether WRITEs to a side's target may be there before earlier ones.
+    pub fn places_writes_early(&self, side: usize) -> bool {
+        self.relaxed[side] && self.selective[side]
+    }
+
+    /// A name for bytes that are nowhere else.
+    pub fn name(&mut self) -> u64 {
+        self.next_name += 1;
+        self.next_name
+    }
+}
+
+/// The models of all connections, and what was found wrong.
+pub(super) struct Oracle {
+    pub connections: Vec<Connection>,
+    /// The receiving side by node and QPN.
+    pub by_qpn: FxHashMap<(usize, u32), (usize, usize)>,
+    pub weather: Weather,
+    /// The completion queues of each node, and whether they are emptied as soon as something is in them.
+    pub queues: Vec<Vec<Arc<CompletionQueue>>>,
+    pub polls_at_once: bool,
+    /// Bytes that may wait for earlier ones on each node.
+    pub waiting_bytes_max: Vec<usize>,
+    pub violations: Violations,
+    /// Connections on which a completion was unsuccessful since the program last asked.
+    pub failed: Vec<usize>,
+    /// Sides with completions since the program last asked.
+    pub moved: Vec<(usize, usize)>,
+}
+
+impl Oracle {
+    pub fn new(weather: Weather, polls_at_once: bool) -> Oracle {
+        Oracle {
+            connections: Vec::new(),
+            by_qpn: FxHashMap::default(),
+            weather,
+            queues: Vec::new(),
+            polls_at_once,
+            waiting_bytes_max: Vec::new(),
+            violations: Violations::default(),
+            failed: Vec::new(),
+            moved: Vec::new(),
+        }
+    }
+
+    pub fn violation(&mut self, now: Instant, text: String) {
+        self.violations.push(now, text);
+    }
+
+    pub(super) fn violation_at(&mut self, now: Instant, c: usize, s: usize, text: impl AsRef<str>) {
+        let side = &self.connections[c].sides[s];
+        let text = format!("connection {c} side {s} (node {}, {}): {}", side.node.0, side.qpn, text.as_ref());
+        self.violation(now, text);
+    }
+
+    /// The requester of `c`'s flow `s` sends a packet.
+    fn request_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
+        let connection = &self.connections[c];
+        let window = connection.windows[s].filter(|_| connection.selective[s]).unwrap_or(WINDOW_PACKETS);
+        let flow = &connection.flows[s];
+        let found = flow.count(header.psn, flow.sent).filter(|psn| *psn < flow.posted_psn);
+        let Some(psn) = found else {
+            return self.violation_at(now, c, s, format!("sent PSN {}, which no request has", header.psn));
+        };
+        if psn < flow.known {
+            let text = format!("sent packet {psn} again although it is known to be done up to {}", flow.known);
+            return self.violation_at(now, c, s, text);
+        }
+        if psn >= flow.sent && psn >= flow.acknowledged + window {
+            let text = format!("sent packet {psn} while {} is not acknowledged", flow.acknowledged);
+            return self.violation_at(now, c, s, text);
+        }
+        if let Some(until) = flow.rnr_until
+            && now < until
+        {
+            let text = format!("sent packet {psn} before the time of the RNR NAK, {} ns, was over", until.as_ns());
+            return self.violation_at(now, c, s, text);
+        }
+        let Some(wr) = flow.find(psn) else { return };
+        let (index, first, end) = (wr.index, wr.first, wr.end());
+        let is_read = header.opcode == Opcode::RC_READ_REQUEST;
+        if is_read != (wr.kind == Kind::Read) {
+            let text = format!("sent opcode {:#04x} for request {index}, a {:?}", header.opcode.0, wr.kind);
+            return self.violation_at(now, c, s, text);
+        }
+        let is_new = psn >= flow.sent;
+        if flow.is_drained || (flow.is_draining && is_new && psn == first) {
+            return self.violation_at(
+                now,
+                c,
+                s,
+                format!("sent packet {psn} of request {index}, while the queue drains"),
+            );
+        }
+        let last = is_read || psn + 1 == end;
+        if last && !header.acknowledge_requested {
+            return self.violation_at(now, c, s, format!("the last packet of request {index} asks for no acknowledge"));
+        }
+        let fenced = wr.fence && psn == first;
+        if fenced {
+            let waiting = flow.wrs.iter().find(|wr| wr.index < index && wr.awaits_answer());
+            if let Some(waiting) = waiting {
+                let text = format!("sent the fenced request {index} before the answers to {}", waiting.index);
+                return self.violation_at(now, c, s, text);
+            }
+        }
+        let flow = &mut self.connections[c].flows[s];
+        if flow.known == flow.sent {
+            flow.be_patient(now);
+        }
+        flow.sent_again += u32::from(psn < flow.sent);
+        flow.last_sent_at = now;
+        flow.sent = flow.sent.max(if is_read { end } else { psn + 1 });
+    }
+
+    /// The responder of `c`'s flow `s` sends an answer.
+    fn answer_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
+        let r = 1 - s;
+        let flow = &self.connections[c].flows[s];
+        // Something came early, and nothing was carried out; or answers with data are still owed.
+        let is_early = self.connections[c].selective[r] && flow.messages(flow.executed) == Some(0);
+        if (is_early || header.hello.is_some()) && flow.is_before_first(header.psn) {
+            return;
+        }
+        let Some(psn) = flow.count(header.psn, flow.arrived) else {
+            return self.violation_at(now, c, r, format!("answers PSN {} before the first", header.psn));
+        };
+        let is_read =
+            is_positive(header) && !matches!(header.opcode, Opcode::RC_ACKNOWLEDGE | Opcode::RC_ATOMIC_ACKNOWLEDGE);
+        if is_read && self.connections[c].sides[r].killed {
+            let text = format!("reads memory for packet {psn}, although the program has put it into the error state");
+            return self.violation_at(now, c, r, text);
+        }
+        if psn > flow.arrived || (psn == flow.arrived && is_positive(header)) {
+            let text = format!("answers packet {psn} although only those before {} have arrived", flow.arrived);
+            return self.violation_at(now, c, r, text);
+        }
+        if is_positive(header) {
+            let flow = &mut self.connections[c].flows[s];
+            flow.expected = flow.expected.max(psn + 1);
+            flow.refused = flow.refused.filter(|refused| *refused > psn);
+        }
+        let flow = &self.connections[c].flows[s];
+        let msn = u64::from(u32::from_be_bytes([0, header.words[0][1], header.words[0][2], header.words[0][3]]));
+        let has_aeth = header.opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
+        let msn_now = flow.messages_before(flow.arrived).and_then(|index| flow.messages(index));
+        let is_repeat = flow.find(psn).is_some_and(|wr| wr.asked_again);
+        let (executed, msns) = match header.opcode {
+            Opcode::RC_ACKNOWLEDGE => match Syndrome::from_byte(header.words[0][0]) {
+                Syndrome::Ack { .. } => {
+                    let done = flow.messages_before(psn + 1);
+                    // An acknowledge may stop short of a READ or atomic that is done.
+                    let low = done.and_then(|done| flow.messages(done));
+                    (done, low.map(|low| (low, msn_now.unwrap_or(low))))
+                }
+                syndrome => {
+                    let done = flow.messages_before(psn);
+                    let low = done.and_then(|done| flow.messages(done));
+                    self.nak_sent(now, c, s, psn, syndrome);
+                    // A READ that is being answered again may find its region gone.
+                    let again = msn_now.filter(|_| is_repeat).unwrap_or_default();
+                    (done, low.map(|low| (low, again.max(low + 1))))
+                }
+            },
+            _ => {
+                let Some(wr) = flow.find(psn) else { return };
+                if !wr.kind.is_answered() || wr.kind.is_atomic() != (header.opcode == Opcode::RC_ATOMIC_ACKNOWLEDGE) {
+                    let text = format!("answers {:?} {} with opcode {:#04x}", wr.kind, wr.index, header.opcode.0);
+                    return self.violation_at(now, c, r, text);
+                }
+                // Answers given again have the MSN of now.
+                let latest = msn_now.filter(|_| is_repeat).unwrap_or(wr.messages + 1);
+                (Some(wr.index + 1), Some((wr.messages + 1, latest)))
+            }
+        };
+        if let Some((low, high)) = msns.filter(|_| has_aeth)
+            && msn.wrapping_sub(low) & 0x00ff_ffff > high - low
+        {
+            let text = format!("MSN {msn} in an answer to packet {psn}, where {low} requests are done");
+            self.violation_at(now, c, r, text);
+        }
+        if let Some(executed) = executed {
+            self.execute(now, c, s, executed, "answered");
+        }
+    }
+
+    /// What a selective acknowledge of flow `s` says to have arrived must have.
+    fn sack_sent(&mut self, now: Instant, c: usize, s: usize, frame: &[u8]) {
+        let psns = match Header::selectively_acknowledged(frame) {
+            Ok(None) => return,
+            Ok(Some(psns)) => psns,
+            Err(text) => return self.violation_at(now, c, 1 - s, text),
+        };
+        let flow = &self.connections[c].flows[s];
+        let wrong =
+            psns.into_iter().find(|psn| flow.count(*psn, flow.arrived).is_none_or(|psn| !flow.has_arrived(psn)));
+        if let Some(psn) = wrong {
+            self.violation_at(now, c, 1 - s, format!("acknowledges {psn}, which has not arrived"));
+        }
+    }
+
+    fn nak_sent(&mut self, now: Instant, c: usize, s: usize, psn: u64, syndrome: Syndrome) {
+        let connection = &mut self.connections[c];
+        let keeps_early = connection.windows[1 - s].is_some();
+        let flow = &mut connection.flows[s];
+        flow.nak_due = false;
+        let wr = flow.find(psn).cloned();
+        let lacked = wr.as_ref().is_some_and(|wr| wr.kind.consumes() && wr.lacked);
+        let is_gap = flow.gaps.contains(&psn);
+        // What came while a NAK for its absence waited to be sent has been taken since; what there was no receive request for has
+        // not.
+        let is_not_ready = lacked && matches!(syndrome, Syndrome::RnrNak(_));
+        let may_be_expected = psn == flow.expected || (psn == flow.expected_before_rnr && psn > flow.expected);
+        if may_be_expected || (psn < flow.expected && (keeps_early || is_not_ready)) {
+            if is_not_ready && !keeps_early {
+                // It was silent to what came behind until this one came again, and went on from there since.
+                let again =
+                    flow.wrs.iter().rev().find(|wr| wr.asked_again && wr.first > psn && wr.end() <= flow.expected);
+                flow.gaps.extend(again.into_iter().flat_map(|again| psn + 1..again.end() - 1));
+            }
+            flow.refused = Some(psn);
+            flow.expected_before_rnr = if is_not_ready { flow.expected.max(flow.expected_before_rnr) } else { 0 };
+            // One that waits for its turn stays where it is.
+            flow.expected = if keeps_early { flow.expected } else { psn };
+        }
+        let text = match (syndrome, wr) {
+            (Syndrome::RnrNak(_), Some(wr)) => {
+                if !wr.kind.consumes() {
+                    format!("RNR NAK for {:?} {}, which needs no receive request", wr.kind, wr.index)
+                } else if !lacked {
+                    format!("RNR NAK for request {}, although a receive request is there", wr.index)
+                } else {
+                    return;
+                }
+            }
+            (Syndrome::Nak(NakCode::PsnSequenceError), wr) => {
+                if is_gap || lacked || keeps_early {
+                    return;
+                }
+                format!("sequence NAK for packet {psn} of {wr:?}, behind which nothing came before it")
+            }
+            (Syndrome::Nak(code), Some(wr)) => {
+                let fault = match code {
+                    NakCode::RemoteAccessError => Some(Fault::Access),
+                    NakCode::InvalidRequest => Some(Fault::Invalid),
+                    _ => None,
+                };
+                if fault.is_some() && (wr.fault == fault || (wr.frozen && fault == Some(Fault::Access))) {
+                    return;
+                }
+                format!("NAK {code:?} for {:?} {}, whose fault is {:?}", wr.kind, wr.index, wr.fault)
+            }
+            (syndrome, wr) => format!("{syndrome:?} for packet {psn} of {wr:?}"),
+        };
+        self.violation_at(now, c, 1 - s, text);
+    }
+
+    /// The responder has carried out all requests of flow `s` before `to`: it said so, or showed it. Their bytes must be
+    /// there.
+    pub(super) fn execute(&mut self, now: Instant, c: usize, s: usize, to: u64, how: &str) {
+        let from = self.connections[c].flows[s].executed;
+        if to <= from {
+            return;
+        }
+        let connection = &mut self.connections[c];
+        let flow = &mut connection.flows[s];
+        flow.executed = to;
+        let responder = &mut connection.sides[1 - s];
+        let mut ranges = ArrayVec::<(u32, u32, u64), 32>::new();
+        let mut problem = None;
+        for index in from..to {
+            let Some(wr) = flow.wr(index) else {
+                problem = Some(format!("{how} request {index}, which was never posted"));
+                break;
+            };
+            if wr.kind.is_local() {
+                continue;
+            }
+            if wr.end() > flow.arrived {
+                problem = Some(format!("{how} request {index} before all of it has arrived"));
+            }
+            // A READ into a bad local buffer is carried out, and fails when the answer comes.
+            if wr.fault.is_some_and(|fault| fault != Fault::Local || wr.kind != Kind::Read) {
+                problem = Some(format!("{how} request {index}, which must fail: {:?}", wr.fault));
+            }
+            if wr.kind.consumes() && wr.receive >= flow.received && self.polls_at_once {
+                problem = Some(format!("{how} request {index} before its receive request is completed"));
+            }
+            if wr.kind.writes() && wr.places && wr.len > 0 {
+                wr.payload.fill(0, responder.arena.shadow(wr.target as usize, wr.len as usize));
+                if ranges.try_push((wr.target, wr.len, index)).is_err() {
+                    // So many at once: the whole target.
+                    ranges.clear();
+                    let (start, len) = connection.layout.target();
+                    ranges.push((start as u32, len as u32, index));
+                }
+            }
+        }
+        // All but the last that is carried out: what waited for a packet is carried out with it.
+        while flow.flags.get(1).is_some_and(|(_, index)| *index < to) {
+            flow.flags.pop_front();
+        }
+        if let Some(text) = problem {
+            self.violation_at(now, c, 1 - s, text);
+        }
+        for (start, len, index) in ranges {
+            self.verify(now, c, 1 - s, start as usize, len as usize, &format!("{how} request {index}"));
+        }
+    }
+
+    /// Compares a range of a side's memory with the model. Bytes may differ where requests in flight may write.
+    pub fn verify(&mut self, now: Instant, c: usize, side: usize, start: usize, len: usize, what: &str) {
+        const LIMIT: usize = usize::MAX;
+        let differences = self.connections[c].sides[side].arena.differences(start, len, LIMIT);
+        for offset in differences {
+            let connection = &self.connections[c];
+            let arena = &connection.sides[side].arena;
+            let actual = arena.actual(offset);
+            if explains(connection, side, offset, actual) {
+                continue;
+            }
+            let expected = arena.expected(offset, 1)[0];
+            let place = connection.layout.describe(offset);
+            let text = format!("{what}: byte {offset} ({place}) is {actual:#04x} and must be {expected:#04x}");
+            self.violation_at(now, c, side, text);
+            return;
+        }
+    }
+
+    /// Compares all of a side's memory with the model.
+    pub fn verify_side(&mut self, now: Instant, c: usize, side: usize, what: &str) {
+        let len = self.connections[c].sides[side].arena.len();
+        self.verify(now, c, side, 0, len, what);
+    }
+
+    /// Compares what the message of a packet of flow `s` writes, where WRITEs may be placed early: its last packet, on which
+    /// programs poll, and the packet itself.
+    fn verify_message(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
+        let connection = &self.connections[c];
+        let (flow, mtu) = (&connection.flows[s], connection.mtu as u32);
+        let Some(psn) = flow.count(header.psn, flow.arrived) else { return };
+        let Some(wr) = flow.find(psn).filter(|wr| wr.kind.writes() && (wr.places || wr.is_void)) else { return };
+        let packets = [psn - wr.first, u64::from(wr.packets) - 1].map(|packet| packet as u32 * mtu);
+        let ranges = packets.map(|offset| (wr.target + offset, mtu.min(wr.len - offset.min(wr.len))));
+        let text = format!("while request {} comes in", wr.index);
+        for (start, len) in ranges {
+            self.verify(now, c, 1 - s, start as usize, len as usize, &text);
+        }
+    }
+
+    /// Looks at the flag of flow `s` at the responder, as a program that polls does.
+    pub(super) fn poll_flag(&mut self, now: Instant, c: usize, s: usize) {
+        let connection = &mut self.connections[c];
+        let (_, offset) = connection.layout.words();
+        let value = connection.sides[1 - s].arena.actual_u64(offset);
+        let flow = &mut connection.flows[s];
+        if value == flow.last_flag {
+            return;
+        }
+        let Some(&(_, index)) = flow.flags.iter().find(|(flag, _)| *flag == value) else {
+            return self.violation_at(now, c, 1 - s, format!("the flag is {value:#x}, which is none that is due"));
+        };
+        flow.last_flag = value;
+        self.execute(now, c, s, index + 1, "raised the flag of");
+    }
+}
+
+fn is_positive(header: &Header) -> bool {
+    header.opcode != Opcode::RC_ACKNOWLEDGE || matches!(Syndrome::from_byte(header.words[0][0]), Syndrome::Ack { .. })
+}
+
+/// Whether a request in flight may have put `actual` at `offset` of a side's arena.
+fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> bool {
+    let (outgoing, incoming) = (&connection.flows[side], &connection.flows[1 - side]);
+    let mtu = connection.mtu;
+    let in_flight = || incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed);
+    let by_write = in_flight()
+        .any(|wr| wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && psn < incoming.arrived));
+    // Before earlier ones: only where they write elsewhere, or have arrived; and the last packet of a message at last.
+    let by_early_write = || {
+        let may_be_placed = |wr: &Wr, psn: u64| {
+            incoming.has_arrived(psn)
+                && in_flight().take_while(|earlier| earlier.index < wr.index).all(|earlier| {
+                    earlier.byte_written_early(offset, mtu).is_none_or(|(_, psn)| incoming.has_arrived(psn))
+                })
+                && (psn + 1 < wr.end() || (wr.first..psn).all(|before| incoming.has_arrived(before)))
+        };
+        connection.places_writes_early(side)
+            && in_flight().any(|wr| {
+                let byte = wr.byte_written_early(offset, mtu);
+                byte.is_some_and(|(byte, psn)| byte == actual && may_be_placed(wr, psn))
+            })
+    };
+    let by_answer = || {
+        outgoing
+            .wrs
+            .iter()
+            .filter(|wr| wr.index >= outgoing.completed && wr.kind.is_answered())
+            .any(|wr| wr.message_offset(offset).is_some() && answer_may_be(connection, side, wr, offset, actual))
+    };
+    let by_send = || {
+        let receives = &connection.sides[side].receives;
+        let place = receives.iter().position(|receive| message_offset(&receive.pieces, offset).is_some());
+        place.is_some_and(|place| {
+            incoming
+                .consumer(incoming.received + incoming.flushed + place as u64)
+                .is_some_and(|wr| may_have_received(connection, side, wr, &receives[place], offset) == Some(actual))
+        })
+    };
+    by_write || by_early_write() || by_answer() || by_send()
+}
+
+impl Oracle {
+    /// Takes an event of a node. Returns the side whose send queue is drained.
+    pub fn event(&mut self, now: Instant, node: NodeId, event: Event) -> Option<(usize, usize)> {
+        let (Event::SendQueueDrained(qpn) | Event::AccessError(qpn) | Event::RequestError(qpn)) = event else {
+            self.violation(now, format!("node {} tells {event:?}", node.0));
+            return None;
+        };
+        let &(c, s) = self.by_qpn.get(&(node.0, qpn.value()))?;
+        let connection = &mut self.connections[c];
+        let theirs = &connection.flows[1 - s];
+        let text = match event {
+            Event::SendQueueDrained(_) => {
+                let flow = &mut connection.flows[s];
+                let is_answered = flow.wrs.iter().all(|wr| wr.first >= flow.sent || !wr.awaits_answer());
+                if flow.is_draining && !flow.is_drained && flow.acknowledged == flow.sent && is_answered {
+                    flow.is_drained = true;
+                    return Some((c, s));
+                }
+                format!("tells {event:?} with {} of {} packets acknowledged", flow.acknowledged, flow.sent)
+            }
+            _ if theirs.bad.is_some() || connection.sides[s].took_away => return None,
+            _ => format!("tells {event:?}, and the peer did nothing wrong"),
+        };
+        self.violation_at(now, c, s, text);
+        None
+    }
+
+    /// A request about a window is complete: of flow `s`, about one of that side's own or, where it was a SEND, the peer's.
+    pub(super) fn window_changed(&mut self, c: usize, s: usize, wr: &Wr) {
+        let side = if wr.kind == Kind::SendInvalidate { 1 - s } else { s };
+        let Some(window) = wr.window.and_then(|number| self.connections[c].sides[side].windows.get_mut(number)) else {
+            return;
+        };
+        match (wr.kind, window.state) {
+            (Kind::Bind, WindowState::Binding(key)) => {
+                let stale = Some(window.key);
+                *window = Window { key, state: WindowState::Open, used: 0, stale, ..*window };
+            }
+            (Kind::LocalInvalidate | Kind::SendInvalidate, WindowState::Ending) => window.end(),
+            _ => {}
+        }
+    }
+}
+
+impl Observer for Oracle {
+    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
+        let header = Header::of(frame);
+        let Some(&(c, receiver)) = self.by_qpn.get(&(to.0, header.qpn.value())) else { return };
+        let sender = 1 - receiver;
+        if self.connections[c].sides[sender].node != node {
+            return self.violation_at(now, c, receiver, format!("node {} sends to its queue pair", node.0));
+        }
+        if let Some((nonce, _)) = header.hello {
+            self.connections[c].nonces[sender] = Some(nonce);
+        } else if header.is_extended && !self.connections[c].selective[sender] {
+            let text = format!("sends an extended packet to a peer that it does not know: {:#04x}", header.opcode.0);
+            self.violation_at(now, c, sender, text);
+        }
+        if header.opcode.is_response() {
+            self.answer_sent(now, c, receiver, &header);
+            self.sack_sent(now, c, receiver, frame);
+        } else {
+            self.request_sent(now, c, sender, &header);
+        }
+    }
+
+    fn drained(&mut self, now: Instant, node: NodeId) {
+        if self.polls_at_once {
+            self.poll(now, node);
+        }
+        for c in 0..self.connections.len() {
+            for s in [0, 1] {
+                let connection = &mut self.connections[c];
+                // It stays behind the answers to READs before it, which keep to the rate.
+                let may_wait = connection.has_rate[1 - s] && connection.flows[s].awaits_read();
+                if connection.flows[s].nak_due && connection.sides[1 - s].node == node && !may_wait {
+                    connection.flows[s].nak_due = false;
+                    if connection.sides[s].destroyed || connection.sides[1 - s].killed || connection.flows[1 - s].failed
+                    {
+                        continue;
+                    }
+                    let expected = connection.flows[s].expected;
+                    self.violation_at(now, c, 1 - s, format!("no NAK for the gap at packet {expected}"));
+                }
+            }
+        }
+    }
+
+    fn arriving(&mut self, now: Instant, node: NodeId, frame: &[u8], condition: Condition) {
+        if condition != Condition::Intact {
+            return;
+        }
+        let header = Header::of(frame);
+        let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
+        let connection = &mut self.connections[c];
+        connection.knows_addresses[receiver] |= header.names_addresses;
+        if header.rail > 0 && !connection.knows_addresses[receiver] {
+            return;
+        }
+        if let Some((_, tag)) = header.hello {
+            let is_news = !connection.selective[receiver] && connection.nonces[receiver] == Some(tag);
+            connection.selective[receiver] |= is_news;
+            if is_news {
+                connection.flows[receiver].get_acquainted();
+            }
+        }
+        if header.opcode.is_response() {
+            self.answer_arrives(now, c, receiver, &header, frame);
+        } else {
+            self.request_arrives(c, 1 - receiver, &header);
+        }
+    }
+
+    fn handled(&mut self, now: Instant, node: NodeId, endpoint: &mut Endpoint, frame: Option<&[u8]>) {
+        if self.polls_at_once {
+            self.poll(now, node);
+        }
+        let Some(frame) = frame else { return self.timer_handled(now, node) };
+        let header = Header::of(frame);
+        let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
+        if !header.opcode.is_response() && !self.connections[c].places_writes_early(receiver) {
+            self.poll_flag(now, c, 1 - receiver);
+        } else if !header.opcode.is_response() {
+            self.verify_message(now, c, 1 - receiver, &header);
+        }
+        let (waiting, limit) = (endpoint.waiting_bytes(), self.waiting_bytes_max[node.0]);
+        if waiting > limit {
+            self.violation(now, format!("{waiting} bytes wait on node {}, of {limit}", node.0));
+        }
+    }
+}
+
+impl Oracle {
+    /// A packet of flow `s` arrives at the responder.
+    fn request_arrives(&mut self, c: usize, s: usize, header: &Header) {
+        let connection = &mut self.connections[c];
+        let flow = &mut connection.flows[s];
+        let Some(psn) = flow.count(header.psn, flow.arrived).filter(|psn| *psn < flow.sent) else { return };
+        let end = match header.opcode {
+            Opcode::RC_READ_REQUEST => flow.find(psn).map_or(psn + 1, Wr::end),
+            _ => psn + 1,
+        };
+        if flow.has_arrived(psn)
+            && let Some(index) = flow.find(psn).map(|wr| wr.index)
+            && let Some(wr) = flow.wr_mut(index)
+        {
+            wr.asked_again = true;
+        }
+        let posted_receives = connection.sides[1 - s].posted_receives;
+        let keeps_early = connection.windows[1 - s].is_some();
+        if let Some(index) = flow.find(psn).filter(|wr| wr.kind.consumes() && !flow.has_begun(wr)).map(|wr| wr.index)
+            && let Some(wr) = flow.wr_mut(index)
+        {
+            wr.lacked = posted_receives <= wr.receive;
+        }
+        let before = flow.arrived;
+        flow.arrive(psn, end);
+        if flow.refused == Some(psn) {
+            (flow.refused, flow.nak_due) = (None, false);
+        }
+        let is_gap = if keeps_early { psn > before } else { psn > flow.expected };
+        if keeps_early {
+            flow.expected = flow.arrived;
+        } else if psn == flow.expected {
+            (flow.expected, flow.nak_due) = (end, false);
+        }
+        if is_gap {
+            flow.gaps.insert(flow.expected);
+        }
+        let flow = &connection.flows[s];
+        let is_alone = connection.sides[s].destroyed || connection.sides[1 - s].killed;
+        // Who is in error says nothing: its own requests may have led there, or those of the peer.
+        let may_be_in_error = connection.flows.iter().any(|flow| flow.bad.is_some() || flow.failed)
+            || connection.sides[1 - s].took_away
+            || !self.polls_at_once;
+        if is_gap && flow.refused.is_none() && !connection.selective[1 - s] && !is_alone && !may_be_in_error {
+            self.connections[c].flows[s].nak_due = true;
+        }
+    }
+
+    /// A node has looked at its timers: the times of RNR NAKs that end now are over before what arrives at the same instant.
+    fn timer_handled(&mut self, now: Instant, node: NodeId) {
+        for connection in &mut self.connections {
+            for (flow, side) in connection.flows.iter_mut().zip(&connection.sides) {
+                flow.rnr_until = flow.rnr_until.filter(|until| side.node != node || now < *until);
+            }
+        }
+    }
+
+    /// An answer to flow `s` arrives at the requester, in this frame.
+    fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header, frame: &[u8]) {
+        let rnr_retry = u32::from(self.connections[c].rnr_retry);
+        let timeout = self.connections[c].timeout;
+        // Towards a known peer they are taken in any order; whoever wants nothing but go-back-N keeps none.
+        let keeps_early = self.connections[c].windows[s].is_some();
+        let takes_any = keeps_early && self.connections[c].selective[s];
+        let flow = &mut self.connections[c].flows[s];
+        let Some(psn) = flow.count(header.psn, flow.known).filter(|psn| *psn < flow.sent) else { return };
+        let syndrome = match header.opcode {
+            Opcode::RC_ACKNOWLEDGE => Syndrome::from_byte(header.words[0][0]),
+            _ => Syndrome::ACK,
+        };
+        let positive = matches!(syndrome, Syndrome::Ack { .. });
+        let mut done = if positive { psn + 1 } else { psn };
+        let is_late = flow.acknowledged > done;
+        flow.acknowledged = flow.acknowledged.max(done);
+        if header.opcode != Opcode::RC_ACKNOWLEDGE && takes_any {
+            flow.answer(psn);
+        } else if header.opcode != Opcode::RC_ACKNOWLEDGE
+            && !flow.answer_in_order(psn, Header::said_by(frame), keeps_early)
+        {
+            done = psn;
+        }
+        // Whoever takes them in any order remembers what it heard while earlier ones were missing.
+        let heard = if takes_any { flow.acknowledged } else { done };
+        let unanswered = flow.wrs.iter().find(|wr| wr.awaits_answer());
+        let known = unanswered.map_or(heard, |wr| heard.min(wr.first + u64::from(wr.answers)));
+        if known > flow.known {
+            flow.be_patient(now);
+            flow.known = known;
+            flow.rnr_naks = 0;
+            flow.rnr_until = None;
+        }
+        flow.naks += u32::from(syndrome == Syndrome::Nak(NakCode::PsnSequenceError));
+        if known < done && flow.gap_at.is_none_or(|at| at + timeout <= now) {
+            (flow.gap_at, flow.naks) = (Some(now), flow.naks + 1);
+        }
+        if let Syndrome::RnrNak(timer) = syndrome
+            && (flow.known == psn || (takes_any && flow.known < psn && !is_late))
+            && flow.rnr_until.is_none_or(|until| until < now)
+        {
+            flow.rnr_naks += 1;
+            flow.most_rnr_naks = flow.most_rnr_naks.max(flow.rnr_naks);
+            // Out of patience, it waits no more: answers to earlier requests may still come.
+            let gives_up = takes_any && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
+            flow.rnr_until = Some(now + timer.delay()).filter(|_| !gives_up);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use uroce::frame::Hop;
+use uroce::time::{Duration, Instant};
+use uroce::transport::{Endpoint, Path};
+use uroce::wire::{Addresses, Flow};
+
+use crate::sim::link::{Blackhole, Bursts, Faults, LinkProfile};
+use crate::sim::network::{LinkEnd, Network};
+use crate::sim::random::Random;
+
+/// How strict the oracle may be, by what the network does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weather {
+    /// Nothing is ever lost, late or twice.
+    Fair,
+    /// Faults so rare that patience of seven retries never ends.
+    Mild,
+    /// Anything.
+    Harsh,
+}
+
+/// What a harsh blackhole lasts at the most, beside twenty times the delay.
+const HARSH_HOLE: Duration = Duration::from_micros(500);
+
+/// A network and what goes wrong in it.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub nodes: usize,
+    pub v6: bool,
+    /// Parallel links between the two switches; none when two nodes are connected directly.
+    pub paths: usize,
+    pub edge: LinkProfile,
+    pub core: LinkProfile,
+    /// The links between the switches, each way, where they are not all as `core` says.
+    pub unlike: Vec<[LinkProfile; 2]>,
+    /// Further interfaces of each node.
+    pub rails: Vec<u8>,
+    /// How often the ways from further interfaces change, each time for all of a node.
+    pub route_changes: u32,
+    pub weather: Weather,
+}
+
+impl Setting {
+    /// A random one.
+    pub fn new(random: &mut Random) -> Setting {
+        let weather = match random.below(100) {
+            0..15 => Weather::Fair,
+            15..60 => Weather::Mild,
+            _ => Weather::Harsh,
+        };
+        let nodes = random.choose(&[2, 2, 2, 3, 4]);
+        let paths = if nodes == 2 { random.choose(&[0, 0, 1, 2, 4]) } else { random.choose(&[1, 1, 2, 4]) };
+        let bytes_per_second = random.choose(&[125_000_000, 1_250_000_000, 12_500_000_000]);
+        let delay = Duration::from_nanos(random.choose(&[200, 1_000, 10_000, 10_000, 100_000, 1_000_000]));
+        let faults = faults(weather, delay, random);
+        // In fair and mild weather nothing is lost to full queues: windows fit in.
+        let queue_bytes = match weather {
+            Weather::Harsh => random.choose(&[20_000, 100_000, 1_000_000]),
+            _ => u64::MAX,
+        };
+        let core = LinkProfile { bytes_per_second, delay, queue_bytes, ecn_threshold_bytes: Some(10_000), faults };
+        let edge = if paths == 0 {
+            core.clone()
+        } else {
+            LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..core.clone() }
+        };
+        Setting {
+            nodes,
+            v6: random.chance(0.3),
+            paths,
+            edge,
+            core,
+            unlike: Vec::new(),
+            rails: vec![0; nodes],
+            route_changes: 0,
+            weather,
+        }
+    }
+
+    /// The same with links between the switches that differ in delay, and each of which may go dark, one way or both; and with
+    /// nodes of several interfaces, from which there may be no way at times.
+    pub fn with_unlike_links(mut self, random: &mut Random) -> Setting {
+        self.paths = random.choose(&[2, 3, 4, 8, 16]);
+        self.edge = LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..self.core.clone() };
+        let spread = random.choose(&[1, 1, 4, 20]);
+        let gloomy = self.weather > Weather::Fair && random.chance(0.7);
+        // Three in a row must not outlast the patience of who has one path only: eight times four round trips.
+        let longest = if self.weather == Weather::Harsh { HARSH_HOLE } else { Duration::from_micros(100) };
+        let link = |random: &mut Random| {
+            // In fair weather nothing overtakes.
+            let part = if self.weather == Weather::Fair { 20 } else { 20 / spread + random.below(21 - 20 / spread) };
+            let delay = self.core.delay * part as u32 / 20;
+            let holes = if gloomy { random.choose(&[0, 0, 1, 1, 3]) } else { 0 };
+            let ways = random.choose(&[[true, true], [true, true], [true, false], [false, true]]);
+            let dark: Vec<_> = (0..holes).map(|_| blackhole(self.core.delay, longest, random)).collect();
+            ways.map(|is_dark| {
+                let mut faults = self.core.faults.clone();
+                faults.blackholes.extend(dark.iter().filter(|_| is_dark));
+                LinkProfile { delay, faults, ..self.core.clone() }
+            })
+        };
+        let mut unlike: Vec<_> = (0..self.paths).map(|_| link(random)).collect();
+        if self.weather == Weather::Mild {
+            // One is always there: nobody may lose patience.
+            let spared = random.below(unlike.len() as u64) as usize;
+            unlike[spared].iter_mut().for_each(|profile| profile.faults.blackholes.clear());
+        }
+        self.unlike = unlike;
+        self.rails.iter_mut().for_each(|rails| *rails = random.choose(&[0, 0, 1, 1, 2, 3]));
+        self.route_changes = random.choose(&[0, 1, 4, 16]);
+        self
+    }
+
+    /// A round trip at the most, with the windows of so many connections in one queue.
+    pub fn round_trip(&self, connections: usize) -> Duration {
+        // A window of full packets, and answers to READs, each way.
+        let bytes = connections as u64 * 2 * (128 + 64) * 4300;
+        let queue = Duration::from_nanos(bytes * 1_000_000_000 / self.core.bytes_per_second);
+        self.core.delay * 4 + queue + Duration::from_micros(20)
+    }
+
+    /// Makes nodes, switches and links.
+    pub fn build(&self, seed: u64) -> Network {
+        let mut network = Network::new(seed);
+        let nodes: Vec<_> = (0..self.nodes)
+            .map(|node| {
+                let mut random = Random::new(seed, 10 + node as u64);
+                let mut endpoint = Endpoint::new([0; 32].map(|_: u8| random.u32() as u8));
+                let further: Vec<_> = (1..=self.rails[node]).map(|rail| self.address(rail, node)).collect();
+                endpoint.set_local_rails(further.iter().map(|address| vec![*address]).collect());
+                let id = network.add_node(endpoint);
+                further.into_iter().for_each(|address| network.add_address(id, address));
+                id
+            })
+            .collect();
+        network.change_routes(self.route_changes, self.core.delay * 20 + Duration::from_micros(100));
+        if self.paths == 0 {
+            let (a, b) = (LinkEnd::Node(nodes[0]), LinkEnd::Node(nodes[1]));
+            network.add_link(a, b, self.edge.clone());
+            network.add_link(b, a, self.edge.clone());
+            return network;
+        }
+        // Two switches with the paths between them; nodes are on one or the other.
+        let switches = [network.add_switch(), network.add_switch()];
+        for (index, node) in nodes.iter().enumerate() {
+            let (near, far) = (switches[index % 2], switches[1 - index % 2]);
+            network.add_link(LinkEnd::Node(*node), LinkEnd::Switch(near), self.edge.clone());
+            let down = network.add_link(LinkEnd::Switch(near), LinkEnd::Node(*node), self.edge.clone());
+            network.add_route(near, *node, down);
+            for path in 0..self.paths {
+                let profile = self.unlike.get(path).map_or(&self.core, |profiles| &profiles[index % 2]);
+                let across = network.add_link(LinkEnd::Switch(far), LinkEnd::Switch(near), profile.clone());
+                network.add_route(far, *node, across);
+            }
+        }
+        network
+    }
+
+    /// The address of a node's interface.
+    fn address(&self, rail: u8, node: usize) -> IpAddr {
+        match self.v6 {
+            true => Ipv6Addr::new(0xfd00, rail.into(), 0, 0, 0, 0, 0, 1 + node as u16).into(),
+            false => Ipv4Addr::new(10, rail, 0, 1 + node as u8).into(),
+        }
+    }
+
+    /// How one node reaches another.
+    pub fn path(&self, here: usize, there: usize, source_port: u16) -> Path {
+        let flow = Flow {
+            addresses: Addresses::new(self.address(0, here), self.address(0, there)).expect("of one family"),
+            source_port,
+            // ECT(0): switches may mark it.
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: if self.v6 { source_port.into() } else { 0 },
+        };
+        Path { flow, hop: Hop(there as u64) }
+    }
+}
+
+/// A time in which a link loses all, `longest` beside twenty times its delay at the most.
+fn blackhole(delay: Duration, longest: Duration, random: &mut Random) -> Blackhole {
+    let from = Instant::ZERO + random.up_to(delay * 50 + Duration::from_micros(500));
+    Blackhole { from, until: from + random.up_to(delay * 20 + longest) }
+}
+
+fn faults(weather: Weather, delay: Duration, random: &mut Random) -> Faults {
+    let some = |random: &mut Random, limit: f64| {
+        if random.chance(0.4) { 0.0 } else { limit * random.below(1000) as f64 / 1000.0 }
+    };
+    let reorder_by = random.up_to(delay * 2) + Duration::from_nanos(300);
+    match weather {
+        Weather::Fair => Faults { forge: some(random, 0.02), reorder_by, ..Faults::NONE },
+        Weather::Mild => Faults {
+            loss: some(random, 0.02),
+            duplicate: some(random, 0.02),
+            reorder: some(random, 0.02),
+            reorder_by,
+            corrupt: some(random, 0.01),
+            forge: some(random, 0.02),
+            ..Faults::NONE
+        },
+        Weather::Harsh => {
+            let bursts = random.chance(0.4).then(|| Bursts {
+                enter: 0.001 + 0.01 * random.below(100) as f64 / 100.0,
+                leave: 0.02 + 0.2 * random.below(100) as f64 / 100.0,
+                loss: 0.3 + 0.7 * random.below(100) as f64 / 100.0,
+            });
+            let blackholes =
+                (0..random.choose(&[0, 0, 0, 1, 2])).map(|_| blackhole(delay, HARSH_HOLE, random)).collect();
+            Faults {
+                loss: some(random, 0.15),
+                bursts,
+                duplicate: some(random, 0.2),
+                reorder: some(random, 0.2),
+                reorder_by: reorder_by + random.up_to(delay * 6),
+                corrupt: some(random, 0.05),
+                forge: some(random, 0.05),
+                blackholes,
+            }
+        }
+    }
+}

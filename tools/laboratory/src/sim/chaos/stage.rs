@@ -1,0 +1,190 @@
+use uroce::pcap::{Direction, Record};
+use uroce::time::Instant;
+use uroce::transport::Endpoint;
+
+use crate::sim::frame_pool::Condition;
+use crate::sim::link::Lost;
+use crate::sim::network::{Network, NodeId, Observer, Step, Tally};
+
+use super::Capture;
+use super::setting::Setting;
+
+/// What the stack did and must not do.
+#[derive(Debug, Default)]
+pub(super) struct Violations(Vec<String>);
+
+impl Violations {
+    /// Beyond this many they say nothing new.
+    const MAX: usize = 5;
+
+    pub fn push(&mut self, now: Instant, text: impl std::fmt::Display) {
+        if self.0.len() < Self::MAX {
+            self.0.push(format!("{} ns: {text}", now.as_ns()));
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn into_vec(self) -> Vec<String> {
+        self.0
+    }
+}
+
+/// What the programs of a world want done that only the stage can do.
+#[derive(Debug, Default)]
+pub(super) struct Cues {
+    /// Nodes to which something was posted.
+    pub posted: Vec<NodeId>,
+    /// When a program wants to be woken, and for what.
+    pub wakes: Vec<(Instant, u64)>,
+}
+
+impl Cues {
+    fn is_empty(&self) -> bool {
+        self.posted.is_empty() && self.wakes.is_empty()
+    }
+}
+
+/// Programs, and the oracle that looks on.
+pub(super) trait World: Observer {
+    /// Everything is connected.
+    fn begin(&mut self, network: &mut Network);
+
+    /// A program's time has come.
+    fn woken(&mut self, network: &mut Network, token: u64);
+
+    /// The programs take all completions.
+    fn poll_all(&mut self, now: Instant);
+
+    /// Nothing is left to happen: everything must be done.
+    fn rest(&mut self, network: &mut Network);
+
+    fn cues(&mut self) -> &mut Cues;
+
+    fn violations(&mut self) -> &mut Violations;
+}
+
+/// Events after which a run is said never to come to rest. Ordinary ones take some ten thousand.
+pub(super) const MAX_EVENTS: u64 = 20_000_000;
+
+/// Runs a world from its beginning to rest or to the first violation.
+pub(super) fn play<W: World>(
+    seed: u64,
+    capture: Option<Capture>,
+    world: impl FnOnce(u64) -> (Setting, W),
+) -> (Tally, Vec<String>) {
+    let (setting, world) = world(seed);
+    let mut network = setting.build(seed);
+    let mut watch = Watch { oracle: world, capture };
+    watch.oracle.begin(&mut network);
+    let mut events = 0;
+    loop {
+        let Cues { posted, wakes } = std::mem::take(watch.oracle.cues());
+        wakes.into_iter().for_each(|(at, token)| network.wake_at(at, token));
+        posted.into_iter().for_each(|node| network.kick(node, &mut watch));
+        // What completes by being sent.
+        watch.oracle.poll_all(network.now());
+        if !watch.oracle.cues().is_empty() {
+            continue;
+        }
+        let Some(step) = network.step(&mut watch) else { break };
+        if let Step::Woken(token) = step {
+            watch.oracle.woken(&mut network, token);
+        }
+        events += 1;
+        if events > MAX_EVENTS {
+            watch.oracle.violations().push(network.now(), "does not come to rest");
+        }
+        if !watch.oracle.violations().is_empty() {
+            break;
+        }
+    }
+    if watch.oracle.violations().is_empty() {
+        check_rest(&mut network, watch.oracle.violations());
+        watch.oracle.rest(&mut network);
+    }
+    (network.tally(), std::mem::take(watch.oracle.violations()).into_vec())
+}
+
+/// Nothing is left to happen: nothing may be armed, and no frame unaccounted for.
+pub(super) fn check_rest(network: &mut Network, violations: &mut Violations) {
+    let (now, tally, in_flight) = (network.now(), network.tally(), network.in_flight());
+    if in_flight != 0 || tally.sent + tally.duplicated + tally.forged != tally.delivered + tally.lost {
+        violations.push(now, format!("frames are not conserved: {in_flight} in flight, {tally:?}"));
+    }
+    let mut refused = 0;
+    for node in 0..network.nodes() {
+        let frames = network.node(NodeId(node)).frames();
+        let endpoint = network.endpoint(NodeId(node));
+        let counters = endpoint.counters();
+        let rest = (endpoint.poll_timeout(), endpoint.may_transmit());
+        if rest != (None, false) {
+            violations.push(now, format!("node {node} is not at rest: timer {:?}, may transmit {}", rest.0, rest.1));
+        }
+        if (counters.sent_pkts, counters.rcvd_pkts) != frames {
+            violations.push(now, format!("node {node} counts {counters:?}, frames sent and received are {frames:?}"));
+        }
+        refused += counters.malformed + counters.bad_icrc + counters.bad_ip_checksum + counters.unknown_qpn;
+        refused += counters.bad_tver + counters.bad_opcode + counters.bad_p_key + counters.wrong_address;
+        refused += counters.wrong_tag + counters.wrong_state + counters.stray_response + counters.rcvd_cnp;
+    }
+    if refused < tally.delivered_bad {
+        let bad = tally.delivered_bad;
+        violations.push(now, format!("{bad} frames were corrupted or forged, {refused} refused"));
+    }
+}
+
+/// Who looks on: an oracle, and the capture if there is one.
+pub(super) struct Watch<O> {
+    pub oracle: O,
+    pub capture: Option<Capture>,
+}
+
+impl<O> Watch<O> {
+    fn record(&mut self, time: Instant, frame: &[u8], comment: Option<&str>) {
+        if let Some(capture) = &mut self.capture {
+            let record = Record { time, direction: Direction::Received, parts: &[frame], comment };
+            if let Err(error) = capture.write(record) {
+                eprintln!("the capture cannot be written, and ends here: {error}");
+                self.capture = None;
+            }
+        }
+    }
+}
+
+impl<O: Observer> Observer for Watch<O> {
+    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
+        self.oracle.sent(now, node, frame, to);
+    }
+
+    fn drained(&mut self, now: Instant, node: NodeId) {
+        self.oracle.drained(now, node);
+    }
+
+    fn lost(&mut self, now: Instant, to: NodeId, frame: &[u8], why: Lost) {
+        let comment = match why {
+            Lost::Chance => "fault: lost",
+            Lost::Burst => "fault: lost in a burst",
+            Lost::Blackhole => "fault: lost in a blackhole",
+            Lost::QueueFull => "lost: queue full",
+        };
+        self.record(now, frame, Some(comment));
+        self.oracle.lost(now, to, frame, why);
+    }
+
+    fn arriving(&mut self, now: Instant, node: NodeId, frame: &[u8], condition: Condition) {
+        let comment = match condition {
+            Condition::Intact => None,
+            Condition::Corrupted => Some("fault: corrupted"),
+            Condition::Forged => Some("fault: forged"),
+        };
+        self.record(now, frame, comment);
+        self.oracle.arriving(now, node, frame, condition);
+    }
+
+    fn handled(&mut self, now: Instant, node: NodeId, endpoint: &mut Endpoint, frame: Option<&[u8]>) {
+        self.oracle.handled(now, node, endpoint, frame);
+    }
+}

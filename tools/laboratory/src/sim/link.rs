@@ -1,0 +1,211 @@
+use uroce::time::{Duration, Instant};
+
+use super::random::Random;
+
+/// A link in one direction: how fast, how far, how much it holds, and what goes wrong on it.
+#[derive(Clone, Debug)]
+pub struct LinkProfile {
+    /// Bytes of Ethernet frames a second, without preamble, checksum and gap.
+    pub bytes_per_second: u64,
+    /// How long a bit travels.
+    pub delay: Duration,
+    /// Bytes that may wait to be sent; what finds the queue full is lost.
+    pub queue_bytes: u64,
+    /// Bytes waiting above which frames of ECN-capable transports are marked; `None` marks nothing.
+    pub ecn_threshold_bytes: Option<u64>,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+/// What goes wrong on a link. Shares are probabilities for each frame, 0 to 1.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// The share lost, each by itself.
+    pub loss: f64,
+    /// Losses in bursts.
+    pub bursts: Option<Bursts>,
+    /// The share that comes twice.
+    pub duplicate: f64,
+    /// The share that comes later than it should, and so behind others; the second of two comes late as well.
+    pub reorder: f64,
+    /// How much later at the most.
+    pub reorder_by: Duration,
+    /// The share in which one to three bits are flipped, somewhere from the BTH to the ICRC.
+    pub corrupt: f64,
+    /// For which share a stranger sends something like it, with a right ICRC but another source, P_Key, or PSN.
+    pub forge: f64,
+    /// When everything is lost.
+    pub blackholes: Vec<Blackhole>,
+}
+
+/// The Gilbert–Elliott model of losses: a good and a bad state, and chances to go from one to the other at each frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Bursts {
+    /// The chance to go from good to bad.
+    pub enter: f64,
+    /// The chance to go from bad to good: bursts are 1/`leave` frames long on average.
+    pub leave: f64,
+    /// The share lost in the bad state; in the good one nothing is.
+    pub loss: f64,
+}
+
+/// A time in which a link loses everything.
+#[derive(Clone, Copy, Debug)]
+pub struct Blackhole {
+    /// From then on.
+    pub from: Instant,
+    /// Until then.
+    pub until: Instant,
+}
+
+/// Why a frame was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // named for what they are
+pub enum Lost {
+    Chance,
+    Burst,
+    Blackhole,
+    QueueFull,
+}
+
+impl Faults {
+    /// None.
+    pub const NONE: Faults = Faults {
+        loss: 0.0,
+        bursts: None,
+        duplicate: 0.0,
+        reorder: 0.0,
+        reorder_by: Duration::ZERO,
+        corrupt: 0.0,
+        forge: 0.0,
+        blackholes: Vec::new(),
+    };
+}
+
+/// What becomes of a frame that was given to a link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passage {
+    /// When it arrives at the other end.
+    pub arrival: Instant,
+    /// When its copy arrives.
+    pub duplicate: Option<Instant>,
+    /// When what a stranger made of it arrives.
+    pub forgery: Option<Instant>,
+    pub corrupted: bool,
+    pub marked: bool,
+}
+
+/// A link and its state.
+#[derive(Debug)]
+pub(super) struct Link {
+    profile: LinkProfile,
+    /// When all that waits has been sent.
+    busy_until: Instant,
+    in_burst: bool,
+    random: Random,
+}
+
+impl Link {
+    pub fn new(profile: LinkProfile, random: Random) -> Link {
+        Link { profile, busy_until: Instant::ZERO, in_burst: false, random }
+    }
+
+    pub fn random(&mut self) -> &mut Random {
+        &mut self.random
+    }
+
+    /// When no more than `bytes` wait.
+    pub fn when_at_most(&self, bytes: u64) -> Instant {
+        Instant::from_ns(self.busy_until.as_ns().saturating_sub(self.time_of(bytes)))
+    }
+
+    fn time_of(&self, bytes: u64) -> u64 {
+        (bytes * 1_000_000_000).div_ceil(self.profile.bytes_per_second)
+    }
+
+    /// Decides what becomes of a frame of `bytes` that is given to the link now.
+    pub fn pass(&mut self, now: Instant, bytes: u64) -> Result<Passage, Lost> {
+        let waiting_ns = self.busy_until.saturating_since(now).as_nanos() as u64;
+        let waiting = (u128::from(waiting_ns) * u128::from(self.profile.bytes_per_second) / 1_000_000_000) as u64;
+        if waiting + bytes > self.profile.queue_bytes.max(bytes) {
+            return Err(Lost::QueueFull);
+        }
+        let marked = self.profile.ecn_threshold_bytes.is_some_and(|threshold| waiting > threshold);
+        self.busy_until = self.busy_until.max(now) + Duration::from_nanos(self.time_of(bytes));
+        let faults = &self.profile.faults;
+        let random = &mut self.random;
+        if faults.blackholes.iter().any(|hole| hole.from <= now && now < hole.until) {
+            return Err(Lost::Blackhole);
+        }
+        if let Some(bursts) = faults.bursts {
+            let turn = if self.in_burst { bursts.leave } else { bursts.enter };
+            self.in_burst ^= random.chance(turn);
+            if self.in_burst && random.chance(bursts.loss) {
+                return Err(Lost::Burst);
+            }
+        }
+        if random.chance(faults.loss) {
+            return Err(Lost::Chance);
+        }
+        let mut arrival = self.busy_until + self.profile.delay;
+        let duplicate = random.chance(faults.duplicate).then(|| arrival + random.up_to(faults.reorder_by));
+        let forgery = random.chance(faults.forge).then(|| arrival + random.up_to(faults.reorder_by));
+        if random.chance(faults.reorder) {
+            arrival = arrival + random.up_to(faults.reorder_by);
+        }
+        Ok(Passage { arrival, duplicate, forgery, corrupted: random.chance(faults.corrupt), marked })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(queue_bytes: u64, faults: Faults) -> Link {
+        let delay = Duration::from_micros(5);
+        let profile = LinkProfile {
+            bytes_per_second: 1_000_000_000,
+            delay,
+            queue_bytes,
+            ecn_threshold_bytes: Some(2500),
+            faults,
+        };
+        Link::new(profile, Random::new(1, 0))
+    }
+
+    #[test]
+    fn frames_wait_for_each_other_then_travel_and_a_full_queue_loses_them() {
+        let mut link = link(3000, Faults::NONE);
+        let passages: Vec<_> = (0..4).map(|_| link.pass(Instant::ZERO, 1000)).collect();
+        let arrivals: Vec<_> = passages.iter().flatten().map(|p| p.arrival.as_ns()).collect();
+        assert_eq!(arrivals, [6000, 7000, 8000]);
+        assert!(matches!(passages[3], Err(Lost::QueueFull)));
+        assert_eq!(link.when_at_most(1000), Instant::from_ns(2000));
+        let later = link.pass(Instant::from_ns(2500), 1000).unwrap();
+        assert_eq!((later.arrival.as_ns(), later.marked), (9000, false));
+    }
+
+    #[test]
+    fn a_long_queue_marks() {
+        let mut link = link(10_000, Faults::NONE);
+        let marked: Vec<_> = (0..5).map(|_| link.pass(Instant::ZERO, 1000).unwrap().marked).collect();
+        assert_eq!(marked, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn bursts_lose_runs_of_frames_and_blackholes_all() {
+        let bursts = Some(Bursts { enter: 0.01, leave: 0.1, loss: 1.0 });
+        let mut link = link(u64::MAX, Faults { bursts, ..Faults::NONE });
+        let lost: Vec<bool> = (0..10_000).map(|_| link.pass(Instant::ZERO, 100).is_err()).collect();
+        let share = lost.iter().filter(|lost| **lost).count() as f64 / 10_000.0;
+        let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
+        assert!((0.05..0.15).contains(&share), "{share}");
+        assert!((5.0..20.0).contains(&(share * 10_000.0 / runs)), "bursts of ten frames on average");
+
+        let at = Instant::from_ns;
+        let blackholes = vec![Blackhole { from: at(100), until: at(200) }];
+        let mut link = self::link(u64::MAX, Faults { blackholes, ..Faults::NONE });
+        let lost = [99, 100, 199, 200].map(|ns| link.pass(at(ns), 1).is_err());
+        assert_eq!(lost, [false, true, true, false]);
+    }
+}

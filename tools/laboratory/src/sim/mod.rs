@@ -1,0 +1,31 @@
+//! Networks in virtual time: endpoints, links and switches, everything that can go wrong on the way, and an oracle that
+//! holds a model of every buffer, work request and frame.
+//!
+//! There is no clock, no thread and no randomness but the seed's: the same seed gives the same trace, byte for byte.
+//! A [`Network`] carries frames between [`Node`]s; whoever drives it with [`Network::step`] is the program. [`chaos`]
+//! runs random programs over random networks and checks all they do.
+
+pub mod attack;
+pub mod chaos;
+mod frame_pool;
+mod goodput;
+mod link;
+pub mod loss_rtt;
+mod network;
+mod node;
+pub mod path_failure;
+pub mod paths;
+mod pattern;
+mod planes;
+mod random;
+mod recorder;
+mod switch;
+mod transfer;
+
+pub use frame_pool::Condition;
+pub use goodput::Goodput;
+pub use link::{Blackhole, Bursts, Faults, LinkProfile, Lost};
+pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Tally};
+pub use node::Node;
+pub use random::Random;
+pub use transfer::{TransferError, TransferOperation};

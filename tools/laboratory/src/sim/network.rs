@@ -1,0 +1,503 @@
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::IpAddr;
+
+use uroce::frame::{FrameBytes, Hop};
+use uroce::time::{Duration, Instant};
+use uroce::transport::Endpoint;
+use uroce::wire::{Bth, ICRC_BYTES, Packet, icrc};
+use zerocopy::FromBytes;
+
+use super::frame_pool::{Condition, FramePool};
+use super::link::{Link, LinkProfile, Lost};
+use super::node::Node;
+use super::random::Random;
+use super::switch::Switch;
+
+/// A node, by the order in which they were added. The [`Hop`](uroce::frame::Hop) of its number leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub usize);
+
+/// A link, by the order in which they were added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub usize);
+
+/// A switch, by the order in which they were added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwitchId(pub usize);
+
+/// Where a link leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkEnd {
+    /// To an endpoint.
+    Node(NodeId),
+    /// To a switch.
+    Switch(SwitchId),
+}
+
+/// Who looks on while frames go by. Frames begin with the Ethernet header.
+pub trait Observer {
+    /// The node has sent a frame.
+    fn sent(&mut self, _now: Instant, _node: NodeId, _frame: &[u8], _to: NodeId) {}
+
+    /// The node has nothing more to send for now.
+    fn drained(&mut self, _now: Instant, _node: NodeId) {}
+
+    /// The frame was lost on its way.
+    fn lost(&mut self, _now: Instant, _to: NodeId, _frame: &[u8], _why: Lost) {}
+
+    /// A frame arrives; the endpoint has not seen it yet.
+    fn arriving(&mut self, _now: Instant, _node: NodeId, _frame: &[u8], _condition: Condition) {}
+
+    /// The endpoint has dealt with the frame, or with a timer when there is none, and has sent nothing since.
+    fn handled(&mut self, _now: Instant, _node: NodeId, _endpoint: &mut Endpoint, _frame: Option<&[u8]>) {}
+}
+
+impl Observer for () {}
+
+/// What [`Network::step`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A frame moved on, or a node sent some.
+    Moved,
+    /// A node received a frame or was woken by its timer: it may have completions.
+    Handled(NodeId),
+    /// The time given to [`Network::wake_at`] has come.
+    Woken(u64),
+}
+
+/// What happened to frames; at any moment sent + duplicated + forged = delivered + lost + in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // named for what they count
+pub struct Tally {
+    pub sent: u64,
+    pub duplicated: u64,
+    pub forged: u64,
+    pub corrupted: u64,
+    pub marked: u64,
+    pub delivered: u64,
+    pub lost: u64,
+    pub lost_to_full_queues: u64,
+    /// Corrupted and forged ones among those delivered.
+    pub delivered_bad: u64,
+}
+
+/// Endpoints, links and switches in virtual time.
+pub struct Network {
+    now: Instant,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    scheduled: u64,
+    nodes: Vec<Node>,
+    links: Vec<(Link, LinkEnd)>,
+    switches: Vec<Switch>,
+    /// Whose addresses are whose, where an endpoint asks.
+    addresses: BTreeMap<IpAddr, NodeId>,
+    /// How often routes are still to change, and how long each state of them lasts.
+    route_changes: (u32, Duration),
+    frames: FramePool,
+    tally: Tally,
+    seed: u64,
+    random: Random,
+    scratch: Box<[u8]>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Scheduled {
+    at: Instant,
+    /// Of two events at one time, the one scheduled first comes first.
+    sequence: u64,
+    event: Event,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrival { link: u32, frame: u32 },
+    Timer { node: u32 },
+    Pull { node: u32 },
+    Routes { node: u32 },
+    Wake(u64),
+}
+
+const ETHERNET_BYTES: usize = 14;
+
+/// Bytes that an interface takes from the endpoint ahead of what the link has sent: two full frames. The rest stays with
+/// the endpoint, so that it sends what is right when its turn comes.
+const INTERFACE_BYTES: u64 = 8500;
+
+/// A packet of path MTU 4096 and everything around it.
+const FRAME_BYTES_MAX: usize = 4096 + 256;
+
+impl Network {
+    /// An empty network at time zero; chance comes from `seed`.
+    pub fn new(seed: u64) -> Network {
+        Network {
+            now: Instant::ZERO,
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            nodes: Vec::new(),
+            links: Vec::new(),
+            switches: Vec::new(),
+            addresses: BTreeMap::new(),
+            route_changes: (0, Duration::ZERO),
+            frames: FramePool::default(),
+            tally: Tally::default(),
+            seed,
+            random: Random::new(seed, 1),
+            scratch: vec![0; FRAME_BYTES_MAX].into(),
+        }
+    }
+
+    /// Adds an endpoint.
+    pub fn add_node(&mut self, endpoint: Endpoint) -> NodeId {
+        self.nodes.push(Node::new(endpoint));
+        NodeId(self.nodes.len() - 1)
+    }
+
+    /// Says that a further address is a node's: endpoints that [ask](Endpoint::poll_hop_query) for the next hop hear it.
+    pub fn add_address(&mut self, node: NodeId, address: IpAddr) {
+        self.addresses.insert(address, node);
+    }
+
+    /// Has routes change so often: whoever asks for the next hops hears half of the time that there is none, and is told to ask
+    /// again after `pause`.
+    pub fn change_routes(&mut self, times: u32, pause: Duration) {
+        self.route_changes = (times, pause);
+    }
+
+    /// Adds a switch.
+    pub fn add_switch(&mut self) -> SwitchId {
+        self.switches.push(Switch::new(self.random.u32()));
+        SwitchId(self.switches.len() - 1)
+    }
+
+    /// Adds a switch at which not a hash chooses among several links, but the UDP source port: `first_port` takes the first one.
+    pub fn add_switch_by_port(&mut self, first_port: u16) -> SwitchId {
+        self.switches.push(Switch::by_port(first_port));
+        SwitchId(self.switches.len() - 1)
+    }
+
+    /// Adds a link from one end to another, in that direction. A node sends on the last one added for it; a switch must be
+    /// told with [`add_route`](Network::add_route).
+    pub fn add_link(&mut self, from: LinkEnd, to: LinkEnd, profile: LinkProfile) -> LinkId {
+        let id = LinkId(self.links.len());
+        self.links.push((Link::new(profile, Random::new(self.seed, 100 + id.0 as u64)), to));
+        if let LinkEnd::Node(node) = from {
+            self.nodes[node.0].uplink = Some(id);
+        }
+        id
+    }
+
+    /// Lets `switch` send what is for `node` over `link`; over one of several when it is told of several.
+    pub fn add_route(&mut self, switch: SwitchId, node: NodeId, link: LinkId) {
+        self.switches[switch.0].add_route(node.0, link);
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// A node.
+    pub fn node(&mut self, node: NodeId) -> &mut Node {
+        &mut self.nodes[node.0]
+    }
+
+    /// An endpoint.
+    pub fn endpoint(&mut self, node: NodeId) -> &mut Endpoint {
+        &mut self.nodes[node.0].endpoint
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What happened to frames so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Frames on their way.
+    pub fn in_flight(&self) -> u64 {
+        self.frames.in_flight() as u64
+    }
+
+    /// Whether one of the frames on their way is such a one.
+    pub fn is_on_its_way(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
+        self.frames.on_their_way().any(is_it)
+    }
+
+    /// Lets [`step`](Network::step) return [`Step::Woken`] with `token` at that time.
+    pub fn wake_at(&mut self, at: Instant, token: u64) {
+        self.schedule(at, Event::Wake(token));
+    }
+
+    /// When the next thing happens.
+    pub fn next(&self) -> Option<Instant> {
+        self.events.peek().map(|Reverse(scheduled)| scheduled.at)
+    }
+
+    /// Lets time pass without anything happening; not past the next event.
+    pub fn advance_to(&mut self, at: Instant) {
+        let limit = self.next().unwrap_or(at);
+        self.now = self.now.max(at.min(limit));
+    }
+
+    /// Sends what an endpoint wants to send after something was posted to it, and sees to its timer.
+    pub fn kick(&mut self, node: NodeId, observer: &mut impl Observer) {
+        self.pull(node, observer);
+    }
+
+    /// Does the next thing. `None` when nothing is left to happen.
+    pub fn step(&mut self, observer: &mut impl Observer) -> Option<Step> {
+        let Reverse(Scheduled { at, event, .. }) = self.events.pop()?;
+        self.now = at;
+        Some(match event {
+            Event::Arrival { link, frame } => match self.links[link as usize].1 {
+                LinkEnd::Node(node) => {
+                    self.deliver(node, frame, observer);
+                    Step::Handled(node)
+                }
+                LinkEnd::Switch(switch) => {
+                    let in_flight = self.frames.frame(frame);
+                    match self.switches[switch.0].route(in_flight.to, &in_flight.bytes) {
+                        Some(link) => self.offer(link, frame, observer),
+                        None => self.lose(frame, Lost::Blackhole, observer),
+                    }
+                    Step::Moved
+                }
+            },
+            Event::Timer { node } => {
+                let node = NodeId(node as usize);
+                let state = &mut self.nodes[node.0];
+                if state.armed == Some(at) {
+                    state.armed = None;
+                }
+                state.endpoint.handle_timeout(at);
+                observer.handled(at, node, &mut state.endpoint, None);
+                self.pull(node, observer);
+                Step::Handled(node)
+            }
+            Event::Pull { node } => {
+                self.nodes[node as usize].will_pull = false;
+                self.pull(NodeId(node as usize), observer);
+                Step::Moved
+            }
+            Event::Routes { node } => {
+                self.nodes[node as usize].endpoint.ask_hops_again();
+                self.pull(NodeId(node as usize), observer);
+                Step::Moved
+            }
+            Event::Wake(token) => Step::Woken(token),
+        })
+    }
+
+    fn schedule(&mut self, at: Instant, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse(Scheduled { at: at.max(self.now), sequence: self.scheduled, event }));
+    }
+
+    /// Tells an endpoint the next hops that it wants.
+    fn answer_hops(&mut self, id: NodeId) {
+        let endpoint = &mut self.nodes[id.0].endpoint;
+        let mut next = endpoint.poll_hop_query();
+        if next.is_none() {
+            return;
+        }
+        let (changes, pause) = &mut self.route_changes;
+        let will_change = *changes > 0;
+        *changes -= u32::from(will_change);
+        while let Some(query) = next {
+            let to = self.addresses.get(&query.destination).filter(|_| !will_change || self.random.chance(0.5));
+            endpoint.hop_found(self.now, query, to.map(|node| Hop(node.0 as u64)));
+            next = endpoint.poll_hop_query();
+        }
+        if will_change {
+            let at = self.now + *pause;
+            self.schedule(at, Event::Routes { node: id.0 as u32 });
+        }
+    }
+
+    /// Takes from an endpoint what its interface has room for, and arms its timer.
+    fn pull(&mut self, id: NodeId, observer: &mut impl Observer) {
+        self.answer_hops(id);
+        if let Some(uplink) = self.nodes[id.0].uplink {
+            loop {
+                let room_at = self.links[uplink.0].0.when_at_most(INTERFACE_BYTES);
+                let node = &mut self.nodes[id.0];
+                if room_at > self.now {
+                    if !node.will_pull && node.endpoint.may_transmit() {
+                        node.will_pull = true;
+                        self.schedule(room_at, Event::Pull { node: id.0 as u32 });
+                    }
+                    break;
+                }
+                let Some(transmit) = node.endpoint.poll_transmit(self.now, &mut self.scratch[ETHERNET_BYTES..]) else {
+                    observer.drained(self.now, id);
+                    break;
+                };
+                node.sent += 1;
+                self.tally.sent += 1;
+                let to = transmit.hop.0 as usize;
+                let ether_type = if self.scratch[ETHERNET_BYTES] >> 4 == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+                let frame = &mut self.scratch[..ETHERNET_BYTES + transmit.len];
+                frame[..6].copy_from_slice(&[2, 0, 0, 0, (to >> 8) as u8, to as u8]);
+                frame[6..12].copy_from_slice(&[2, 0, 0, 0, (id.0 >> 8) as u8, id.0 as u8]);
+                frame[12..14].copy_from_slice(&ether_type);
+                observer.sent(self.now, id, frame, NodeId(to));
+                let frame = self.frames.put([frame, &[]], to, Condition::Intact);
+                self.offer(uplink, frame, observer);
+            }
+        }
+        let node = &mut self.nodes[id.0];
+        if let Some(at) = node.endpoint.poll_timeout()
+            && node.armed.is_none_or(|armed| at < armed)
+        {
+            node.armed = Some(at);
+            self.schedule(at, Event::Timer { node: id.0 as u32 });
+        }
+    }
+
+    /// Gives a frame to a link.
+    fn offer(&mut self, id: LinkId, frame: u32, observer: &mut impl Observer) {
+        let link = &mut self.links[id.0].0;
+        let in_flight = self.frames.frame(frame);
+        let passage = match link.pass(self.now, in_flight.bytes.len() as u64) {
+            Ok(passage) => passage,
+            Err(why) => return self.lose(frame, why, observer),
+        };
+        let arrival = |frame| Event::Arrival { link: id.0 as u32, frame };
+        if passage.marked && mark_congestion(&mut in_flight.bytes) {
+            self.tally.marked += 1;
+        }
+        if let Some(at) = passage.forgery
+            && in_flight.condition == Condition::Intact
+        {
+            let copy = self.frames.duplicate(frame);
+            let forged = self.frames.frame(copy);
+            forged.condition = Condition::Forged;
+            forge(&mut forged.bytes, self.links[id.0].0.random());
+            self.tally.forged += 1;
+            self.schedule(at, arrival(copy));
+        }
+        if passage.corrupted {
+            let in_flight = self.frames.frame(frame);
+            in_flight.condition = Condition::Corrupted;
+            corrupt(&mut in_flight.bytes, self.links[id.0].0.random());
+            self.tally.corrupted += 1;
+        }
+        if let Some(at) = passage.duplicate {
+            let copy = self.frames.duplicate(frame);
+            self.tally.duplicated += 1;
+            self.schedule(at, arrival(copy));
+        }
+        self.schedule(passage.arrival, arrival(frame));
+    }
+
+    fn lose(&mut self, frame: u32, why: Lost, observer: &mut impl Observer) {
+        self.tally.lost += 1;
+        self.tally.lost_to_full_queues += u64::from(why == Lost::QueueFull);
+        let in_flight = self.frames.frame(frame);
+        observer.lost(self.now, NodeId(in_flight.to), &in_flight.bytes, why);
+        self.frames.drop_frame(frame);
+    }
+
+    fn deliver(&mut self, id: NodeId, frame: u32, observer: &mut impl Observer) {
+        let condition = self.frames.frame(frame).condition;
+        let bytes = self.frames.take(frame);
+        self.tally.delivered += 1;
+        self.tally.delivered_bad += u64::from(condition != Condition::Intact);
+        observer.arriving(self.now, id, &bytes, condition);
+        // Some frames come in two parts, as from AF_XDP in multi-buffer mode; all headers are in the first.
+        let headers = bytes.len().min(ETHERNET_BYTES + uroce::wire::MAX_HEADER_BYTES);
+        let cut = match self.random.u32() {
+            chance if chance % 8 == 0 => headers + (chance >> 3) as usize % (bytes.len() - headers + 1),
+            _ => bytes.len(),
+        };
+        let (head, tail) = bytes.split_at(cut);
+        let node = &mut self.nodes[id.0];
+        node.received += 1;
+        node.endpoint.handle_frame(self.now, FrameBytes { head, tail });
+        observer.handled(self.now, id, &mut node.endpoint, Some(&bytes));
+        self.frames.give_back(frame, bytes);
+        self.pull(id, observer);
+    }
+}
+
+/// Where the BTH begins.
+pub(super) fn bth_offset(frame: &[u8]) -> usize {
+    if frame[12..14] == [0x86, 0xdd] { 14 + 40 + 8 } else { 14 + 20 + 8 }
+}
+
+/// Sets «congestion experienced» if the sender understands it.
+fn mark_congestion(frame: &mut [u8]) -> bool {
+    let ip = ETHERNET_BYTES;
+    if frame[12..14] == [0x86, 0xdd] {
+        let capable = frame[ip + 1] >> 4 & 3 != 0;
+        frame[ip + 1] |= if capable { 0x30 } else { 0 };
+        capable
+    } else {
+        let capable = frame[ip + 1] & 3 != 0;
+        frame[ip + 1] |= if capable { 3 } else { 0 };
+        write_checksum(frame);
+        capable
+    }
+}
+
+fn write_checksum(frame: &mut [u8]) {
+    let ip = &mut frame[ETHERNET_BYTES..ETHERNET_BYTES + 20];
+    ip[10..12].fill(0);
+    let sum = etherparse::checksum::Sum16BitWords::new().add_slice(ip).ones_complement().to_be();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Flips one to three bits that the ICRC covers, from the BTH on.
+fn corrupt(frame: &mut [u8], random: &mut Random) {
+    let bth = bth_offset(frame);
+    let mut flipped = [usize::MAX; 3];
+    for i in 0..1 + random.below(3) as usize {
+        let bit = loop {
+            let bit = random.below((frame.len() - bth) as u64 * 8) as usize;
+            // The fifth byte of the BTH may change on the way.
+            if bit / 8 != 4 && !flipped.contains(&bit) {
+                break bit;
+            }
+        };
+        flipped[i] = bit;
+        frame[bth + bit / 8] ^= 0x80 >> (bit % 8);
+    }
+}
+
+/// Makes a frame that looks like this one and is right in itself, but that the receiver must refuse.
+fn forge(frame: &mut [u8], random: &mut Random) {
+    let bth = bth_offset(frame);
+    let v6 = bth == 14 + 40 + 8;
+    let is_acknowledge = frame[bth] == uroce::wire::Opcode::RC_ACKNOWLEDGE.0;
+    let end = frame.len() - ICRC_BYTES;
+    let tag = end - Packet::TAG_BYTES;
+    let has_tag = Bth::ref_from_prefix(&frame[bth..]).is_ok_and(|(bth, _)| bth.extended()) && frame[tag..end] != [0; 4];
+    match random.below(6) {
+        // From the peer's address, but for a PSN far from what is in flight.
+        3 if is_acknowledge => frame[bth + 9] ^= 0x40,
+        // Right in all but the tag.
+        4 | 5 if has_tag => frame[tag] ^= if frame[tag] == 0x25 { 0x4a } else { 0x25 },
+        // Another partition.
+        2 => frame[bth + 2] ^= 0x12,
+        // A stranger's address.
+        _ if v6 => frame[14 + 8 + 15] ^= 0x40,
+        _ => frame[14 + 12 + 3] ^= 0x40,
+    }
+    // Another meaning or another payload, so that taking it is noticed.
+    if is_acknowledge {
+        frame[bth + 11] = frame[bth + 11].wrapping_add(3);
+    } else if tag > bth + Bth::BYTES {
+        frame[tag - 1] ^= 0x5a;
+        frame[bth + Bth::BYTES] ^= 0x5a;
+    }
+    if !v6 {
+        write_checksum(frame);
+    }
+    if let Some(icrc) = icrc::compute(FrameBytes::from(&frame[ETHERNET_BYTES..end])) {
+        frame[end..].copy_from_slice(&icrc.to_le_bytes());
+    }
+}

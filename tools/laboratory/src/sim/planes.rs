@@ -1,0 +1,60 @@
+use uroce::time::Duration;
+use uroce::transport::Endpoint;
+
+use super::link::{Faults, LinkProfile};
+use super::network::{LinkEnd, Network, NodeId};
+use super::random::Random;
+use super::switch::source_port;
+
+/// One of several networks side by side between two nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Plane {
+    /// One way.
+    pub delay: Duration,
+    /// What goes wrong from the first node to the second, and the other way.
+    pub faults: [Faults; 2],
+}
+
+/// The first UDP source port: its path takes the first plane, that of the next one the second, and so on.
+pub(super) const FIRST_PORT: u16 = 0xc000;
+
+/// Two nodes with planes between them, each as fast as `bytes_per_second` each way; the source port decides which one a frame
+/// takes.
+pub(super) fn build(seed: u64, bytes_per_second: u64, planes: &[Plane]) -> (Network, [NodeId; 2]) {
+    let mut network = Network::new(seed);
+    let nodes = [0, 1].map(|node| {
+        let mut random = Random::new(seed, 10 + node);
+        network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
+    });
+    let switches = [0, 1].map(|_| network.add_switch_by_port(FIRST_PORT));
+    // The way to the planes is none: as fast as can be.
+    let edge = LinkProfile {
+        bytes_per_second: 1_000_000_000_000,
+        delay: Duration::ZERO,
+        queue_bytes: u64::MAX,
+        ecn_threshold_bytes: None,
+        faults: Faults::NONE,
+    };
+    for here in [0, 1] {
+        let (near, far) = (LinkEnd::Switch(switches[here]), LinkEnd::Switch(switches[1 - here]));
+        network.add_link(LinkEnd::Node(nodes[here]), near, edge.clone());
+        let down = network.add_link(near, LinkEnd::Node(nodes[here]), edge.clone());
+        network.add_route(switches[here], nodes[here], down);
+        for plane in planes {
+            let profile = LinkProfile {
+                bytes_per_second,
+                delay: plane.delay,
+                faults: plane.faults[here].clone(),
+                ..edge.clone()
+            };
+            let across = network.add_link(near, far, profile);
+            network.add_route(switches[here], nodes[1 - here], across);
+        }
+    }
+    (network, nodes)
+}
+
+/// The plane that a frame takes.
+pub(super) fn plane_of(frame: &[u8], planes: usize) -> usize {
+    usize::from(source_port(frame).wrapping_sub(FIRST_PORT)) % planes
+}

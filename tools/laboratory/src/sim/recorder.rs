@@ -1,0 +1,61 @@
+use uroce::pcap::{Direction, Record};
+use uroce::time::Instant;
+use uroce::transport::Endpoint;
+
+use super::chaos::Capture;
+use super::frame_pool::Condition;
+use super::link::Lost;
+use super::network::{NodeId, Observer};
+
+/// An observer whose frames are captured, too: a bounded number of them, where they arrive or are lost.
+pub(super) struct Recorder<O> {
+    inner: O,
+    capture: Option<Capture>,
+    frames_left: u64,
+}
+
+impl<O> Recorder<O> {
+    pub fn new(inner: O, capture: Option<Capture>, frames: u64) -> Recorder<O> {
+        Recorder { inner, capture, frames_left: frames }
+    }
+
+    fn record(&mut self, time: Instant, frame: &[u8], comment: Option<&str>) {
+        let Some(capture) = self.capture.as_mut().filter(|_| self.frames_left > 0) else { return };
+        self.frames_left -= 1;
+        let record = Record { time, direction: Direction::Received, parts: &[frame], comment };
+        if let Err(error) = capture.write(record) {
+            eprintln!("the capture cannot be written, and ends here: {error}");
+            self.capture = None;
+        }
+    }
+}
+
+impl<O: AsRef<T>, T> AsRef<T> for Recorder<O> {
+    fn as_ref(&self) -> &T {
+        self.inner.as_ref()
+    }
+}
+
+impl<O: Observer> Observer for Recorder<O> {
+    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
+        self.inner.sent(now, node, frame, to);
+    }
+
+    fn drained(&mut self, now: Instant, node: NodeId) {
+        self.inner.drained(now, node);
+    }
+
+    fn lost(&mut self, now: Instant, to: NodeId, frame: &[u8], why: Lost) {
+        self.record(now, frame, Some("fault: lost"));
+        self.inner.lost(now, to, frame, why);
+    }
+
+    fn arriving(&mut self, now: Instant, node: NodeId, frame: &[u8], condition: Condition) {
+        self.record(now, frame, None);
+        self.inner.arriving(now, node, frame, condition);
+    }
+
+    fn handled(&mut self, now: Instant, node: NodeId, endpoint: &mut Endpoint, frame: Option<&[u8]>) {
+        self.inner.handled(now, node, endpoint, frame);
+    }
+}

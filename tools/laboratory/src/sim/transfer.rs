@@ -1,0 +1,328 @@
+use std::sync::Arc;
+
+use uroce::frame::Hop;
+use uroce::memory::{Access, HostMemory};
+use uroce::time::Instant;
+use uroce::transport::{
+    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoverySettings, Remote,
+    SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
+};
+use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
+
+use crate::world::Peering;
+
+use super::network::{Network, NodeId, Observer, Step};
+use super::planes::FIRST_PORT;
+use super::random::Random;
+
+/// What a transfer does over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // named for what they are
+pub enum TransferOperation {
+    Write,
+    Read,
+    Send,
+}
+
+impl TransferOperation {
+    /// All of them.
+    pub const ALL: [TransferOperation; 3] =
+        [TransferOperation::Write, TransferOperation::Read, TransferOperation::Send];
+
+    /// As tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TransferOperation::Write => "write",
+            TransferOperation::Read => "read",
+            TransferOperation::Send => "send",
+        }
+    }
+}
+
+/// What a transfer is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferPlan {
+    /// What is done.
+    pub operation: TransferOperation,
+    /// Bytes of a message.
+    pub message_bytes: usize,
+    /// Messages posted and not completed.
+    pub outstanding: usize,
+    /// Bytes of the memory on both sides, a multiple of a message. Message after message takes the next part of it.
+    pub region_bytes: usize,
+    /// How the source of the bytes deals with losses, and how their destination.
+    pub recovery: [RecoverySettings; 2],
+    /// The local ACK timeout code.
+    pub timeout: u8,
+}
+
+/// Messages going from one node to another, as many as there is room for, without end; READs are asked for by the
+/// receiver of the bytes.
+pub struct Transfer {
+    plan: TransferPlan,
+    sides: [Side; 2],
+    posted: u64,
+    received: u64,
+    completed: u64,
+    completed_receives: u64,
+    /// What went wrong, the first time.
+    failure: Option<TransferError>,
+}
+
+/// Why a transfer does not go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// The requester gave up: it sent again as often as it may, and was not answered.
+    #[error("the requester gave up: retry exceeded")]
+    GaveUp,
+    /// Something is not as it must be.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+struct Side {
+    node: NodeId,
+    qpn: Qpn,
+    memory: Arc<HostMemory>,
+    key: Key,
+    cq: Arc<CompletionQueue>,
+}
+
+const MTU: PathMtu = PathMtu::Mtu4096;
+
+impl Transfer {
+    /// Connects `nodes` of `network` with a queue pair each, and fills the source's memory.
+    pub fn new(network: &mut Network, nodes: [NodeId; 2], plan: TransferPlan, seed: u64) -> Transfer {
+        let sides = [0, 1].map(|index| {
+            let node = nodes[index];
+            let memory = Arc::new(HostMemory::new(plan.region_bytes).expect("the simulation's memory"));
+            let cq = Arc::new(CompletionQueue::new(2 * plan.outstanding + 16, || {}));
+            let endpoint = network.endpoint(node);
+            endpoint.set_recovery(plan.recovery[index]);
+            let pd = endpoint.allocate_pd();
+            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;
+            let key = endpoint.memory().register(pd, memory.clone(), access);
+            let capabilities =
+                Capabilities { max_send_requests: plan.outstanding, max_receive_requests: plan.outstanding };
+            let init = QueuePairInit {
+                service: Service::Rc,
+                pd,
+                capabilities,
+                send_cq: cq.clone(),
+                receive_cq: cq.clone(),
+                srq: None,
+                path_mtu: MTU,
+            };
+            let qpn = endpoint.create_queue_pair(init).expect("the first queue pair");
+            Side { node, qpn, memory, key, cq }
+        });
+        let mut transfer =
+            Transfer { plan, sides, posted: 0, received: 0, completed: 0, completed_receives: 0, failure: None };
+        transfer.fill(seed);
+        transfer.connect(network);
+        transfer
+    }
+
+    fn is_read(&self) -> bool {
+        self.plan.operation == TransferOperation::Read
+    }
+
+    /// The side that the bytes come from, and the one that they go to.
+    fn ends(&self) -> (&Side, &Side) {
+        (&self.sides[0], &self.sides[1])
+    }
+
+    /// The side that posts the send requests.
+    fn requester(&self) -> &Side {
+        &self.sides[usize::from(self.is_read())]
+    }
+
+    fn fill(&mut self, seed: u64) {
+        let mut random = Random::new(seed, 7);
+        let mut block = vec![0; 1 << 16];
+        for offset in (0..self.plan.region_bytes).step_by(block.len()) {
+            block.as_chunks_mut::<4>().0.iter_mut().for_each(|word| *word = random.u32().to_ne_bytes());
+            let len = block.len().min(self.plan.region_bytes - offset);
+            self.sides[0].memory.write(offset, &block[..len]);
+        }
+    }
+
+    fn connect(&mut self, network: &mut Network) {
+        for index in [0, 1] {
+            let (here, there) = (&self.sides[index], &self.sides[1 - index]);
+            let address = |side: &Side| std::net::Ipv4Addr::new(10, 0, 0, 1 + side.node.0 as u8).into();
+            let flow = Flow {
+                addresses: Addresses::new(address(here), address(there)).expect("of one family"),
+                source_port: FIRST_PORT,
+                traffic_class: 2,
+                hop_limit: 64,
+                flow_label: 0,
+            };
+            let peering = Peering {
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+                path_mtu: MTU,
+                send_psn: Psn::new(0xff_fe00),
+                receive_psn: Psn::new(0xff_fe00),
+                timeout: self.plan.timeout,
+                ..Peering::new(Path { flow, hop: Hop(there.node.0 as u64) }, there.qpn)
+            };
+            let now = network.now();
+            peering.connect(network.endpoint(here.node), now, here.qpn);
+        }
+    }
+
+    /// Posts what there is room for.
+    pub fn post(&mut self, network: &mut Network, observer: &mut impl Observer) {
+        let now = network.now();
+        let (_, destination) = self.ends();
+        let slots = (self.plan.region_bytes / self.plan.message_bytes) as u64;
+        let offset = |number: u64| (number % slots) * self.plan.message_bytes as u64;
+        let sge = |side: &Side, number: u64| Sge {
+            address: side.memory.address() + offset(number),
+            length: self.plan.message_bytes as u32,
+            lkey: side.key,
+        };
+        let remote =
+            |side: &Side, number: u64| Remote { address: side.memory.address() + offset(number), key: side.key };
+        if self.plan.operation == TransferOperation::Send {
+            for number in self.received..self.completed_receives + self.plan.outstanding as u64 {
+                let request = ReceiveRequest { wr_id: number, sges: SgeList::from_iter([sge(destination, number)]) };
+                network.endpoint(destination.node).post_receive(now, destination.qpn, request).expect("there is room");
+            }
+            self.received = self.completed_receives + self.plan.outstanding as u64;
+        }
+        let (source, destination) = self.ends();
+        let before = self.posted;
+        let requester = self.requester();
+        let limit = self.completed + self.plan.outstanding as u64;
+        for number in self.posted..limit {
+            let (operation, local) = match self.plan.operation {
+                TransferOperation::Write => (SendOperation::Write(remote(destination, number)), source),
+                TransferOperation::Read => (SendOperation::Read(remote(source, number)), destination),
+                TransferOperation::Send => (SendOperation::Send, source),
+            };
+            let request = SendRequest::new(number, operation, Data::Sges(SgeList::from_iter([sge(local, number)])));
+            network.endpoint(requester.node).post_send(now, requester.qpn, request).expect("there is room");
+        }
+        let node = requester.node;
+        self.posted = limit;
+        if limit > before {
+            network.kick(node, observer);
+        }
+    }
+
+    /// Takes all completions; each must be a success, and in order.
+    pub fn poll(&mut self) {
+        let requester = usize::from(self.is_read());
+        while let Some(completion) = self.sides[requester].cq.poll() {
+            if completion.status == Status::RetryExceeded {
+                self.failure.get_or_insert(TransferError::GaveUp);
+            } else if completion.status != Status::Success || completion.wr_id != self.completed {
+                self.fail(format!("request {} instead of {}: {completion:?}", completion.wr_id, self.completed));
+            }
+            self.completed += 1;
+        }
+        while let Some(completion) = self.sides[1 - requester].cq.poll() {
+            if completion.status != Status::Success || completion.wr_id != self.completed_receives {
+                let expected = self.completed_receives;
+                self.fail(format!("receive {} instead of {expected}: {completion:?}", completion.wr_id));
+            }
+            self.completed_receives += 1;
+        }
+    }
+
+    fn fail(&mut self, text: String) {
+        self.failure.get_or_insert(TransferError::Wrong(text));
+    }
+
+    /// Lets time pass until `until`, posting again whenever something has completed.
+    ///
+    /// # Errors
+    /// The first thing that went wrong.
+    pub fn run(
+        &mut self,
+        network: &mut Network,
+        until: Instant,
+        observer: &mut impl Observer,
+    ) -> Result<(), TransferError> {
+        self.post(network, observer);
+        while network.next().is_some_and(|at| at <= until) {
+            if let Some(Step::Handled(_)) = network.step(observer) {
+                let before = (self.completed, self.completed_receives);
+                self.poll();
+                if before != (self.completed, self.completed_receives) {
+                    self.post(network, observer);
+                }
+            }
+            if let Some(failure) = &self.failure {
+                return Err(failure.clone());
+            }
+        }
+        network.advance_to(until);
+        Ok(())
+    }
+
+    /// Posts no more, lets all end, and compares memory.
+    ///
+    /// # Errors
+    /// What is not as it must be.
+    pub fn finish(mut self, network: &mut Network, observer: &mut impl Observer) -> Result<(), TransferError> {
+        let wrong = |text: String| Err(TransferError::Wrong(text));
+        while self.completed < self.posted {
+            if network.step(observer).is_none() {
+                return wrong(format!("{} of {} messages completed, and nothing happens", self.completed, self.posted));
+            }
+            self.poll();
+            if let Some(failure) = &self.failure {
+                return Err(failure.clone());
+            }
+        }
+        let bytes = (self.posted * self.plan.message_bytes as u64).min(self.plan.region_bytes as u64) as usize;
+        let (mut from, mut to) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        for offset in (0..bytes).step_by(1 << 16) {
+            let len = (1 << 16).min(bytes - offset);
+            self.sides[0].memory.read(offset, &mut from[..len]);
+            self.sides[1].memory.read(offset, &mut to[..len]);
+            if from[..len] != to[..len] {
+                return wrong(format!("the memory differs somewhere in {len} bytes from {offset} on"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the requester knows that its peer repeats selectively.
+    pub fn is_extended(&self, network: &mut Network) -> bool {
+        let (node, qpn) = (self.requester().node, self.requester().qpn);
+        network.endpoint(node).queue_pair(qpn).is_ok_and(|queue_pair| queue_pair.is_extended())
+    }
+
+    /// How many paths carry packets, at each end.
+    pub fn good_paths(&self, network: &mut Network) -> [u16; 2] {
+        [0, 1].map(|side: usize| {
+            let side = &self.sides[side];
+            network.endpoint(side.node).paths(side.qpn).map_or(0, |(_, good)| good)
+        })
+    }
+
+    /// Queue pairs that are in the error state.
+    pub fn errors(&self, network: &mut Network) -> u64 {
+        let is_in_error = |side: &&Side| {
+            let queue_pair = network.endpoint(side.node).queue_pair(side.qpn);
+            queue_pair.is_ok_and(|queue_pair| queue_pair.state() == State::Error)
+        };
+        self.sides.iter().filter(is_in_error).count() as u64
+    }
+
+    /// Bytes of completed messages.
+    pub fn completed_bytes(&self) -> u64 {
+        self.completed * self.plan.message_bytes as u64
+    }
+
+    /// Bytes of memory that recovery takes on both ends.
+    pub fn memory_bytes(&self, network: &mut Network) -> usize {
+        let bytes = |side: &Side, endpoint: &Endpoint| {
+            endpoint.queue_pair(side.qpn).map_or(0, |queue_pair| queue_pair.recovery_memory_bytes())
+        };
+        self.sides.iter().map(|side| bytes(side, network.endpoint(side.node))).sum()
+    }
+}

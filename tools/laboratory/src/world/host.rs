@@ -1,0 +1,49 @@
+use std::sync::Arc;
+
+use uroce::memory::{Access, HostMemory, Pd};
+use uroce::transport::{Capabilities, CompletionQueue, Endpoint, QueuePairInit, RecoverySettings, Service, Srq};
+use uroce::wire::{Key, PathMtu};
+
+/// An endpoint, and what a program has of it: a protection domain, a registered region and a completion queue.
+pub struct Host {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// The domain that all is in.
+    pub pd: Pd,
+    /// The region.
+    pub memory: Arc<HostMemory>,
+    /// Its key.
+    pub key: Key,
+    /// Where all completions go.
+    pub cq: Arc<CompletionQueue>,
+}
+
+impl Host {
+    /// A host that recovers in that way, with `memory` registered for `access`; `seed` decides its keys.
+    pub fn new(
+        seed: u8,
+        recovery: RecoverySettings,
+        memory: Arc<HostMemory>,
+        access: Access,
+        cq: CompletionQueue,
+    ) -> Host {
+        let mut endpoint = Endpoint::new([seed; 32]);
+        endpoint.set_recovery(recovery);
+        let pd = endpoint.allocate_pd();
+        let key = endpoint.memory().register(pd, memory.clone(), access);
+        Host { endpoint, pd, memory, key, cq: Arc::new(cq) }
+    }
+
+    /// What a queue pair of this host is made of, with queues of so many requests.
+    pub fn init(&self, service: Service, requests: usize, srq: Option<Srq>, path_mtu: PathMtu) -> QueuePairInit {
+        QueuePairInit {
+            service,
+            pd: self.pd,
+            capabilities: Capabilities { max_send_requests: requests, max_receive_requests: requests },
+            send_cq: self.cq.clone(),
+            receive_cq: self.cq.clone(),
+            srq,
+            path_mtu,
+        }
+    }
+}
