@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use common::hosts::{Pair, PairOptions};
 use uroce::congestion::Rate;
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, CompletionQueue, Context, Data, LinkKind, MemoryRegion, OpenError,
-    OpenOptions, Psn, QpAttributes, QueuePair, QueuePairOptions, RnrTimer, SendOperation, SendRequest, Service, State,
-    Status,
+    Access, Capabilities, CompletionQueue, ConnectOptions, Context, Data, LinkKind, MemoryRegion, OpenError,
+    OpenOptions, Peer, Psn, QpAttributes, QueuePair, QueuePairOptions, SendOperation, SendRequest, Service, Status,
 };
 
 /// Nothing here takes longer; a machine may be busy.
@@ -60,49 +59,12 @@ impl Host {
     /// Connects with the host of that number, 1 or 2.
     fn connect(&self, other: &Host, number: u8, is_v6: bool) {
         let gid = if is_v6 { format!("fd07::{number}") } else { format!("::ffff:10.7.0.{number}") };
-        let own = self
-            .context
-            .gids()
-            .iter()
-            .position(|gid| gid.ip().is_ipv6() == is_v6 && !gid.address.is_unicast_link_local());
-        let vector = AddressVector {
-            source_gid_index: own.unwrap(),
-            destination_gid: gid.parse().unwrap(),
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        };
-        let path = self.context.path(&vector, self.qp.qpn(), other.qp.qpn()).unwrap();
-        let steps = [
-            QpAttributes {
-                state: Some(State::Init),
-                port: Some(1),
-                p_key_index: Some(0),
-                access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToReceive),
-                path: Some(path),
-                path_mtu: Some(self.context.active_mtu()),
-                destination: Some(other.qp.qpn()),
-                receive_psn: Some(Psn::new(7)),
-                max_dest_rd_atomic: Some(16),
-                min_rnr_timer: Some(RnrTimer::new(12)),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToSend),
-                send_psn: Some(Psn::new(7)),
-                // Long: an interface that changes may stop a busy machine for seconds.
-                timeout: Some(19),
-                retry_count: Some(7),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(16),
-                ..Default::default()
-            },
-        ];
-        steps.iter().for_each(|attributes| self.qp.modify(attributes).unwrap());
+        let gids = self.context.gids();
+        let own = gids.iter().position(|gid| gid.ip().is_ipv6() == is_v6 && !gid.address.is_unicast_link_local());
+        // The timeout is long: an interface that changes may stop a busy machine for seconds.
+        let attributes = QpAttributes { send_psn: Some(Psn::new(7)), timeout: Some(19), ..Default::default() };
+        let options = ConnectOptions::new().gid_index(own.unwrap()).attributes(attributes);
+        self.qp.connect_with(&Peer::new(other.qp.qpn(), Psn::new(7), gid.parse().unwrap()), &options).unwrap();
     }
 
     fn counter(&self, name: &str) -> u64 {

@@ -34,6 +34,7 @@ mod requester;
 mod responder;
 mod skipped;
 mod srq;
+mod steps;
 #[cfg(test)]
 mod testing;
 mod timers;

@@ -31,7 +31,7 @@ use super::{
 #[derive(Debug)]
 pub struct Context {
     engine: Arc<Engine>,
-    device: Device,
+    device: Arc<Device>,
     path_mtu: PathMtu,
     why_not_xdp: Option<String>,
 }
@@ -292,7 +292,7 @@ impl Context {
         };
         let engine = Arc::new(Engine::start(link, system_randomness()?)?);
         engine.without_sending(|core, _| core.endpoint.set_local_addresses(addresses(&device)));
-        Ok(Context { engine, device, path_mtu, why_not_xdp: None })
+        Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None })
     }
 
     /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
@@ -343,7 +343,7 @@ impl Context {
     /// A new protection domain.
     pub fn allocate_pd(&self) -> ProtectionDomain {
         let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
-        ProtectionDomain { engine: self.engine.clone(), pd, path_mtu: self.path_mtu }
+        ProtectionDomain { engine: self.engine.clone(), device: self.device.clone(), pd, path_mtu: self.path_mtu }
     }
 
     /// A completion queue of `capacity` completions.
@@ -376,7 +376,7 @@ impl Context {
     /// # Errors
     /// [`PathError`].
     pub fn path(&self, vector: &AddressVector, local: Qpn, remote: Qpn) -> Result<Path, PathError> {
-        self.path_from_port(vector, source_port(local, remote))
+        find_path(&self.engine, &self.device, vector, source_port(local, remote))
     }
 
     /// The path for datagrams: an address handle. Its UDP source port follows from our queue pair's number.
@@ -384,25 +384,7 @@ impl Context {
     /// # Errors
     /// [`PathError`].
     pub fn address_handle(&self, vector: &AddressVector, local: Qpn) -> Result<Path, PathError> {
-        self.path_from_port(vector, source_port(local, local))
-    }
-
-    fn path_from_port(&self, vector: &AddressVector, source_port: u16) -> Result<Path, PathError> {
-        let index = vector.source_gid_index;
-        let Some(gid) = self.gids().get(index) else {
-            return Err(PathError::NoSuchGid { device: self.device.name.clone(), index, count: self.gids().len() });
-        };
-        let (own, peer) = (gid.ip(), IpAddr::V6(vector.destination_gid).to_canonical());
-        let addresses = Addresses::new(own, peer).ok_or(PathError::Family { index, own, peer })?;
-        let hop = self.engine.with(|core, _| core.link.hop(own, peer))?;
-        let flow = Flow {
-            addresses,
-            source_port,
-            traffic_class: vector.traffic_class,
-            hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
-            flow_label: vector.flow_label,
-        };
-        Ok(Path { flow, hop })
+        find_path(&self.engine, &self.device, vector, source_port(local, local))
     }
 
     /// A PSN to start from that nobody can guess.
@@ -467,6 +449,7 @@ impl Context {
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     engine: Arc<Engine>,
+    device: Arc<Device>,
     pd: Pd,
     path_mtu: PathMtu,
 }
@@ -539,8 +522,12 @@ impl ProtectionDomain {
             srq: options.srq.map(SharedReceiveQueue::number),
             path_mtu: self.path_mtu,
         };
-        let qpn = self.engine.with(|core, _| core.endpoint.create_queue_pair(init))?;
-        Ok(QueuePair::new(self.engine.clone(), qpn))
+        let (qpn, first_psn) = self.engine.with(|core, _| {
+            let qpn = core.endpoint.create_queue_pair(init)?;
+            Ok::<_, CreateError>((qpn, core.endpoint.memory().keys().psn()))
+        })?;
+        let (engine, device) = (self.engine.clone(), self.device.clone());
+        Ok(QueuePair { engine, device, qpn, first_psn, path_mtu: self.path_mtu })
     }
 
     /// A receive queue of `capacity` requests for several queue pairs.
@@ -566,6 +553,33 @@ pub struct QueuePairOptions<'a> {
     pub receive: &'a CompletionQueue,
     /// Where receive requests come from, if not from a queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
+}
+
+/// The path from one of a device's GIDs to a peer, by the device's link.
+pub(super) fn find_path(
+    engine: &Engine,
+    device: &Device,
+    vector: &AddressVector,
+    source_port: u16,
+) -> Result<Path, PathError> {
+    let index = vector.source_gid_index;
+    let (own, peer) = (gid_of(device, index)?.ip(), IpAddr::V6(vector.destination_gid).to_canonical());
+    let addresses = Addresses::new(own, peer).ok_or(PathError::Family { index, own, peer })?;
+    let hop = engine.with(|core, _| core.link.hop(own, peer))?;
+    let flow = Flow {
+        addresses,
+        source_port,
+        traffic_class: vector.traffic_class,
+        hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
+        flow_label: vector.flow_label,
+    };
+    Ok(Path { flow, hop })
+}
+
+/// The device's GID with that index.
+pub(super) fn gid_of(device: &Device, index: usize) -> Result<&Gid, PathError> {
+    let (name, count) = (&device.name, device.gids.len());
+    device.gids.get(index).ok_or_else(|| PathError::NoSuchGid { device: name.clone(), index, count })
 }
 
 /// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways

@@ -17,17 +17,21 @@
 //! ```
 
 mod completion_queue;
+mod connect;
 mod context;
+mod peer;
 mod queue_pair;
 mod region;
 mod reply_address;
 mod shared_receive_queue;
 
 pub use completion_queue::{CompletionChannel, CompletionQueue};
+pub use connect::{ConnectError, ConnectOptions};
 pub use context::{
     AddressVector, Context, LinkKind, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions,
     source_port,
 };
+pub use peer::{Peer, PeerError};
 pub use queue_pair::{MulticastError, QueuePair};
 pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};

@@ -10,8 +10,7 @@ use uroce::sim::skip;
 use uroce::time::Instant;
 use uroce::transport::{
     Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Path, QpAttributes, QueuePairInit,
-    ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Skipped, State,
-    Status,
+    ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Sge, Skipped, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Placement, Psn, Qpn, RnrTimer, Selectivity};
 
@@ -263,37 +262,20 @@ impl<'a> Side<'a> {
             flow_label: 0,
         };
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
-        let steps = [
-            QpAttributes {
-                state: Some(State::Init),
-                p_key_index: Some(0),
-                port: Some(1),
-                access: Some(access),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToReceive),
-                path: Some(Path { flow, hop: Hop(1 - s as u64) }),
-                path_mtu: Some(MTU),
-                destination: Some(peer),
-                receive_psn: Some(plan.first_psns[1 - s]),
-                max_dest_rd_atomic: Some(2),
-                min_rnr_timer: Some(RnrTimer::new(1)),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToSend),
-                send_psn: Some(plan.first_psns[s]),
-                timeout: Some(14),
-                retry_count: Some(RETRY_COUNT),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(2),
-                ..Default::default()
-            },
-        ];
-        for attributes in &steps {
-            endpoint.modify(Instant::ZERO, qpn, attributes).unwrap();
-        }
+        let attributes = QpAttributes {
+            access: Some(access),
+            path: Some(Path { flow, hop: Hop(1 - s as u64) }),
+            path_mtu: Some(MTU),
+            destination: Some(peer),
+            receive_psn: Some(plan.first_psns[1 - s]),
+            send_psn: Some(plan.first_psns[s]),
+            max_dest_rd_atomic: Some(2),
+            max_rd_atomic: Some(2),
+            min_rnr_timer: Some(RnrTimer::new(1)),
+            retry_count: Some(RETRY_COUNT),
+            ..Default::default()
+        };
+        endpoint.connect(Instant::ZERO, qpn, &attributes).unwrap();
         let side = Side {
             place,
             plan,
