@@ -30,8 +30,7 @@ struct Host {
 
 impl Host {
     fn open(link: LinkKind, count: usize) -> Host {
-        let device = Some("veth0".to_owned());
-        let context = Context::open(&OpenOptions { device, link, ..OpenOptions::default() }).unwrap();
+        let context = OpenOptions::new().device("veth0").link(link).open().unwrap();
         let pd = context.allocate_pd();
         let region = pd.allocate_region(65536, Access::LOCAL_WRITE).unwrap();
         let make = |_| {

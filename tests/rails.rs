@@ -9,10 +9,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::hosts::{Pair, PairOptions};
-use uroce::congestion::Rate;
 use uroce::verbs::{
     Access, Capabilities, CompletionQueue, ConnectOptions, Context, Data, LinkKind, MemoryRegion, OpenError,
-    OpenOptions, Peer, Psn, QpAttributes, QueuePair, QueuePairOptions, SendOperation, SendRequest, Service, Status,
+    OpenOptions, Peer, Psn, QpAttributes, QueuePair, QueuePairOptions, Rate, SendOperation, SendRequest, Service,
+    Status,
 };
 
 /// Nothing here takes longer; a machine may be busy.
@@ -33,14 +33,9 @@ struct Host {
 }
 
 fn options(kind: LinkKind) -> OpenOptions {
-    OpenOptions {
-        device: Some("veth0".to_owned()),
-        rails: vec!["veth1".to_owned()],
-        link: kind,
-        // Slow enough for a busy machine, fast enough for a thousand packets in a moment.
-        rate: Some(Rate::from_bits(200_000_000)),
-        ..OpenOptions::default()
-    }
+    // Slow enough for a busy machine, fast enough for a thousand packets in a moment.
+    let rate = Rate::from_bits(200_000_000);
+    OpenOptions::new().device("veth0").rails(["veth1"]).link(kind).rate(rate)
 }
 
 impl Host {
@@ -234,7 +229,7 @@ fn a_peer_with_one_interface_is_reached_over_it() {
     let pair = two_cables();
     let a = Host::open(&pair, 0, LinkKind::Xdp);
     let b = {
-        let alone = OpenOptions { rails: Vec::new(), ..options(LinkKind::Xdp) };
+        let alone = options(LinkKind::Xdp).rails([""; 0]);
         let context = pair.within(1, move || Context::open(&alone).unwrap());
         let pd = context.allocate_pd();
         let region = pd.allocate_region(OUTSTANDING * MESSAGE, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
@@ -249,7 +244,7 @@ fn a_peer_with_one_interface_is_reached_over_it() {
     let mut transfer = Transfer { a: &a, b: &b, reads: false, posted: 0, completed: 0 };
     transfer.until("one interface at the peer", &mut |transfer| transfer.completed >= 500);
     assert_eq!((a.counter("rail1_tx_packets"), b.counter("wrong_address")), (0, 0));
-    let refused = pair.within(0, || Context::open(&OpenOptions { paths: Some(3), ..options(LinkKind::Udp) }));
+    let refused = pair.within(0, || options(LinkKind::Udp).paths(3).open());
     let error = refused.map(|_| ()).unwrap_err();
     assert!(matches!(error, OpenError::UdpPaths { paths: 3, interfaces: 2 }), "{error}");
     assert!(error.to_string().contains("--paths") && !error.to_string().contains('\n'), "{error}");

@@ -14,8 +14,8 @@ use uroce::link::udp::{UdpLink, UdpOpenError};
 use uroce::link::{HopError, Imposed, Link};
 use uroce::time;
 use uroce::verbs::{
-    Access, Capabilities, ConnectOptions, Context, Data, LinkKind, OpenOptions, PathMtu, Psn, QueuePairOptions,
-    SendOperation, SendRequest, Service, Status,
+    Access, Capabilities, ConnectOptions, Data, LinkKind, OpenOptions, PathMtu, Psn, QueuePairOptions, SendOperation,
+    SendRequest, Service, Status,
 };
 use uroce::wire::{Addresses, Bth, Extension, Flow, Headers, IpHeader, Opcode, Qpn, RoceFrame};
 
@@ -251,10 +251,7 @@ fn queue_pairs_of_one_program_reach_each_other() {
     let pair = Pair::new(PairOptions::default());
     wait_for_link_local(&pair, 0);
     for (device, mtu) in [("lo", PathMtu::Mtu4096), ("veth0", PathMtu::Mtu1024)] {
-        let context = pair.within(0, move || {
-            let device = Some(device.to_owned());
-            Context::open(&OpenOptions { device, link: LinkKind::Udp, ..OpenOptions::default() }).unwrap()
-        });
+        let context = pair.within(0, move || OpenOptions::new().device(device).link(LinkKind::Udp).open().unwrap());
         assert_eq!((context.link_mode().as_str(), context.active_mtu()), ("udp", mtu));
         for index in 0..context.gids().len() {
             let pd = context.allocate_pd();

@@ -3,11 +3,10 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use uroce::link::xdp::XdpOptions;
 use uroce::verbs::{
     Access, Capabilities, CompletionKind, CompletionQueue, ConnectOptions, Context, Data, MemoryRegion, OpenOptions,
     PathMtu, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, SendOperation, SendRequest,
-    Service, SgeList, Status,
+    Service, SgeList, Status, XdpOptions,
 };
 
 use crate::Failure;
@@ -212,12 +211,8 @@ fn lines() -> [Line; 2] {
 impl Program {
     /// Opens `side`'s device, with `bytes` of memory, and connects to the other side.
     fn open(rig: &Rig, side: Side, mtu: PathMtu, bytes: usize, line: Line) -> Result<Program, Failure> {
-        let options = OpenOptions {
-            device: Some(rig.interface(side).to_owned()),
-            xdp: XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() },
-            ..OpenOptions::default()
-        };
-        let context = Context::open(&options)?;
+        let xdp = XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() };
+        let context = OpenOptions::new().device(rig.interface(side)).xdp(xdp).open()?;
         let pd = context.allocate_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = pd.allocate_region(bytes, access)?;
