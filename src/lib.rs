@@ -1,6 +1,89 @@
-//! **uroce**: a RoCE v2 stack in userspace over AF_XDP.
+//! **uroce**: a RoCE v2 stack in userspace, over AF_XDP or ordinary UDP sockets. Kernel rxe peers and RNICs talk to it as to another
+//! RNIC; it needs no RDMA hardware, no kernel module, and over UDP sockets no privilege.
 //!
-//! `docs/ARCHITECTURE.md` has the map and the invariants.
+//! For Linux on x86-64. It is built with gcc, make, m4, pkg-config, libelf-dev, zlib1g-dev, clang and libclang-dev there.
+//!
+//! # A program
+//!
+//! Two queue pairs of one device; one WRITEs into memory that is the other's:
+//!
+//! ```
+//! use uroce::verbs::{Access, OpenOptions, QueuePairOptions, SendOperation, SendRequest, Service, Status};
+//!
+//! # // One program at a time has the port of the loopback's addresses: another test may.
+//! # let patience = |error: &uroce::verbs::OpenError| {
+//! #     eprintln!("{error}");
+//! #     std::thread::sleep(std::time::Duration::from_millis(500));
+//! # };
+//! # let context = (0..60).find_map(|_| OpenOptions::new().device("lo").open().inspect_err(patience).ok());
+//! # let context = context.expect("the loopback opens");
+//! # #[cfg(any())]
+//! let context = OpenOptions::new().device("lo").open()?;
+//! let pd = context.allocate_pd();
+//! let here = pd.allocate_region(4096, Access::LOCAL_WRITE)?;
+//! let there = pd.allocate_region(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! let cq = context.create_completion_queue(16);
+//! let a = pd.create_queue_pair(&QueuePairOptions::new(Service::Rc, &cq))?;
+//! let b = pd.create_queue_pair(&QueuePairOptions::new(Service::Rc, &cq))?;
+//! a.connect(&b.local())?;
+//! b.connect(&a.local())?;
+//!
+//! here.memory().write(0, b"hello, RDMA");
+//! let write = SendOperation::Write(there.remote(64));
+//! a.post_send(SendRequest::new(1, write, here.sge(0, 11).into()))?;
+//! let done = loop {
+//!     if let Some(done) = cq.poll() {
+//!         break done;
+//!     }
+//! };
+//! assert_eq!((done.wr_id, done.status), (1, Status::Success));
+//! assert_eq!(there.memory().to_vec(64, 11), b"hello, RDMA");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What to call, in which order
+//!
+//! The names are those of ibverbs and the IBTA; all are in [`verbs`].
+//!
+//! 1. [`OpenOptions`](verbs::OpenOptions), by calls or [from the environment](verbs::OpenOptions::from_env), then
+//!    [`open`](verbs::OpenOptions::open): a [`Context`](verbs::Context), with a thread that answers peers while the program does
+//!    something else.
+//! 2. [`allocate_pd`](verbs::Context::allocate_pd): a domain, whose queue pairs and regions work together.
+//! 3. [`allocate_region`](verbs::ProtectionDomain::allocate_region): memory that peers reach as its
+//!    [`Access`](verbs::Access) says. A peer learns of a place in it by [`remote`](verbs::MemoryRegion::remote).
+//! 4. [`create_completion_queue`](verbs::Context::create_completion_queue), and
+//!    [`create_queue_pair`](verbs::ProtectionDomain::create_queue_pair) over it.
+//! 5. [`local`](verbs::QueuePair::local): who we are, a [`Peer`](verbs::Peer). As text or otherwise it goes to the other program, by TCP,
+//!    say, and the other's comes back.
+//! 6. [`post_receive`](verbs::QueuePair::post_receive), if the peer will SEND: after [`init`](verbs::QueuePair::init), before
+//! 7. [`connect`](verbs::QueuePair::connect) with what the other said, at both ends.
+//! 8. [`post_send`](verbs::QueuePair::post_send), and [`poll`](verbs::CompletionQueue::poll) until each request is reported, once and in
+//!    order. Instead of polling, sleep on a [`CompletionChannel`](verbs::CompletionChannel).
+//!
+//! What peers do wrong, and what becomes of requests, is no `Err`: it is a completion's [`Status`](verbs::Status) or an
+//! [`Event`](verbs::Event).
+//!
+//! The folder `examples` has whole programs: `write` is the one above, `events` sleeps, `pingpong` is two programs, and `sans_io` uses the
+//! transport alone.
+//!
+//! # Layers
+//!
+//! Each uses those above it in this table; most programs need the last one only.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`time`], [`frame`] | points in time; who owns bytes |
+//! | [`wire`] | headers, opcodes, the ICRC: views over bytes, which never panic |
+//! | [`memory`] | protection domains, regions, windows, keys |
+//! | [`recovery`], [`path`], [`congestion`] | what was lost and when it is sent again; which path a packet takes; how fast a queue pair sends |
+//! | [`transport`] | queue pairs as state machines, without clock, thread, socket or randomness: [`Endpoint`](transport::Endpoint) |
+//! | [`pcap`], [`replay`] | captures; one side of them against our own state machine |
+//! | [`link`] | where frames go: AF_XDP, UDP sockets; captures and faults around them |
+//! | [`sim`] | networks in virtual time |
+//! | [`engine`] | the loop that drives an endpoint over a link, and the only clock |
+//! | [`verbs`] | the API for programs |
+//!
+//! [`verbs`] is what versions keep to; below it names may change with any.
 
 #[doc(hidden)]
 #[macro_use]

@@ -138,8 +138,7 @@ fn an_xdp_program_of_others_is_named_with_its_process_and_left_alone() {
         assert!(said.iter().all(|text| words.iter().all(|word| text.contains(word))), "{words:?}: {said:?}");
         // Sockets beside it, since who knows what it takes; and that is what is taken when nobody says how.
         assert_eq!(missing(&pair)[1], "");
-        let device = Some("veth0".to_owned());
-        let context = open(&pair, OpenOptions { device, ..OpenOptions::default() }).unwrap();
+        let context = open(&pair, OpenOptions::new().device("veth0")).unwrap();
         assert_eq!(context.link_mode(), "udp");
         assert!(context.why_not_xdp().is_some_and(|why| why.contains("another XDP program")), "{context:?}");
     };
@@ -164,14 +163,13 @@ fn too_little_lockable_memory_is_said_before_and_sockets_are_opened_instead() {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
         // CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and not CAP_IPC_LOCK.
         common::privileges::keep_capabilities(1 << 12 | 1 << 13 | 1 << 39);
-        let device = Some("veth0".to_owned());
-        let options = OpenOptions { device, ..OpenOptions::default() };
+        let options = OpenOptions::new().device("veth0");
         let xdp = XdpOptions { receive_frames: 512, transmit_packets: 64, ..XdpOptions::default() };
         let device = Device::find(Some("veth0")).unwrap();
         let opened = Context::open(&options).unwrap();
         let context = (opened.link_mode(), opened.why_not_xdp().map(str::to_owned));
         drop(opened);
-        (device, context, Context::open(&OpenOptions { xdp, ..options }).unwrap().link_mode())
+        (device, context, options.xdp(xdp).open().unwrap().link_mode())
     });
     let said = device.link_modes[0].missing.join("; ");
     assert!(said.contains("8192 KiB") && said.contains("ulimit -l 65536"), "{said}");
@@ -184,11 +182,8 @@ fn too_little_lockable_memory_is_said_before_and_sockets_are_opened_instead() {
 #[test]
 fn wrong_options_are_refused_and_not_avoided() {
     let pair = Pair::new(PairOptions::default());
-    let options = OpenOptions {
-        device: Some("veth0".to_owned()),
-        xdp: XdpOptions { receive_frames: 1, ..XdpOptions::default() },
-        ..OpenOptions::default()
-    };
+    let xdp = XdpOptions { receive_frames: 1, ..XdpOptions::default() };
+    let options = OpenOptions::new().device("veth0").xdp(xdp);
     let error = open(&pair, options).expect_err("one frame is too few");
     assert!(matches!(error, OpenError::Xdp(xdp::XdpOpenError::Option { .. })), "{error}");
 }
@@ -198,16 +193,16 @@ fn wrong_options_are_refused_and_not_avoided() {
 fn the_interface_of_the_default_route_must_be_named_for_af_xdp() {
     for route in ["route add default via 10.7.0.2", "-6 route add default via fd07::2"] {
         let pair = Pair::new(PairOptions::default());
-        let unnamed = OpenOptions::default();
-        let named = OpenOptions { device: Some("veth0".to_owned()), ..OpenOptions::default() };
-        let picked = OpenOptions { is_picked: true, ..named.clone() };
+        let unnamed = OpenOptions::new();
+        let named = unnamed.clone().device("veth0");
+        let picked = named.clone().picked(true);
         let mode = |options: &OpenOptions| open(&pair, options.clone()).unwrap().link_mode();
         assert_eq!([&unnamed, &named, &picked].map(mode), ["xdp-native-copy"; 3], "no route yet");
         pair.ip(0, route);
         assert_eq!([&unnamed, &picked, &named].map(mode), ["udp", "udp", "xdp-native-copy"], "{route}");
         let why = open(&pair, unnamed.clone()).unwrap().why_not_xdp().unwrap().to_owned();
         assert!(why.contains("default route") && why.contains("--dev veth0"), "{why}");
-        let error = open(&pair, OpenOptions { link: LinkKind::Xdp, ..unnamed }).expect_err("not by accident");
+        let error = open(&pair, unnamed.link(LinkKind::Xdp)).expect_err("not by accident");
         assert!(matches!(error, OpenError::Unnamed { .. }), "{error}");
         let listed = pair.within(0, || Device::list().unwrap());
         let outward: Vec<_> = listed.iter().filter(|d| d.has_default_route).map(|d| d.name.as_str()).collect();

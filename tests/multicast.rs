@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use common::hosts::{Pair, PairOptions};
 use uroce::verbs::{
-    Access, AddressVector, AttachError, Capabilities, Completion, CompletionQueue, Context, Data, Destination,
-    LinkKind, MemoryRegion, MulticastError, OpenOptions, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions,
-    ReceiveRequest, SendOperation, SendRequest, Service, State, Status,
+    Access, AddressVector, AttachError, Capabilities, Completion, CompletionQueue, ConnectOptions, Context, Data,
+    Destination, LinkKind, MemoryRegion, MulticastError, OpenOptions, QKey, QpAttributes, Qpn, QueuePair,
+    QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Service, Status,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -30,8 +30,7 @@ struct Host {
 
 impl Host {
     fn open(link: LinkKind, count: usize) -> Host {
-        let device = Some("veth0".to_owned());
-        let context = Context::open(&OpenOptions { device, link, ..OpenOptions::default() }).unwrap();
+        let context = OpenOptions::new().device("veth0").link(link).open().unwrap();
         let pd = context.allocate_pd();
         let region = pd.allocate_region(65536, Access::LOCAL_WRITE).unwrap();
         let make = |_| {
@@ -39,17 +38,8 @@ impl Host {
             let capabilities = Capabilities { max_send_requests: 16, max_receive_requests: 16 };
             let options = QueuePairOptions { service: Service::Ud, capabilities, send: &cq, receive: &cq, srq: None };
             let qp = pd.create_queue_pair(&options).unwrap();
-            let init = QpAttributes {
-                state: Some(State::Init),
-                port: Some(1),
-                p_key_index: Some(0),
-                q_key: Some(Q_KEY),
-                ..Default::default()
-            };
-            let to_send =
-                QpAttributes { state: Some(State::ReadyToSend), send_psn: Some(Psn::new(0)), ..Default::default() };
-            let to = |state| QpAttributes { state: Some(state), ..Default::default() };
-            [init, to(State::ReadyToReceive), to_send].iter().for_each(|attributes| qp.modify(attributes).unwrap());
+            let attributes = QpAttributes { q_key: Some(Q_KEY), ..Default::default() };
+            qp.connect_with(&qp.local(), &ConnectOptions::new().attributes(attributes)).unwrap();
             (qp, cq)
         };
         let queue_pairs = (0..count).map(make).collect();

@@ -9,10 +9,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::hosts::{Pair, PairOptions};
-use uroce::congestion::Rate;
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, CompletionQueue, Context, Data, LinkKind, MemoryRegion, OpenError,
-    OpenOptions, Psn, QpAttributes, QueuePair, QueuePairOptions, RnrTimer, SendOperation, SendRequest, Service, State,
+    Access, Capabilities, CompletionQueue, ConnectOptions, Context, Data, LinkKind, MemoryRegion, OpenError,
+    OpenOptions, Peer, Psn, QpAttributes, QueuePair, QueuePairOptions, Rate, SendOperation, SendRequest, Service,
     Status,
 };
 
@@ -34,14 +33,9 @@ struct Host {
 }
 
 fn options(kind: LinkKind) -> OpenOptions {
-    OpenOptions {
-        device: Some("veth0".to_owned()),
-        rails: vec!["veth1".to_owned()],
-        link: kind,
-        // Slow enough for a busy machine, fast enough for a thousand packets in a moment.
-        rate: Some(Rate::from_bits(200_000_000)),
-        ..OpenOptions::default()
-    }
+    // Slow enough for a busy machine, fast enough for a thousand packets in a moment.
+    let rate = Rate::from_bits(200_000_000);
+    OpenOptions::new().device("veth0").rails(["veth1"]).link(kind).rate(rate)
 }
 
 impl Host {
@@ -60,49 +54,12 @@ impl Host {
     /// Connects with the host of that number, 1 or 2.
     fn connect(&self, other: &Host, number: u8, is_v6: bool) {
         let gid = if is_v6 { format!("fd07::{number}") } else { format!("::ffff:10.7.0.{number}") };
-        let own = self
-            .context
-            .gids()
-            .iter()
-            .position(|gid| gid.ip().is_ipv6() == is_v6 && !gid.address.is_unicast_link_local());
-        let vector = AddressVector {
-            source_gid_index: own.unwrap(),
-            destination_gid: gid.parse().unwrap(),
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        };
-        let path = self.context.path(&vector, self.qp.qpn(), other.qp.qpn()).unwrap();
-        let steps = [
-            QpAttributes {
-                state: Some(State::Init),
-                port: Some(1),
-                p_key_index: Some(0),
-                access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToReceive),
-                path: Some(path),
-                path_mtu: Some(self.context.active_mtu()),
-                destination: Some(other.qp.qpn()),
-                receive_psn: Some(Psn::new(7)),
-                max_dest_rd_atomic: Some(16),
-                min_rnr_timer: Some(RnrTimer::new(12)),
-                ..Default::default()
-            },
-            QpAttributes {
-                state: Some(State::ReadyToSend),
-                send_psn: Some(Psn::new(7)),
-                // Long: an interface that changes may stop a busy machine for seconds.
-                timeout: Some(19),
-                retry_count: Some(7),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(16),
-                ..Default::default()
-            },
-        ];
-        steps.iter().for_each(|attributes| self.qp.modify(attributes).unwrap());
+        let gids = self.context.gids();
+        let own = gids.iter().position(|gid| gid.ip().is_ipv6() == is_v6 && !gid.address.is_unicast_link_local());
+        // The timeout is long: an interface that changes may stop a busy machine for seconds.
+        let attributes = QpAttributes { send_psn: Some(Psn::new(7)), timeout: Some(19), ..Default::default() };
+        let options = ConnectOptions::new().gid_index(own.unwrap()).attributes(attributes);
+        self.qp.connect_with(&Peer::new(other.qp.qpn(), Psn::new(7), gid.parse().unwrap()), &options).unwrap();
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -272,7 +229,7 @@ fn a_peer_with_one_interface_is_reached_over_it() {
     let pair = two_cables();
     let a = Host::open(&pair, 0, LinkKind::Xdp);
     let b = {
-        let alone = OpenOptions { rails: Vec::new(), ..options(LinkKind::Xdp) };
+        let alone = options(LinkKind::Xdp).rails([""; 0]);
         let context = pair.within(1, move || Context::open(&alone).unwrap());
         let pd = context.allocate_pd();
         let region = pd.allocate_region(OUTSTANDING * MESSAGE, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
@@ -287,7 +244,7 @@ fn a_peer_with_one_interface_is_reached_over_it() {
     let mut transfer = Transfer { a: &a, b: &b, reads: false, posted: 0, completed: 0 };
     transfer.until("one interface at the peer", &mut |transfer| transfer.completed >= 500);
     assert_eq!((a.counter("rail1_tx_packets"), b.counter("wrong_address")), (0, 0));
-    let refused = pair.within(0, || Context::open(&OpenOptions { paths: Some(3), ..options(LinkKind::Udp) }));
+    let refused = pair.within(0, || options(LinkKind::Udp).paths(3).open());
     let error = refused.map(|_| ()).unwrap_err();
     assert!(matches!(error, OpenError::UdpPaths { paths: 3, interfaces: 2 }), "{error}");
     assert!(error.to_string().contains("--paths") && !error.to_string().contains('\n'), "{error}");

@@ -15,7 +15,7 @@ use uroce::link::udp::UdpLink;
 use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::link::{HopError, Link, Rail, Rails};
 use uroce::time;
-use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions, Psn};
+use uroce::verbs::{LinkKind, OpenError, OpenOptions, Psn};
 use uroce::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, Qpn, RoceFrame};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -202,10 +202,7 @@ fn an_interface_that_is_down_loses_its_own_frames_alone_and_works_again_when_it_
 fn devices_of_several_interfaces_open_and_errors_name_the_bad_one() {
     let pair = two_cables();
     let open = |names: &'static [&'static str], link: LinkKind| {
-        pair.within(0, move || {
-            let rails = names[1..].iter().map(|name| (*name).to_owned()).collect();
-            Context::open(&OpenOptions { device: Some(names[0].to_owned()), rails, link, ..OpenOptions::default() })
-        })
+        pair.within(0, move || OpenOptions::new().device(names[0]).rails(names[1..].iter().copied()).link(link).open())
     };
     for (kind, mode) in KINDS.into_iter().zip(["xdp-native-copy+xdp-native-copy", "udp+udp"]) {
         let context = open(&["veth1", "veth0"], kind).unwrap();
@@ -227,7 +224,6 @@ fn devices_of_several_interfaces_open_and_errors_name_the_bad_one() {
     }
     const NINE: &[&str] = &["a", "b", "c", "d", "e", "f", "g", "h", "i"];
     refused(NINE, LinkKind::Xdp, &["9", "8"]);
-    let error =
-        pair.within(0, || Context::open(&OpenOptions { rails: vec!["veth0".into()], ..OpenOptions::default() }));
+    let error = pair.within(0, || OpenOptions::new().rails(["veth0"]).open());
     assert!(matches!(error, Err(OpenError::NoFirst { rails: 1 })));
 }

@@ -14,8 +14,8 @@ use uroce::link::udp::{UdpLink, UdpOpenError};
 use uroce::link::{HopError, Imposed, Link};
 use uroce::time;
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, Context, Data, LinkKind, OpenOptions, PathMtu, Psn, QpAttributes, QueuePair,
-    QueuePairOptions, RnrTimer, SendOperation, SendRequest, Service, State, Status,
+    Access, Capabilities, ConnectOptions, Data, LinkKind, OpenOptions, PathMtu, Psn, QueuePairOptions, SendOperation,
+    SendRequest, Service, Status,
 };
 use uroce::wire::{Addresses, Bth, Extension, Flow, Headers, IpHeader, Opcode, Qpn, RoceFrame};
 
@@ -251,10 +251,7 @@ fn queue_pairs_of_one_program_reach_each_other() {
     let pair = Pair::new(PairOptions::default());
     wait_for_link_local(&pair, 0);
     for (device, mtu) in [("lo", PathMtu::Mtu4096), ("veth0", PathMtu::Mtu1024)] {
-        let context = pair.within(0, move || {
-            let device = Some(device.to_owned());
-            Context::open(&OpenOptions { device, link: LinkKind::Udp, ..OpenOptions::default() }).unwrap()
-        });
+        let context = pair.within(0, move || OpenOptions::new().device(device).link(LinkKind::Udp).open().unwrap());
         assert_eq!((context.link_mode().as_str(), context.active_mtu()), ("udp", mtu));
         for index in 0..context.gids().len() {
             let pd = context.allocate_pd();
@@ -263,8 +260,10 @@ fn queue_pairs_of_one_program_reach_each_other() {
             let capabilities = Capabilities { max_send_requests: 4, max_receive_requests: 4 };
             let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
             let qps = [(); 2].map(|()| pd.create_queue_pair(&options).unwrap());
-            connect(&context, index, &qps[0], &qps[1]);
-            connect(&context, index, &qps[1], &qps[0]);
+            let options = ConnectOptions::new().gid_index(index);
+            for (qp, peer) in [(&qps[0], &qps[1]), (&qps[1], &qps[0])] {
+                qp.connect_with(&peer.local_with(&options).unwrap(), &options).unwrap();
+            }
             region.memory().write(0, &[index as u8 + 1; 10_000]);
             let data = Data::Sges([region.sge(0, 10_000)].into_iter().collect());
             let write = SendOperation::Write(region.remote(10_000));
@@ -280,44 +279,4 @@ fn queue_pairs_of_one_program_reach_each_other() {
             assert_eq!(region.memory().to_vec(10_000, 10_000), [index as u8 + 1; 10_000]);
         }
     }
-}
-
-fn connect(context: &Context, index: usize, qp: &QueuePair, peer: &QueuePair) {
-    let vector = AddressVector {
-        source_gid_index: index,
-        destination_gid: context.gids()[index].address,
-        traffic_class: 0,
-        hop_limit: 0,
-        flow_label: 0,
-    };
-    let path = context.path(&vector, qp.qpn(), peer.qpn()).unwrap();
-    let steps = [
-        QpAttributes {
-            state: Some(State::Init),
-            port: Some(1),
-            p_key_index: Some(0),
-            access: Some(Access::REMOTE_WRITE),
-            ..Default::default()
-        },
-        QpAttributes {
-            state: Some(State::ReadyToReceive),
-            path: Some(path),
-            path_mtu: Some(context.active_mtu()),
-            destination: Some(peer.qpn()),
-            receive_psn: Some(Psn::new(0)),
-            max_dest_rd_atomic: Some(1),
-            min_rnr_timer: Some(RnrTimer::new(12)),
-            ..Default::default()
-        },
-        QpAttributes {
-            state: Some(State::ReadyToSend),
-            send_psn: Some(Psn::new(0)),
-            timeout: Some(14),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(1),
-            ..Default::default()
-        },
-    ];
-    steps.iter().for_each(|attributes| qp.modify(attributes).unwrap());
 }

@@ -13,10 +13,10 @@ use common::hosts;
 use uroce::link::device::Device;
 use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, Completion, CompletionChannel, CompletionQueue, Context, CreateError, Data,
-    Destination, Event, MemoryRegion, ModifyError, Notify, PathError, PathMtu, PostError, ProtectionDomain, Psn, QKey,
-    QpAttributes, QueuePair, QueuePairOptions, ROUTING_HEADER_BYTES, ReceiveRequest, ReplyError, RnrTimer,
-    SendOperation, SendRequest, Service, SrqError, State, Status,
+    Access, AddressVector, Capabilities, Completion, CompletionChannel, CompletionQueue, ConnectOptions, Context,
+    CreateError, Data, Destination, Event, MemoryRegion, ModifyError, Notify, PathError, PathMtu, Peer, PostError,
+    ProtectionDomain, Psn, QKey, QpAttributes, QueuePair, QueuePairOptions, ROUTING_HEADER_BYTES, ReceiveRequest,
+    ReplyError, RnrTimer, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -66,48 +66,29 @@ impl Host {
     }
 
     fn connect(&self, other: &Host, number: u8) {
-        let path = self.context.path(&self.vector(1, number), self.qp.qpn(), other.qp.qpn()).unwrap();
-        self.modify(
-            State::Init,
-            QpAttributes {
-                port: Some(1),
-                p_key_index: Some(0),
+        let vector = self.vector(1, number);
+        let options = ConnectOptions::new()
+            .gid_index(1)
+            .traffic_class(vector.traffic_class)
+            .hop_limit(vector.hop_limit)
+            .attributes(QpAttributes {
                 access: Some(Access::REMOTE_WRITE),
-                ..Default::default()
-            },
-        );
-        self.modify(
-            State::ReadyToReceive,
-            QpAttributes {
-                path: Some(path),
                 path_mtu: Some(PathMtu::Mtu1024),
-                destination: Some(other.qp.qpn()),
-                receive_psn: Some(Psn::new(100)),
+                send_psn: Some(Psn::new(100)),
                 max_dest_rd_atomic: Some(3),
                 min_rnr_timer: Some(RnrTimer::new(5)),
-                ..Default::default()
-            },
-        );
-        self.modify(
-            State::ReadyToSend,
-            QpAttributes {
-                send_psn: Some(Psn::new(100)),
-                timeout: Some(14),
                 retry_count: Some(6),
                 rnr_retry: Some(4),
                 max_rd_atomic: Some(2),
                 ..Default::default()
-            },
-        );
+            });
+        let peer = Peer::new(other.qp.qpn(), Psn::new(100), vector.destination_gid);
+        self.qp.connect_with(&peer, &options).unwrap();
     }
 
     fn ready_for_datagrams(&self) {
-        self.modify(
-            State::Init,
-            QpAttributes { port: Some(1), p_key_index: Some(0), q_key: Some(Q_KEY), ..Default::default() },
-        );
-        self.modify(State::ReadyToReceive, QpAttributes::default());
-        self.modify(State::ReadyToSend, QpAttributes { send_psn: Some(Psn::new(7)), ..Default::default() });
+        let attributes = QpAttributes { q_key: Some(Q_KEY), send_psn: Some(Psn::new(7)), ..Default::default() };
+        self.qp.connect_with(&self.qp.local(), &ConnectOptions::new().attributes(attributes)).unwrap();
     }
 
     fn post_receive(&self, wr_id: u64, offset: usize, len: usize) {

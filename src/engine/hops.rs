@@ -74,12 +74,11 @@ mod tests {
     use super::*;
     use crate::frame::{Frame, FrameBytes, Hop};
     use crate::link::HopError;
-    use crate::memory::Access;
     use crate::transport::{
         Capabilities, CompletionQueue, Data, Path, QpAttributes, QueuePairInit, RecoverySettings, Remote,
-        SendOperation, SendRequest, Service, State,
+        SendOperation, SendRequest, Service,
     };
-    use crate::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn, RnrTimer};
+    use crate::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
 
     /// Interfaces beside the first, each of which is one pair of addresses to ask for.
     const RAILS: usize = 7;
@@ -152,35 +151,15 @@ mod tests {
         let addresses = Addresses::V4 { source: address(number, 0), destination: address(1 - number, 0) };
         let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
         for (qpn, peer) in own.iter().zip(peers) {
-            let to_init = QpAttributes {
-                state: Some(State::Init),
-                p_key_index: Some(0),
-                port: Some(1),
-                access: Some(Access::REMOTE_WRITE),
-                ..Default::default()
-            };
-            let to_receive = QpAttributes {
-                state: Some(State::ReadyToReceive),
+            let attributes = QpAttributes {
                 path: Some(Path { flow, hop: Hop(0) }),
                 path_mtu: Some(PathMtu::Mtu1024),
                 destination: Some(*peer),
                 receive_psn: Some(Psn::new(9)),
-                max_dest_rd_atomic: Some(4),
-                min_rnr_timer: Some(RnrTimer::new(1)),
-                ..Default::default()
-            };
-            let to_send = QpAttributes {
-                state: Some(State::ReadyToSend),
                 send_psn: Some(Psn::new(9)),
-                timeout: Some(14),
-                retry_count: Some(7),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(4),
                 ..Default::default()
             };
-            for attributes in [to_init, to_receive, to_send] {
-                endpoint.modify(Instant::ZERO, *qpn, &attributes).unwrap();
-            }
+            endpoint.connect(Instant::ZERO, *qpn, &attributes).unwrap();
         }
     }
 

@@ -6,8 +6,8 @@ use super::*;
 use crate::frame::{FrameBytes, Hop};
 use crate::link::HopError;
 use crate::memory::{Access, HostMemory};
-use crate::transport::{Capabilities, CompletionQueue, Path, QpAttributes, QueuePairInit, Service, State};
-use crate::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PathMtu, Psn, Reth, RnrTimer};
+use crate::transport::{Capabilities, CompletionQueue, Path, QpAttributes, QueuePairInit, Service};
+use crate::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PathMtu, Psn, Reth};
 
 /// A link that takes whatever it is given, and counts.
 struct Sink {
@@ -72,26 +72,16 @@ fn connected(packets: &Arc<AtomicUsize>, memory: &Arc<HostMemory>) -> (Core, Qpn
     let qpn = endpoint.create_queue_pair(init).unwrap();
     let addresses = Addresses::V4 { source: Ipv4Addr::new(10, 0, 0, 1), destination: Ipv4Addr::new(10, 0, 0, 2) };
     let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
-    let to_init = QpAttributes {
-        state: Some(State::Init),
-        p_key_index: Some(0),
-        port: Some(1),
+    let attributes = QpAttributes {
         access: Some(access),
-        ..Default::default()
-    };
-    let to_receive = QpAttributes {
-        state: Some(State::ReadyToReceive),
         path: Some(Path { flow, hop: Hop(0) }),
         path_mtu: Some(PathMtu::Mtu1024),
         destination: Some(Qpn::new(77)),
         receive_psn: Some(FIRST_PSN),
-        max_dest_rd_atomic: Some(4),
-        min_rnr_timer: Some(RnrTimer::new(1)),
+        send_psn: Some(FIRST_PSN),
         ..Default::default()
     };
-    for attributes in [to_init, to_receive] {
-        endpoint.modify(Instant::ZERO, qpn, &attributes).unwrap();
-    }
+    endpoint.connect(Instant::ZERO, qpn, &attributes).unwrap();
     let sink = Sink { packets: packets.clone(), buffer: vec![0; 2048] };
     let reth = Reth::new(memory.address(), key, memory.len() as u32);
     (Core::new(endpoint, Box::new(sink)), qpn, reth, Flow { addresses: addresses.reversed(), ..flow })

@@ -86,6 +86,14 @@ impl Device {
         devices.iter().find(usable(false)).or_else(|| devices.iter().find(usable(true)))
     }
 
+    /// The index of the GID that is taken when none is chosen: the first IPv4 one, else the first one but that of the interface
+    /// alone, else 0.
+    pub fn default_gid_index(&self) -> usize {
+        let first = |is_it: &dyn Fn(&Gid) -> bool| self.gids.iter().position(is_it);
+        let routable = || first(&|gid| !gid.address.is_unicast_link_local());
+        first(&|gid| gid.ip().is_ipv4()).or_else(routable).unwrap_or(0)
+    }
+
     /// The device of that name, or the default one ([`Device::default_of`]).
     ///
     /// # Errors

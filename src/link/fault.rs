@@ -155,6 +155,34 @@ impl FromStr for FaultSpec {
     }
 }
 
+impl fmt::Display for FaultSpec {
+    /// Writes what is not as it is by default.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FaultSpec { loss, duplicate, reorder, reorder_by, delay, delay_share, corrupt, seed, direction } = *self;
+        let of = |key: &'static str, value: String, is_given: bool| is_given.then(|| format!("{key}={value}"));
+        let (default, to) = (
+            FaultSpec::default(),
+            match direction {
+                FaultDirection::Sent => "tx",
+                FaultDirection::Received => "rx",
+                FaultDirection::Both => "both",
+            },
+        );
+        let items = [
+            of("loss", loss.to_string(), loss != default.loss),
+            of("dup", duplicate.to_string(), duplicate != default.duplicate),
+            of("reorder", reorder.to_string(), reorder != default.reorder),
+            of("reorder_by", reorder_by.to_string(), reorder_by != default.reorder_by),
+            of("delay", format!("{}ns", delay.as_nanos()), delay != default.delay),
+            of("delay_share", delay_share.to_string(), delay_share != default.delay_share),
+            of("corrupt", corrupt.to_string(), corrupt != default.corrupt),
+            of("seed", seed.to_string(), seed != default.seed),
+            of("direction", to.to_owned(), direction != default.direction),
+        ];
+        f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
+    }
+}
+
 fn share(value: &str) -> Result<f64, String> {
     let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "a share from 0 to 1 is wanted: 0.01 is one frame in a hundred".to_owned())
@@ -438,6 +466,11 @@ mod tests {
         };
         assert_eq!(spec, expected);
         assert_eq!("".parse(), Ok(FaultSpec::default()));
+        for text in
+            ["loss=0.01,dup=1,reorder=0.125,seed=18446744073709551615", "reorder_by=9,delay=1500ns,direction=rx", ""]
+        {
+            assert_eq!(text.parse::<FaultSpec>().unwrap().to_string(), text);
+        }
         let spec: FaultSpec = "direction=rx, delay=1.5us ,delay_share=0.25,reorder_by=9".parse().unwrap();
         assert_eq!(
             (spec.direction, spec.delay, spec.delay_share),

@@ -28,7 +28,7 @@ use crate::frame::Frame;
 use crate::time::{Duration, Instant};
 
 pub use self::error::XdpOpenError;
-pub use self::program::AttachMode;
+pub use self::program::{AttachMode, AttachModeError};
 
 /// Length of an Ethernet header with one VLAN tag, in bytes.
 const ETHERNET_BYTES_MAX: usize = 18;

@@ -79,6 +79,12 @@ impl PathPolicy {
     }
 }
 
+impl fmt::Display for PathPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl FromStr for PathPolicy {
     type Err = PathPolicyError;
 

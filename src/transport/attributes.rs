@@ -188,6 +188,28 @@ impl QpAttributes {
     /// READs and atomics outstanding in one direction at the most; rxe's and ConnectX's limit is 128 and 16.
     pub const MAX_RD_ATOMIC: u8 = 128;
 
+    /// None set.
+    pub(super) const NONE: QpAttributes = QpAttributes {
+        state: None,
+        current_state: None,
+        notify_drained: None,
+        access: None,
+        p_key_index: None,
+        port: None,
+        q_key: None,
+        path: None,
+        path_mtu: None,
+        destination: None,
+        receive_psn: None,
+        send_psn: None,
+        max_dest_rd_atomic: None,
+        max_rd_atomic: None,
+        min_rnr_timer: None,
+        timeout: None,
+        retry_count: None,
+        rnr_retry: None,
+    };
+
     /// The names of those that are set.
     pub fn given(&self) -> Attributes {
         use Attributes as A;
@@ -237,7 +259,7 @@ impl QpAttributes {
     }
 
     /// These, with what `later` sets set anew.
-    pub(super) fn overlaid(&self, later: &QpAttributes) -> QpAttributes {
+    pub(crate) fn overlaid(&self, later: &QpAttributes) -> QpAttributes {
         QpAttributes {
             state: later.state.or(self.state),
             current_state: later.current_state.or(self.current_state),
@@ -319,7 +341,7 @@ pub struct QueuePairInfo {
 
 /// The attributes that a transition requires and those it allows besides (IBTA 11.2.5.2, Table 91; the kernel has the
 /// same in `qp_state_table`, drivers/infiniband/core/verbs.c). `None` when there is no such transition.
-fn transition(service: Service, from: State, to: State) -> Option<(Attributes, Attributes)> {
+pub(super) fn transition(service: Service, from: State, to: State) -> Option<(Attributes, Attributes)> {
     use Attributes as A;
     use State::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
     let none = A::empty();

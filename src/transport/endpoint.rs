@@ -8,7 +8,7 @@ use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
 use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 
-use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, Service};
+use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 use super::context::Context;
 use super::counters::Counters;
 use super::event::Event;
@@ -425,6 +425,23 @@ impl Endpoint {
         let mut attributes = *attributes;
         attributes.path.iter_mut().for_each(|path| self.impose_port(path));
         self.with(now, qpn, |qp, cx| qp.modify(&attributes, cx)).unwrap_or(Err(missing))
+    }
+
+    /// Takes a queue pair that is in `RESET`, `INIT` or `RTR` to `RTS`, by [`QpAttributes::steps`]: what is not given is as in
+    /// [`QpAttributes::HABITS`], and what its service has no use for does not count.
+    ///
+    /// # Errors
+    /// [`ModifyError`] of the step that was refused; the queue pair is in the state before that step then, and may be connected
+    /// once more. [`ModifyError::Transition`] in other states: RESET is the way back from each.
+    pub fn connect(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
+        let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
+        let QueuePairInfo { service, attributes: before, .. } = self.queue_pair(qpn).map_err(|_| missing)?.info();
+        let from = before.state.unwrap_or(State::Reset);
+        let steps = attributes.steps(service, from);
+        if steps.is_empty() {
+            return Err(ModifyError::Transition { service, from, to: State::ReadyToReceive });
+        }
+        steps.iter().try_for_each(|step| self.modify(now, qpn, step))
     }
 
     /// Moves a reliable connection's idle queue pair on as if `sent` and `received` had gone by, in order, since its last packet.

@@ -41,6 +41,16 @@ impl FromStr for RecoveryMode {
     }
 }
 
+impl std::fmt::Display for RecoveryMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            RecoveryMode::Auto => "auto",
+            RecoveryMode::Selective => "selective",
+            RecoveryMode::GoBackN => "go-back-n",
+        })
+    }
+}
+
 /// How lost packets are sent again to peers that do not repeat selectively: [`GoBackN`], unless a program brings its own.
 ///
 /// It is asked for a recovery whose next position is the first argument, with the second for the peer's silence that costs a retry.

@@ -35,6 +35,7 @@ mod requester;
 mod responder;
 mod skipped;
 mod srq;
+mod steps;
 #[cfg(test)]
 mod testing;
 mod timers;

@@ -158,13 +158,19 @@ pub enum Data {
     Inline(InlineBytes),
 }
 
+impl From<Sge> for Data {
+    fn from(sge: Sge) -> Data {
+        Data::Sges(SgeList::from_iter([sge]))
+    }
+}
+
 impl Data {
     /// No bytes.
     pub const EMPTY: Data = Data::Sges(SgeList::new_const());
 
     /// One range.
     pub fn sge(address: u64, length: u32, lkey: Key) -> Data {
-        Data::Sges(SgeList::from_iter([Sge { address, length, lkey }]))
+        Sge { address, length, lkey }.into()
     }
 
     /// Bytes in all.
@@ -246,6 +252,16 @@ pub struct ReceiveRequest {
     pub wr_id: u64,
     /// Where the bytes go.
     pub sges: SgeList,
+}
+
+impl ReceiveRequest {
+    /// A request whose bytes go to these places, one after the other.
+    ///
+    /// # Panics
+    /// When there are more than [`MAX_SGE`].
+    pub fn new(wr_id: u64, sges: impl IntoIterator<Item = Sge>) -> ReceiveRequest {
+        ReceiveRequest { wr_id, sges: sges.into_iter().collect() }
+    }
 }
 
 /// Bytes that `sges` hold.

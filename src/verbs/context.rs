@@ -1,17 +1,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::congestion::Rate;
 use crate::engine::Engine;
-use crate::link::device::{Device, DeviceError, Gid};
-use crate::link::fault::FaultSpec;
-use crate::link::udp::{self, UdpLink};
-use crate::link::xdp::{self, XdpLink, XdpOptions};
-use crate::link::{Capture, HopError, Link, Loopback, Rail, Rails, Tapped};
+use crate::link::device::{Device, Gid};
+use crate::link::{HopError, Link};
 use crate::memory::{Access, HostMemory, Lent, MapError, Pd, RegisterError, WindowKind};
 use crate::path::PathPolicy;
 use crate::time::Instant;
@@ -19,8 +15,10 @@ use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairIn
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
 use super::completion_queue::{forked, poll_readable};
+use super::open_link::addresses;
 use super::{
-    CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, Registration, SharedReceiveQueue,
+    CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, OpenError, OpenOptions, QueuePair, Registration,
+    SharedReceiveQueue,
 };
 
 /// An open device.
@@ -31,184 +29,9 @@ use super::{
 #[derive(Debug)]
 pub struct Context {
     engine: Arc<Engine>,
-    device: Device,
+    device: Arc<Device>,
     path_mtu: PathMtu,
     why_not_xdp: Option<String>,
-}
-
-/// How a device is opened.
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    /// The interface's name; `None` for the first usable one ([`Device::default_of`]).
-    pub device: Option<String>,
-    /// A program picked the device from a list, and no person named it: as without a name, it is not opened over AF_XDP if a
-    /// default route leaves by it.
-    pub is_picked: bool,
-    /// Further interfaces that the device is to have, up to seven beside the first: the names of its other rails. Queue
-    /// pairs spread over all of them towards peers that understand the extension. The device is called after the first,
-    /// has its GIDs, and the smallest MTU of all.
-    pub rails: Vec<String>,
-    /// How frames leave and arrive.
-    pub link: LinkKind,
-    /// How the AF_XDP link is opened, if it is.
-    pub xdp: XdpOptions,
-    /// A file for every frame that is sent or received: pcap with nanoseconds, or pcapng by its suffix.
-    pub capture: Option<PathBuf>,
-    /// What goes wrong on purpose.
-    pub faults: Option<FaultSpec>,
-    /// The largest path MTU to offer, if the link could carry more.
-    pub path_mtu: Option<PathMtu>,
-    /// How losses are dealt with; `None` for the default.
-    pub recovery: Option<RecoveryMode>,
-    /// What queue pairs keep to, towards peers that understand the extension.
-    pub rate: Option<Rate>,
-    /// Paths of a queue pair to such a peer, 1 to 256: each has a UDP source port of its own and is on one of the interfaces in
-    /// turn. `None` for one on each interface, and as many as the peer uses; over UDP sockets, whose source port is the
-    /// kernel's, there are no more than one on each.
-    pub paths: Option<u16>,
-    /// How packets are spread over them.
-    pub path_policy: PathPolicy,
-}
-
-/// How frames leave and arrive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LinkKind {
-    /// AF_XDP where that can be opened, else UDP sockets ([`Context::why_not_xdp`] has the reason). An interface by which a
-    /// default route leaves is opened over UDP sockets unless it is named: with some drivers attaching an XDP program resets
-    /// the interface, and the connections by which the host is reached may be cut.
-    #[default]
-    Auto,
-    /// AF_XDP sockets.
-    Xdp,
-    /// UDP sockets: no capability is needed, and any interface will do.
-    Udp,
-}
-
-/// Why a device was not opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// There is no such device.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// Its link was not opened.
-    #[error(transparent)]
-    Xdp(#[from] xdp::XdpOpenError),
-    /// Its link over UDP sockets was not opened.
-    #[error(transparent)]
-    Udp(#[from] udp::UdpOpenError),
-    /// The first interface of several was not named.
-    #[error("{rails} further interfaces and no first one: name it, too")]
-    NoFirst {
-        /// How many others are named.
-        rails: usize,
-    },
-    /// AF_XDP is asked for, no device is named, and the default one is the host's way to the world.
-    #[error("the default route leaves by {device}, and nobody named it: --dev {device} opens it over AF_XDP")]
-    Unnamed {
-        /// The interface.
-        device: String,
-    },
-    /// More paths than interfaces are asked for over UDP sockets.
-    #[error(
-        "{paths} paths over UDP sockets, which have one for each interface, since the source port is always 4791: leave --paths \
-         out, give {interfaces}, or open the device over AF_XDP"
-    )]
-    UdpPaths {
-        /// How many are asked for.
-        paths: u16,
-        /// How many there can be.
-        interfaces: usize,
-    },
-    /// Its MTU is too small for the smallest path MTU and its headers.
-    #[error(
-        "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
-    )]
-    Mtu {
-        /// The interface.
-        device: String,
-        /// Its largest packet.
-        bytes: usize,
-    },
-    /// The capture cannot be written.
-    #[error("cannot write the capture {}: {source}", file.display())]
-    Capture {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The kernel gave no thread, descriptor or randomness.
-    #[error("cannot start the engine: {0}")]
-    Engine(#[from] io::Error),
-}
-
-impl OpenOptions {
-    /// The link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets; and why it is not over
-    /// AF_XDP, if that was not asked for.
-    fn open_link(&self, devices: &[Device]) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
-        let is_unnamed = self.device.is_none() || self.is_picked;
-        let unnamed = devices.iter().find(|device| is_unnamed && device.has_default_route);
-        let unnamed = unnamed.map(|device| OpenError::Unnamed { device: device.name.clone() });
-        let opened = match (self.link, unnamed) {
-            (LinkKind::Udp, _) => return Ok((self.open_udp(devices)?, None)),
-            (_, Some(error)) => Err(error),
-            (_, None) => self.open_xdp(devices),
-        };
-        match (self.link, opened) {
-            (_, Ok(link)) => Ok((link, None)),
-            // What the kernel or the host refuses; not what is wrong with the options, or with the capture.
-            (LinkKind::Auto, Err(error))
-                if !matches!(error, OpenError::Xdp(xdp::XdpOpenError::Option { .. }) | OpenError::Capture { .. }) =>
-            {
-                Ok((self.open_udp(devices)?, Some(error.to_string())))
-            }
-            (_, Err(error)) => Err(error),
-        }
-    }
-
-    fn open_xdp(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
-        let open = |device: &Device| XdpLink::open(&device.name, &self.xdp);
-        match devices {
-            [device] => self.tap(Loopback::new(open(device)?, device.mac, addresses(device))),
-            _ => {
-                let own = devices.iter().flat_map(addresses).collect();
-                self.tap(Loopback::new(rails(devices, open)?, devices[0].mac, own))
-            }
-        }
-    }
-
-    fn open_udp(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
-        if let Some(paths) = self.paths.filter(|paths| usize::from(*paths) > devices.len()) {
-            return Err(OpenError::UdpPaths { paths, interfaces: devices.len() });
-        }
-        match devices {
-            [device] => self.tap(UdpLink::open(&device.name)?),
-            _ => self.tap(rails(devices, |device| UdpLink::open(&device.name))?),
-        }
-    }
-
-    /// Puts the capture and the faults that were asked for around a link.
-    fn tap(&self, link: impl Link + 'static) -> Result<Box<dyn Link>, OpenError> {
-        let capture = self
-            .capture
-            .as_deref()
-            .map(|file| Capture::create(file).map_err(|source| OpenError::Capture { file: file.to_owned(), source }));
-        Ok(match (capture.transpose()?, &self.faults) {
-            (None, None) => Box::new(link),
-            (capture, faults) => Box::new(Tapped::new(link, capture, *faults)),
-        })
-    }
-}
-
-/// A device's addresses, in the order of its GID table.
-fn addresses(device: &Device) -> Vec<IpAddr> {
-    device.gids.iter().map(Gid::ip).collect()
-}
-
-/// One link of several, of which `open` makes each.
-fn rails<L: Link + 'static, E>(devices: &[Device], open: impl Fn(&Device) -> Result<L, E>) -> Result<Rails, E> {
-    let rail = |device| Ok(Rail { link: Box::new(open(device)?), addresses: addresses(device) });
-    devices.iter().map(rail).collect::<Result<_, E>>().map(Rails::new)
 }
 
 /// How to reach a peer, as programs say it (IBTA 11.2.2.1).
@@ -292,7 +115,7 @@ impl Context {
         };
         let engine = Arc::new(Engine::start(link, system_randomness()?)?);
         engine.without_sending(|core, _| core.endpoint.set_local_addresses(addresses(&device)));
-        Ok(Context { engine, device, path_mtu, why_not_xdp: None })
+        Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None })
     }
 
     /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
@@ -343,7 +166,7 @@ impl Context {
     /// A new protection domain.
     pub fn allocate_pd(&self) -> ProtectionDomain {
         let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
-        ProtectionDomain { engine: self.engine.clone(), pd, path_mtu: self.path_mtu }
+        ProtectionDomain { engine: self.engine.clone(), device: self.device.clone(), pd, path_mtu: self.path_mtu }
     }
 
     /// A completion queue of `capacity` completions.
@@ -376,7 +199,7 @@ impl Context {
     /// # Errors
     /// [`PathError`].
     pub fn path(&self, vector: &AddressVector, local: Qpn, remote: Qpn) -> Result<Path, PathError> {
-        self.path_from_port(vector, source_port(local, remote))
+        find_path(&self.engine, &self.device, vector, source_port(local, remote))
     }
 
     /// The path for datagrams: an address handle. Its UDP source port follows from our queue pair's number.
@@ -384,25 +207,7 @@ impl Context {
     /// # Errors
     /// [`PathError`].
     pub fn address_handle(&self, vector: &AddressVector, local: Qpn) -> Result<Path, PathError> {
-        self.path_from_port(vector, source_port(local, local))
-    }
-
-    fn path_from_port(&self, vector: &AddressVector, source_port: u16) -> Result<Path, PathError> {
-        let index = vector.source_gid_index;
-        let Some(gid) = self.gids().get(index) else {
-            return Err(PathError::NoSuchGid { device: self.device.name.clone(), index, count: self.gids().len() });
-        };
-        let (own, peer) = (gid.ip(), IpAddr::V6(vector.destination_gid).to_canonical());
-        let addresses = Addresses::new(own, peer).ok_or(PathError::Family { index, own, peer })?;
-        let hop = self.engine.with(|core, _| core.link.hop(own, peer))?;
-        let flow = Flow {
-            addresses,
-            source_port,
-            traffic_class: vector.traffic_class,
-            hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
-            flow_label: vector.flow_label,
-        };
-        Ok(Path { flow, hop })
+        find_path(&self.engine, &self.device, vector, source_port(local, local))
     }
 
     /// A PSN to start from that nobody can guess.
@@ -467,6 +272,7 @@ impl Context {
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     engine: Arc<Engine>,
+    device: Arc<Device>,
     pd: Pd,
     path_mtu: PathMtu,
 }
@@ -539,8 +345,12 @@ impl ProtectionDomain {
             srq: options.srq.map(SharedReceiveQueue::number),
             path_mtu: self.path_mtu,
         };
-        let qpn = self.engine.with(|core, _| core.endpoint.create_queue_pair(init))?;
-        Ok(QueuePair::new(self.engine.clone(), qpn))
+        let (qpn, first_psn) = self.engine.with(|core, _| {
+            let qpn = core.endpoint.create_queue_pair(init)?;
+            Ok::<_, CreateError>((qpn, core.endpoint.memory().keys().psn()))
+        })?;
+        let (engine, device) = (self.engine.clone(), self.device.clone());
+        Ok(QueuePair { engine, device, qpn, first_psn, path_mtu: self.path_mtu })
     }
 
     /// A receive queue of `capacity` requests for several queue pairs.
@@ -554,6 +364,14 @@ impl ProtectionDomain {
 }
 
 /// What a queue pair is made of.
+///
+/// ```
+/// # use uroce::verbs::{Capabilities, CompletionQueue, QueuePairOptions, Service};
+/// # fn options(cq: &CompletionQueue) {
+/// let capabilities = Capabilities { max_send_requests: 1024, max_receive_requests: 1 };
+/// let options = QueuePairOptions { capabilities, ..QueuePairOptions::new(Service::Rc, cq) };
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairOptions<'a> {
     /// The transport service.
@@ -566,6 +384,41 @@ pub struct QueuePairOptions<'a> {
     pub receive: &'a CompletionQueue,
     /// Where receive requests come from, if not from a queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
+}
+
+impl<'a> QueuePairOptions<'a> {
+    /// A queue pair with room for 128 requests of each kind, all of which are reported to `cq`.
+    pub fn new(service: Service, cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
+        let capabilities = Capabilities { max_send_requests: 128, max_receive_requests: 128 };
+        QueuePairOptions { service, capabilities, send: cq, receive: cq, srq: None }
+    }
+}
+
+/// The path from one of a device's GIDs to a peer, by the device's link.
+pub(super) fn find_path(
+    engine: &Engine,
+    device: &Device,
+    vector: &AddressVector,
+    source_port: u16,
+) -> Result<Path, PathError> {
+    let index = vector.source_gid_index;
+    let (own, peer) = (gid_of(device, index)?.ip(), IpAddr::V6(vector.destination_gid).to_canonical());
+    let addresses = Addresses::new(own, peer).ok_or(PathError::Family { index, own, peer })?;
+    let hop = engine.with(|core, _| core.link.hop(own, peer))?;
+    let flow = Flow {
+        addresses,
+        source_port,
+        traffic_class: vector.traffic_class,
+        hop_limit: if vector.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { vector.hop_limit },
+        flow_label: vector.flow_label,
+    };
+    Ok(Path { flow, hop })
+}
+
+/// The device's GID with that index.
+pub(super) fn gid_of(device: &Device, index: usize) -> Result<&Gid, PathError> {
+    let (name, count) = (&device.name, device.gids.len());
+    device.gids.get(index).ok_or_else(|| PathError::NoSuchGid { device: name.clone(), index, count })
 }
 
 /// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways

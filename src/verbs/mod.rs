@@ -1,43 +1,41 @@
-//! The public API: RDMA verbs in Rust.
+//! The public API: RDMA verbs in Rust. The crate's [first page](crate) says what to call in which order.
 //!
-//! ```no_run
-//! use uroce::verbs::{Access, Capabilities, Context, OpenOptions, QueuePairOptions, Service};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let context = Context::open(&OpenOptions::default())?;
-//! let pd = context.allocate_pd();
-//! let region = pd.allocate_region(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-//! let cq = context.create_completion_queue(64);
-//! let capabilities = Capabilities { max_send_requests: 16, max_receive_requests: 16 };
-//! let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
-//! let qp = pd.create_queue_pair(&options)?;
-//! println!("queue pair {}, region at {:#x} with key {}", qp.qpn(), region.address(), region.key());
-//! # Ok(())
-//! # }
-//! ```
+//! With it come the types of its options and results, whichever module they are from: a program needs no other.
 
 mod completion_queue;
+mod connect;
 mod context;
+mod open_link;
+mod open_options;
+mod peer;
 mod queue_pair;
 mod region;
 mod reply_address;
 mod shared_receive_queue;
 
 pub use completion_queue::{CompletionChannel, CompletionQueue};
-pub use context::{
-    AddressVector, Context, LinkKind, OpenError, OpenOptions, PathError, ProtectionDomain, QueuePairOptions,
-    source_port,
-};
+pub use connect::{ConnectError, ConnectOptions};
+pub use context::{AddressVector, Context, PathError, ProtectionDomain, QueuePairOptions, source_port};
+pub use open_options::{LinkKind, LinkKindError, OpenError, OpenOptions, OptionError};
+pub use peer::{Peer, PeerError};
 pub use queue_pair::{MulticastError, QueuePair};
 pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
 
+pub use crate::congestion::{Rate, RateError};
+pub use crate::link::HopError;
+pub use crate::link::device::{Device, DeviceError, Gid, LinkMode};
+pub use crate::link::fault::{FaultDirection, FaultSpec, FaultSpecError};
+pub use crate::link::udp::UdpOpenError;
+pub use crate::link::xdp::{AttachMode, AttachModeError, CopyMode, XdpOpenError, XdpOptions};
 pub use crate::memory::{Access, AccessError, MapError, RegisterError, WindowBinding, WindowKind};
+pub use crate::path::{PathPolicy, PathPolicyError};
+pub use crate::time::Instant;
 pub use crate::transport::{
     AttachError, Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
     InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE,
-    ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, Remote, SendOperation,
-    SendRequest, Service, Sge, SgeList, SrqError, State, Status,
+    ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, RecoveryMode, RecoveryModeError,
+    Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq, SrqError, State, Status,
 };
-pub use crate::wire::{Key, PathMtu, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
+pub use crate::wire::{Key, PathMtu, PathMtuError, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};

@@ -3,23 +3,25 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::engine::{Core, Engine};
+use crate::link::device::Device;
 use crate::transport::{
     AttachError, Counters, ModifyError, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, SendRequest, State,
 };
-use crate::wire::{Psn, Qpn};
+use crate::wire::{PathMtu, Psn, Qpn};
 
 /// A queue pair. Dropping it destroys it, after sending the acknowledges that it owes its peer.
 #[derive(Debug)]
 pub struct QueuePair {
-    engine: Arc<Engine>,
-    qpn: Qpn,
+    pub(super) engine: Arc<Engine>,
+    pub(super) device: Arc<Device>,
+    pub(super) qpn: Qpn,
+    /// The first PSN that we send, unless who connects has another.
+    pub(super) first_psn: Psn,
+    /// The largest path MTU that the device's link takes.
+    pub(super) path_mtu: PathMtu,
 }
 
 impl QueuePair {
-    pub(super) fn new(engine: Arc<Engine>, qpn: Qpn) -> QueuePair {
-        QueuePair { engine, qpn }
-    }
-
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn

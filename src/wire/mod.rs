@@ -35,7 +35,7 @@ pub use frame::{FrameError, IpHeader, Layer, RoceFrame};
 pub use headers::{Body, Extension, Headers, WriteError};
 pub use hello::{Hello, Tagged};
 pub use immediate::{Ieth, ImmDt};
-pub use mtu::PathMtu;
+pub use mtu::{PathMtu, PathMtuError};
 pub use numbers::{Key, Msn, PKey, QKey, Qpn};
 pub use opcode::{Opcode, Operation, Position, TransportService};
 pub use packet::{Packet, PacketError};

@@ -1,3 +1,6 @@
+use std::fmt;
+use std::str::FromStr;
+
 /// A path MTU: the payload bytes of a full packet (IBTA 9.7.4.3; codes as in `enum ibv_mtu`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -51,6 +54,26 @@ impl PathMtu {
     }
 }
 
+/// A text is no path MTU.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no path MTU: 256, 512, 1024, 2048 and 4096 are known")]
+pub struct PathMtuError(String);
+
+impl FromStr for PathMtu {
+    type Err = PathMtuError;
+
+    /// Reads the bytes of payload.
+    fn from_str(text: &str) -> Result<PathMtu, PathMtuError> {
+        text.parse().ok().and_then(PathMtu::from_bytes).ok_or_else(|| PathMtuError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for PathMtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bytes())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +85,12 @@ mod tests {
         assert_eq!(PathMtu::fitting(4176), Some(PathMtu::Mtu4096));
         assert_eq!(PathMtu::fitting(4175), Some(PathMtu::Mtu2048));
         assert_eq!(PathMtu::fitting(335), None);
+    }
+
+    #[test]
+    fn path_mtus_are_written_in_bytes() {
+        assert!(PathMtu::ALL.into_iter().all(|mtu| mtu.to_string().parse() == Ok(mtu)));
+        assert_eq!("5".parse::<PathMtu>(), Err(PathMtuError("5".to_owned())));
     }
 
     #[test]

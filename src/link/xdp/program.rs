@@ -1,8 +1,10 @@
 //! The BPF program: loads it, attaches it to an interface, and sets which socket belongs to which queue.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::str::FromStr;
 
 use aya::maps::{HashMap, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpError, XdpMode};
@@ -38,6 +40,26 @@ impl AttachMode {
             AttachMode::Native => "native",
             AttachMode::Skb => "skb",
         }
+    }
+}
+
+/// A text says not where the program is attached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no XDP mode: native and skb are known")]
+pub struct AttachModeError(String);
+
+impl FromStr for AttachMode {
+    type Err = AttachModeError;
+
+    fn from_str(text: &str) -> Result<AttachMode, AttachModeError> {
+        let all = [AttachMode::Native, AttachMode::Skb];
+        all.into_iter().find(|mode| mode.name() == text).ok_or_else(|| AttachModeError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for AttachMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

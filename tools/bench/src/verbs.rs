@@ -1,14 +1,12 @@
 //! This stack through its public API, as a verbs program uses it: post, and poll the completion queue.
 
-use std::net::Ipv6Addr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use uroce::link::xdp::XdpOptions;
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, CompletionKind, CompletionQueue, Context, Data, MemoryRegion, OpenOptions,
-    PathMtu, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, Remote, RnrTimer, SendOperation,
-    SendRequest, Service, SgeList, State, Status,
+    Access, Capabilities, CompletionKind, CompletionQueue, ConnectOptions, Context, Data, MemoryRegion, OpenOptions,
+    PathMtu, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, SendOperation, SendRequest,
+    Service, SgeList, Status, XdpOptions,
 };
 
 use crate::Failure;
@@ -21,9 +19,6 @@ const DEPTH: usize = 32;
 
 /// Receive requests: twice what the peer has outstanding, so that none is ever missing.
 const RECEIVE_DEPTH: usize = 2 * DEPTH;
-
-/// READs outstanding: what ConnectX offers.
-const MAX_RD_ATOMIC: u8 = 16;
 
 const SMALL_BYTES: usize = 64;
 
@@ -38,21 +33,13 @@ pub enum Bulk {
     Send,
 }
 
-/// What one side must know of the other.
-#[derive(Clone, Copy, Debug)]
-struct Peer {
-    qpn: Qpn,
-    psn: Psn,
-    gid: Ipv6Addr,
-    memory: Remote,
-}
-
 /// One side: everything a program has open.
 struct Program {
     qp: QueuePair,
     cq: CompletionQueue,
     region: MemoryRegion,
-    peer: Peer,
+    /// The other side's.
+    memory: Remote,
     context: Context,
     /// Whose counters shall be shown at the end, if at all.
     shows_counters: Option<Side>,
@@ -94,7 +81,7 @@ fn request(program: &Program, meeting: &Meeting, bulk: Bulk, mtu: PathMtu) -> Re
         let running = meter.is_running();
         while running && outstanding < DEPTH {
             let offset = slot * MESSAGE_BYTES;
-            let remote = Remote { address: program.peer.memory.address + offset as u64, ..program.peer.memory };
+            let remote = Remote { address: program.memory.address + offset as u64, ..program.memory };
             let operation = match bulk {
                 Bulk::Write => SendOperation::Write(remote),
                 Bulk::Read => SendOperation::Read(remote),
@@ -145,7 +132,7 @@ fn respond(program: &Program, meeting: &Meeting, mtu: PathMtu) -> Result<Option<
 pub fn write_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
     small_round_trips(rig, seconds, |program, turn| {
         let data = Data::Inline([turn; SMALL_BYTES].into_iter().collect());
-        let request = SendRequest::new(0, SendOperation::Write(program.peer.memory), data);
+        let request = SendRequest::new(0, SendOperation::Write(program.memory), data);
         Ok(program.qp.post_send(request)?)
     })
 }
@@ -214,7 +201,7 @@ fn take_turns(
 }
 
 /// How the two sides tell each other about themselves.
-struct Line(Sender<Peer>, Receiver<Peer>);
+struct Line(Sender<(Peer, Remote)>, Receiver<(Peer, Remote)>);
 
 fn lines() -> [Line; 2] {
     let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
@@ -224,13 +211,8 @@ fn lines() -> [Line; 2] {
 impl Program {
     /// Opens `side`'s device, with `bytes` of memory, and connects to the other side.
     fn open(rig: &Rig, side: Side, mtu: PathMtu, bytes: usize, line: Line) -> Result<Program, Failure> {
-        let options = OpenOptions {
-            device: Some(rig.interface(side).to_owned()),
-            xdp: XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() },
-            ..OpenOptions::default()
-        };
-        let context = Context::open(&options)?;
-        let gid_index = context.gids().iter().position(|gid| gid.ip().is_ipv4()).ok_or("no IPv4 GID")?;
+        let xdp = XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() };
+        let context = OpenOptions::new().device(rig.interface(side)).xdp(xdp).open()?;
         let pd = context.allocate_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = pd.allocate_region(bytes, access)?;
@@ -238,49 +220,14 @@ impl Program {
         let capabilities = Capabilities { max_send_requests: 2 * DEPTH, max_receive_requests: RECEIVE_DEPTH };
         let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
         let qp = pd.create_queue_pair(&options)?;
-        qp.modify(&QpAttributes {
-            state: Some(State::Init),
-            p_key_index: Some(0),
-            port: Some(1),
-            access: Some(access),
-            ..Default::default()
-        })?;
-        let own = Peer {
-            qpn: qp.qpn(),
-            psn: context.random_psn(),
-            gid: context.gids()[gid_index].address,
-            memory: region.remote(0),
-        };
-        line.0.send(own)?;
-        let peer = line.1.recv_timeout(PATIENCE)?;
-        let vector = AddressVector {
-            source_gid_index: gid_index,
-            destination_gid: peer.gid,
-            traffic_class: 0,
-            hop_limit: 0,
-            flow_label: 0,
-        };
-        qp.modify(&QpAttributes {
-            state: Some(State::ReadyToReceive),
-            path: Some(context.path(&vector, own.qpn, peer.qpn)?),
-            path_mtu: Some(mtu),
-            destination: Some(peer.qpn),
-            receive_psn: Some(peer.psn),
-            max_dest_rd_atomic: Some(MAX_RD_ATOMIC),
-            min_rnr_timer: Some(RnrTimer::new(12)),
-            ..Default::default()
-        })?;
-        qp.modify(&QpAttributes {
-            state: Some(State::ReadyToSend),
-            send_psn: Some(own.psn),
-            timeout: Some(14),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(MAX_RD_ATOMIC),
-            ..Default::default()
-        })?;
+        line.0.send((qp.local(), region.remote(0)))?;
+        let (peer, memory) = line.1.recv_timeout(PATIENCE)?;
+        qp.connect_with(
+            &peer,
+            &ConnectOptions::new().attributes(QpAttributes { path_mtu: Some(mtu), ..Default::default() }),
+        )?;
         let shows_counters = rig.shows_counters().then_some(side);
-        Ok(Program { qp, cq, region, peer, context, shows_counters })
+        Ok(Program { qp, cq, region, memory, context, shows_counters })
     }
 
     fn post_receive(&self, slot: usize, bytes: usize) -> Result<(), Failure> {

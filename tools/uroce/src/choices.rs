@@ -28,7 +28,7 @@ pub fn check_mtu(context: &Context, wanted: PathMtu) -> Result<(), Failure> {
     .into())
 }
 
-/// The index of the GID to use: the one given with `flag`, else the first IPv4 one, else 0.
+/// The index of the GID to use: the one given with `flag`, else the device's default.
 pub fn choose_gid(context: &Context, flag: &str, given: Option<usize>) -> Result<usize, Failure> {
     let gids = context.gids();
     match given {
@@ -37,6 +37,6 @@ pub fn choose_gid(context: &Context, flag: &str, given: Option<usize>) -> Result
             let (device, count) = (&context.device().name, gids.len());
             Err(format!("{flag} {index}: {device} has {count} GIDs, see `uroce devices`").into())
         }
-        None => Ok(gids.iter().position(|gid| gid.ip().is_ipv4()).unwrap_or(0)),
+        None => Ok(context.device().default_gid_index()),
     }
 }

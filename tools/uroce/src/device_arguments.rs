@@ -1,14 +1,12 @@
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use uroce::congestion::Rate;
-use uroce::link::fault::FaultSpec;
-use uroce::link::xdp::{AttachMode, XdpOptions};
-use uroce::path::PathPolicy;
-use uroce::transport::RecoveryMode;
-use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
+use clap::Args;
+use uroce::verbs::{
+    AttachMode, Context, FaultSpec, LinkKind, OpenError, OpenOptions, PathPolicy, Rate, RecoveryMode, XdpOptions,
+};
 
-/// The flags of every subcommand that opens a device.
+/// The flags of every subcommand that opens a device, or has a program open one: [`OpenOptions`], of which each is a field with
+/// its variable.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
     /// The device: an interface's name; default: the first usable one, lo when there is no other. Several with commas are one
@@ -16,14 +14,16 @@ pub struct DeviceArguments {
     #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
     pub devices: Vec<String>,
 
-    /// How frames leave and arrive; default: xdp where it can be opened, else udp; udp too where the default route leaves by
-    /// the device, and it is not named
-    #[arg(long, value_enum, env = "UROCE_LINK")]
-    pub link: Option<Link>,
+    /// How frames leave and arrive: xdp (AF_XDP sockets), udp (UDP sockets: no capability is needed, and any interface will do), or
+    /// auto, the default: xdp where it can be opened, else udp; udp too where the default route leaves by the device, and it
+    /// is not named
+    #[arg(long, value_name = "LINK", env = "UROCE_LINK")]
+    pub link: Option<LinkKind>,
 
-    /// Where the XDP program is attached; default: native, and where the driver cannot, skb
-    #[arg(long, value_enum, env = "UROCE_XDP_MODE")]
-    pub xdp_mode: Option<XdpMode>,
+    /// Where the XDP program is attached: native (in the driver) or skb (in the network stack, with any driver); default: native,
+    /// and where the driver cannot, skb
+    #[arg(long, value_name = "MODE", env = "UROCE_XDP_MODE")]
+    pub xdp_mode: Option<AttachMode>,
 
     /// Write every frame to this file: pcap, or pcapng by its suffix (tcpdump cannot see AF_XDP frames)
     #[arg(long, value_name = "FILE", env = "UROCE_CAPTURE")]
@@ -51,47 +51,27 @@ pub struct DeviceArguments {
     pub path_policy: Option<PathPolicy>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Link {
-    /// AF_XDP sockets
-    Xdp,
-    /// UDP sockets: no capability is needed, and any interface will do
-    Udp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum XdpMode {
-    /// In the driver
-    Native,
-    /// In the network stack, with any driver
-    Skb,
-}
-
 impl DeviceArguments {
+    /// What they ask for.
+    pub fn options(&self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        let mut names = self.devices.iter().cloned();
+        options.device = names.next();
+        options.rails = names.collect();
+        options.link = self.link.unwrap_or_default();
+        options.xdp = XdpOptions { mode: self.xdp_mode, ..XdpOptions::default() };
+        options.capture.clone_from(&self.capture);
+        options.faults = self.fault;
+        options.recovery = self.recovery;
+        options.rate = self.rate;
+        options.paths = self.paths;
+        options.path_policy = self.path_policy.unwrap_or_default();
+        options
+    }
+
     /// Opens the device.
     pub fn open(&self) -> Result<Context, OpenError> {
-        let link = match self.link {
-            None => LinkKind::Auto,
-            Some(Link::Xdp) => LinkKind::Xdp,
-            Some(Link::Udp) => LinkKind::Udp,
-        };
-        let mode = self.xdp_mode.map(|mode| match mode {
-            XdpMode::Native => AttachMode::Native,
-            XdpMode::Skb => AttachMode::Skb,
-        });
-        let context = Context::open(&OpenOptions {
-            device: self.devices.first().cloned(),
-            rails: self.devices.iter().skip(1).cloned().collect(),
-            link,
-            xdp: XdpOptions { mode, ..XdpOptions::default() },
-            capture: self.capture.clone(),
-            faults: self.fault,
-            recovery: self.recovery,
-            rate: self.rate,
-            paths: self.paths,
-            path_policy: self.path_policy.unwrap_or_default(),
-            ..OpenOptions::default()
-        })?;
+        let context = self.options().open()?;
         if let Some(why) = context.why_not_xdp() {
             eprintln!("uroce: over UDP sockets: {why}");
         }

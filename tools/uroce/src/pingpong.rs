@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, CompletionChannel, CompletionQueue, Context, Data, MemoryRegion, Notify,
-    PathMtu, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation, SendRequest,
-    Service, SgeList, SharedReceiveQueue, State, Status,
+    Access, Capabilities, CompletionChannel, CompletionQueue, ConnectOptions, Context, Data, MemoryRegion, Notify,
+    PathMtu, Peer, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest,
+    Service, SgeList, SharedReceiveQueue, Status,
 };
 
 use crate::choices::{Q_KEY, check_mtu, choose_gid, parse_mtu};
@@ -171,6 +171,8 @@ struct Side<'a> {
     srq: Option<SharedReceiveQueue>,
     players: Vec<Player>,
     gid_index: usize,
+    /// How queue pairs are connected.
+    ways: ConnectOptions,
     receives_posted: u32,
 }
 
@@ -244,7 +246,6 @@ impl<'a> Side<'a> {
             check_mtu(&context, arguments.mtu)?;
         }
         let gid_index = choose_gid(&context, "-g", arguments.gid_index)?;
-        let gid = context.gids()[gid_index].address;
         let pd = context.allocate_pd();
         let bytes = arguments.offset() + arguments.size() as usize;
         let region = pd.allocate_region(bytes, Access::LOCAL_WRITE)?;
@@ -263,22 +264,26 @@ impl<'a> Side<'a> {
             receive: &cq,
             srq: srq.as_ref(),
         };
-        let init = QpAttributes {
-            state: Some(State::Init),
-            p_key_index: Some(0),
-            port: Some(1),
-            access: (arguments.transport != Transport::Ud).then_some(Access::empty()),
-            q_key: (arguments.transport == Transport::Ud).then_some(Q_KEY),
-            ..Default::default()
-        };
+        let ways = ConnectOptions::new().gid_index(gid_index).traffic_class(arguments.service_level << 5).attributes(
+            QpAttributes {
+                access: Some(Access::empty()),
+                q_key: Some(Q_KEY),
+                path_mtu: Some(arguments.mtu),
+                max_dest_rd_atomic: Some(1),
+                max_rd_atomic: Some(1),
+                timeout: Some(arguments.timeout),
+                ..Default::default()
+            },
+        );
         let mut players = Vec::new();
         for _ in 0..count {
             let qp = pd.create_queue_pair(&options)?;
-            qp.modify(&init)?;
-            let local = Destination { qpn: qp.qpn(), psn: context.random_psn(), gid };
+            qp.init(&ways)?;
+            let local = qp.local_with(&ways)?;
+            let local = Destination { qpn: local.qpn, psn: local.psn, gid: local.gid };
             players.push(Player { qp, local, datagrams_to: None, send_pending: false, receive_pending: true });
         }
-        Ok(Side { arguments, context, channel, cq, region, srq, players, gid_index, receives_posted: 0 })
+        Ok(Side { arguments, context, channel, cq, region, srq, players, gid_index, ways, receives_posted: 0 })
     }
 
     /// Messages of the handshake each way. ibv_srq_pingpong always sends its whole table, however many queue pairs it
@@ -310,41 +315,15 @@ impl<'a> Side<'a> {
     }
 
     fn connect(&mut self, remotes: &[Destination]) -> Result<(), Failure> {
-        let arguments = self.arguments;
         for (player, remote) in self.players.iter_mut().zip(remotes) {
             if remote.gid.is_unspecified() {
                 return Err("the peer's GID is all zeros; RoCE needs one: start the peer with -g INDEX".into());
             }
-            let vector = AddressVector {
-                source_gid_index: self.gid_index,
-                destination_gid: remote.gid,
-                traffic_class: arguments.service_level << 5,
-                hop_limit: 0,
-                flow_label: 0,
-            };
-            let local = player.local;
-            let mut to_receive = QpAttributes { state: Some(State::ReadyToReceive), ..Default::default() };
-            let mut to_send =
-                QpAttributes { state: Some(State::ReadyToSend), send_psn: Some(local.psn), ..Default::default() };
-            if arguments.service() == Service::Ud {
-                let path = self.context.address_handle(&vector, local.qpn)?;
-                player.datagrams_to = Some(uroce::verbs::Destination { path, qpn: remote.qpn, q_key: Q_KEY });
-            } else {
-                to_receive.path = Some(self.context.path(&vector, local.qpn, remote.qpn)?);
-                to_receive.path_mtu = Some(arguments.mtu);
-                to_receive.destination = Some(remote.qpn);
-                to_receive.receive_psn = Some(remote.psn);
+            let peer = Peer::new(remote.qpn, remote.psn, remote.gid);
+            if self.arguments.service() == Service::Ud {
+                player.datagrams_to = Some(player.qp.destination(&peer, &self.ways)?);
             }
-            if arguments.service() == Service::Rc {
-                to_receive.max_dest_rd_atomic = Some(1);
-                to_receive.min_rnr_timer = Some(RnrTimer::new(12));
-                to_send.timeout = Some(arguments.timeout);
-                to_send.retry_count = Some(7);
-                to_send.rnr_retry = Some(7);
-                to_send.max_rd_atomic = Some(1);
-            }
-            player.qp.modify(&to_receive)?;
-            player.qp.modify(&to_send)?;
+            player.qp.connect_with(&peer, &self.ways)?;
         }
         Ok(())
     }

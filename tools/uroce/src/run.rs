@@ -11,69 +11,31 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::str::FromStr;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::{env, fs, io};
 
-use clap::{Args, ValueEnum};
-use uroce::congestion::Rate;
-use uroce::link::device::Device;
-use uroce::link::fault::FaultSpec;
-use uroce::path::PathPolicy;
-use uroce::transport::RecoveryMode;
-use uroce::wire::PathMtu;
+use clap::Args;
+use uroce::verbs::{Device, PathMtu};
 
 use crate::Failure;
-use crate::device_arguments::{Link, XdpMode};
+use crate::device_arguments::DeviceArguments;
 use crate::elf::{self, Kind};
 
 /// Run an unmodified verbs program on this stack
 ///
 /// Exits as the program did: 128 and the signal's number when one killed it, 125 when uroce could not run it.
 #[derive(Args)]
+#[command(mut_arg("devices", |arg| arg.help(
+    "The only device that the program sees: an interface's name; default: all usable ones. Several with commas are one device, \
+     called after the first, whose queue pairs spread over all of them"
+)))]
 pub struct Arguments {
-    /// The only device that the program sees: an interface's name; default: all usable ones. Several with commas are one
-    /// device, called after the first, whose queue pairs spread over all of them
-    #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
-    devices: Vec<String>,
-
-    /// How frames leave and arrive; default: xdp where it can be opened, else udp; udp too where the default route leaves by
-    /// the device, and it is not named
-    #[arg(long, value_enum, env = "UROCE_LINK")]
-    link: Option<Link>,
-
-    /// Where the XDP program is attached; default: native, and where the driver cannot, skb
-    #[arg(long, value_enum, env = "UROCE_XDP_MODE")]
-    xdp_mode: Option<XdpMode>,
-
-    /// Write every frame to this file: pcap, or pcapng by its suffix (tcpdump cannot see AF_XDP frames)
-    #[arg(long, value_name = "FILE", env = "UROCE_CAPTURE")]
-    capture: Option<PathBuf>,
-
-    /// Do harm on purpose, as with the other subcommands: loss=0.01,seed=7
-    #[arg(long, value_name = "LIST", env = "UROCE_FAULT", value_parser = checked::<FaultSpec>)]
-    fault: Option<String>,
+    #[command(flatten)]
+    device: DeviceArguments,
 
     /// The largest path MTU that the program may use: 256, 512, 1024, 2048 or 4096
-    #[arg(long, value_name = "BYTES", env = "UROCE_MTU", value_parser = path_mtu)]
-    mtu: Option<String>,
-
-    /// How losses are dealt with: auto (selective repeat with peers that know it, else go-back-n), selective, go-back-n
-    #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY", value_parser = checked::<RecoveryMode>)]
-    recovery: Option<String>,
-
-    /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
-    #[arg(long, value_name = "BITS", env = "UROCE_RATE", value_parser = checked::<Rate>)]
-    rate: Option<String>,
-
-    /// Paths to a peer that knows several, 1 to 256: each has a UDP source port of its own, and is on one of the device's
-    /// interfaces in turn; default: one for each interface, and as many as the peer uses
-    #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    paths: Option<u16>,
-
-    /// How packets are spread over paths: single, round-robin, weighted, recycle; default: round-robin
-    #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY", value_parser = checked::<PathPolicy>)]
-    path_policy: Option<String>,
+    #[arg(long, value_name = "BYTES", env = "UROCE_MTU")]
+    mtu: Option<PathMtu>,
 
     /// Give devices LIDs too, for programs that know no GIDs (qperf): the last 16 bits of the first IPv4 address
     #[arg(long)]
@@ -97,18 +59,6 @@ const LIBRARY: &str = "liburoce_verbs.so";
 /// What the folder on LD_LIBRARY_PATH calls it: the linker's name, and the one that some programs load.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
 
-/// The text itself, if it can be read: the program's own options are made of it.
-fn checked<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<String, String> {
-    text.parse::<T>().map(|_| text.to_owned()).map_err(|error| error.to_string())
-}
-
-fn path_mtu(text: &str) -> Result<String, String> {
-    match text.parse().ok().and_then(PathMtu::from_bytes) {
-        Some(_) => Ok(text.to_owned()),
-        None => Err("a path MTU is 256, 512, 1024, 2048 or 4096".to_owned()),
-    }
-}
-
 pub fn run(arguments: &Arguments) -> ExitCode {
     prepare_and_run(arguments).unwrap_or_else(|error| {
         eprintln!("uroce: {error}");
@@ -120,8 +70,9 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (name, rest) = arguments.command.split_first().ok_or("no program is given")?;
     let program = find_program(name)?;
     let loader = check_program(&program)?;
-    if !arguments.devices.is_empty() {
-        Device::find_all(&arguments.devices)?;
+    let devices = &arguments.device.devices;
+    if !devices.is_empty() {
+        Device::find_all(devices)?;
     }
     let folder = Folder::create(&library()?)?;
     let mut command = Command::new(&program);
@@ -290,28 +241,21 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
     };
     command.env("LD_LIBRARY_PATH", before(folder.path.as_os_str(), "LD_LIBRARY_PATH"));
     command.env("LD_PRELOAD", before(folder.path.join(NAMES[0]).as_os_str(), "LD_PRELOAD"));
-    let word = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| value().map(|v| v.get_name().to_owned());
-    let link = arguments.link.and_then(|link| word(&|| link.to_possible_value()));
-    let mode = arguments.xdp_mode.and_then(|mode| word(&|| mode.to_possible_value()));
-    // The program may change its folder before it opens the device.
-    let capture = arguments.capture.as_deref().map(std::path::absolute).transpose()?;
-    let options = [
-        ("UROCE_DEV", (!arguments.devices.is_empty()).then(|| OsString::from(arguments.devices.join(",")))),
-        ("UROCE_LINK", link.map(OsString::from)),
-        ("UROCE_XDP_MODE", mode.map(OsString::from)),
-        ("UROCE_CAPTURE", capture.map(PathBuf::into_os_string)),
-        ("UROCE_FAULT", arguments.fault.clone().map(OsString::from)),
-        ("UROCE_MTU", arguments.mtu.clone().map(OsString::from)),
-        ("UROCE_RECOVERY", arguments.recovery.clone().map(OsString::from)),
-        ("UROCE_RATE", arguments.rate.clone().map(OsString::from)),
-        ("UROCE_PATHS", arguments.paths.map(|paths| OsString::from(paths.to_string()))),
-        ("UROCE_PATH_POLICY", arguments.path_policy.clone().map(OsString::from)),
-        ("UROCE_LIDS", arguments.lids.then(|| OsString::from("1"))),
-        ("UROCE_TRACE", arguments.trace.then(|| OsString::from("1"))),
-    ];
-    for (name, value) in options {
-        if let Some(value) = value {
-            command.env(name, value);
+    let mut options = arguments.device.options();
+    options.path_mtu = arguments.mtu;
+    if let Some(file) = &mut options.capture {
+        // The program may change its folder before it opens the device.
+        *file = std::path::absolute(&*file)?;
+    }
+    for (name, value) in options.variables() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    for (name, is_set) in [("UROCE_LIDS", arguments.lids), ("UROCE_TRACE", arguments.trace)] {
+        if is_set {
+            command.env(name, "1");
         }
     }
     Ok(())

@@ -107,7 +107,7 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
         eprintln!("uroce: {name}: {why}");
         Failure::new(libc::ENODEV, why)
     };
-    let options = OpenOptions { device: Some(name.to_owned()), ..options::from_environment().map_err(failed)? };
+    let options = options::of_device(name).map_err(failed)?;
     let context = Context::open(&options).map_err(|error| failed(error.to_string()))?;
     if let Some(why) = context.why_not_xdp() {
         eprintln!("uroce: over UDP sockets: {why}");
@@ -386,7 +386,7 @@ pub(crate) fn active_mtu(open: &OpenDevice) -> Option<PathMtu> {
     match &*opened {
         Some(opened) => Some(opened.context.active_mtu()),
         None => {
-            let limit = options::from_environment().ok().and_then(|options| options.path_mtu);
+            let limit = OpenOptions::from_env().ok().and_then(|options| options.path_mtu);
             let fitting = PathMtu::from_bytes(open.device.active_mtu as usize);
             fitting.map(|mtu| limit.map_or(mtu, |limit| limit.min(mtu)))
         }

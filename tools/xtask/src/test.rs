@@ -88,7 +88,7 @@ fn stages() -> Vec<Stage> {
         Stage::of("setup", || setup::run(&[])),
         Stage::cargo("fmt", &["fmt", "--all", "--check"]),
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        // Unit tests, documentation examples, and the tests of the parts together that need no other machine.
+        // Unit tests, documentation examples, the examples as programs, and the tests of the parts together that need no other machine.
         Stage::cargo("unit", &[&["test", "--quiet", "--workspace"][..], &without].concat()),
         // The locks and protocols of our own, in all orders of threads.
         Stage::cargo("loom", &["test", "--quiet", "--package", "uroce-loom"]),

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, Completion, CompletionChannel, CompletionQueue, Context, Data, Destination,
-    Key, MemoryRegion, Notify, Psn, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, RnrTimer,
-    SendOperation, SendRequest, Service, SgeList, SharedReceiveQueue, State, Status,
+    Access, Capabilities, Completion, CompletionChannel, CompletionQueue, ConnectOptions, Context, Data, Destination,
+    Key, MemoryRegion, Notify, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, SendOperation,
+    SendRequest, Service, SgeList, SharedReceiveQueue, Status,
 };
 
 use super::AtomicType;
@@ -33,7 +33,8 @@ pub struct Side<'a> {
     pub settings: &'a Settings,
     agreed: Agreed,
     context: &'a Context,
-    gid_index: usize,
+    /// How queue pairs are connected.
+    ways: ConnectOptions,
     // Before the shared queue and the region: what uses them goes first.
     players: Vec<Player>,
     /// With `--use-srq`: where all receive requests go.
@@ -116,25 +117,30 @@ impl<'a> Side<'a> {
         };
         let options =
             QueuePairOptions { service, capabilities, send: &send_cq, receive: &receive_cq, srq: srq.as_ref() };
-        let init = QpAttributes {
-            state: Some(State::Init),
-            p_key_index: Some(0),
-            port: Some(1),
-            access: (service != Service::Ud).then_some(access),
-            q_key: (service == Service::Ud).then_some(Q_KEY),
-            ..Default::default()
-        };
+        let ways = ConnectOptions::new()
+            .gid_index(gid_index)
+            .traffic_class(settings.service_level << 5)
+            .hop_limit(HOP_LIMIT)
+            .attributes(QpAttributes {
+                access: Some(access),
+                q_key: Some(Q_KEY),
+                path_mtu: Some(agreed.mtu),
+                max_dest_rd_atomic: Some(settings.outstanding),
+                timeout: Some(settings.timeout),
+                ..Default::default()
+            });
         let mut players = Vec::with_capacity(count);
         for index in 0..count {
             let qp = pd.create_queue_pair(&options)?;
-            qp.modify(&init)?;
+            qp.init(&ways)?;
+            let local = qp.local_with(&ways)?;
             let own = Keys {
                 outstanding: settings.outstanding.into(),
-                qpn: qp.qpn(),
-                psn: context.random_psn(),
+                qpn: local.qpn,
+                psn: local.psn,
                 key: region.key(),
                 address: region.remote((count + index) * slot_bytes).address,
-                gid: context.gids()[gid_index].address,
+                gid: local.gid,
             };
             let remote = Remote { address: 0, key: Key(0) };
             players.push(Player { qp, own, remote, datagrams_to: None, receives_posted: 0 });
@@ -143,7 +149,7 @@ impl<'a> Side<'a> {
             settings,
             agreed,
             context,
-            gid_index,
+            ways,
             players,
             srq,
             region,
@@ -167,41 +173,16 @@ impl<'a> Side<'a> {
 
     /// Connects our queue pairs with the peer's, one to one.
     pub fn connect(&mut self, remotes: &[Keys]) -> Result<(), Failure> {
-        let Settings { service, timeout, service_level, .. } = *self.settings;
         for (player, remote) in self.players.iter_mut().zip(remotes) {
-            let own: Keys = player.own;
-            let vector = AddressVector {
-                source_gid_index: self.gid_index,
-                destination_gid: remote.gid,
-                traffic_class: service_level << 5,
-                hop_limit: HOP_LIMIT,
-                flow_label: 0,
-            };
-            let mut to_receive = QpAttributes { state: Some(State::ReadyToReceive), ..Default::default() };
-            let mut to_send =
-                QpAttributes { state: Some(State::ReadyToSend), send_psn: Some(own.psn), ..Default::default() };
-            if service == Service::Ud {
-                let path = self.context.address_handle(&vector, own.qpn)?;
-                player.datagrams_to = Some(Destination { path, qpn: remote.qpn, q_key: Q_KEY });
-            } else {
-                to_receive.path = Some(self.context.path(&vector, own.qpn, remote.qpn)?);
-                to_receive.path_mtu = Some(self.agreed.mtu);
-                to_receive.destination = Some(remote.qpn);
-                to_receive.receive_psn = Some(Psn::new(remote.psn.value()));
+            let peer = Peer::new(remote.qpn, remote.psn, remote.gid);
+            if self.settings.service == Service::Ud {
+                player.datagrams_to = Some(player.qp.destination(&peer, &self.ways)?);
             }
-            if service == Service::Rc {
-                to_receive.max_dest_rd_atomic = Some(self.settings.outstanding);
-                to_receive.min_rnr_timer = Some(RnrTimer::new(12));
-                to_send.timeout = Some(timeout);
-                to_send.retry_count = Some(7);
-                to_send.rnr_retry = Some(7);
-                // As many as the peer takes.
-                let theirs = remote.outstanding.min(QpAttributes::MAX_RD_ATOMIC.into());
-                to_send.max_rd_atomic = u8::try_from(theirs).ok();
-            }
+            // As many as the peer takes.
+            let theirs = remote.outstanding.min(QpAttributes::MAX_RD_ATOMIC.into());
+            let attributes = QpAttributes { max_rd_atomic: u8::try_from(theirs).ok(), ..self.ways.attributes };
             player.remote = Remote { address: remote.address, key: remote.key };
-            player.qp.modify(&to_receive)?;
-            player.qp.modify(&to_send)?;
+            player.qp.connect_with(&peer, &self.ways.clone().attributes(attributes))?;
         }
         Ok(())
     }

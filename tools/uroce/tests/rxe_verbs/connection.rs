@@ -4,9 +4,9 @@ use std::net::Ipv6Addr;
 
 use rxe_rig::agent::{self, ACCESS_ALL, Ah, Cq, QKEY, Qp, QpOptions, Srq, Transport};
 use uroce::verbs::{
-    Access, AddressVector, Capabilities, CompletionQueue, Data, Destination, Key, PathMtu, PostError, Psn, QKey,
-    QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation, SendRequest, Service,
-    SharedReceiveQueue, State,
+    Access, AddressVector, Capabilities, CompletionQueue, ConnectOptions, Data, Destination, Key, PathMtu, Peer,
+    PostError, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest,
+    Service, SharedReceiveQueue,
 };
 
 use crate::bench::{ALL, Bench, Operation, Request, Side};
@@ -187,8 +187,6 @@ pub fn vector(bench: &mut Bench, gid: usize) -> AddressVector {
 }
 
 fn connect(bench: &mut Bench, setup: &Setup, qp: &QueuePair, their_qp: Qp) {
-    let init = QpAttributes { state: Some(State::Init), p_key_index: Some(0), port: Some(1), ..Default::default() };
-    let is_reliable = setup.service == Service::Rc;
     let (timeout, retry, rnr_retry) = setup.their_patience;
     let to_us = agent::Path {
         sgid_index: setup.gid as u8,
@@ -205,35 +203,26 @@ fn connect(bench: &mut Bench, setup: &Setup, qp: &QueuePair, their_qp: Qp) {
     bench.agent.rtr(their_qp, &to_us).unwrap();
     bench.agent.rts(their_qp, &to_us).unwrap();
 
-    let destination = Qpn::new(their_qp.qpn);
-    let vector = vector(bench, setup.gid);
-    let path = bench.context().path(&vector, qp.qpn(), destination).unwrap();
     let (timeout, retry_count, rnr_retry) = setup.our_patience;
-    let steps = [
-        QpAttributes { access: Some(setup.our_access), ..init },
-        QpAttributes {
-            state: Some(State::ReadyToReceive),
-            path: Some(path),
-            path_mtu: Some(setup.mtu),
-            destination: Some(destination),
-            receive_psn: Some(Psn::new(setup.their_psn)),
-            max_dest_rd_atomic: is_reliable.then_some(RD_ATOMIC),
-            min_rnr_timer: is_reliable.then_some(RnrTimer::new(12)),
-            ..Default::default()
-        },
-        QpAttributes {
-            state: Some(State::ReadyToSend),
-            send_psn: Some(Psn::new(setup.our_psn)),
-            timeout: is_reliable.then_some(timeout),
-            retry_count: is_reliable.then_some(retry_count),
-            rnr_retry: is_reliable.then_some(rnr_retry),
-            max_rd_atomic: is_reliable.then_some(RD_ATOMIC),
-            ..Default::default()
-        },
-    ];
-    for attributes in &steps {
-        qp.modify(attributes).unwrap();
-    }
+    let attributes = QpAttributes {
+        access: Some(setup.our_access),
+        path_mtu: Some(setup.mtu),
+        send_psn: Some(Psn::new(setup.our_psn)),
+        max_dest_rd_atomic: Some(RD_ATOMIC),
+        max_rd_atomic: Some(RD_ATOMIC),
+        timeout: Some(timeout),
+        retry_count: Some(retry_count),
+        rnr_retry: Some(rnr_retry),
+        ..Default::default()
+    };
+    let peer = their_end(bench, setup, their_qp);
+    qp.connect_with(&peer, &ConnectOptions::new().gid_index(setup.gid).attributes(attributes)).unwrap();
+}
+
+/// Who they are.
+fn their_end(bench: &mut Bench, setup: &Setup, their_qp: Qp) -> Peer {
+    let gid = Ipv6Addr::from(bench.agent.gid(setup.gid as u32).unwrap());
+    Peer::new(Qpn::new(their_qp.qpn), Psn::new(setup.their_psn), gid)
 }
 
 /// Makes both ready, with the same Q_Key. Returns how to get to them and to us.
@@ -246,22 +235,11 @@ fn ready_for_datagrams(
     bench.agent.ready_datagram(their_qp, setup.their_psn).unwrap();
     let our_gid = bench.context().gids()[setup.gid].address.octets();
     let ah = bench.agent.ah(&our_gid, setup.gid as u8).unwrap();
-    let steps = [
-        QpAttributes {
-            state: Some(State::Init),
-            p_key_index: Some(0),
-            port: Some(1),
-            q_key: Some(QKey(QKEY)),
-            ..Default::default()
-        },
-        QpAttributes { state: Some(State::ReadyToReceive), ..Default::default() },
-        QpAttributes { state: Some(State::ReadyToSend), send_psn: Some(Psn::new(setup.our_psn)), ..Default::default() },
-    ];
-    for attributes in &steps {
-        qp.modify(attributes).unwrap();
-    }
-    let vector = vector(bench, setup.gid);
-    let path = bench.context().address_handle(&vector, qp.qpn()).unwrap();
-    let to_them = Destination { path, qpn: Qpn::new(their_qp.qpn), q_key: QKey(QKEY) };
+    let (q_key, send_psn) = (Some(QKey(QKEY)), Some(Psn::new(setup.our_psn)));
+    let attributes = QpAttributes { q_key, send_psn, ..Default::default() };
+    let options = ConnectOptions::new().gid_index(setup.gid).attributes(attributes);
+    let peer = their_end(bench, setup, their_qp);
+    qp.connect_with(&peer, &options).unwrap();
+    let to_them = qp.destination(&peer, &options).unwrap();
     (to_them, (ah, qp.qpn().value(), QKEY))
 }
