@@ -55,32 +55,30 @@ impl Peering {
         }
     }
 
-    /// What the three steps name: to INIT, to ready to receive, and to ready to send.
+    /// All that it says, as attributes.
+    pub fn attributes(&self) -> QpAttributes {
+        QpAttributes {
+            access: Some(self.access),
+            path: Some(self.path),
+            path_mtu: Some(self.path_mtu),
+            destination: Some(self.destination),
+            send_psn: Some(self.send_psn),
+            receive_psn: Some(self.receive_psn),
+            max_dest_rd_atomic: Some(self.rd_atomic),
+            max_rd_atomic: Some(self.rd_atomic),
+            min_rnr_timer: Some(self.rnr_timer),
+            timeout: Some(self.timeout),
+            retry_count: Some(self.retry_count),
+            rnr_retry: Some(self.rnr_retry),
+            q_key: Some(self.q_key),
+            ..QpAttributes::default()
+        }
+    }
+
+    /// The three steps: to INIT, to ready to receive, and to ready to send.
     pub fn steps(&self) -> [QpAttributes; 3] {
-        let (is_reliable, is_datagram) = (self.service == Service::Rc, self.service.is_datagram());
-        let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
-        let mut init = QpAttributes { p_key_index: Some(0), ..to(State::Init) };
-        init.port = (self.service != Service::Gsi).then_some(1);
-        let (mut receive, mut send) = (to(State::ReadyToReceive), to(State::ReadyToSend));
-        send.send_psn = Some(self.send_psn);
-        if is_datagram {
-            init.q_key = Some(self.q_key);
-        } else {
-            init.access = Some(self.access);
-            receive.path = Some(self.path);
-            receive.path_mtu = Some(self.path_mtu);
-            receive.destination = Some(self.destination);
-            receive.receive_psn = Some(self.receive_psn);
-        }
-        if is_reliable {
-            receive.max_dest_rd_atomic = Some(self.rd_atomic);
-            receive.min_rnr_timer = Some(self.rnr_timer);
-            send.timeout = Some(self.timeout);
-            send.retry_count = Some(self.retry_count);
-            send.rnr_retry = Some(self.rnr_retry);
-            send.max_rd_atomic = Some(self.rd_atomic);
-        }
-        [init, receive, send]
+        let steps = self.attributes().steps(self.service, State::Reset);
+        steps.into_inner().expect("three transitions lead from RESET to RTS")
     }
 
     /// Takes all three steps.
@@ -88,8 +86,6 @@ impl Peering {
     /// # Panics
     /// When one of them is refused.
     pub fn connect(&self, endpoint: &mut Endpoint, now: Instant, qpn: Qpn) {
-        for attributes in self.steps() {
-            endpoint.modify(now, qpn, &attributes).expect("all that the transition needs is there");
-        }
+        endpoint.connect(now, qpn, &self.attributes()).expect("all that the transitions need is there");
     }
 }
