@@ -11,7 +11,7 @@ use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionQueue, Endpoint, Path, QpAttributes, QueuePairInit, Remote, SendOperation, SendRequest,
+    Capabilities, CompletionRing, Endpoint, Path, QpAttributes, QueuePairInit, Remote, SendOperation, SendRequest,
     Service, Sge, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
@@ -27,7 +27,7 @@ struct Host {
     endpoint: Endpoint,
     memory: Arc<HostMemory>,
     key: Key,
-    cq: Arc<CompletionQueue>,
+    cq: Arc<CompletionRing>,
     qpn: Qpn,
 }
 
@@ -38,7 +38,7 @@ impl Host {
         let pd = endpoint.allocate_pd();
         let memory = Arc::new(HostMemory::new(BYTES)?);
         let key = endpoint.memory().register(pd, memory.clone(), Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-        let cq = Arc::new(CompletionQueue::new(16, || {}));
+        let cq = Arc::new(CompletionRing::new(16, || {}));
         let qpn = endpoint.create_queue_pair(QueuePairInit {
             service: Service::Rc,
             pd,

@@ -1,11 +1,11 @@
 //! Completion queues that overflow, and those of queue pairs that are destroyed.
 
 use easy_ext::ext;
-use uroce::transport::{CompletionQueue, Event, RecoveryMode, RecoverySettings, SendOperation, State, Status};
+use uroce::transport::{CompletionRing, Event, RecoveryMode, RecoverySettings, SendOperation, State, Status};
 use uroce::wire::{Aeth, Extension, Msn, Opcode, Syndrome};
 use uroce_laboratory::world::crafted::{ALL, Crafted};
 
-fn with(cq: CompletionQueue) -> Crafted {
+fn with(cq: CompletionRing) -> Crafted {
     Crafted::with_queue(ALL, RecoverySettings::default(), cq)
 }
 
@@ -31,7 +31,7 @@ impl Crafted {
 
 #[test]
 fn an_overflow_puts_the_queue_and_all_who_complete_into_it_into_error() {
-    let mut us = with(CompletionQueue::new(4, || {}));
+    let mut us = with(CompletionRing::new(4, || {}));
     let other = us.another_queue_pair();
     us.completes(4);
     assert_eq!((us.state(), us.events()), (State::ReadyToSend, vec![]), "it is full, and nothing was lost");
@@ -52,7 +52,7 @@ fn an_overflow_puts_the_queue_and_all_who_complete_into_it_into_error() {
 
 #[test]
 fn a_queue_pair_in_reset_stays_there_when_its_queue_overflows() {
-    let mut us = with(CompletionQueue::new(2, || {}));
+    let mut us = with(CompletionRing::new(2, || {}));
     let other = us.another_queue_pair();
     let reset = uroce::transport::QpAttributes { state: Some(State::Reset), ..Default::default() };
     us.endpoint.modify(us.now, other, &reset).unwrap();
@@ -63,7 +63,7 @@ fn a_queue_pair_in_reset_stays_there_when_its_queue_overflows() {
 
 #[test]
 fn a_queue_that_ignores_overruns_fails_nobody() {
-    let mut us = with(CompletionQueue::new(4, || {}).ignoring_overrun());
+    let mut us = with(CompletionRing::new(4, || {}).ignoring_overrun());
     us.completes(7);
     assert_eq!((us.state(), us.events()), (State::ReadyToSend, vec![]));
     assert_eq!(us.wr_ids(), [3, 4, 5, 6]);

@@ -8,7 +8,7 @@ use uroce::frame::FrameBytes;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Event, PostError, QpAttributes, QueuePair, QueuePairInit,
+    Capabilities, CompletionRing, Data, Endpoint, Event, PostError, QpAttributes, QueuePairInit, QueuePairMachine,
     ReceiveRequest, RecoveryMode, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
 use uroce::wire::{Addresses, Extension, Key, Opcode, PathMtu, Psn, QKey, Qpn};
@@ -430,7 +430,7 @@ fn the_last_receive_request_is_told_of_once_an_error(recovery: RecoveryMode) {
 
 /// What a queue pair for connections is made of, with queues of so many requests.
 fn reliable(endpoint: &mut Endpoint, requests: usize) -> QueuePairInit {
-    let cq = Arc::new(CompletionQueue::new(16, || {}));
+    let cq = Arc::new(CompletionRing::new(16, || {}));
     QueuePairInit {
         service: Service::Rc,
         pd: endpoint.allocate_pd(),
@@ -450,8 +450,8 @@ fn ten_thousand_queue_pairs_fit_and_each_is_small() {
     let init = QpAttributes { p_key_index: Some(0), port: Some(1), access: Some(Access::empty()), ..to(State::Init) };
     qpns.iter().for_each(|qpn| endpoint.modify(Instant::ZERO, *qpn, &init).unwrap());
     assert_eq!(endpoint.queue_pairs(), 10_000);
-    assert!(size_of::<QueuePair>() <= 4096, "{} bytes a queue pair", size_of::<QueuePair>());
-    eprintln!("a queue pair takes {} bytes beside its work queues", size_of::<QueuePair>());
+    assert!(size_of::<QueuePairMachine>() <= 4096, "{} bytes a queue pair", size_of::<QueuePairMachine>());
+    eprintln!("a queue pair takes {} bytes beside its work queues", size_of::<QueuePairMachine>());
     qpns.iter().for_each(|qpn| endpoint.destroy_queue_pair(*qpn).unwrap());
     assert_eq!(endpoint.queue_pairs(), 0);
 }

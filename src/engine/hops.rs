@@ -75,8 +75,8 @@ mod tests {
     use crate::frame::{Frame, FrameBytes, Hop};
     use crate::link::HopError;
     use crate::transport::{
-        Capabilities, CompletionQueue, Data, Path, QpAttributes, QueuePairInit, RecoverySettings, Remote,
-        SendOperation, SendRequest, Service,
+        Capabilities, CompletionRing, Data, Path, QpAttributes, QueuePairInit, RecoverySettings, Remote, SendOperation,
+        SendRequest, Service,
     };
     use crate::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
 
@@ -133,7 +133,7 @@ mod tests {
         endpoint.set_recovery(RecoverySettings { paths, paths_as_peer: paths, ..Default::default() });
         endpoint.set_local_rails((1..=RAILS).map(|rail| vec![address(number, rail).into()]).collect());
         let pd = endpoint.allocate_pd();
-        let cq = Arc::new(CompletionQueue::new(16, || {}));
+        let cq = Arc::new(CompletionRing::new(16, || {}));
         let create = || QueuePairInit {
             service: Service::Rc,
             pd,

@@ -6,7 +6,7 @@ use super::*;
 use crate::frame::{FrameBytes, Hop};
 use crate::link::HopError;
 use crate::memory::{Access, HostMemory};
-use crate::transport::{Capabilities, CompletionQueue, Path, QpAttributes, QueuePairInit, Service};
+use crate::transport::{Capabilities, CompletionRing, Path, QpAttributes, QueuePairInit, Service};
 use crate::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PathMtu, Psn, Reth};
 
 /// A link that takes whatever it is given, and counts.
@@ -59,7 +59,7 @@ fn connected(packets: &Arc<AtomicUsize>, memory: &Arc<HostMemory>) -> (Core, Qpn
     let pd = endpoint.allocate_pd();
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
     let key = endpoint.memory().register(pd, memory.clone(), access);
-    let cq = Arc::new(CompletionQueue::new(16, || {}));
+    let cq = Arc::new(CompletionRing::new(16, || {}));
     let init = QueuePairInit {
         service: Service::Rc,
         pd,

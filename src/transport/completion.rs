@@ -125,7 +125,7 @@ pub(super) struct Overrun {
 /// Whoever asks for a notification and then finds nothing may sleep. The other side adds a completion and then looks for somebody
 /// who asked; the order of these four, and that [`poll`](Self::poll) never says «nothing» of what is there, is what keeps a
 /// completion from being slept over.
-pub struct CompletionQueue {
+pub struct CompletionRing {
     /// Filling and emptying take it for reading, and never wait for each other. For writing, whoever takes completions out
     /// of the middle or puts another ring in its place: rare, and short. Nobody waits for anything else while holding it.
     ring: RwLock<ArrayQueue<Completion>>,
@@ -136,11 +136,11 @@ pub struct CompletionQueue {
     on_notify: Box<dyn Fn() + Send + Sync>,
 }
 
-impl CompletionQueue {
+impl CompletionRing {
     /// A queue of `capacity` completions, at least one. `on_notify` is called once for each
-    /// [`request_notification`](CompletionQueue::request_notification), in the thread that drives the transport.
-    pub fn new(capacity: usize, on_notify: impl Fn() + Send + Sync + 'static) -> CompletionQueue {
-        CompletionQueue {
+    /// [`request_notification`](CompletionRing::request_notification), in the thread that drives the transport.
+    pub fn new(capacity: usize, on_notify: impl Fn() + Send + Sync + 'static) -> CompletionRing {
+        CompletionRing {
             ring: RwLock::new(ArrayQueue::new(capacity.max(1))),
             ignores_overrun: false,
             overflowed: AtomicBool::new(false),
@@ -151,8 +151,8 @@ impl CompletionQueue {
 
     /// The same, but never in error: when it is full, a new completion takes the place of the oldest
     /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
-    pub fn ignoring_overrun(self) -> CompletionQueue {
-        CompletionQueue { ignores_overrun: true, ..self }
+    pub fn ignoring_overrun(self) -> CompletionRing {
+        CompletionRing { ignores_overrun: true, ..self }
     }
 
     fn ring(&self) -> RwLockReadGuard<'_, ArrayQueue<Completion>> {
@@ -250,10 +250,10 @@ impl CompletionQueue {
     }
 }
 
-impl std::fmt::Debug for CompletionQueue {
+impl std::fmt::Debug for CompletionRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ring = self.ring();
-        write!(f, "CompletionQueue({} of {})", ring.len(), ring.capacity())
+        write!(f, "CompletionRing({} of {})", ring.len(), ring.capacity())
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
     fn notifies_once_a_request_and_solicited_requests_wait_for_solicited_or_failed_ones() {
         let count = Arc::new(AtomicUsize::new(0));
         let seen = count.clone();
-        let cq = CompletionQueue::new(10, move || {
+        let cq = CompletionRing::new(10, move || {
             seen.fetch_add(1, Ordering::Relaxed);
         });
         let notified = || count.swap(0, Ordering::Relaxed);
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_loses_the_new_completion_and_is_in_error() {
-        let cq = CompletionQueue::new(1, || {});
+        let cq = CompletionRing::new(1, || {});
         assert_eq!(cq.push(completion(Status::Success), false), Ok(()));
         assert_eq!(cq.push(completion(Status::WrFlush), false), Err(Overrun { is_first: true }));
         assert!(cq.has_overflowed());
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_ignores_overruns_has_the_latest_completions() {
-        let cq = CompletionQueue::new(2, || {}).ignoring_overrun();
+        let cq = CompletionRing::new(2, || {}).ignoring_overrun();
         (1..6).for_each(|wr_id| assert_eq!(cq.push(of(1, wr_id), false), Ok(())));
         assert!(!cq.has_overflowed());
         assert_eq!(drain(&cq), [4, 5]);
@@ -314,7 +314,7 @@ mod tests {
     /// What poll says while the ring is being changed decides whether a program sleeps.
     #[test]
     fn a_completion_is_found_although_the_queue_is_being_changed() {
-        let cq = CompletionQueue::new(2, || {});
+        let cq = CompletionRing::new(2, || {});
         cq.push(of(1, 7), false).unwrap();
         let (tells, hears) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
@@ -331,13 +331,13 @@ mod tests {
         Completion::send(wr_id, Qpn::new(qpn), CompletionKind::Send, Status::Success, 0)
     }
 
-    fn drain(cq: &CompletionQueue) -> Vec<u64> {
+    fn drain(cq: &CompletionRing) -> Vec<u64> {
         std::iter::from_fn(|| cq.poll()).map(|completion| completion.wr_id).collect()
     }
 
     #[test]
     fn the_completions_of_one_queue_pair_are_taken_out_and_the_others_keep_their_order() {
-        let cq = CompletionQueue::new(6, || {});
+        let cq = CompletionRing::new(6, || {});
         // Not at the beginning of the ring, and full in the end.
         (0..4).for_each(|wr_id| assert_eq!(cq.push(of(9, wr_id), false), Ok(())));
         drain(&cq);
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_queue_of_another_size_has_the_same_completions_and_never_too_few_places_for_them() {
-        let cq = CompletionQueue::new(2, || {});
+        let cq = CompletionRing::new(2, || {});
         (1..3).for_each(|wr_id| assert_eq!(cq.push(of(1, wr_id), false), Ok(())));
         assert_eq!(cq.resize(5), Ok(()));
         assert_eq!(cq.capacity(), 5);
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn completions_are_taken_once_and_in_order_while_the_queue_is_changed() {
         const COUNT: u64 = 20_000;
-        let cq = CompletionQueue::new(64, || {});
+        let cq = CompletionRing::new(64, || {});
         let taken = std::thread::scope(|scope| {
             let poller = scope.spawn(|| {
                 let mut taken = Vec::new();

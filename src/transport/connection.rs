@@ -5,7 +5,7 @@ use crate::recovery::GoBackN;
 use crate::wire::{PathMtu, Qpn};
 
 use super::attributes::{Path, Service};
-use super::completion::{Completion, CompletionKind, CompletionQueue, Overrun, Status};
+use super::completion::{Completion, CompletionKind, CompletionRing, Overrun, Status};
 use super::context::Context;
 use super::event::Event;
 use super::extension::Extension;
@@ -26,8 +26,8 @@ pub(super) struct Connection {
     pub path: Option<Path>,
     /// What is known of the peer, beside the IBTA.
     pub extension: Extension,
-    pub send_cq: Arc<CompletionQueue>,
-    pub receive_cq: Arc<CompletionQueue>,
+    pub send_cq: Arc<CompletionRing>,
+    pub receive_cq: Arc<CompletionRing>,
 }
 
 impl Connection {
@@ -65,7 +65,7 @@ impl Connection {
         self.complete(&self.receive_cq, completion, solicited, cx);
     }
 
-    fn complete(&self, cq: &CompletionQueue, completion: Completion, solicited: bool, cx: &mut Context<'_>) {
+    fn complete(&self, cq: &CompletionRing, completion: Completion, solicited: bool, cx: &mut Context<'_>) {
         if let Err(Overrun { is_first }) = cq.push(Completion { time: cx.now, ..completion }, solicited) {
             cx.has_lost_completion = true;
             if is_first {

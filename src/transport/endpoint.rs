@@ -15,7 +15,7 @@ use super::event::Event;
 use super::extension::RecoverySettings;
 use super::groups::{AttachError, Groups};
 use super::multipath::{HopQuery, Multipath, Way};
-use super::queue_pair::{QueuePair, QueuePairInit};
+use super::queue_pair::{QueuePairInit, QueuePairMachine};
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, SrqError};
 use super::skipped::Skipped;
@@ -64,7 +64,7 @@ pub struct Endpoint {
 
 /// A queue pair and what it counts.
 struct Slot {
-    queue_pair: QueuePair,
+    queue_pair: QueuePairMachine,
     counters: Counters,
     /// Of those that use several paths, or whose peers do.
     multipath: Option<Box<Multipath>>,
@@ -310,7 +310,7 @@ impl Endpoint {
         if let Some(srq) = init.srq {
             self.shared.attach(srq)?;
         }
-        let queue_pair = QueuePair::new(qpn, init, self.recovery);
+        let queue_pair = QueuePairMachine::new(qpn, init, self.recovery);
         let slot = Slot { queue_pair, counters: Counters::default(), multipath: None, seeks_hops: false };
         self.queue_pairs.insert(qpn.value(), Box::new(slot));
         Ok(qpn)
@@ -389,7 +389,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`NoSuchQueuePair`].
-    pub fn queue_pair(&self, qpn: Qpn) -> Result<&QueuePair, NoSuchQueuePair> {
+    pub fn queue_pair(&self, qpn: Qpn) -> Result<&QueuePairMachine, NoSuchQueuePair> {
         self.queue_pairs.get(&qpn.value()).map(|slot| &slot.queue_pair).ok_or(NoSuchQueuePair(qpn))
     }
 
@@ -607,7 +607,7 @@ impl Endpoint {
     }
 
     fn check_attachable(&self, qpn: Qpn) -> Result<(), AttachError> {
-        match self.queue_pair(qpn).map(QueuePair::service) {
+        match self.queue_pair(qpn).map(QueuePairMachine::service) {
             Ok(Service::Ud) => Ok(()),
             Ok(other) => Err(AttachError::Service(other)),
             Err(_) => Err(AttachError::NoSuchQueuePair(qpn)),
@@ -700,7 +700,7 @@ impl Endpoint {
         &mut self,
         now: Instant,
         qpn: Qpn,
-        work: impl FnOnce(&mut QueuePair, &mut Context<'_>) -> T,
+        work: impl FnOnce(&mut QueuePairMachine, &mut Context<'_>) -> T,
     ) -> Option<T> {
         let (result, has_lost_completion) = self.run(now, qpn, work)?;
         if has_lost_completion {
@@ -713,7 +713,7 @@ impl Endpoint {
     #[cold]
     fn fail_with_their_queues(&mut self, now: Instant) {
         let failed = self.queue_pairs.values().map(|slot| &slot.queue_pair).filter(|qp| qp.has_failed_queue());
-        let mut failed: Vec<Qpn> = failed.map(QueuePair::qpn).collect();
+        let mut failed: Vec<Qpn> = failed.map(QueuePairMachine::qpn).collect();
         failed.sort_unstable_by_key(|qpn| qpn.value());
         for qpn in failed {
             let _ = self.run(now, qpn, |qp, cx| qp.fail_for_its_queue(cx));
@@ -726,7 +726,7 @@ impl Endpoint {
         &mut self,
         now: Instant,
         qpn: Qpn,
-        work: impl FnOnce(&mut QueuePair, &mut Context<'_>) -> T,
+        work: impl FnOnce(&mut QueuePairMachine, &mut Context<'_>) -> T,
     ) -> Option<(T, bool)> {
         let imposed = self.imposed;
         let Endpoint {

@@ -44,7 +44,7 @@ mod unreliable;
 mod work;
 
 pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
-pub use completion::{Completion, CompletionKind, CompletionQueue, Notify, Status};
+pub use completion::{Completion, CompletionKind, CompletionRing, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, NoSuchQueuePair};
 pub use event::Event;
@@ -52,7 +52,7 @@ pub use extension::{PlainRecovery, RecoveryMode, RecoveryModeError, RecoverySett
 pub use groups::{AttachError, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS};
 pub use inline::{InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES};
 pub use multipath::HopQuery;
-pub use queue_pair::{QueuePair, QueuePairInit};
+pub use queue_pair::{QueuePairInit, QueuePairMachine};
 pub use receive_queue::SrqError;
 pub use skipped::Skipped;
 pub use srq::Srq;

@@ -10,7 +10,7 @@ use crate::wire::{
 };
 
 use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
-use super::completion::CompletionQueue;
+use super::completion::CompletionRing;
 use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
 use super::datagram::DatagramResponder;
@@ -30,7 +30,7 @@ use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 
 /// A queue pair: its state, and its roles.
 #[derive(Debug)]
-pub struct QueuePair {
+pub struct QueuePairMachine {
     pub(super) connection: Connection,
     capabilities: Capabilities,
     /// What the link can carry.
@@ -73,9 +73,9 @@ pub struct QueuePairInit {
     /// The sizes of its queues.
     pub capabilities: Capabilities,
     /// Where send requests are reported.
-    pub send_cq: Arc<CompletionQueue>,
+    pub send_cq: Arc<CompletionRing>,
     /// Where receive requests are reported.
-    pub receive_cq: Arc<CompletionQueue>,
+    pub receive_cq: Arc<CompletionRing>,
     /// Where receive requests come from, if it has no queue of its own.
     pub srq: Option<Srq>,
     /// What the link can carry: the limit of datagrams, and of what connected queue pairs are told.
@@ -125,14 +125,14 @@ fn pacer(settings: &RecoverySettings) -> Pacer {
     Pacer::new(Box::new(FixedRate(settings.rate)))
 }
 
-impl QueuePair {
-    pub(super) fn new(qpn: Qpn, init: QueuePairInit, recovery: RecoverySettings) -> QueuePair {
+impl QueuePairMachine {
+    pub(super) fn new(qpn: Qpn, init: QueuePairInit, recovery: RecoverySettings) -> QueuePairMachine {
         let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu } = init;
         let mut responder = AnyResponder::new(service);
         if let Some(srq) = srq {
             responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
-        QueuePair {
+        QueuePairMachine {
             connection: Connection {
                 qpn,
                 service,

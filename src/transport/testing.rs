@@ -9,7 +9,7 @@ use crate::time::Instant;
 use crate::wire::{Addresses, Flow, PathMtu, Qpn};
 
 use super::attributes::{Path, Service};
-use super::completion::CompletionQueue;
+use super::completion::CompletionRing;
 use super::connection::Connection;
 use super::context::Context;
 use super::counters::Counters;
@@ -29,7 +29,7 @@ pub(super) struct World {
 
 impl World {
     pub fn new(path_mtu: PathMtu) -> World {
-        let cq = Arc::new(CompletionQueue::new(16, || {}));
+        let cq = Arc::new(CompletionRing::new(16, || {}));
         let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
         let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
         let connection = Connection {

@@ -11,7 +11,7 @@ use crate::transport::{self, Completion, Notify};
 #[derive(Debug)]
 pub struct CompletionQueue {
     engine: Arc<Engine>,
-    ring: Arc<transport::CompletionQueue>,
+    ring: Arc<transport::CompletionRing>,
     polls: AtomicU32,
 }
 
@@ -20,11 +20,11 @@ pub struct CompletionQueue {
 const STEP_EVERY: u32 = 16;
 
 impl CompletionQueue {
-    pub(super) fn new(engine: Arc<Engine>, ring: transport::CompletionQueue) -> CompletionQueue {
+    pub(super) fn new(engine: Arc<Engine>, ring: transport::CompletionRing) -> CompletionQueue {
         CompletionQueue { engine, ring: Arc::new(ring), polls: AtomicU32::new(0) }
     }
 
-    pub(super) fn ring(&self) -> &Arc<transport::CompletionQueue> {
+    pub(super) fn ring(&self) -> &Arc<transport::CompletionRing> {
         &self.ring
     }
 

@@ -171,7 +171,7 @@ impl Context {
 
     /// A completion queue of `capacity` completions.
     pub fn create_completion_queue(&self, capacity: usize) -> CompletionQueue {
-        CompletionQueue::new(self.engine.clone(), transport::CompletionQueue::new(capacity, || {}))
+        CompletionQueue::new(self.engine.clone(), transport::CompletionRing::new(capacity, || {}))
     }
 
     /// A completion queue that notifies over `channel`.
@@ -188,7 +188,7 @@ impl Context {
         ignores_overrun: bool,
         on_notify: impl Fn() + Send + Sync + 'static,
     ) -> CompletionQueue {
-        let queue = transport::CompletionQueue::new(capacity, on_notify);
+        let queue = transport::CompletionRing::new(capacity, on_notify);
         let queue = if ignores_overrun { queue.ignoring_overrun() } else { queue };
         CompletionQueue::new(self.engine.clone(), queue)
     }

@@ -8,8 +8,8 @@ use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory};
 use uroce::time::Instant;
 use uroce::transport::{
-    Completion, CompletionKind, CompletionQueue, Data, Endpoint, ReceiveRequest, RecoveryMode, RecoverySettings,
-    Remote, SendOperation, SendRequest, Service, Sge, Skipped, Status,
+    Completion, CompletionKind, CompletionRing, Data, Endpoint, ReceiveRequest, RecoveryMode, RecoverySettings, Remote,
+    SendOperation, SendRequest, Service, Sge, Skipped, Status,
 };
 use uroce::wire::{Key, PathMtu, Placement, Psn, Qpn, RnrTimer, Selectivity};
 use uroce_laboratory::world::{Host, Peering, path, with_ethernet};
@@ -149,7 +149,7 @@ impl Place {
 
     fn host(&self, recovery: RecoveryMode) -> (Host, Qpn) {
         let recovery = RecoverySettings { recovery, ..RecoverySettings::default() };
-        let cq = CompletionQueue::new(2 * SLOTS + 2, || {});
+        let cq = CompletionRing::new(2 * SLOTS + 2, || {});
         let access = PEERS_ACCESS | Access::LOCAL_WRITE;
         let mut host = Host::new(self.side as u8 + 1, recovery, self.memory.clone(), access, cq);
         let init = host.init(Service::Rc, SLOTS, None, MTU);
@@ -178,7 +178,7 @@ pub struct Side<'a> {
     place: &'a Place,
     plan: &'a Plan,
     endpoint: Endpoint,
-    cq: Arc<CompletionQueue>,
+    cq: Arc<CompletionRing>,
     key: Key,
     qpn: Qpn,
     now: Instant,

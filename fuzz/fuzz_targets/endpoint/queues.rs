@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use uroce::transport::{Completion, CompletionKind, CompletionQueue, Service, Srq, Status};
+use uroce::transport::{Completion, CompletionKind, CompletionRing, Service, Srq, Status};
 use uroce::wire::Qpn;
 
 /// Completion queues of a node; the last is so short that it overflows.
@@ -42,7 +42,7 @@ pub struct SharedModel {
 
 /// All queues of a node.
 pub struct Queues {
-    pub cqs: [Arc<CompletionQueue>; CQS],
+    pub cqs: [Arc<CompletionRing>; CQS],
     pub queue_pairs: Vec<QueuePairModel>,
     pub shared: Vec<SharedModel>,
     /// Completions by kind and status, for whoever wants to know how far a run came.
@@ -107,7 +107,7 @@ impl QueuePairModel {
 impl Queues {
     pub fn new() -> Queues {
         Queues {
-            cqs: CQ_CAPACITY.map(|capacity| Arc::new(CompletionQueue::new(capacity, || {}))),
+            cqs: CQ_CAPACITY.map(|capacity| Arc::new(CompletionRing::new(capacity, || {}))),
             queue_pairs: Vec::new(),
             shared: Vec::new(),
             seen: BTreeMap::new(),

@@ -11,19 +11,19 @@ pub mod models {
     use loom::thread;
 
     pub use super::completion::Notify;
-    use super::completion::{Completion, CompletionKind, CompletionQueue, Status};
+    use super::completion::{Completion, CompletionKind, CompletionRing, Status};
     use crate::wire::Qpn;
 
     /// A queue, and how often it has notified.
     struct Shared {
-        queue: CompletionQueue,
+        queue: CompletionRing,
         notifications: std::sync::Arc<AtomicUsize>,
     }
 
     fn shared(capacity: usize) -> Arc<Shared> {
         let notifications = std::sync::Arc::new(AtomicUsize::new(0));
         let count = notifications.clone();
-        let queue = CompletionQueue::new(capacity, move || {
+        let queue = CompletionRing::new(capacity, move || {
             count.fetch_add(1, Ordering::Relaxed);
         });
         Arc::new(Shared { queue, notifications })
@@ -84,7 +84,7 @@ pub mod models {
     }
 
     /// What is in a queue is found although somebody changes it: a program that is told «nothing» sleeps.
-    fn what_is_there_is_found(change: impl FnOnce(&CompletionQueue) + Send + 'static) {
+    fn what_is_there_is_found(change: impl FnOnce(&CompletionRing) + Send + 'static) {
         let shared = shared(2);
         shared.push(1, 1, false);
         let changer = shared.clone();
@@ -104,7 +104,7 @@ pub mod models {
     }
 
     /// One adds, one takes and one changes the queue: everything is taken once and in order.
-    fn nothing_is_lost(change: impl FnOnce(&CompletionQueue) + Send + 'static, forgotten: Option<u64>) {
+    fn nothing_is_lost(change: impl FnOnce(&CompletionRing) + Send + 'static, forgotten: Option<u64>) {
         let shared = shared(3);
         shared.push(2, 20, false);
         shared.push(1, 10, false);

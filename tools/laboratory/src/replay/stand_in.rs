@@ -4,7 +4,7 @@ use uroce::frame::FrameBytes;
 use uroce::memory::{Access, Pd};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, CompletionQueue, Endpoint, Path, QueuePairInit, RecoveryMode, RecoverySettings, Service,
+    Capabilities, CompletionRing, Endpoint, Path, QueuePairInit, RecoveryMode, RecoverySettings, Service,
 };
 use uroce::wire::{Addresses, Bth, Extension, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
@@ -17,7 +17,7 @@ pub(super) struct StandIn {
     pub endpoint: Endpoint,
     pub pd: Pd,
     pub qpn: Qpn,
-    pub completions: Arc<CompletionQueue>,
+    pub completions: Arc<CompletionRing>,
 }
 
 /// What a stand-in must know.
@@ -52,7 +52,7 @@ impl StandIn {
         // What is compared is plain IBTA: conversations are looked at up to where they leave it.
         endpoint.set_recovery(RecoverySettings { recovery: RecoveryMode::GoBackN, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
-        let completions = Arc::new(CompletionQueue::new(Capabilities::MAX_REQUESTS, || {}));
+        let completions = Arc::new(CompletionRing::new(Capabilities::MAX_REQUESTS, || {}));
         let most = Capabilities::MAX_REQUESTS;
         let init = QueuePairInit {
             service: role.service,

@@ -4,7 +4,7 @@ use uroce::frame::Hop;
 use uroce::memory::{Access, HostMemory};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoverySettings, Remote,
+    Capabilities, CompletionRing, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoverySettings, Remote,
     SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
@@ -85,7 +85,7 @@ struct Side {
     qpn: Qpn,
     memory: Arc<HostMemory>,
     key: Key,
-    cq: Arc<CompletionQueue>,
+    cq: Arc<CompletionRing>,
 }
 
 const MTU: PathMtu = PathMtu::Mtu4096;
@@ -96,7 +96,7 @@ impl Transfer {
         let sides = [0, 1].map(|index| {
             let node = nodes[index];
             let memory = Arc::new(HostMemory::new(plan.region_bytes).expect("the simulation's memory"));
-            let cq = Arc::new(CompletionQueue::new(2 * plan.outstanding + 16, || {}));
+            let cq = Arc::new(CompletionRing::new(2 * plan.outstanding + 16, || {}));
             let endpoint = network.endpoint(node);
             endpoint.set_recovery(plan.recovery[index]);
             let pd = endpoint.allocate_pd();

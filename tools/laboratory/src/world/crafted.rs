@@ -7,7 +7,7 @@ use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, Completion, CompletionQueue, Counters, Data, Endpoint, Event, QpAttributes, QueuePairInit,
+    Capabilities, Completion, CompletionRing, Counters, Data, Endpoint, Event, QpAttributes, QueuePairInit,
     ReceiveRequest, RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
@@ -75,7 +75,7 @@ pub struct Crafted {
     /// The domain of the queue pair.
     pub pd: Pd,
     /// Where all completions go.
-    pub cq: Arc<CompletionQueue>,
+    pub cq: Arc<CompletionRing>,
     /// The region.
     pub memory: Arc<HostMemory>,
     /// A region that is registered for the peer too, but in another protection domain, and its key.
@@ -107,11 +107,11 @@ impl Crafted {
 
     /// One with these settings.
     pub fn with(access: Access, recovery: RecoverySettings) -> Crafted {
-        Crafted::with_queue(access, recovery, CompletionQueue::new(4096, || {}))
+        Crafted::with_queue(access, recovery, CompletionRing::new(4096, || {}))
     }
 
     /// One all of whose completions go to `cq`.
-    pub fn with_queue(access: Access, recovery: RecoverySettings, cq: CompletionQueue) -> Crafted {
+    pub fn with_queue(access: Access, recovery: RecoverySettings, cq: CompletionRing) -> Crafted {
         let guarded = || {
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
             memory.write(0, &[GUARD; Self::BYTES]);
@@ -138,7 +138,7 @@ impl Crafted {
         Crafted::connect(&mut self.endpoint, self.pd, &self.cq, ALL)
     }
 
-    fn connect(endpoint: &mut Endpoint, pd: Pd, cq: &Arc<CompletionQueue>, access: Access) -> Qpn {
+    fn connect(endpoint: &mut Endpoint, pd: Pd, cq: &Arc<CompletionRing>, access: Access) -> Qpn {
         let init = QueuePairInit {
             service: Service::Rc,
             pd,

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use uroce::memory::{Access, HostMemory, Pd};
-use uroce::transport::{Capabilities, CompletionQueue, Endpoint, QueuePairInit, RecoverySettings, Service, Srq};
+use uroce::transport::{Capabilities, CompletionRing, Endpoint, QueuePairInit, RecoverySettings, Service, Srq};
 use uroce::wire::{Key, PathMtu};
 
 /// An endpoint, and what a program has of it: a protection domain, a registered region and a completion queue.
@@ -15,7 +15,7 @@ pub struct Host {
     /// Its key.
     pub key: Key,
     /// Where all completions go.
-    pub cq: Arc<CompletionQueue>,
+    pub cq: Arc<CompletionRing>,
 }
 
 impl Host {
@@ -25,7 +25,7 @@ impl Host {
         recovery: RecoverySettings,
         memory: Arc<HostMemory>,
         access: Access,
-        cq: CompletionQueue,
+        cq: CompletionRing,
     ) -> Host {
         let mut endpoint = Endpoint::new([seed; 32]);
         endpoint.set_recovery(recovery);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use uroce::memory::{Access, HostMemory};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    CompletionQueue, Data, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Status,
+    CompletionRing, Data, RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, Service, Status,
 };
 use uroce::wire::{PathMtu, Qpn};
 
@@ -39,7 +39,7 @@ impl Many {
         let mut hosts = [1, 2].map(|seed| {
             let memory = Arc::new(HostMemory::new(1 << 16).unwrap());
             let recovery = RecoverySettings { recovery, ..RecoverySettings::default() };
-            Host::new(seed, recovery, memory, access | Access::LOCAL_WRITE, CompletionQueue::new(4096, || {}))
+            Host::new(seed, recovery, memory, access | Access::LOCAL_WRITE, CompletionRing::new(4096, || {}))
         });
         let address = |host: usize| Ipv4Addr::new(10, 0, 0, host as u8 + 1);
         let mut all = [Vec::new(), Vec::new()];

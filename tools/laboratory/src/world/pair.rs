@@ -8,7 +8,7 @@ use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory, WindowKind};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Completion, CompletionQueue, Counters, Data, Destination, Endpoint, Event, QpAttributes, ReceiveRequest,
+    Completion, CompletionRing, Counters, Data, Destination, Endpoint, Event, QpAttributes, ReceiveRequest,
     RecoveryMode, RecoverySettings, Remote, SendRequest, Service, Sge, Srq, State,
 };
 use uroce::wire::{Key, Opcode, PathMtu, Psn, QKey, Qpn, RnrTimer};
@@ -154,7 +154,7 @@ impl Pair {
         let mut ends = Side::BOTH.map(|side| {
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
             let recovery = RecoverySettings { recovery, ..RecoverySettings::default() };
-            let cq = CompletionQueue::new(4096, || {});
+            let cq = CompletionRing::new(4096, || {});
             let mut host = Host::new(seed as u8 ^ (side as u8 + 1), recovery, memory, ACCESS, cq);
             let srq = is_shared.then(|| host.endpoint.create_srq(host.pd, REQUESTS).unwrap());
             let init = host.init(service, REQUESTS, srq, path_mtu);

@@ -6,7 +6,7 @@ use uroce::memory::{Access, HostMemory};
 use uroce::path::PathPolicy;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionQueue, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings,
+    Capabilities, CompletionRing, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings,
     Remote, SendOperation, SendRequest, Service, Sge, SgeList, Status,
 };
 use uroce::wire::{Addresses, Flow, ICRC_BYTES, Key, Packet, Psn, Qpn};
@@ -67,7 +67,7 @@ struct Side {
     qpn: Qpn,
     memory: Arc<HostMemory>,
     key: Key,
-    cq: Arc<CompletionQueue>,
+    cq: Arc<CompletionRing>,
 }
 
 /// Each way: 50 Mb/s and 10 ms. A window of 128 packets is always full then, and true packets are few beside forged ones; what
@@ -172,7 +172,7 @@ impl Connection {
             let node = network.add_node(endpoint);
             let memory_bytes = plan.slots() as usize * plan.message_bytes() + SPOTS as usize * SPOT_BYTES;
             let memory = Arc::new(HostMemory::new(memory_bytes).expect("the simulation's memory"));
-            let cq = Arc::new(CompletionQueue::new(4 * plan.outstanding() as usize + 16, || {}));
+            let cq = Arc::new(CompletionRing::new(4 * plan.outstanding() as usize + 16, || {}));
             let endpoint = network.endpoint(node);
             let pd = endpoint.allocate_pd();
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;

@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionKind, CompletionQueue, Data, Destination, Endpoint, QpAttributes,
-    QueuePairInit, ReceiveRequest, SendOperation, SendRequest, Service, Sge, State, Status,
+    Capabilities, Completion, CompletionKind, CompletionRing, Data, Destination, Endpoint, QpAttributes, QueuePairInit,
+    ReceiveRequest, SendOperation, SendRequest, Service, Sge, State, Status,
 };
 use uroce::wire::{Key, PathMtu, Psn, QKey, Qpn};
 
@@ -80,7 +80,7 @@ pub(super) struct World {
     layout: Layout,
     depth: usize,
     think: Duration,
-    queues: Vec<Arc<CompletionQueue>>,
+    queues: Vec<Arc<CompletionRing>>,
     stations: Vec<Station>,
     by_qpn: FxHashMap<(usize, u32), usize>,
     next_name: u64,
@@ -397,7 +397,7 @@ impl Observer for World {
 
 impl stage::World for World {
     fn begin(&mut self, network: &mut Network) {
-        self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionQueue::new(4096, || {}))).collect();
+        self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionRing::new(4096, || {}))).collect();
         let count = self.setting.nodes * self.random.between(1, 3) as usize;
         (0..count).for_each(|index| self.add_station(network, index));
     }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, Event, QpAttributes, QueuePairInit,
+    Capabilities, Completion, CompletionKind, CompletionRing, Data, Endpoint, Event, QpAttributes, QueuePairInit,
     ReceiveRequest, RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
 };
 use uroce::wire::{Key, Opcode, PathMtu, Psn, Qpn, RnrTimer};
@@ -78,7 +78,7 @@ pub(super) struct World {
     capacity: usize,
     think: Duration,
     layout: Layout,
-    queues: Vec<Arc<CompletionQueue>>,
+    queues: Vec<Arc<CompletionRing>>,
     clients: Vec<Client>,
     by_client: FxHashMap<(usize, u32), usize>,
     by_server: FxHashMap<u32, usize>,
@@ -152,7 +152,7 @@ impl World {
         let client_pd = endpoint.allocate_pd();
         let key = arena.register(endpoint.memory(), client_pd, self.layout.local(), Access::empty());
         let queue = |world: &World, node: NodeId| world.queues[node.0].clone();
-        let init = |cq: Arc<CompletionQueue>, pd, srq, path_mtu, sends| QueuePairInit {
+        let init = |cq: Arc<CompletionRing>, pd, srq, path_mtu, sends| QueuePairInit {
             service: Service::Rc,
             pd,
             capabilities: Capabilities { max_send_requests: sends, max_receive_requests: 1 },
@@ -477,7 +477,7 @@ impl Observer for World {
 
 impl stage::World for World {
     fn begin(&mut self, network: &mut Network) {
-        self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionQueue::new(4096, || {}))).collect();
+        self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionRing::new(4096, || {}))).collect();
         let mut random = Random::new(self.seed, 5);
         let recovery = random.choose(&[RecoveryMode::GoBackN, RecoveryMode::Auto]);
         for node in 0..self.setting.nodes {

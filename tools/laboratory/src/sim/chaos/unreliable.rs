@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionKind, CompletionQueue, Data, Endpoint, QpAttributes, QueuePairInit,
+    Capabilities, Completion, CompletionKind, CompletionRing, Data, Endpoint, QpAttributes, QueuePairInit,
     ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, State, Status,
 };
 use uroce::wire::{Key, PathMtu, Psn, Qpn};
@@ -100,7 +100,7 @@ struct Connection {
 pub(super) struct World {
     setting: Setting,
     seed: u64,
-    queues: Vec<Arc<CompletionQueue>>,
+    queues: Vec<Arc<CompletionRing>>,
     connections: Vec<Connection>,
     by_qpn: FxHashMap<(usize, u32), (usize, usize)>,
     cues: Cues,
@@ -466,7 +466,7 @@ impl Observer for World {
 
 impl stage::World for World {
     fn begin(&mut self, network: &mut Network) {
-        self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionQueue::new(1024, || {}))).collect();
+        self.queues = (0..self.setting.nodes).map(|_| Arc::new(CompletionRing::new(1024, || {}))).collect();
         let count = Random::new(self.seed, 3).choose(&[1, 1, 2, 4]);
         (0..count).for_each(|c| self.connect(network, c));
     }

@@ -18,7 +18,7 @@ use plan::{ACCESS, Plan, Scenario, TARGET_ACCESS, Trouble};
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionQueue, MAX_SGE, PlainRecovery, QpAttributes, QueuePairInit, RecoveryMode, RecoverySettings,
+    Capabilities, CompletionRing, MAX_SGE, PlainRecovery, QpAttributes, QueuePairInit, RecoveryMode, RecoverySettings,
     Service, State,
 };
 use uroce::wire::{Key, Psn, Qpn};
@@ -142,7 +142,7 @@ impl World {
                     }
                 }
             }
-            oracle.queues.push(vec![Arc::new(CompletionQueue::new(capacity, || {}))]);
+            oracle.queues.push(vec![Arc::new(CompletionRing::new(capacity, || {}))]);
         }
         let programs = scenario
             .plans

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use rustc_hash::FxHashMap;
 use uroce::memory::Pd;
 use uroce::time::{Duration, Instant};
-use uroce::transport::{CompletionQueue, Endpoint, Event, MAX_SGE};
+use uroce::transport::{CompletionRing, Endpoint, Event, MAX_SGE};
 use uroce::wire::{Key, NakCode, Opcode, Qpn, Syndrome};
 
 use crate::sim::chaos::arena::{Arena, Piece};
@@ -136,7 +136,7 @@ pub(super) struct Oracle {
     pub by_qpn: FxHashMap<(usize, u32), (usize, usize)>,
     pub weather: Weather,
     /// The completion queues of each node, and whether they are emptied as soon as something is in them.
-    pub queues: Vec<Vec<Arc<CompletionQueue>>>,
+    pub queues: Vec<Vec<Arc<CompletionRing>>>,
     pub polls_at_once: bool,
     /// Bytes that may wait for earlier ones on each node.
     pub waiting_bytes_max: Vec<usize>,
