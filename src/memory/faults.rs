@@ -1,7 +1,7 @@
 //! Faults at memory that a program lent: the program unmapped it, and the copy that hits it ends with an error.
 //!
 //! Programs unmap and free before they deregister. A kernel driver pins the pages; we do not, so a copy can hit a page
-//! that is gone. A handler for SIGSEGV and SIGBUS makes such a copy fail (`copy`). Other faults go to the handler that
+//! that is gone. A handler for SIGSEGV and SIGBUS makes such a copy fail (`copy.rs`). Other faults go to the handler that
 //! was installed before.
 //!
 //! The kernel ends a process whose fault cannot be delivered. So threads that copy must not block these two signals,

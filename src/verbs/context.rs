@@ -148,7 +148,7 @@ impl Context {
         self.engine.with(|core, _| core.link.mode())
     }
 
-    /// Why it is over UDP sockets although either link would have done ([`LinkKind::Auto`]), in a line; `None` otherwise.
+    /// Why it is over UDP sockets although either link would have done ([`LinkKind::Auto`](super::LinkKind::Auto)), in a line; `None` otherwise.
     pub fn why_not_xdp(&self) -> Option<&str> {
         self.why_not_xdp.as_deref()
     }

@@ -90,6 +90,12 @@ fn stages() -> Vec<Stage> {
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         // Unit tests, documentation examples, the examples as programs, and the tests of the parts together that need no other machine.
         Stage::cargo("unit", &[&["test", "--quiet", "--workspace"][..], &without].concat()),
+        // What docs.rs will show: every link leads somewhere.
+        Stage::cargo_with(
+            "doc",
+            &["doc", "--quiet", "--package", "uroce", "--no-deps"],
+            &[("RUSTDOCFLAGS", "-D warnings")],
+        ),
         // The locks and protocols of our own, in all orders of threads.
         Stage::cargo("loom", &["test", "--quiet", "--package", "uroce-loom"]),
         chaos("simulation", "dev", &["--seeds", "400"]),
