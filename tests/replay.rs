@@ -2,8 +2,6 @@
 //! difference is one that docs/INTEROP.md explains. Captures of our own replay without any. Altered captures differ, at
 //! the frame that was altered.
 
-mod common;
-
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
