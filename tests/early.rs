@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use uroce::memory::Access;
 use uroce::transport::{Completion, QpAttributes, RecoveryMode, RecoverySettings, State, Status};
 use uroce::wire::{AtomicEth, Extension, ImmDt, Key, NakCode, Opcode, Psn, RequestTrailer, Reth, Syndrome};
-use uroce_laboratory::world::crafted::{ALL, Answer, Crafted, FIRST_PSN, MTU, acknowledge, psn};
+use uroce_laboratory::world::crafted::{ALL, Crafted, FIRST_PSN, MTU, Response, acknowledge, psn};
 
 const FULL: usize = MTU.bytes();
 
@@ -65,7 +65,7 @@ impl Crafted {
     }
 
     /// A WRITE of 16 times `byte`, each to a place of its own, as peers send it that know nothing of the extension.
-    fn plain_write(&mut self, number: u32, byte: u8) -> Vec<Answer> {
+    fn plain_write(&mut self, number: u32, byte: u8) -> Vec<Response> {
         let bth = self.bth(Opcode::RC_WRITE_ONLY, psn(number));
         let reth = Reth::new(self.at(number as usize * 16), self.key, 16);
         self.send(bth, Extension::Reth(reth), &[byte; 16])
@@ -92,7 +92,7 @@ impl Crafted {
     fn naks(&mut self) -> Vec<(Psn, Syndrome)> {
         let answers = self.answers().into_iter();
         answers
-            .filter_map(|Answer { psn, syndrome, .. }| Some((psn, syndrome?)))
+            .filter_map(|Response { psn, syndrome, .. }| Some((psn, syndrome?)))
             .filter(|(_, s)| *s != Syndrome::ACK)
             .collect()
     }
@@ -113,7 +113,7 @@ impl Crafted {
 
 const SEQUENCE_ERROR: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 
-fn nak(number: u32) -> Vec<Answer> {
+fn nak(number: u32) -> Vec<Response> {
     vec![acknowledge(psn(number), SEQUENCE_ERROR)]
 }
 

@@ -13,7 +13,7 @@ use uroce::wire::{
     Selectivity, Syndrome,
 };
 use uroce_laboratory::in_both_modes;
-use uroce_laboratory::world::crafted::{ALL, Answer, Crafted, FIRST_PSN, PEER_QPN, RD_ATOMIC, acknowledge, psn};
+use uroce_laboratory::world::crafted::{ALL, Crafted, FIRST_PSN, PEER_QPN, RD_ATOMIC, Response, acknowledge, psn};
 
 in_both_modes! {
     requests_are_rxes_bytes_and_so_are_their_answers
@@ -31,8 +31,8 @@ const ACK: Syndrome = Syndrome::ACK;
 const IB_START: usize = 42;
 
 /// The answer to both: a READ response without data.
-fn answered(number: u32) -> Answer {
-    Answer { opcode: Opcode::RC_READ_RESPONSE_ONLY, psn: psn(number), syndrome: Some(ACK), payload_bytes: 0 }
+fn answered(number: u32) -> Response {
+    Response { opcode: Opcode::RC_READ_RESPONSE_ONLY, psn: psn(number), syndrome: Some(ACK), payload_bytes: 0 }
 }
 
 fn global(address: u64, key: uroce::wire::Key, length: u32) -> Extension {
@@ -50,17 +50,17 @@ fn ib(frame: &[u8]) -> &[u8] {
 
 #[ext]
 impl Crafted {
-    fn flushes(&mut self, number: u32) -> Vec<Answer> {
+    fn flushes(&mut self, number: u32) -> Vec<Response> {
         let extension = global(self.at(0), self.key, 100);
         self.send(self.bth(Opcode::RC_FLUSH, psn(number)).with_ack_request(true), extension, &[])
     }
 
-    fn writes_atomically(&mut self, number: u32, offset: usize, value: [u8; 8]) -> Vec<Answer> {
+    fn writes_atomically(&mut self, number: u32, offset: usize, value: [u8; 8]) -> Vec<Response> {
         let extension = Extension::Reth(Reth::new(self.at(offset), self.key, 8));
         self.send(self.bth(Opcode::RC_ATOMIC_WRITE, psn(number)).with_ack_request(true), extension, &value)
     }
 
-    fn writes(&mut self, number: u32, offset: usize, byte: u8) -> Vec<Answer> {
+    fn writes(&mut self, number: u32, offset: usize, byte: u8) -> Vec<Response> {
         let extension = Extension::Reth(Reth::new(self.at(offset), self.key, 8));
         self.send(self.bth(Opcode::RC_WRITE_ONLY, psn(number)).with_ack_request(true), extension, &[byte; 8])
     }
@@ -74,12 +74,12 @@ impl Crafted {
     }
 
     /// The peer answers a FLUSH or ATOMIC WRITE; what is sent then.
-    fn answers_empty(&mut self, number: u32) -> Vec<Answer> {
+    fn answers_empty(&mut self, number: u32) -> Vec<Response> {
         let aeth = Extension::Aeth(Aeth::new(ACK, Msn::new(1)));
         self.send(self.bth(Opcode::RC_READ_RESPONSE_ONLY, psn(number)), aeth, &[])
     }
 
-    fn acknowledges(&mut self, number: u32, syndrome: Syndrome) -> Vec<Answer> {
+    fn acknowledges(&mut self, number: u32, syndrome: Syndrome) -> Vec<Response> {
         let aeth = Extension::Aeth(Aeth::new(syndrome, Msn::new(1)));
         self.send(self.bth(Opcode::RC_ACKNOWLEDGE, psn(number)), aeth, &[])
     }

@@ -5,7 +5,7 @@ use uroce::memory::Access;
 use uroce::transport::{Event, RecoveryMode, State};
 use uroce::wire::{Extension, Ieth, Key, NakCode, Opcode, Reth, Syndrome};
 use uroce_laboratory::in_both_modes;
-use uroce_laboratory::world::crafted::{Answer, Crafted, MTU, acknowledge, psn};
+use uroce_laboratory::world::crafted::{Crafted, MTU, Response, acknowledge, psn};
 
 in_both_modes! {
     a_queue_pair_that_its_program_puts_into_error_reads_no_more_memory_but_says_what_it_owes
@@ -25,7 +25,7 @@ impl Crafted {
         self.hand_over(&frame);
     }
 
-    fn read(&mut self, number: u32, key: Key, len: u32) -> Vec<Answer> {
+    fn read(&mut self, number: u32, key: Key, len: u32) -> Vec<Response> {
         self.request(number, key, len);
         self.answers().into_iter().filter(|answer| answer.opcode != Opcode::RC_ACKNOWLEDGE).collect()
     }

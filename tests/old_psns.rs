@@ -5,7 +5,7 @@ use uroce::memory::{Access, Lent};
 use uroce::transport::RecoveryMode;
 use uroce::wire::{Extension, Key, Opcode, Reth, Syndrome};
 use uroce_laboratory::in_both_modes;
-use uroce_laboratory::world::crafted::{Answer, Crafted, MTU, acknowledge, psn};
+use uroce_laboratory::world::crafted::{Crafted, MTU, Response, acknowledge, psn};
 
 in_both_modes! {
     a_duplicate_half_the_space_after_a_read_is_acknowledged_up_to_what_has_arrived
@@ -60,7 +60,7 @@ impl Passing {
         Passing { us, zeros, key, next: 0 }
     }
 
-    fn read(&mut self, number: u32, len: u32) -> Vec<Answer> {
+    fn read(&mut self, number: u32, len: u32) -> Vec<Response> {
         assert!(u64::from(len) <= self.zeros.len as u64);
         let reth = Extension::Reth(Reth::new(0, self.key, len));
         self.us.send(self.us.bth(Opcode::RC_READ_REQUEST, psn(number)), reth, &[])
@@ -84,7 +84,7 @@ impl Passing {
         assert_eq!(answers.iter().map(|answer| answer.psn).collect::<Vec<_>>(), [psn(self.next - 1)]);
     }
 
-    fn write(&mut self, number: u32) -> Vec<Answer> {
+    fn write(&mut self, number: u32) -> Vec<Response> {
         let reth = Extension::Reth(Reth::new(self.us.at(0), self.us.key, 4));
         let bth = self.us.bth(Opcode::RC_WRITE_ONLY, psn(number)).with_ack_request(true);
         self.us.send(bth, reth, &[7; 4])

@@ -6,7 +6,7 @@ use uroce::time::Duration;
 use uroce::transport::{Data, RecoveryMode, SendOperation, SendRequest, State, Status};
 use uroce::wire::{Aeth, AtomicEth, Extension, Key, Msn, NakCode, Opcode, Psn, Reth, RnrTimer, Syndrome};
 use uroce_laboratory::in_both_modes;
-use uroce_laboratory::world::crafted::{Answer, Crafted, FIRST_PSN, MTU, RD_ATOMIC, acknowledge};
+use uroce_laboratory::world::crafted::{Crafted, FIRST_PSN, MTU, RD_ATOMIC, Response, acknowledge};
 
 in_both_modes! {
     a_duplicate_is_not_acknowledged_beyond_a_read_or_atomic_that_follows_it
@@ -69,8 +69,12 @@ fn a_duplicate_does_not_take_back_an_acknowledge_that_is_owed(recovery: Recovery
     for frame in &frames {
         c.endpoint.handle_frame(c.now, FrameBytes::from(&frame[..]));
     }
-    let atomic =
-        Answer { opcode: Opcode::RC_ATOMIC_ACKNOWLEDGE, syndrome: Some(Syndrome::ACK), psn: psn(1), payload_bytes: 0 };
+    let atomic = Response {
+        opcode: Opcode::RC_ATOMIC_ACKNOWLEDGE,
+        syndrome: Some(Syndrome::ACK),
+        psn: psn(1),
+        payload_bytes: 0,
+    };
     let ack = |index| acknowledge(psn(index), Syndrome::ACK);
     assert_eq!(c.answers(), [ack(0), atomic, ack(2)]);
 }
@@ -109,7 +113,7 @@ fn answers_owed_again_do_not_count_as_outstanding(recovery: RecoveryMode) {
         }
     };
     all(first, &mut c);
-    let psns = |answers: Vec<Answer>| answers.iter().map(|answer| answer.psn).collect::<Vec<_>>();
+    let psns = |answers: Vec<Response>| answers.iter().map(|answer| answer.psn).collect::<Vec<_>>();
     assert_eq!(psns(c.answers()), (0..limit).map(psn).collect::<Vec<_>>());
     all(first, &mut c);
     all(next, &mut c);

@@ -195,6 +195,12 @@ struct Known {
     tagged: Tagged,
 }
 
+impl Peer {
+    fn understands(self) -> bool {
+        matches!(self, Peer::Assumed | Peer::Known(_))
+    }
+}
+
 /// Whether a packet without a tag may be the peer's; `next` is the first PSN that has not come.
 fn may_lack(tagged: &mut Tagged, psn: Psn, next: Psn) -> bool {
     if let Tagged::From(first) = *tagged {
@@ -297,7 +303,7 @@ impl Extension {
 
     /// Whether the peer has shown that it understands, or is taken to.
     pub fn is_on(&self) -> bool {
-        matches!(self.peer, Peer::Assumed | Peer::Known(_))
+        self.peer.understands()
     }
 
     /// How what is lost is sent again to this peer, from the position `next` on; `timeout` is its silence that costs a retry.
@@ -333,7 +339,7 @@ impl Extension {
 
     /// Whether there is to be more than one path to the peer: we are to use several, or it does.
     pub fn wants_paths(&self) -> bool {
-        let understands = self.is_on() || mutated!("paths-towards-peers-that-know-none");
+        let understands = self.peer.understands() || mutated!("paths-towards-peers-that-know-none");
         understands && (self.settings.paths > 1 || self.has_named_paths)
     }
 
@@ -357,7 +363,7 @@ impl Extension {
             return Ok(Admitted::plain(packet));
         }
         // The peer may know us before we know it: its trailers are looked for, whether they are believed or not.
-        let (is_believed, may_have_trailer) = (self.is_on(), packet.bth().extended());
+        let (is_believed, may_have_trailer) = (self.peer.understands(), packet.bth().extended());
         let (packet, tag) = match may_have_trailer {
             true => packet.split_tag().ok_or(Refused::NoTag)?,
             false => (*packet, 0),

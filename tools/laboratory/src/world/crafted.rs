@@ -51,7 +51,7 @@ pub fn psn(number: u32) -> Psn {
 
 /// An answer of the endpoint, all of whose checks have been made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     /// What it is.
     pub opcode: Opcode,
     /// Its PSN.
@@ -292,26 +292,26 @@ impl Crafted {
     }
 
     /// Hands over a frame, as it is, and returns the answers to it.
-    pub fn take(&mut self, frame: &[u8]) -> Vec<Answer> {
+    pub fn take(&mut self, frame: &[u8]) -> Vec<Response> {
         self.hand_over(frame);
         self.answers()
     }
 
     /// Hands over a packet with the right ICRC and returns the answers to it.
-    pub fn send(&mut self, bth: Bth, extension: Extension, payload: &[u8]) -> Vec<Answer> {
+    pub fn send(&mut self, bth: Bth, extension: Extension, payload: &[u8]) -> Vec<Response> {
         let frame = self.frame(bth, extension, payload);
         self.take(&frame)
     }
 
     /// Everything that the endpoint wants to send, checked.
-    pub fn answers(&mut self) -> Vec<Answer> {
+    pub fn answers(&mut self) -> Vec<Response> {
         let mut answers = Vec::new();
         for frame in self.frames() {
             let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).expect("what is sent is RoCE");
             assert!(roce.icrc_ok() && roce.ip.checksum_ok());
             let packet = without_tag(&Packet::parse(roce.ib).expect("what is sent is a packet"));
             assert_eq!(packet.bth().destination(), PEER_QPN);
-            answers.push(Answer {
+            answers.push(Response {
                 opcode: packet.bth().opcode(),
                 psn: packet.bth().psn(),
                 syndrome: packet.aeth().map(|aeth| aeth.syndrome()),
@@ -395,6 +395,6 @@ pub fn without_tag<'a>(packet: &Packet<'a>) -> Packet<'a> {
 }
 
 /// An acknowledge without data.
-pub fn acknowledge(psn: Psn, syndrome: Syndrome) -> Answer {
-    Answer { opcode: Opcode::RC_ACKNOWLEDGE, psn, syndrome: Some(syndrome), payload_bytes: 0 }
+pub fn acknowledge(psn: Psn, syndrome: Syndrome) -> Response {
+    Response { opcode: Opcode::RC_ACKNOWLEDGE, psn, syndrome: Some(syndrome), payload_bytes: 0 }
 }
