@@ -358,6 +358,7 @@ impl Extension {
 
     /// Takes the tag off a packet, and looks whether it may be the peer's; `next` are the first PSNs not answered, and not asked,
     /// by it.
+    #[inline]
     pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: (Psn, Psn)) -> Result<Admitted<'a>, Refused> {
         if self.peer == Peer::Plain {
             return Ok(Admitted::plain(packet));

@@ -442,13 +442,13 @@ impl QueuePairMachine {
     /// Takes a packet whose ICRC, keys and addresses are right.
     pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let opcode = packet.bth().opcode();
-        let mut admitted = Admitted::plain(packet);
-        if self.connection.service == Service::Rc {
-            match self.admit(packet, cx) {
-                Some(packet) => admitted = packet,
+        let admitted = match self.connection.service {
+            Service::Rc => match self.admit(packet, cx) {
+                Some(admitted) => admitted,
                 None => return,
-            }
-        }
+            },
+            _ => Admitted::plain(packet),
+        };
         if opcode.is_response() {
             self.handle_answer(&admitted, way, cx);
         } else {
@@ -530,6 +530,7 @@ impl QueuePairMachine {
 
     /// Looks whether a packet of a reliable connection may be the peer's, as far as its tag and its PSN tell, and what it says of
     /// the extension.
+    #[inline]
     fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Context<'_>) -> Option<Admitted<'a>> {
         let next = (self.requester.unacknowledged(), self.responder.expected());
         let admitted = match self.connection.extension.admit(packet, next) {

@@ -172,15 +172,15 @@ impl Responder {
         if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
             return self.take_early(ahead as u32, packet, trailer, connection, cx);
         }
-        let waits_already =
-            self.vouches_for_early() && self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected());
-        if !waits_already {
+        // Nothing waits where nothing was ever early.
+        if self.reorder.is_none() {
+            return self.carry_out(packet, None, connection, cx);
+        }
+        let vouches = self.vouches_for_early();
+        if !(vouches && self.reorder.as_ref().is_some_and(|reorder| reorder.has_expected())) {
             self.carry_out(packet, None, connection, cx)?;
         }
-        match self.vouches_for_early() {
-            true => self.carry_out_waiting(None, connection, cx),
-            false => Ok(()),
-        }
+        if vouches { self.carry_out_waiting(None, connection, cx) } else { Ok(()) }
     }
 
     fn vouches_for_early(&self) -> bool {
