@@ -8,6 +8,8 @@ use aya::maps::{HashMap, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpError, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
+use super::AttachMode;
+
 /// The program's object file; ELF parsers want it aligned.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/uroce.bpf.o")));
 
@@ -21,25 +23,6 @@ const ADDRESSES: &str = "addresses";
 /// Addresses that frames may have for the program to take them. A map of as many costs some 80 KiB; interfaces have a few
 /// addresses, and programs join a few groups.
 pub(super) const ADDRESSES_MAX: u32 = 1024;
-
-/// Where in the receive path the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachMode {
-    /// In the driver: the fastest. Also called driver mode.
-    Native,
-    /// In the kernel's network stack, on any interface. Also called generic mode.
-    Skb,
-}
-
-impl AttachMode {
-    /// `native` or `skb`.
-    pub fn name(self) -> &'static str {
-        match self {
-            AttachMode::Native => "native",
-            AttachMode::Skb => "skb",
-        }
-    }
-}
 
 /// A loaded program; dropping it detaches it.
 pub(super) struct Program {
