@@ -27,6 +27,8 @@
 #[doc(hidden)]
 #[macro_use]
 pub mod mutants;
+#[macro_use]
+mod counters;
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!(

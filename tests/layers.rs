@@ -7,6 +7,7 @@ use std::path::Path;
 const LAYERS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("mutants", &[]),
+    ("counters", &[]),
     ("time", &[]),
     ("frame", &[]),
     ("wire", &["frame"]),

@@ -88,15 +88,16 @@ pub(crate) struct NextHops<W> {
     counters: Counters,
 }
 
-/// What happened.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    /// Neighbours that the kernel was asked for.
-    pub(crate) asked: u64,
-    /// Neighbours that did not answer.
-    pub(crate) failed: u64,
-    /// Times all routes were looked up again because of a change.
-    pub(crate) refreshed: u64,
+counters! {
+    /// What happened.
+    pub(crate) struct Counters {
+        /// Neighbours that the kernel was asked for.
+        neighbours_asked,
+        /// Neighbours that did not answer.
+        neighbours_failed,
+        /// Times all routes were looked up again because of a change.
+        routes_refreshed,
+    }
 }
 
 struct Entry<W> {
@@ -353,7 +354,7 @@ impl<W> NextHops<W> {
             self.refresh_interfaces(now, lost, released);
         }
         if interfaces_changed || routes_changed || lost {
-            self.counters.refreshed += 1;
+            self.counters.routes_refreshed += 1;
             self.refresh_left = self.hops.len();
             self.is_refreshing = true;
         }
@@ -369,7 +370,7 @@ impl<W> NextHops<W> {
                 if entry.stale && entry.told_at.is_none_or(|at| now.saturating_since(at) >= STALE_INTERVAL) {
                     entry.told_at = Some(now);
                     entry.stale = false;
-                    self.counters.asked += 1;
+                    self.counters.neighbours_asked += 1;
                     // If it fails the old address goes on being used, as it was until now.
                     let _ = self.netlink.use_neighbour(interface, address);
                 }
@@ -378,14 +379,14 @@ impl<W> NextHops<W> {
             State::Asking { since: Some(since), .. } if now.saturating_since(since) < ASK_INTERVAL => true,
             State::Asking { tries, .. } if tries >= ASK_TRIES => {
                 entry.state = State::Failed { since: now };
-                self.counters.failed += 1;
+                self.counters.neighbours_failed += 1;
                 self.waiting -= entry.release(released);
                 false
             }
             State::Unknown | State::Asking { .. } => {
                 let tries = if let State::Asking { tries, .. } = entry.state { tries } else { 0 };
                 entry.state = State::Asking { since: Some(now), tries: tries + 1 };
-                self.counters.asked += 1;
+                self.counters.neighbours_asked += 1;
                 let _ = self.netlink.use_neighbour(interface, address);
                 true
             }
@@ -574,7 +575,7 @@ impl<W> Entry<W> {
                 self.state = match self.state {
                     State::Asking { tries, .. } if tries < ASK_TRIES => State::Asking { since: None, tries },
                     State::Asking { .. } => {
-                        counters.failed += 1;
+                        counters.neighbours_failed += 1;
                         State::Failed { since: now }
                     }
                     State::Failed { since } => State::Failed { since },

@@ -82,17 +82,19 @@ struct Queued {
     destination: Destination,
 }
 
-#[derive(Default)]
-struct Counters {
-    rx_frames: u64,
-    rx_bytes: u64,
-    rx_too_long: u64,
-    rx_identification_refused: u64,
-    tx_frames: u64,
-    tx_bytes: u64,
-    tx_no_buffer: u64,
-    tx_stalls: u64,
-    tx_errors: u64,
+counters! {
+    /// What became of frames.
+    struct Counters {
+        rx_frames,
+        rx_bytes,
+        rx_too_long,
+        rx_identification_refused,
+        tx_frames,
+        tx_bytes,
+        tx_no_buffer,
+        tx_stalls,
+        tx_errors,
+    }
 }
 
 impl UdpLink {
@@ -423,19 +425,8 @@ impl Link for UdpLink {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let c = &self.counters;
         let own = self.sockets.iter().map(|local| &local.socket);
-        vec![
-            ("rx_frames", c.rx_frames),
-            ("rx_bytes", c.rx_bytes),
-            ("rx_too_long", c.rx_too_long),
-            ("rx_identification_refused", c.rx_identification_refused),
-            ("rx_dropped_by_kernel", own.chain(&self.groups).map(Socket::dropped).sum()),
-            ("tx_frames", c.tx_frames),
-            ("tx_bytes", c.tx_bytes),
-            ("tx_no_buffer", c.tx_no_buffer),
-            ("tx_stalls", c.tx_stalls),
-            ("tx_errors", c.tx_errors),
-        ]
+        let dropped = own.chain(&self.groups).map(Socket::dropped).sum();
+        self.counters.list().chain([("rx_dropped_by_kernel", dropped)]).collect()
     }
 }

@@ -115,20 +115,22 @@ struct Waiting {
     hop: Hop,
 }
 
-#[derive(Default)]
-struct Counters {
-    rx_frames: u64,
-    rx_bytes: u64,
-    rx_too_many_parts: u64,
-    rx_short_head: u64,
-    tx_frames: u64,
-    tx_bytes: u64,
-    tx_waited: u64,
-    tx_no_neighbour: u64,
-    tx_no_buffer: u64,
-    tx_stalls: u64,
-    tx_errors: u64,
-    addresses_refused: u64,
+counters! {
+    /// What became of frames.
+    struct Counters {
+        rx_frames,
+        rx_bytes,
+        rx_too_many_parts,
+        rx_short_head,
+        tx_frames,
+        tx_bytes,
+        tx_waited_for_neighbour,
+        tx_no_neighbour,
+        tx_no_buffer,
+        tx_stalls,
+        tx_errors,
+        addresses_refused,
+    }
 }
 
 /// Where all of a link's memory is, in chunks and in packets.
@@ -486,7 +488,7 @@ impl Link for XdpLink {
                 match self.next_hops.wait(hop, Waiting { pair, header_bytes, len, hop }) {
                     Ok(()) => {
                         self.waiting += 1;
-                        self.counters.tx_waited += 1;
+                        self.counters.tx_waited_for_neighbour += 1;
                     }
                     Err(packet) => {
                         self.counters.tx_no_neighbour += 1;
@@ -566,36 +568,15 @@ impl Link for XdpLink {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let c = &self.counters;
         let mut kernel = [0; 4];
         for queue in &self.queues {
             for (sum, value) in kernel.iter_mut().zip(queue.statistics()) {
                 *sum += value;
             }
         }
-        let [ring_full, no_chunk, other, invalid] = kernel;
+        let names = ["rx_ring_full", "rx_fill_ring_empty", "rx_dropped_by_kernel", "tx_invalid_by_kernel"];
         let hops = self.next_hops.counters();
-        vec![
-            ("rx_frames", c.rx_frames),
-            ("rx_bytes", c.rx_bytes),
-            ("rx_too_many_parts", c.rx_too_many_parts),
-            ("rx_short_head", c.rx_short_head),
-            ("rx_ring_full", ring_full),
-            ("rx_fill_ring_empty", no_chunk),
-            ("rx_dropped_by_kernel", other),
-            ("tx_frames", c.tx_frames),
-            ("tx_bytes", c.tx_bytes),
-            ("tx_waited_for_neighbour", c.tx_waited),
-            ("tx_no_neighbour", c.tx_no_neighbour),
-            ("tx_no_buffer", c.tx_no_buffer),
-            ("tx_stalls", c.tx_stalls),
-            ("tx_errors", c.tx_errors),
-            ("tx_invalid_by_kernel", invalid),
-            ("addresses_refused", c.addresses_refused),
-            ("neighbours_asked", hops.asked),
-            ("neighbours_failed", hops.failed),
-            ("routes_refreshed", hops.refreshed),
-        ]
+        self.counters.list().chain(names.into_iter().zip(kernel)).chain(hops.list()).collect()
     }
 }
 
