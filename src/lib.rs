@@ -7,6 +7,7 @@
 //! - `xdp` (default): links over AF_XDP. Building takes a C compiler, make, m4, pkg-config and the headers of libelf and zlib, all
 //!   for libbpf; clang too when the XDP program is to be another one than the committed object.
 //! - `udp` (default): links over UDP sockets.
+//! - `tracing`: events of the crate `tracing` when a state changes, something is refused or sent again, or a path goes dark.
 //! - `capture` (default): [`pcap`] reads and writes capture files, and links in use write them.
 //!
 //! `verbs`, `engine` and `link` are there with `xdp` or `udp`. A feature takes no name away that another one has: a
@@ -27,6 +28,8 @@
 #[doc(hidden)]
 #[macro_use]
 pub mod mutants;
+#[macro_use]
+mod trace;
 #[macro_use]
 mod counters;
 

@@ -7,6 +7,7 @@ use std::path::Path;
 const LAYERS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("mutants", &[]),
+    ("trace", &[]),
     ("counters", &[]),
     ("time", &[]),
     ("frame", &[]),

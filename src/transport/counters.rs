@@ -1,3 +1,6 @@
+/// One of the counters.
+pub(super) type Which = fn(&mut Counters) -> &mut u64;
+
 counters! {
     /// What happened, as numbers, of a queue pair or of a whole device; the names are rxe's where it has one
     /// (`rdma statistic show`, rxe_hw_counters.c).
@@ -61,5 +64,14 @@ counters! {
         refused_addresses,
         /// Packets that were written but too long for the link's buffer.
         too_long,
+    }
+}
+
+impl Counters {
+    /// The name of one.
+    pub(super) fn name(which: Which) -> &'static str {
+        let mut one = Counters::default();
+        *which(&mut one) = 1;
+        one.list().find(|(_, count)| *count == 1).map_or("", |(name, _)| name)
     }
 }

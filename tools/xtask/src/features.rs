@@ -5,12 +5,13 @@ use rxe_rig::process;
 use std::process::Command;
 
 /// What is checked: features, and a target where it is not this machine's own.
-const BUILDS: [(&str, Option<&str>); 6] = [
+const BUILDS: [(&str, Option<&str>); 7] = [
     ("", None),
     ("link", None),
     ("xdp", None),
     ("udp", None),
     ("capture", None),
+    ("tracing", None),
     // All that needs no C: there may be no C compiler for it.
     ("udp,capture", Some(AARCH64)),
 ];
