@@ -1,10 +1,10 @@
 //! RoCE v2 over ordinary UDP sockets: no capability, no XDP, any interface, the loopback too.
 //!
 //! One socket on port 4791 for each of the device's addresses. Since the kernel writes the IP and UDP headers, packets must
-//! be made for what it writes ([`Link::imposed`]): the ICRC covers it. IPv4's identification is 0, which Linux writes into
-//! packets of unconnected sockets that are never fragmented (`ip_select_ident`). The source port is 4791 for all: one of its
-//! own for each connection would take a socket each, and peers do not look at it; what it is there for, spreading
-//! connections over paths and queues, is left to the AF_XDP link.
+//! be made for what it writes ([`Link::imposed`](super::Link::imposed)): the ICRC covers it. IPv4's identification is 0, which
+//! Linux writes into packets of unconnected sockets that are never fragmented (`ip_select_ident`). The source port is 4791 for
+//! all: one of its own for each connection would take a socket each, and peers do not look at it; what it is there for,
+//! spreading connections over paths and queues, is left to the AF_XDP link.
 //!
 //! What is received is given back its headers. The ICRC is checked as on every link, by the transport; a peer's IPv4
 //! identification, which sockets do not show, is solved for before (`identification`).
