@@ -3,10 +3,12 @@
 //! The kernel does the asking (ARP, neighbour discovery); its answers arrive on a netlink socket. Packets to a
 //! neighbour that is not known yet wait here, few and not for long.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
+
+use rustc_hash::FxHashMap;
 
 use super::hop_table::HopTable;
 use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
@@ -70,7 +72,7 @@ pub(crate) struct NextHops<W> {
     /// The neighbour of each; `None` while there is no route.
     hops: HopTable<Option<u32>>,
     neighbours: Vec<Entry<W>>,
-    by_next_hop: HashMap<(u32, IpAddr), u32>,
+    by_next_hop: FxHashMap<(u32, IpAddr), u32>,
     /// Entries of `neighbours` that nobody needs.
     free: Vec<u32>,
     /// Packets waiting in all entries.
@@ -144,7 +146,7 @@ impl<W> NextHops<W> {
             interfaces,
             hops: HopTable::new(),
             neighbours: Vec::new(),
-            by_next_hop: HashMap::default(),
+            by_next_hop: FxHashMap::default(),
             free: Vec::new(),
             waiting: 0,
             busy: Vec::new(),
