@@ -1,4 +1,4 @@
-//! Builds the BPF program from source where clang is there; otherwise the committed object is embedded.
+//! For the feature `xdp`: builds the BPF program from source where clang is there; otherwise the committed object is embedded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +8,9 @@ const SOURCE: &str = "xdp/uroce.bpf.c";
 const COMMITTED: &str = "xdp/uroce.bpf.o";
 
 fn main() {
+    if env::var_os("CARGO_FEATURE_XDP").is_none() {
+        return;
+    }
     println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-changed={COMMITTED}");
     println!("cargo:rerun-if-env-changed=UROCE_CLANG");

@@ -1,7 +1,8 @@
 //! **uroce**: a RoCE v2 stack in userspace, over AF_XDP or ordinary UDP sockets. Kernel rxe peers and RNICs talk to it as to another
 //! RNIC; it needs no RDMA hardware, no kernel module, and over UDP sockets no privilege.
 //!
-//! For Linux on x86-64. It is built with gcc, make, m4, pkg-config, libelf-dev, zlib1g-dev, clang and libclang-dev there.
+//! For Linux on x86-64 and aarch64. With AF_XDP it is built with gcc, make, m4, pkg-config, libelf-dev, zlib1g-dev, clang and
+//! libclang-dev; [without](#features), with Rust and a linker.
 //!
 //! # A program
 //!
@@ -66,6 +67,21 @@
 //! The folder `examples` has whole programs: `write` is the one above, `events` sleeps, `pingpong` is two programs, and `sans_io` uses the
 //! transport alone.
 //!
+//! # Features
+//!
+//! - `xdp` (default): links over AF_XDP. Building takes a C compiler, make, m4, pkg-config and the headers of libelf and
+//!   zlib, all for libbpf. An XDP program other than the committed object takes clang too.
+//! - `udp` (default): links over UDP sockets.
+//! - `capture` (default): [`pcap`] reads and writes capture files, and links in use write them.
+//! - `tracing`: events of the crate `tracing` when a state changes, a packet is refused or sent again, or a path goes
+//!   dark.
+//!
+//! `verbs`, `engine` and `link` need `xdp` or `udp`. A feature that is off takes no name from those that are on: a link or
+//! a capture that was not built cannot be opened, and the error names its feature.
+//!
+//! Without features the core is left: [`wire`], [`memory`], [`recovery`], [`path`], [`congestion`] and [`transport`]. It
+//! is a state machine without clock, thread or socket, for programs that have their own.
+//!
 //! # Layers
 //!
 //! Each uses those above it in this table; most programs need the last one only.
@@ -77,21 +93,40 @@
 //! | [`memory`] | protection domains, regions, windows, keys |
 //! | [`recovery`], [`path`], [`congestion`] | what was lost and when it is sent again; which path a packet takes; how fast a queue pair sends |
 //! | [`transport`] | queue pairs as state machines, without clock, thread, socket or randomness: [`Endpoint`](transport::Endpoint) |
-//! | [`pcap`], [`replay`] | captures; one side of them against our own state machine |
+//! | [`pcap`] | captures: reading and writing |
 //! | [`link`] | where frames go: AF_XDP, UDP sockets; captures and faults around them |
-//! | [`sim`] | networks in virtual time |
 //! | [`engine`] | the loop that drives an endpoint over a link, and the only clock |
 //! | [`verbs`] | the API for programs |
 //!
 //! [`verbs`] is what versions keep to; below it names may change with any.
 
+#![cfg_attr(
+    not(all(feature = "xdp", feature = "udp", feature = "capture")),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "what links have in common is not all used by each; with all of them it is"
+    )
+)]
+
 #[doc(hidden)]
 #[macro_use]
 pub mod mutants;
+#[macro_use]
+mod trace;
+#[macro_use]
+mod counters;
+
+#[cfg(not(all(target_os = "linux", target_endian = "little", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!(
+    "uroce is for Linux on x86-64 and aarch64: copies to registered memory are in assembly (src/memory/copy.rs)"
+);
 
 pub mod congestion;
+#[cfg(feature = "link")]
 pub mod engine;
 pub mod frame;
+#[cfg(feature = "link")]
 pub mod link;
 pub mod memory;
 pub mod path;
@@ -100,5 +135,6 @@ pub mod recovery;
 mod sync;
 pub mod time;
 pub mod transport;
+#[cfg(feature = "link")]
 pub mod verbs;
 pub mod wire;

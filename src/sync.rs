@@ -1,6 +1,6 @@
 //! What threads share, by one name: the models in `tools/loom` put their own in its place.
 
-pub use crossbeam::queue::ArrayQueue;
+pub use crossbeam_queue::ArrayQueue;
 pub use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// Atomic numbers, and their fence.

@@ -8,6 +8,8 @@ use std::path::Path;
 const LAYERS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("mutants", &[]),
+    ("trace", &[]),
+    ("counters", &[]),
     ("time", &[]),
     ("frame", &[]),
     ("wire", &["frame"]),

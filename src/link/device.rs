@@ -7,8 +7,9 @@ use crate::wire::PathMtu;
 use super::gid::{addresses, gids};
 use super::host::Host;
 use super::netlink::{Interface, Mac, Netlink};
-use super::xdp::{self, MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES, XdpOptions};
-use super::{Rails, holder, udp};
+use super::udp::{self, UdpOpenError};
+use super::xdp::{MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES, XdpOpenError, XdpOptions};
+use super::{Rails, holder};
 
 pub use super::device_error::DeviceError;
 pub use super::gid::Gid;
@@ -145,6 +146,9 @@ fn active_mtu(max_packet_bytes: usize) -> u32 {
 fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Device> {
     let mut xdp = LinkMode { name: "xdp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
+    if !cfg!(feature = "xdp") {
+        xdp.missing.push(XdpOpenError::NotBuilt.to_string());
+    }
     if interface.loopback {
         xdp.missing.push("the loopback is no Ethernet interface".to_owned());
     }
@@ -218,6 +222,9 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
 fn udp_mode(interface: &Interface, interfaces: &[Interface]) -> LinkMode {
     let mut mode = LinkMode { name: "udp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
+    if !cfg!(feature = "udp") {
+        mode.missing.push(UdpOpenError::NotBuilt.to_string());
+    }
     if !interface.up {
         mode.missing.push(format!("the interface is down: ip link set {name} up"));
     } else if active_mtu(interface.mtu) == 0 {
@@ -249,7 +256,7 @@ fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String>
         return Some(format!("{holder} has it over AF_XDP: one program at a time can"));
     }
     if interface.xdp_program.is_some() {
-        let owner = xdp::attached_by(interface.xdp_program, &interface.name);
+        let owner = holder::attached_by(interface.xdp_program, &interface.name);
         return Some(format!("another XDP program is attached, {owner}: --link udp, or another --dev"));
     }
     let socket = holder::socket_that_loses(&interface.name, &addresses(interface, interfaces))?;

@@ -53,9 +53,17 @@ fn described(process: Option<(u32, String)>) -> String {
     }
 }
 
+/// The owner of a program, in words.
+pub(super) fn attached_by(program: Option<u32>, interface: &str) -> String {
+    match program.and_then(|number| Some((number, program_owner(number)?))) {
+        Some((number, owner)) => format!("number {number} by {owner}"),
+        None => format!("by no process that can be seen from here (`ip -d link show {interface}` has its number)"),
+    }
+}
+
 /// The process that has an XDP program open, by the program's number, in words. No process has one that `ip link`
 /// attached.
-pub(super) fn program_owner(program: u32) -> Option<String> {
+fn program_owner(program: u32) -> Option<String> {
     let wanted = format!("prog_id:\t{program}");
     let has_it = |folder: &fs::DirEntry| {
         let infos = fs::read_dir(folder.path().join("fdinfo")).into_iter().flatten().flatten();

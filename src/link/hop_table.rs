@@ -1,6 +1,7 @@
-use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
 
 use super::Hop;
 
@@ -22,7 +23,7 @@ const GENERATION_BITS: u32 = 40;
 /// from the addresses in the packet.
 pub(super) struct HopTable<T> {
     entries: Vec<Entry<T>>,
-    by_addresses: HashMap<(IpAddr, IpAddr), u32>,
+    by_addresses: FxHashMap<(IpAddr, IpAddr), u32>,
     /// Where the search for a hop to replace continues.
     hand: usize,
 }
@@ -37,7 +38,7 @@ struct Entry<T> {
 
 impl<T> HopTable<T> {
     pub(super) fn new() -> HopTable<T> {
-        HopTable { entries: Vec::new(), by_addresses: HashMap::new(), hand: 0 }
+        HopTable { entries: Vec::new(), by_addresses: FxHashMap::default(), hand: 0 }
     }
 
     /// The hop between these addresses, if it is remembered. This counts as a use of it.

@@ -1,5 +1,6 @@
 //! Where frames go: a [`Link`] takes frames from and gives frames to a network.
 
+#[cfg_attr(not(feature = "capture"), path = "capture/absent.rs")]
 mod capture;
 pub mod device;
 mod device_error;

@@ -3,10 +3,12 @@
 //! The kernel resolves neighbours (ARP, neighbour discovery), and its answers arrive on a netlink socket. Packets to a
 //! neighbour that is not known yet wait here: a bounded number, for a bounded time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
+
+use rustc_hash::FxHashMap;
 
 use super::hop_table::HopTable;
 use super::netlink::{self, Event, Events, Interface, Mac, Netlink, Reachability, Route, RouteKind};
@@ -72,7 +74,7 @@ pub(crate) struct NextHops<W> {
     /// The neighbour of each; `None` while there is no route.
     hops: HopTable<Option<u32>>,
     neighbours: Vec<Entry<W>>,
-    by_next_hop: HashMap<(u32, IpAddr), u32>,
+    by_next_hop: FxHashMap<(u32, IpAddr), u32>,
     /// Entries of `neighbours` that are free.
     free: Vec<u32>,
     /// Packets that wait in all entries.
@@ -90,15 +92,16 @@ pub(crate) struct NextHops<W> {
     counters: Counters,
 }
 
-/// Counters of neighbours and routes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    /// Requests for neighbours to the kernel.
-    pub(crate) asked: u64,
-    /// Neighbours that did not answer.
-    pub(crate) failed: u64,
-    /// Times that all routes were looked up again because of a change.
-    pub(crate) refreshed: u64,
+counters! {
+    /// Counters of neighbours and routes.
+    pub(crate) struct Counters {
+        /// Requests for neighbours to the kernel.
+        neighbours_asked,
+        /// Neighbours that did not answer.
+        neighbours_failed,
+        /// Times that all routes were looked up again because of a change.
+        routes_refreshed,
+    }
 }
 
 struct Entry<W> {
@@ -145,7 +148,7 @@ impl<W> NextHops<W> {
             interfaces,
             hops: HopTable::new(),
             neighbours: Vec::new(),
-            by_next_hop: HashMap::default(),
+            by_next_hop: FxHashMap::default(),
             free: Vec::new(),
             waiting: 0,
             busy: Vec::new(),
@@ -356,7 +359,7 @@ impl<W> NextHops<W> {
             self.refresh_interfaces(now, lost, released);
         }
         if interfaces_changed || routes_changed || lost {
-            self.counters.refreshed += 1;
+            self.counters.routes_refreshed += 1;
             self.refresh_left = self.hops.len();
             self.is_refreshing = true;
         }
@@ -372,7 +375,7 @@ impl<W> NextHops<W> {
                 if entry.stale && entry.told_at.is_none_or(|at| now.saturating_since(at) >= STALE_INTERVAL) {
                     entry.told_at = Some(now);
                     entry.stale = false;
-                    self.counters.asked += 1;
+                    self.counters.neighbours_asked += 1;
                     // If it fails the old address goes on being used, as it was until now.
                     let _ = self.netlink.use_neighbour(interface, address);
                 }
@@ -381,14 +384,14 @@ impl<W> NextHops<W> {
             State::Asking { since: Some(since), .. } if now.saturating_since(since) < ASK_INTERVAL => true,
             State::Asking { tries, .. } if tries >= ASK_TRIES => {
                 entry.state = State::Failed { since: now };
-                self.counters.failed += 1;
+                self.counters.neighbours_failed += 1;
                 self.waiting -= entry.release(released);
                 false
             }
             State::Unknown | State::Asking { .. } => {
                 let tries = if let State::Asking { tries, .. } = entry.state { tries } else { 0 };
                 entry.state = State::Asking { since: Some(now), tries: tries + 1 };
-                self.counters.asked += 1;
+                self.counters.neighbours_asked += 1;
                 let _ = self.netlink.use_neighbour(interface, address);
                 true
             }
@@ -577,7 +580,7 @@ impl<W> Entry<W> {
                 self.state = match self.state {
                     State::Asking { tries, .. } if tries < ASK_TRIES => State::Asking { since: None, tries },
                     State::Asking { .. } => {
-                        counters.failed += 1;
+                        counters.neighbours_failed += 1;
                         State::Failed { since: now }
                     }
                     State::Failed { since } => State::Failed { since },

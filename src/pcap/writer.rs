@@ -9,7 +9,7 @@ use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock
 use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
 use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
-use super::Direction;
+use super::{Direction, Record};
 use crate::time::{Duration, Instant};
 
 /// The snap length that the header promises: frames are kept whole. 256 KiB is libpcap's `MAXIMUM_SNAPLEN`.
@@ -39,19 +39,6 @@ impl Format {
         let is_pcapng = path.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("pcapng"));
         if is_pcapng { Format::Pcapng } else { Format::Pcap }
     }
-}
-
-/// A frame to be written.
-#[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// When, in nanoseconds since the Unix epoch.
-    pub time: Instant,
-    /// Which way.
-    pub direction: Direction,
-    /// The frame from the Ethernet header on, in parts that follow each other.
-    pub parts: &'a [&'a [u8]],
-    /// A remark on it; what goes beyond 65,532 bytes is left out.
-    pub comment: Option<&'a str>,
 }
 
 /// Writes a capture while a program runs: what is written is gathered and reaches the file when enough of it is there,

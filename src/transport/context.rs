@@ -2,8 +2,9 @@ use std::collections::VecDeque;
 
 use crate::memory::MemoryTable;
 use crate::time::Instant;
+use crate::wire::{Psn, Qpn};
 
-use super::counters::Counters;
+use super::counters::{Counters, Which};
 use super::event::Event;
 use super::multipath::Multipath;
 use super::receive_queue::SharedReceiveQueues;
@@ -37,6 +38,13 @@ impl Context<'_> {
     /// The path of answers that the peer waits for.
     pub fn quickest_path(&self) -> u8 {
         self.multipath.as_ref().map_or(0, |multipath| multipath.set.quickest())
+    }
+
+    /// Counts a packet that a queue pair does not take.
+    #[inline]
+    pub fn refuse(&mut self, qpn: Qpn, psn: Psn, why: Which) {
+        *why(self.counters) += 1;
+        traced!(debug, "packet refused", qpn = qpn, psn = psn, why = Counters::name(why));
     }
 
     /// Tells the owner of the endpoint.

@@ -10,7 +10,7 @@ use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
 
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
 use super::context::Context;
-use super::counters::Counters;
+use super::counters::{Counters, Which};
 use super::event::Event;
 use super::extension::RecoverySettings;
 use super::groups::{AttachError, Groups};
@@ -484,12 +484,13 @@ impl Endpoint {
         self.counters.rcvd_pkts += 1;
         if let Err(reason) = self.dispatch(now, frame) {
             *reason(&mut self.counters) += 1;
+            traced!(debug, "frame refused", why = Counters::name(reason), frame = headline(frame));
         }
     }
 
     /// The checks that need no queue pair, then those that do, then the ICRC, then the roles. Returns the counter of
     /// the check that failed.
-    fn dispatch(&mut self, now: Instant, frame: FrameBytes<'_>) -> Result<(), fn(&mut Counters) -> &mut u64> {
+    fn dispatch(&mut self, now: Instant, frame: FrameBytes<'_>) -> Result<(), Which> {
         let roce = RoceFrame::parse(frame).map_err(|_| counter(|c| &mut c.malformed))?;
         let packet = Packet::parse(roce.ib).map_err(|_| counter(|c| &mut c.malformed))?;
         if !roce.ip.checksum_ok() {
@@ -548,12 +549,7 @@ impl Endpoint {
     }
 
     /// Gives a datagram to all queue pairs that are attached to its group, except the one that sent it.
-    fn dispatch_to_group(
-        &mut self,
-        now: Instant,
-        packet: &Packet<'_>,
-        roce: &RoceFrame<'_>,
-    ) -> Result<(), fn(&mut Counters) -> &mut u64> {
+    fn dispatch_to_group(&mut self, now: Instant, packet: &Packet<'_>, roce: &RoceFrame<'_>) -> Result<(), Which> {
         let bth = packet.bth();
         let group = roce.ip.addresses().destination();
         if self.groups.member(group, 0).is_none() {
@@ -784,7 +780,19 @@ impl Endpoint {
     }
 }
 
+/// Whom a frame is from, and for.
+#[cold]
+fn headline(frame: FrameBytes<'_>) -> String {
+    let Ok(roce) = RoceFrame::parse(frame) else { return format!("{} bytes", frame.len()) };
+    let addresses = roce.ip.addresses();
+    let (from, to) = (addresses.source(), addresses.destination());
+    match Packet::parse(roce.ib).map(|packet| *packet.bth()) {
+        Ok(bth) => format!("{from} to {to}, QPN {}, PSN {}, {}", bth.destination(), bth.psn(), bth.opcode()),
+        Err(error) => format!("{from} to {to}: {error}"),
+    }
+}
+
 /// Gives the closures one type.
-fn counter(which: fn(&mut Counters) -> &mut u64) -> fn(&mut Counters) -> &mut u64 {
+fn counter(which: Which) -> Which {
     which
 }

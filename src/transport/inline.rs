@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use crossbeam::queue::ArrayQueue;
+use crossbeam_queue::ArrayQueue;
 
 /// Bytes a send request may carry itself: what programs ask for at the most (perftest's `-I 1024`; rxe gives 512).
 pub const MAX_INLINE_BYTES: usize = 1024;

@@ -262,6 +262,7 @@ impl QueuePairMachine {
         self.attributes = self.attributes.overlaid(attributes);
         self.requester.configure(attributes, &self.connection);
         self.responder.configure(attributes, &self.connection);
+        traced!(debug, "modified", qpn = self.qpn(), from = format_args!("{from:?}"), to = format_args!("{to:?}"));
         self.state = to;
         match to {
             State::Reset => self.reset(),
@@ -382,6 +383,7 @@ impl QueuePairMachine {
     /// Goes to the error state. A completion said why, or the event of a refused request (IBTA 11.6.3.2).
     fn fail(&mut self, cx: &mut Context<'_>) {
         if self.state != State::Error {
+            traced!(warn, "failed: its state is Error now", qpn = self.connection.qpn);
             self.flush(cx);
             if mutated!("ordinary-error-is-fatal", by "uroce --test statuses naks_say_what") {
                 cx.push_event(Event::QueuePairFatal(self.connection.qpn));
@@ -395,6 +397,7 @@ impl QueuePairMachine {
         if self.connection.service == Service::Rc || is_fatal {
             self.fail(cx);
         } else if self.state.sends() {
+            traced!(warn, "failed to send: its state is SendQueueError now", qpn = self.connection.qpn);
             self.state = State::SendQueueError;
             self.requester.flush(&self.connection, cx);
         }
@@ -462,7 +465,7 @@ impl QueuePairMachine {
         let opcode = packet.bth().opcode();
         let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
         if *may_have_trailer && trailer.is_none() && opcode == Opcode::RC_ACKNOWLEDGE && !packet.payload().is_empty() {
-            cx.counters.bad_trailer += 1;
+            cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
             return;
         }
         match &trailer {
@@ -478,7 +481,7 @@ impl QueuePairMachine {
             Some(AcknowledgeTrailer::Sack(_) | AcknowledgeTrailer::Hello(_)) | None => {}
         }
         if !self.state.sends() {
-            cx.counters.wrong_state += 1;
+            cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
             return;
         }
         if !is_about_paths && let Some(multipath) = cx.multipath {
@@ -494,7 +497,7 @@ impl QueuePairMachine {
     fn handle_request(&mut self, admitted: &Admitted<'_>, ip: &IpHeader<'_>, cx: &mut Context<'_>) {
         let Admitted { packet, has_tag, may_have_trailer, .. } = admitted;
         if !self.state.receives() {
-            cx.counters.wrong_state += 1;
+            cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
             return;
         }
         let from_now = self.not_sent_yet();
@@ -503,7 +506,7 @@ impl QueuePairMachine {
                 let connection = &self.connection;
                 let split = if *may_have_trailer { packet.split_trailer() } else { None };
                 if *may_have_trailer && split.is_none() {
-                    cx.counters.bad_trailer += 1;
+                    cx.refuse(connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
                     return;
                 }
                 let is_marked = ip.traffic_class() & 3 == 3;
@@ -536,11 +539,11 @@ impl QueuePairMachine {
         let admitted = match self.connection.extension.admit(packet, next) {
             Ok(admitted) => admitted,
             Err(Refused::NoTag) => {
-                cx.counters.bad_trailer += 1;
+                cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
                 return None;
             }
             Err(Refused::WrongTag) => {
-                cx.counters.wrong_tag += 1;
+                cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_tag);
                 return None;
             }
         };
@@ -580,7 +583,7 @@ impl QueuePairMachine {
         let may_be_now =
             may_be_now || mutated!("hello-of-any-psn-taken", by "uroce --test strangers a_hello_with_a_psn");
         if !self.state.receives() || !may_be_now {
-            cx.counters.stray_response += 1;
+            cx.refuse(self.connection.qpn, psn, |c| &mut c.stray_response);
             return;
         }
         let memory = &mut *cx.memory;
@@ -609,7 +612,13 @@ impl QueuePairMachine {
         }
         let delay = Duration::from_micros(probe.delay_us.into());
         match multipath.set.answered(probe.path, probe.token, delay, cx.now) {
-            Some(answered) => self.requester.path_answered(probe.path, answered),
+            Some(answered) => {
+                if answered.is_back {
+                    let good = multipath.set.good();
+                    traced!(debug, "path good", qpn = self.connection.qpn, path = probe.path, good = good);
+                }
+                self.requester.path_answered(probe.path, answered);
+            }
             None => cx.counters.stray_probe += 1,
         }
     }
@@ -624,7 +633,12 @@ impl QueuePairMachine {
 
     pub(super) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         if let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) {
+            let before = multipath.set.good();
             multipath.handle_timeout(cx.now);
+            let good = multipath.set.good();
+            if good < before {
+                traced!(debug, "path dark: its probes are not answered", qpn = self.connection.qpn, good = good);
+            }
         }
         self.paced_until = self.paced_until.filter(|until| *until > cx.now);
         if self.state.sends() && self.requester.handle_timeout(&self.connection, cx).is_err() {

@@ -399,10 +399,14 @@ impl Requester {
 
     /// One retry less, since something is sent again; the oldest request fails when there are none (IBTA 9.9.2.4.1.1).
     fn take_retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
+        let psn = self.unacknowledged();
         if self.patience.take_retry() {
+            let left = self.patience.retries_left();
+            traced!(debug, "retry", qpn = connection.qpn, psn = psn, left = left);
             return Ok(());
         }
         cx.counters.retry_exceeded_err += 1;
+        traced!(warn, "retries exceeded", qpn = connection.qpn, psn = psn);
         self.fail_oldest(Status::RetryExceeded, connection, cx)
     }
 
@@ -425,10 +429,12 @@ impl Requester {
         let Expired { is_silent, asks_again } = self.recovery.handle_timeout(cx.now);
         if is_silent {
             self.patience.timed_out();
+            let silences = self.patience.timeouts();
+            traced!(debug, "timeout: the peer is silent", qpn = connection.qpn, silences = silences);
             self.take_retry(connection, cx)?;
         }
         cx.counters.completer_retry += u64::from(asks_again);
-        self.tell_paths(cx);
+        self.tell_paths(connection, cx);
         Ok(())
     }
 
@@ -441,13 +447,16 @@ impl Requester {
     }
 
     /// Whoever chooses paths learns what became of packets on them.
-    fn tell_paths(&mut self, cx: &mut Context<'_>) {
+    fn tell_paths(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         let (now, Some(multipath)) = (cx.now, cx.multipath.as_mut()) else { return };
         self.recovery.report(&mut |report| match report {
             PathReport::Arrived { path, took, is_marked } => multipath.set.arrived(path, took, is_marked, now),
             PathReport::Lost(path) => multipath.set.lost(path, now),
             PathReport::Dark(path) => {
-                multipath.set.fail(path, now);
+                if multipath.set.fail(path, now) {
+                    let good = multipath.set.good();
+                    traced!(debug, "path dark: all on it is lost", qpn = connection.qpn, path = path, good = good);
+                }
             }
         });
     }

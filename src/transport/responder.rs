@@ -225,6 +225,7 @@ impl Responder {
         }
         if !self.nak_outstanding && self.server.owed.may_answer(cx) {
             self.nak_outstanding = true;
+            traced!(debug, "NAK sent: sequence error", qpn = connection.qpn, psn = self.expected, came = psn);
             self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
         }
         Ok(())
@@ -342,11 +343,15 @@ impl Responder {
                 if self.server.owed.may_answer(cx) {
                     cx.counters.send_rnr_err += 1;
                     self.nak_outstanding = true;
+                    traced!(debug, "NAK sent: receiver not ready", qpn = connection.qpn, psn = psn);
                     self.answer(psn, Syndrome::RnrNak(self.min_rnr_timer));
                 }
                 Ok(())
             }
             Err(Refusal::Nak(code, status)) => {
+                let opcode = packet.bth().opcode();
+                let why = format_args!("{code:?}");
+                traced!(warn, "NAK sent", qpn = connection.qpn, psn = psn, opcode = opcode, why = why);
                 self.answer(psn, Syndrome::Nak(code));
                 self.server.inbound.fail_message(status, connection, cx);
                 let is_write = packet.bth().opcode().operation() == Operation::Write;

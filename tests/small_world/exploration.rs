@@ -1,6 +1,5 @@
 //! Every way in which a small world can go.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
@@ -105,9 +104,9 @@ pub struct Exploration<'a> {
     plan: &'a Plan,
     places: &'a [Place; 2],
     frames: Vec<Vec<u8>>,
-    frame_numbers: HashMap<Vec<u8>, u16>,
+    frame_numbers: FxHashMap<Vec<u8>, u16>,
     known: [Vec<Known>; 2],
-    numbers: [HashMap<String, u32>; 2],
+    numbers: [FxHashMap<String, u32>; 2],
     /// What became of each state of a side with each event.
     outcomes: [Outcomes; 2],
     /// The ways to the end from each state of the world.
@@ -135,9 +134,9 @@ impl<'a> Exploration<'a> {
             plan,
             places: &places,
             frames: Vec::new(),
-            frame_numbers: HashMap::new(),
+            frame_numbers: FxHashMap::default(),
             known: [Vec::new(), Vec::new()],
-            numbers: [HashMap::new(), HashMap::new()],
+            numbers: [FxHashMap::default(), FxHashMap::default()],
             outcomes: Default::default(),
             schedules: FxHashMap::default(),
             steps: 0,

@@ -6,6 +6,9 @@ use crate::link::device_error::DeviceError;
 /// Why a [`UdpLink`](super::UdpLink) could not be opened: each in one line that names what, where and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpOpenError {
+    /// The library was built without its feature `udp`.
+    #[error("this program was built without UDP sockets (uroce's feature `udp`); use --link xdp")]
+    NotBuilt,
     /// There is no such interface, or the kernel did not answer.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -5,6 +5,7 @@ use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use super::SOCKET_BUFFER_BYTES;
 use crate::wire::ROCE_PORT;
 
 /// Upper bound on the datagrams of one system call.
@@ -12,10 +13,6 @@ pub(super) const BATCH: usize = 64;
 
 /// Room for control messages, in bytes: traffic class, hop limit and flow label, each at most 24.
 const CONTROL_BYTES: usize = 96;
-
-/// Requested size of the socket's buffers, in bytes; the kernel gives what `net.core.rmem_max` allows. Two windows of
-/// 128 packets of 4 KiB, each of which it accounts at some 9 KiB.
-pub(in crate::link) const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
 
 // Not in the libc crate for this target; linux/udp.h and linux/in6.h.
 const UDP_NO_CHECK6_TX: libc::c_int = 101;

@@ -3,11 +3,14 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::program::AttachMode;
+use super::AttachMode;
 
 /// Why an [`XdpLink`](super::XdpLink) could not be opened: each in one line that names what, where and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpOpenError {
+    /// The library was built without its feature `xdp`.
+    #[error("this program was built without AF_XDP (uroce's feature `xdp`); use --link udp")]
+    NotBuilt,
     /// There is no such interface in this network namespace.
     #[error("{interface}: no such interface; `uroce devices` and `ip link` list what there is")]
     NoInterface {

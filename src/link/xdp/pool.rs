@@ -12,22 +12,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam::queue::ArrayQueue;
+use crossbeam_queue::ArrayQueue;
 use xsk_rs::FrameDesc;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::umem::{Umem, UmemCreateError};
 
+use super::{CHUNK_BYTES, HEADROOM_BYTES};
 use crate::frame::{Frame, FramePool};
-
-/// Size of a chunk in bytes: the most that AF_XDP allows, one page (net/xdp/xdp_umem.c).
-pub(super) const CHUNK_BYTES: usize = 4096;
-
-/// Bytes that the kernel keeps free at a received chunk's start (XDP_PACKET_HEADROOM). We leave them free when sending
-/// too, since the library's descriptors always point behind them.
-pub(super) const HEADROOM_BYTES: usize = 256;
-
-/// Frame bytes that fit into one chunk.
-pub(super) const CHUNK_CAPACITY: usize = CHUNK_BYTES - HEADROOM_BYTES;
 
 /// The tail's chunk number in the token of a frame that has none.
 const NO_CHUNK: u32 = u32::MAX;

@@ -1,14 +1,14 @@
 //! The BPF program: loads it, attaches it to an interface, and sets which socket belongs to which queue.
 
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::str::FromStr;
 
 use aya::maps::{HashMap, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpError, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
+
+use super::AttachMode;
 
 /// The program's object file; ELF parsers want it aligned.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/uroce.bpf.o")));
@@ -23,45 +23,6 @@ const ADDRESSES: &str = "addresses";
 /// Upper bound on the addresses whose frames the program takes. A map of as many costs some 80 KiB; interfaces have a
 /// few addresses, and programs join a few groups.
 pub(super) const ADDRESSES_MAX: u32 = 1024;
-
-/// Where in the receive path the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachMode {
-    /// In the driver: the fastest. Also called driver mode.
-    Native,
-    /// In the kernel's network stack, on any interface. Also called generic mode.
-    Skb,
-}
-
-impl AttachMode {
-    /// The name of the mode: `native` or `skb`.
-    pub fn name(self) -> &'static str {
-        match self {
-            AttachMode::Native => "native",
-            AttachMode::Skb => "skb",
-        }
-    }
-}
-
-/// A text says not where the program is attached.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no XDP mode: native and skb are known")]
-pub struct AttachModeError(String);
-
-impl FromStr for AttachMode {
-    type Err = AttachModeError;
-
-    fn from_str(text: &str) -> Result<AttachMode, AttachModeError> {
-        let all = [AttachMode::Native, AttachMode::Skb];
-        all.into_iter().find(|mode| mode.name() == text).ok_or_else(|| AttachModeError(text.to_owned()))
-    }
-}
-
-impl fmt::Display for AttachMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// A loaded program; dropping it detaches it.
 pub(super) struct Program {

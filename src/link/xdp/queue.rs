@@ -8,7 +8,8 @@ use xsk_rs::FrameDesc;
 use xsk_rs::socket::{RxQueue, TxQueue};
 use xsk_rs::umem::{CompQueue, FillQueue};
 
-use super::pool::{CHUNK_CAPACITY, Pool};
+use super::CHUNK_CAPACITY;
+use super::pool::Pool;
 
 /// Descriptors that go to or come from a ring at a time. 64 packets are in two cache pages of descriptors; larger
 /// batches gain nothing on veth.

@@ -3,7 +3,7 @@ use arrayvec::ArrayVec;
 use crate::frame::FrameBytes;
 use crate::recovery::{Answer, Said, Trigger};
 use crate::time::Duration;
-use crate::wire::{AcknowledgeTrailer, NakCode, Opcode, Operation, Packet, Position, Sack, Syndrome};
+use crate::wire::{AcknowledgeTrailer, NakCode, Opcode, Operation, Packet, Position, Psn, Sack, Syndrome};
 
 use super::Requester;
 use crate::transport::completion::Status;
@@ -114,7 +114,7 @@ impl Requester {
     fn settle(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let before = self.recovery.first();
         let first = self.recovery.settle(cx.now);
-        self.tell_paths(cx);
+        self.tell_paths(connection, cx);
         if first > before {
             self.patience.renew();
             // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
@@ -137,6 +137,8 @@ impl Requester {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
+        let psn = Psn::of(number);
+        traced!(debug, "NAK received", qpn = connection.qpn, psn = psn, why = format_args!("{syndrome:?}"));
         match syndrome {
             Syndrome::RnrNak(timer) => {
                 cx.counters.rcvd_rnr_err += 1;
@@ -186,12 +188,15 @@ impl Requester {
         }
         if !self.patience.take_rnr_retry() {
             cx.counters.retry_rnr_exceeded_err += 1;
+            traced!(warn, "RNR retries exceeded", qpn = connection.qpn, psn = Psn::of(number));
             // Answers to earlier requests may still come.
             if let Some(index) = self.queue.find(number) {
                 self.queue[index].failed = Some(Status::RnrRetryExceeded);
             }
             return self.retire(connection, cx);
         }
+        let left = self.patience.rnr_retries_left();
+        traced!(debug, "waits for a receive request", qpn = connection.qpn, left = left);
         self.recovery.receiver_not_ready(number, cx.now);
         self.patience.heard();
         self.rnr_until = Some(if mutated!("lost-rnr-back-off") { cx.now } else { cx.now + delay });

@@ -49,6 +49,16 @@ impl Patience {
         self.timeouts += 1;
     }
 
+    /// How often something may be sent again.
+    pub fn retries_left(&self) -> u8 {
+        self.retries_left
+    }
+
+    /// How often a receive request of the peer may be waited for; seven, for ever, counts as seven.
+    pub fn rnr_retries_left(&self) -> u8 {
+        self.rnr_retries_left
+    }
+
     /// Whether something may be sent again once more.
     pub fn take_retry(&mut self) -> bool {
         let left = self.retries_left.checked_sub(1);

@@ -7,7 +7,7 @@ use crate::lab::{Lab, LabOptions};
 use crate::netns::Netns;
 use crate::{image, process};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -169,7 +169,7 @@ impl Report {
     fn read(file: &str, text: &str, ended: &str, time: Duration) -> Report {
         let mut said: Vec<Value> = Vec::new();
         // What the device's library said while each test ran.
-        let mut remarks: HashMap<String, String> = HashMap::new();
+        let mut remarks: BTreeMap<String, String> = BTreeMap::new();
         for line in text.lines() {
             if let Some(value) = line.starts_with('{').then(|| serde_json::from_str(line).ok()).flatten() {
                 said.push(value);

@@ -3,7 +3,7 @@ use crate::error::{Result, RigError};
 use crate::image::Image;
 use crate::netns::Netns;
 use crate::process;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -325,7 +325,7 @@ struct Channel {
 struct State {
     socket: UnixStream,
     serial: u64,
-    done: HashMap<u64, i32>,
+    done: BTreeMap<u64, i32>,
     pongs: u64,
     closed: bool,
 }
@@ -335,7 +335,7 @@ impl Channel {
         let path = directory.join("channel");
         let socket = UnixStream::connect(&path).map_err(RigError::io(format!("connecting to {}", path.display())))?;
         let reader = BufReader::new(socket.try_clone().map_err(RigError::io("duplicating a descriptor"))?);
-        let state = State { socket, serial: 0, done: HashMap::new(), pongs: 0, closed: false };
+        let state = State { socket, serial: 0, done: BTreeMap::new(), pongs: 0, closed: false };
         let channel = Arc::new(Channel {
             machine: machine.to_string(),
             directory: directory.to_path_buf(),

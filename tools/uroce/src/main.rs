@@ -45,6 +45,7 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     end_with_the_reader();
+    log();
     let result = match Arguments::parse().command {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
@@ -58,6 +59,14 @@ fn main() -> ExitCode {
         eprintln!("uroce: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// What the stack tells goes to stderr as `RUST_LOG` asks for it: `RUST_LOG=uroce=debug`.
+fn log() {
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
 }
 
 /// Ends this program without a word when who reads its output has seen enough (`uroce devices | head -1`), as other programs

@@ -1,6 +1,5 @@
 //! Open devices: `ibv_open_device` to `ibv_close_device`, and what is asked of them.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -73,7 +72,8 @@ static OPENED: SpinLock<Vec<(String, Weak<Opened>)>> = SpinLock::new(Vec::new())
 static OPENING: SpinLock<()> = SpinLock::new(());
 
 /// Hashing without ambient randomness: keys are our own numbers.
-pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<std::hash::DefaultHasher>>;
+#[allow(clippy::disallowed_types, reason = "the hasher is named")]
+pub(crate) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<std::hash::DefaultHasher>>;
 
 impl OpenDevice {
     /// The device with its link, opened now if need be. Why it cannot be opened is said on stderr: programs only say that

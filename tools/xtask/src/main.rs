@@ -3,6 +3,7 @@
 
 mod coverage;
 mod demo;
+mod features;
 mod fuzz;
 mod lab;
 mod miri;

@@ -1,7 +1,7 @@
 //! `cargo xtask test [--full] [--no-fail-fast] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails unless told not
 //! to.
 use crate::stage::{self, AfterFailure, Done, Stage};
-use crate::{Failure, Outcome, demo, fuzz, miri, mutants, sanitizers, setup};
+use crate::{Failure, Outcome, demo, features, fuzz, miri, mutants, sanitizers, setup};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
@@ -37,6 +37,7 @@ fn more_stages() -> Vec<Stage> {
         miri::stage(),
         sanitizers::ADDRESS.stage(),
         sanitizers::THREAD.stage(),
+        features::aarch64_stage(),
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, and every pingpong; the interop stage plays some of it.
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
@@ -88,6 +89,7 @@ fn stages() -> Vec<Stage> {
         Stage::of("setup", || setup::run(&[])),
         Stage::cargo("fmt", &["fmt", "--all", "--check"]),
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        features::stage(),
         // Unit tests, documentation examples, the examples as programs, and the tests of the parts together that need no other machine.
         Stage::cargo("unit", &[&["test", "--quiet", "--workspace"][..], &without].concat()),
         // What docs.rs will show: every link leads somewhere.

@@ -1,6 +1,4 @@
-use std::collections::HashMap;
-
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxHashMap;
 use uroce::time::Duration;
 use uroce::wire::{NakCode, Operation, PathMtu, Position, Psn, RnrTimer, Syndrome};
 
@@ -196,7 +194,7 @@ impl Hypothesis {
         }]);
         for (index, request) in requests.iter().enumerate() {
             let is_before = index < start || request.psn().is_before(first_psn);
-            let mut best: HashMap<State, Story, FxBuildHasher> = HashMap::default();
+            let mut best: FxHashMap<State, Story> = FxHashMap::default();
             let last = layers.last().expect("there is a first one");
             let cheapest = last.iter().map(|story| story.cost).min().unwrap_or(0);
             for (parent, story) in last.iter().enumerate() {

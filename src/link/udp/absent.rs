@@ -1,0 +1,18 @@
+use super::UdpOpenError;
+use crate::link::Gone;
+
+/// A link over UDP sockets, which this library was built without: it cannot be opened.
+#[derive(Debug)]
+pub enum AbsentUdpLink {}
+
+pub use self::AbsentUdpLink as UdpLink;
+
+impl AbsentUdpLink {
+    /// Opens no link: its feature, `udp`, is off.
+    ///
+    /// # Errors
+    /// [`UdpOpenError::NotBuilt`], always.
+    pub fn open(_interface: &str) -> Result<Gone, UdpOpenError> {
+        Err(UdpOpenError::NotBuilt)
+    }
+}
