@@ -306,6 +306,34 @@ extern "C" fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     }
 }
 
+/// Blocks the signals that are passed on, in this thread, and returns the mask before.
+fn block_passed_on() -> libc::sigset_t {
+    // SAFETY: plain memory, and system calls on it.
+    unsafe {
+        let (mut blocked, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&mut blocked);
+        for signal in PASSED_ON {
+            libc::sigaddset(&mut blocked, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, &mut before);
+        before
+    }
+}
+
+/// From now on signals reach the process `child`.
+fn pass_signals_on(child: u32) {
+    CHILD.store(child as i32, Ordering::Relaxed);
+    for signal in PASSED_ON {
+        // SAFETY: plain memory, and a handler that does nothing but a system call.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = pass_on as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Runs the program to its end, with the lock of `folder` open in it.
 fn wait(mut command: Command, folder: &Folder) -> io::Result<ExitCode> {
     let own = std::process::id();
@@ -324,18 +352,16 @@ fn wait(mut command: Command, folder: &Folder) -> io::Result<ExitCode> {
             Ok(())
         });
     }
-    let mut child = command.spawn()?;
-    CHILD.store(child.id() as i32, Ordering::Relaxed);
-    for signal in PASSED_ON {
-        // SAFETY: plain memory, and a handler that does nothing but a system call.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = pass_on as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-            libc::sigaction(signal, &action, std::ptr::null_mut());
-        }
+    // A signal that comes before there is a handler, or a program to pass it on to, waits. The program begins with none blocked,
+    // as all that std::process starts.
+    let before = block_passed_on();
+    let spawned = command.spawn();
+    if let Ok(child) = &spawned {
+        pass_signals_on(child.id());
     }
-    let status = child.wait()?;
+    // SAFETY: the mask is one that was ours.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    let status = spawned?.wait()?;
     CHILD.store(0, Ordering::Relaxed);
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::from(OUR_FAILURE));
     Ok(ExitCode::from(code as u8))

@@ -141,7 +141,6 @@ fn it_exits_as_the_program_does() {
         assert!(std::time::Instant::now() < end, "the program did not start");
         std::thread::sleep(Duration::from_millis(10));
     }
-    std::thread::sleep(Duration::from_millis(100));
     // SAFETY: a process of ours.
     unsafe { libc::kill(sleeper.id() as i32, libc::SIGTERM) };
     assert_eq!(sleeper.end().status.code(), Some(143));
