@@ -312,6 +312,7 @@ mod tests {
         assert_eq!((active_mtu(SINGLE_BUFFER_PACKET_BYTES), active_mtu(MULTI_BUFFER_PACKET_BYTES)), (2048, 4096));
     }
 
+    #[cfg(feature = "xdp")] // the first that is missing, otherwise
     #[test]
     fn what_is_missing_is_said_in_lines_with_a_remedy() {
         let host = Host {
