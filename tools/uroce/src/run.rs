@@ -320,6 +320,12 @@ fn block_passed_on() -> libc::sigset_t {
     }
 }
 
+/// Sets this thread's mask to what it was.
+fn restore_mask(before: &libc::sigset_t) {
+    // SAFETY: the mask is one that was ours.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}
+
 /// From now on signals reach the process `child`.
 fn pass_signals_on(child: u32) {
     CHILD.store(child as i32, Ordering::Relaxed);
@@ -338,9 +344,12 @@ fn pass_signals_on(child: u32) {
 fn wait(mut command: Command, folder: &Folder) -> io::Result<ExitCode> {
     let own = std::process::id();
     let lock = folder.lock.as_ref().expect("it was made locked").as_raw_fd();
+    // A signal that comes before there is a handler, or a program to pass it on to, waits. The program begins with our own mask.
+    let before = block_passed_on();
     // SAFETY: system calls only between fork and exec.
     unsafe {
         command.pre_exec(move || {
+            restore_mask(&before);
             // The copy is not closed by exec(3). A limit on descriptors may leave none so high.
             if libc::fcntl(lock, libc::F_DUPFD, LOCK_FD_MIN) < 0 && libc::fcntl(lock, libc::F_DUPFD, 3) < 0 {
                 return Err(io::Error::last_os_error());
@@ -352,15 +361,11 @@ fn wait(mut command: Command, folder: &Folder) -> io::Result<ExitCode> {
             Ok(())
         });
     }
-    // A signal that comes before there is a handler, or a program to pass it on to, waits. The program begins with none blocked,
-    // as all that std::process starts.
-    let before = block_passed_on();
     let spawned = command.spawn();
     if let Ok(child) = &spawned {
         pass_signals_on(child.id());
     }
-    // SAFETY: the mask is one that was ours.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    restore_mask(&before);
     let status = spawned?.wait()?;
     CHILD.store(0, Ordering::Relaxed);
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::from(OUR_FAILURE));
