@@ -327,9 +327,9 @@ impl Extension {
         }
     }
 
-    /// Whether what is sent keeps to the rate: also while the peer, which offers, is not known yet. READ responses of a round trip
-    /// would stand in the first path's queue else.
-    pub fn keeps_to_rate(&self) -> bool {
+    /// Whether the peer understands, or has offered to and is not known yet. What is sent to it keeps to the rate: READ responses
+    /// of a round trip would stand in the first path's queue else. And answers to it make the offer.
+    pub fn is_on_or_offered(&self) -> bool {
         match self.peer {
             Peer::Assumed | Peer::Known(_) => true,
             Peer::Unknown(_) => self.has_offered,
@@ -508,19 +508,7 @@ impl Extension {
 
     /// What a request says of itself on the wire: nothing to a peer that does not understand it.
     pub fn trailer(&self, said: &RequestTrailer) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
-        match self.peer {
-            Peer::Assumed | Peer::Known(_) => said.to_bytes(),
-            Peer::Unknown(_) | Peer::Plain => ArrayVec::new(),
-        }
-    }
-
-    /// Whether answers make the offer: to whoever has made it.
-    pub fn answers_offer(&self) -> bool {
-        match self.peer {
-            Peer::Assumed | Peer::Known(_) => true,
-            Peer::Unknown(_) => self.has_offered,
-            Peer::Plain => false,
-        }
+        if self.peer.understands() { said.to_bytes() } else { ArrayVec::new() }
     }
 
     /// Whether a request offers the extension, after so many timeouts in a row.

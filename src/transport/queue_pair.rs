@@ -690,7 +690,7 @@ impl QueuePairMachine {
         {
             return Some(transmit);
         }
-        if !self.connection.extension.keeps_to_rate() {
+        if !self.connection.extension.is_on_or_offered() {
             return self.poll_unpaced(out, cx);
         }
         if let Some(transmit) = self.poll_paths(out, cx) {

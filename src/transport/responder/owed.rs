@@ -254,7 +254,7 @@ impl Owed {
                 (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
             }
         };
-        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
+        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.is_on_or_offered());
         let packet = Outgoing::headers(Headers { bth, extension });
         let Ok(written) = connection.write(cx.quickest_path(), out, packet, cx, no_payload);
         written
@@ -286,7 +286,7 @@ impl Owed {
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
         };
         let ReadAnswer { msn, key, psn, address, .. } = *read;
-        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.answers_offer());
+        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.is_on_or_offered());
         let path = cx.choose_path();
         let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;

@@ -3,12 +3,10 @@ use std::sync::Arc;
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, Pd};
 use uroce::time::Instant;
-use uroce::transport::{
-    Capabilities, CompletionRing, Endpoint, Path, QueuePairInit, RecoveryMode, RecoverySettings, Service,
-};
+use uroce::transport::{Capabilities, CompletionRing, Endpoint, Path, RecoveryMode, RecoverySettings, Service};
 use uroce::wire::{Addresses, Bth, Extension, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
-use crate::world::{self, Peering, with_ethernet};
+use crate::world::{self, Peering, queue_pair, with_ethernet};
 
 use super::conversation::Observed;
 
@@ -54,15 +52,7 @@ impl StandIn {
         let pd = endpoint.allocate_pd();
         let completions = Arc::new(CompletionRing::new(Capabilities::MAX_REQUESTS, || {}));
         let most = Capabilities::MAX_REQUESTS;
-        let init = QueuePairInit {
-            service: role.service,
-            pd,
-            capabilities: Capabilities { max_send_requests: most, max_receive_requests: most },
-            send_cq: completions.clone(),
-            receive_cq: completions.clone(),
-            srq: None,
-            path_mtu: PathMtu::Mtu4096,
-        };
+        let init = queue_pair(role.service, pd, [most; 2], &completions, PathMtu::Mtu4096);
         let qpn = endpoint.create_queue_pair(init).expect("a first queue pair is always possible");
         let peering = Peering {
             service: role.service,

@@ -4,12 +4,12 @@ use uroce::frame::Hop;
 use uroce::memory::{Access, HostMemory};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, CompletionRing, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoverySettings, Remote,
-    SendOperation, SendRequest, Service, Sge, SgeList, State, Status,
+    CompletionRing, Data, Endpoint, Path, ReceiveRequest, RecoverySettings, Remote, SendOperation, SendRequest,
+    Service, Sge, SgeList, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
 
-use crate::world::Peering;
+use crate::world::{Peering, queue_pair};
 
 use super::network::{Network, NodeId, Observer, Step};
 use super::planes::FIRST_PORT;
@@ -102,17 +102,7 @@ impl Transfer {
             let pd = endpoint.allocate_pd();
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;
             let key = endpoint.memory().register(pd, memory.clone(), access);
-            let capabilities =
-                Capabilities { max_send_requests: plan.outstanding, max_receive_requests: plan.outstanding };
-            let init = QueuePairInit {
-                service: Service::Rc,
-                pd,
-                capabilities,
-                send_cq: cq.clone(),
-                receive_cq: cq.clone(),
-                srq: None,
-                path_mtu: MTU,
-            };
+            let init = queue_pair(Service::Rc, pd, [plan.outstanding; 2], &cq, MTU);
             let qpn = endpoint.create_queue_pair(init).expect("the first queue pair");
             Side { node, qpn, memory, key, cq }
         });

@@ -7,15 +7,15 @@ use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
 use uroce::transport::{
-    Capabilities, Completion, CompletionRing, Counters, Data, Endpoint, Event, QpAttributes, QueuePairInit,
-    ReceiveRequest, RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
+    Completion, CompletionRing, Counters, Data, Endpoint, Event, QpAttributes, ReceiveRequest, RecoveryMode,
+    RecoverySettings, SendOperation, SendRequest, Service, Sge, State,
 };
 use uroce::wire::{
     AcknowledgeTrailer, Aeth, Body, Bth, Extension, Flow, Headers, Hello, Key, Msn, Opcode, Packet, PathMtu, Psn, Qpn,
     RnrTimer, RoceFrame, Syndrome, Tagged,
 };
 
-use super::{Host, Peering, flow, path, with_ethernet};
+use super::{Host, Peering, flow, path, queue_pair, with_ethernet};
 
 /// Our own address.
 pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -139,15 +139,7 @@ impl Crafted {
     }
 
     fn connect(endpoint: &mut Endpoint, pd: Pd, cq: &Arc<CompletionRing>, access: Access) -> Qpn {
-        let init = QueuePairInit {
-            service: Service::Rc,
-            pd,
-            capabilities: Capabilities { max_send_requests: REQUESTS, max_receive_requests: REQUESTS },
-            send_cq: cq.clone(),
-            receive_cq: cq.clone(),
-            srq: None,
-            path_mtu: PathMtu::Mtu1024,
-        };
+        let init = queue_pair(Service::Rc, pd, [REQUESTS; 2], cq, PathMtu::Mtu1024);
         let qpn = endpoint.create_queue_pair(init).unwrap();
         Crafted::peering(access).connect(endpoint, Instant::ZERO, qpn);
         qpn

@@ -36,14 +36,25 @@ impl Host {
 
     /// What a queue pair of this host is made of, with queues of so many requests.
     pub fn init(&self, service: Service, requests: usize, srq: Option<Srq>, path_mtu: PathMtu) -> QueuePairInit {
-        QueuePairInit {
-            service,
-            pd: self.pd,
-            capabilities: Capabilities { max_send_requests: requests, max_receive_requests: requests },
-            send_cq: self.cq.clone(),
-            receive_cq: self.cq.clone(),
-            srq,
-            path_mtu,
-        }
+        QueuePairInit { srq, ..queue_pair(service, self.pd, [requests; 2], &self.cq, path_mtu) }
+    }
+}
+
+/// What a queue pair is made of that has queues of so many send and receive requests, and reports all of them in one place.
+pub fn queue_pair(
+    service: Service,
+    pd: Pd,
+    [max_send_requests, max_receive_requests]: [usize; 2],
+    cq: &Arc<CompletionRing>,
+    path_mtu: PathMtu,
+) -> QueuePairInit {
+    QueuePairInit {
+        service,
+        pd,
+        capabilities: Capabilities { max_send_requests, max_receive_requests },
+        send_cq: cq.clone(),
+        receive_cq: cq.clone(),
+        srq: None,
+        path_mtu,
     }
 }

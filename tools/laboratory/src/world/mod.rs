@@ -3,7 +3,7 @@
 //! * [`Pair`]: two endpoints with a queue pair each, over a network in virtual time, which a test may also carry by hand;
 //! * [`Many`]: any number of connections between two endpoints, without delay;
 //! * [`Crafted`]: one endpoint, whose peer is nothing but the frames that a test makes;
-//! * and what those are made of, for worlds of a test's own: [`Host`], [`Peering`], [`Ferry`], [`path`], [`with_ethernet`].
+//! * and what those are made of, for worlds of a test's own: [`Host`], [`queue_pair`], [`Peering`], [`Ferry`], [`path`], [`with_ethernet`].
 
 pub mod crafted;
 mod ferry;
@@ -21,7 +21,7 @@ use uroce::wire::{Addresses, Flow};
 
 pub use crafted::Crafted;
 pub use ferry::Ferry;
-pub use host::Host;
+pub use host::{Host, queue_pair};
 pub use many::Many;
 pub use pair::{Chances, Pair, PairPlan, Side, pattern};
 pub use peering::Peering;

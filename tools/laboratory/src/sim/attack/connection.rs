@@ -6,12 +6,12 @@ use uroce::memory::{Access, HostMemory};
 use uroce::path::PathPolicy;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionRing, Data, Endpoint, Path, QueuePairInit, ReceiveRequest, RecoveryMode, RecoverySettings,
-    Remote, SendOperation, SendRequest, Service, Sge, SgeList, Status,
+    CompletionRing, Data, Endpoint, Path, ReceiveRequest, RecoveryMode, RecoverySettings, Remote, SendOperation,
+    SendRequest, Service, Sge, SgeList, Status,
 };
 use uroce::wire::{Addresses, Flow, ICRC_BYTES, Key, Packet, Psn, Qpn};
 
-use crate::world::Peering;
+use crate::world::{Peering, queue_pair};
 
 use super::super::link::{Faults, LinkProfile};
 use super::super::network::{LinkEnd, Network, NodeId, Observer, Step, bth_offset};
@@ -178,15 +178,7 @@ impl Connection {
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;
             let key = endpoint.memory().register(pd, memory.clone(), access);
             let requests = plan.outstanding() as usize;
-            let init = QueuePairInit {
-                service: Service::Rc,
-                pd,
-                capabilities: Capabilities { max_send_requests: requests, max_receive_requests: requests },
-                send_cq: cq.clone(),
-                receive_cq: cq.clone(),
-                srq: None,
-                path_mtu: MTU,
-            };
+            let init = queue_pair(Service::Rc, pd, [requests; 2], &cq, MTU);
             let qpn = endpoint.create_queue_pair(init).expect("the first queue pair");
             Side { node, qpn, memory, key, cq }
         });

@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionKind, CompletionRing, Data, Destination, Endpoint, QpAttributes, QueuePairInit,
-    ReceiveRequest, SendOperation, SendRequest, Service, Sge, State, Status,
+    Completion, CompletionKind, CompletionRing, Data, Destination, Endpoint, QpAttributes, ReceiveRequest,
+    SendOperation, SendRequest, Service, Sge, State, Status,
 };
 use uroce::wire::{Key, PathMtu, Psn, QKey, Qpn};
 
@@ -17,6 +17,7 @@ use crate::sim::frame_pool::Condition;
 use crate::sim::network::{Network, NodeId, Observer};
 use crate::sim::pattern;
 use crate::sim::random::Random;
+use crate::world::queue_pair;
 
 use super::arena::Arena;
 use super::header::Header;
@@ -125,15 +126,7 @@ impl World {
         let pd = endpoint.allocate_pd();
         let key = arena.register(endpoint.memory(), pd, self.layout.local(), Access::LOCAL_WRITE);
         let queue = self.queues[node.0].clone();
-        let init = QueuePairInit {
-            service: Service::Ud,
-            pd,
-            capabilities: Capabilities { max_send_requests: self.depth, max_receive_requests: self.depth },
-            send_cq: queue.clone(),
-            receive_cq: queue,
-            srq: None,
-            path_mtu: self.mtu,
-        };
+        let init = queue_pair(Service::Ud, pd, [self.depth; 2], &queue, self.mtu);
         let qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
         let q_key = QKey(self.random.u32() & !PRIVILEGED);
         let base = Psn::new(0).minus(self.random.below(300) as u32);

@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionKind, CompletionRing, Data, Endpoint, Event, QpAttributes, QueuePairInit,
-    ReceiveRequest, RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
+    Completion, CompletionKind, CompletionRing, Data, Endpoint, Event, QpAttributes, QueuePairInit, ReceiveRequest,
+    RecoveryMode, RecoverySettings, SendOperation, SendRequest, Service, Sge, Srq, State, Status,
 };
 use uroce::wire::{Key, Opcode, PathMtu, Psn, Qpn, RnrTimer};
 
@@ -17,7 +17,7 @@ use crate::sim::frame_pool::Condition;
 use crate::sim::network::{Network, NodeId, Observer};
 use crate::sim::pattern;
 use crate::sim::random::Random;
-use crate::world::Peering;
+use crate::world::{Peering, queue_pair};
 
 use super::arena::Arena;
 use super::header::Header;
@@ -152,17 +152,11 @@ impl World {
         let client_pd = endpoint.allocate_pd();
         let key = arena.register(endpoint.memory(), client_pd, self.layout.local(), Access::empty());
         let queue = |world: &World, node: NodeId| world.queues[node.0].clone();
-        let init = |cq: Arc<CompletionRing>, pd, srq, path_mtu, sends| QueuePairInit {
-            service: Service::Rc,
-            pd,
-            capabilities: Capabilities { max_send_requests: sends, max_receive_requests: 1 },
-            send_cq: cq.clone(),
-            receive_cq: cq,
-            srq,
-            path_mtu,
+        let of_client = queue_pair(Service::Rc, client_pd, [self.depth, 1], &queue(self, node), self.mtu);
+        let of_server = QueuePairInit {
+            srq: Some(self.srq),
+            ..queue_pair(Service::Rc, pd, [1, 1], &queue(self, SERVER), self.mtu)
         };
-        let of_client = init(queue(self, node), client_pd, None, self.mtu, self.depth);
-        let of_server = init(queue(self, SERVER), pd, Some(self.srq), self.mtu, 1);
         let qpn = endpoint.create_queue_pair(of_client).expect("there is room for a queue pair");
         let server_qpn = network.endpoint(SERVER).create_queue_pair(of_server).expect("there is room for a queue pair");
         let bases = [0, 1].map(|_| Psn::new(0).minus(self.random.below(300) as u32));

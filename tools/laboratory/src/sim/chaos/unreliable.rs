@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, Completion, CompletionKind, CompletionRing, Data, Endpoint, QpAttributes, QueuePairInit,
-    ReceiveRequest, Remote, SendOperation, SendRequest, Service, Sge, State, Status,
+    Completion, CompletionKind, CompletionRing, Data, Endpoint, QpAttributes, ReceiveRequest, Remote, SendOperation,
+    SendRequest, Service, Sge, State, Status,
 };
 use uroce::wire::{Key, PathMtu, Psn, Qpn};
 
@@ -17,7 +17,7 @@ use crate::sim::frame_pool::Condition;
 use crate::sim::network::{Network, NodeId, Observer};
 use crate::sim::pattern;
 use crate::sim::random::Random;
-use crate::world::Peering;
+use crate::world::{Peering, queue_pair};
 
 use super::arena::Arena;
 use super::header::Header;
@@ -148,15 +148,7 @@ impl World {
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let remote_key = arena.register(endpoint.memory(), pd, layout.target(), access);
             let queue = self.queues[pair[s].0].clone();
-            let init = QueuePairInit {
-                service: Service::Uc,
-                pd,
-                capabilities: Capabilities { max_send_requests: depth, max_receive_requests: receive_depth },
-                send_cq: queue.clone(),
-                receive_cq: queue,
-                srq: None,
-                path_mtu: mtu,
-            };
+            let init = queue_pair(Service::Uc, pd, [depth, receive_depth], &queue, mtu);
             let qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
             self.by_qpn.insert((pair[s].0, qpn.value()), (c, s));
             Side {

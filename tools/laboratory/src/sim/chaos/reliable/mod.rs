@@ -18,8 +18,7 @@ use plan::{ACCESS, Plan, Scenario, TARGET_ACCESS, Trouble};
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionRing, MAX_SGE, PlainRecovery, QpAttributes, QueuePairInit, RecoveryMode, RecoverySettings,
-    Service, State,
+    CompletionRing, MAX_SGE, PlainRecovery, QpAttributes, RecoveryMode, RecoverySettings, Service, State,
 };
 use uroce::wire::{Key, Psn, Qpn};
 use windows::{Window, WindowState};
@@ -31,7 +30,7 @@ use crate::sim::chaos::setting::Setting;
 use crate::sim::chaos::stage::{MAX_EVENTS, Watch, check_rest};
 use crate::sim::network::{Network, NodeId, Step, Tally};
 use crate::sim::random::Random;
-use crate::world::Peering;
+use crate::world::{Peering, queue_pair};
 
 /// Runs the scenario of `seed`.
 pub(super) fn run(seed: u64, capture: Option<Capture>, plain: PlainRecovery) -> (Tally, Vec<String>) {
@@ -435,17 +434,8 @@ impl World {
             // A queue pair keeps its domain.
             side.pd = if side.is_reset { side.pd } else { endpoint.allocate_pd() };
             let stranger = endpoint.allocate_pd();
-            let capabilities =
-                Capabilities { max_send_requests: plan.depth[s], max_receive_requests: plan.receive_depth[s] };
-            let init = QueuePairInit {
-                service: Service::Rc,
-                pd: side.pd,
-                capabilities,
-                send_cq: queue.clone(),
-                receive_cq: queue,
-                srq: None,
-                path_mtu: plan.mtu,
-            };
+            let depths = [plan.depth[s], plan.receive_depth[s]];
+            let init = queue_pair(Service::Rc, side.pd, depths, &queue, plan.mtu);
             if !std::mem::take(&mut side.is_reset) {
                 side.qpn = endpoint.create_queue_pair(init).expect("there is room for a queue pair");
             }
