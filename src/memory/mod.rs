@@ -13,4 +13,6 @@ mod table;
 pub use host::{HostMemory, MapError};
 pub use keys::KeySource;
 pub use lent::{Lent, RegisterError};
-pub use table::{Access, AccessError, AtomicError, MemoryTable, Pd, Span, WindowBinding, WindowError, WindowKind};
+pub use table::{
+    Access, AccessError, AtomicError, MemoryTable, Pd, Scope, Span, WindowBinding, WindowError, WindowKind,
+};

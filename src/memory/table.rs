@@ -13,6 +13,15 @@ use super::{HostMemory, KeySource, Lent, copy};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pd(pub u32);
 
+/// A queue pair as the table sees it: what decides which keys a request through it may name (IBTA 10.6.3.1, 10.6.7.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// The protection domain of the queue pair.
+    pub pd: Pd,
+    /// Its number, which type 2 windows are bound to.
+    pub queue_pair: Qpn,
+}
+
 bitflags::bitflags! {
     /// The rights of a region or queue pair; the values of `enum ibv_access_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -337,7 +346,8 @@ impl MemoryTable {
     /// - [`WindowError::Empty`] when a type 2 window is bound to no bytes.
     /// - [`WindowError::Region`] when the region is unknown, zero-based, or does not allow the binding.
     /// - [`WindowError::OutOfBounds`] when the range does not lie in the region.
-    pub fn bind(&mut self, pd: Pd, queue_pair: Qpn, binding: &WindowBinding) -> Result<(), WindowError> {
+    pub fn bind(&mut self, scope: Scope, binding: &WindowBinding) -> Result<(), WindowError> {
+        let Scope { pd, queue_pair } = scope;
         let WindowBinding { window, new_key, region: region_key, address, len, access } = *binding;
         let index = window.0 >> 8;
         let kind = match self.entries.get(&index) {
@@ -399,12 +409,12 @@ impl MemoryTable {
     /// [`AccessError::NoSuchKey`] when the key is not that of a bound type 2 window: ordinary regions cannot be
     /// invalidated, as with rxe. [`AccessError::Foreign`] when the window is of another domain, or bound by another
     /// queue pair.
-    pub fn invalidate(&mut self, pd: Pd, queue_pair: Qpn, key: Key) -> Result<(), AccessError> {
+    pub fn invalidate(&mut self, scope: Scope, key: Key) -> Result<(), AccessError> {
         match self.entries.get(&(key.0 >> 8)) {
             Some(Entry { key: current, pd: of, kind: Kind::Window(WindowKind::Two, Some(bound)) })
                 if *current == key =>
             {
-                if *of != pd || bound.queue_pair != Some(queue_pair) {
+                if *of != scope.pd || bound.queue_pair != Some(scope.queue_pair) {
                     return Err(AccessError::Foreign(key));
                 }
             }
@@ -418,7 +428,7 @@ impl MemoryTable {
 
     /// The memory that a peer's request names: `len` bytes at `address` in the region or window of `key`.
     ///
-    /// `wanted` is the access that the request needs, and `queue_pair` the one that it came through. An empty span
+    /// `wanted` is the access that the request needs, and `scope` the queue pair that it came through. An empty span
     /// needs no key at all (IBTA 9.7.4.1.5).
     ///
     /// # Errors
@@ -428,8 +438,7 @@ impl MemoryTable {
     /// - [`AccessError::OutOfBounds`] when the bytes do not all lie in it.
     pub fn remote(
         &self,
-        pd: Pd,
-        queue_pair: Qpn,
+        scope: Scope,
         key: Key,
         address: u64,
         len: u64,
@@ -439,7 +448,7 @@ impl MemoryTable {
             return Ok(Span::EMPTY);
         }
         let out_of_bounds = AccessError::OutOfBounds { key, address, len };
-        match self.allowed(pd, queue_pair, key, wanted)? {
+        match self.allowed(scope, key, wanted)? {
             Kind::Region(region) => region.span(key, address, len).ok_or(out_of_bounds),
             Kind::Window(_, None) | Kind::Null => Err(AccessError::NoSuchKey(key)),
             Kind::Window(_, Some(window)) => {
@@ -457,27 +466,27 @@ impl MemoryTable {
         }
     }
 
-    /// Checks that a peer has the access `wanted` to the region or window of `key` through `queue_pair`, whatever the
-    /// bytes.
+    /// Checks that a peer has the access `wanted` to the region or window of `key` through the queue pair of `scope`,
+    /// whatever the bytes.
     ///
     /// # Errors
     /// [`AccessError::NoSuchKey`], [`AccessError::Foreign`] or [`AccessError::Denied`], on the same conditions as in
     /// [`remote`](MemoryTable::remote).
-    pub fn check_remote(&self, pd: Pd, queue_pair: Qpn, key: Key, wanted: Access) -> Result<(), AccessError> {
-        self.allowed(pd, queue_pair, key, wanted).map(|_| ())
+    pub fn check_remote(&self, scope: Scope, key: Key, wanted: Access) -> Result<(), AccessError> {
+        self.allowed(scope, key, wanted).map(|_| ())
     }
 
     /// The entry of `key`, if it grants a peer the access `wanted`.
-    fn allowed(&self, pd: Pd, queue_pair: Qpn, key: Key, wanted: Access) -> Result<&Kind, AccessError> {
+    fn allowed(&self, scope: Scope, key: Key, wanted: Access) -> Result<&Kind, AccessError> {
         let entry = self.entry(key)?;
-        if entry.pd != pd && !mutated!("domain-not-compared") {
+        if entry.pd != scope.pd && !mutated!("domain-not-compared") {
             return Err(AccessError::Foreign(key));
         }
         let access = match &entry.kind {
             Kind::Region(region) => region.access,
             Kind::Window(_, None) | Kind::Null => return Err(AccessError::NoSuchKey(key)),
             Kind::Window(_, Some(window))
-                if window.queue_pair.is_some_and(|bound| bound != queue_pair)
+                if window.queue_pair.is_some_and(|bound| bound != scope.queue_pair)
                     && !mutated!("window-open-to-any-queue-pair", by "uroce --lib windows_give_access") =>
             {
                 return Err(AccessError::Foreign(key));
@@ -501,8 +510,7 @@ impl MemoryTable {
     /// `None` for any error, and for windows: their keys can stand for other memory in the next packet.
     pub fn remote_of_region(
         &self,
-        pd: Pd,
-        queue_pair: Qpn,
+        scope: Scope,
         key: Key,
         address: u64,
         len: u64,
@@ -510,7 +518,7 @@ impl MemoryTable {
     ) -> Option<(Span<'_>, bool)> {
         let Kind::Region(region) = &self.entry(key).ok()?.kind else { return None };
         let is_relaxed = region.access.contains(Access::RELAXED_ORDERING);
-        self.remote(pd, queue_pair, key, address, len, wanted).ok().map(|span| (span, is_relaxed))
+        self.remote(scope, key, address, len, wanted).ok().map(|span| (span, is_relaxed))
     }
 
     /// The memory that the program itself names in a scatter or gather entry; `write` when the entry is written to.
@@ -568,12 +576,12 @@ impl Region {
 ///
 /// ```compile_fail,E0502
 /// # use std::sync::Arc;
-/// # use uroce::{memory::{Access, HostMemory, KeySource, MemoryTable, Pd}, wire::Qpn};
+/// # use uroce::{memory::{Access, HostMemory, KeySource, MemoryTable, Pd, Scope}, wire::Qpn};
 /// let mut table = MemoryTable::new(KeySource::new([7; 32]));
 /// let memory = Arc::new(HostMemory::new(4096).unwrap());
 /// let (address, pd) = (memory.address(), Pd(1));
 /// let key = table.register(pd, memory, Access::REMOTE_READ);
-/// let span = table.remote(pd, Qpn::new(9), key, address, 8, Access::REMOTE_READ).unwrap();
+/// let span = table.remote(Scope { pd, queue_pair: Qpn::new(9) }, key, address, 8, Access::REMOTE_READ).unwrap();
 /// table.deregister(key).unwrap(); // the pages go
 /// span.read(&mut [0; 8]).unwrap();
 /// ```
@@ -705,6 +713,7 @@ mod tests {
 
     const PD: Pd = Pd(1);
     const QPN: Qpn = Qpn::new(9);
+    const SCOPE: Scope = Scope { pd: PD, queue_pair: QPN };
     const ALL: Access =
         Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::MW_BIND);
 
@@ -714,7 +723,7 @@ mod tests {
         let memory = Arc::new(HostMemory::new(100).unwrap());
         let base = memory.address();
         let key = table.register(PD, memory, ALL);
-        let remote = |address, len| table.remote(PD, QPN, key, address, len, Access::REMOTE_WRITE);
+        let remote = |address, len| table.remote(SCOPE, key, address, len, Access::REMOTE_WRITE);
         assert!(remote(base, 100).is_ok() && remote(base + 99, 1).is_ok());
         for (address, len) in [(base, 101), (base + 100, 1), (base - 1, 1), (u64::MAX, 2), (base, u64::MAX)] {
             assert!(matches!(remote(address, len), Err(AccessError::OutOfBounds { .. })), "{len} at {address:#x}");
@@ -729,7 +738,7 @@ mod tests {
         let base = memory.address();
         let iova = memory.address() + 10;
         let key = table.register_part(PD, memory, (10, 20), iova, ALL);
-        let remote = |address, len| table.remote(PD, QPN, key, address, len, Access::REMOTE_WRITE).is_ok();
+        let remote = |address, len| table.remote(SCOPE, key, address, len, Access::REMOTE_WRITE).is_ok();
         assert!(remote(base + 10, 20));
         assert!(!remote(base + 9, 1) && !remote(base + 10, 21) && !remote(base + 30, 1));
     }
@@ -740,7 +749,7 @@ mod tests {
         let memory = Arc::new(HostMemory::new(100).unwrap());
         let base = memory.address();
         let key = table.register(PD, memory, Access::REMOTE_READ);
-        let ask = |pd, key, wanted| table.remote(pd, QPN, key, base, 1, wanted).map(|_| ());
+        let ask = |pd, key, wanted| table.remote(Scope { pd, queue_pair: QPN }, key, base, 1, wanted).map(|_| ());
         assert_eq!(ask(PD, key, Access::REMOTE_READ), Ok(()));
         assert_eq!(ask(Pd(2), key, Access::REMOTE_READ), Err(AccessError::Foreign(key)));
         assert_eq!(ask(PD, key, Access::REMOTE_WRITE), Err(AccessError::Denied { key, wanted: Access::REMOTE_WRITE }));
@@ -763,20 +772,20 @@ mod tests {
         let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
         let access = Access::REMOTE_WRITE;
         let binding = WindowBinding { window, new_key, region, address: base + 10, len: 20, access };
-        assert!(table.remote(PD, QPN, window, base + 10, 1, access).is_err(), "not bound yet");
-        table.bind(PD, QPN, &binding).unwrap();
+        assert!(table.remote(SCOPE, window, base + 10, 1, access).is_err(), "not bound yet");
+        table.bind(SCOPE, &binding).unwrap();
         let ask = |table: &MemoryTable, qpn, address, len, wanted| {
-            table.remote(PD, qpn, new_key, address, len, wanted).is_ok()
+            table.remote(Scope { pd: PD, queue_pair: qpn }, new_key, address, len, wanted).is_ok()
         };
         assert!(ask(&table, QPN, base + 10, 20, access));
         assert!(!ask(&table, QPN, base + 9, 1, access) && !ask(&table, QPN, base + 10, 21, access));
         assert!(!ask(&table, Qpn::new(8), base + 10, 1, access));
         assert!(!ask(&table, QPN, base + 10, 1, Access::REMOTE_READ));
         assert!(table.deregister(region).is_err(), "a window is bound to it");
-        assert!(table.invalidate(PD, Qpn::new(8), new_key).is_err());
-        table.invalidate(PD, QPN, new_key).unwrap();
+        assert!(table.invalidate(Scope { pd: PD, queue_pair: Qpn::new(8) }, new_key).is_err());
+        table.invalidate(SCOPE, new_key).unwrap();
         assert!(!ask(&table, QPN, base + 10, 1, access));
-        assert!(table.invalidate(PD, QPN, region).is_err(), "ordinary regions cannot be invalidated");
+        assert!(table.invalidate(SCOPE, region).is_err(), "ordinary regions cannot be invalidated");
         table.deregister(region).unwrap();
         table.deregister(new_key).unwrap();
         assert!(table.is_empty());
@@ -792,15 +801,15 @@ mod tests {
         let mut bind = |table: &mut MemoryTable, address, len| {
             let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
             let binding = WindowBinding { window, new_key, region, address, len, access: Access::REMOTE_READ };
-            table.bind(PD, QPN, &binding).unwrap();
+            table.bind(SCOPE, &binding).unwrap();
             (std::mem::replace(&mut window, new_key), new_key)
         };
         let ask = |table: &MemoryTable, qpn, key, address| {
-            table.remote(PD, qpn, key, address, 1, Access::REMOTE_READ).is_ok()
+            table.remote(Scope { pd: PD, queue_pair: qpn }, key, address, 1, Access::REMOTE_READ).is_ok()
         };
         let (_, first) = bind(&mut table, base, 10);
         assert!(ask(&table, QPN, first, base) && ask(&table, Qpn::new(8), first, base + 9), "any queue pair");
-        assert!(table.invalidate(PD, QPN, first).is_err(), "only type 2 can be invalidated");
+        assert!(table.invalidate(SCOPE, first).is_err(), "only type 2 can be invalidated");
         let (old, second) = bind(&mut table, base + 50, 10);
         assert!(old == first && !ask(&table, QPN, first, base + 50) && ask(&table, QPN, second, base + 50));
         let (_, none) = bind(&mut table, base, 0);
@@ -818,18 +827,18 @@ mod tests {
             let window = table.allocate_window(PD, kind);
             let access = Access::REMOTE_WRITE;
             let binding = WindowBinding { window, new_key: Key(0x1234_5678), region, address, len: 100, access };
-            table.bind(PD, QPN, &binding).unwrap();
+            table.bind(SCOPE, &binding).unwrap();
             let key = Key(window.0 & !0xff | 0x78);
-            assert!(table.remote(PD, QPN, key, address, 100, access).is_ok(), "{kind:?}");
-            assert!(table.remote(PD, QPN, Key(0x1234_5678), address, 100, access).is_err());
+            assert!(table.remote(SCOPE, key, address, 100, access).is_ok(), "{kind:?}");
+            assert!(table.remote(SCOPE, Key(0x1234_5678), address, 100, access).is_err());
         }
         // Whichever of its keys a window is named by, it is that window.
         let window = table.allocate_window(PD, WindowKind::Two);
         let access = Access::REMOTE_WRITE;
         let binding = |window, new_key| WindowBinding { window, new_key, region, address, len: 1, access };
         let other = Key(window.0 ^ 0x55);
-        table.bind(PD, QPN, &binding(other, Key(1))).unwrap();
-        let bound = table.bind(PD, QPN, &binding(window, Key(2)));
+        table.bind(SCOPE, &binding(other, Key(1))).unwrap();
+        let bound = table.bind(SCOPE, &binding(window, Key(2)));
         assert_eq!(bound, Err(WindowError::Bound(window)));
     }
 
@@ -843,7 +852,7 @@ mod tests {
         let access = Access::REMOTE_READ;
         for region in [region, Key(0)] {
             let binding = WindowBinding { window, new_key: window, region, address, len: 0, access };
-            assert_eq!(table.bind(PD, QPN, &binding), Err(WindowError::Empty(window)));
+            assert_eq!(table.bind(SCOPE, &binding), Err(WindowError::Empty(window)));
         }
         table.deregister(region).unwrap();
     }
@@ -855,7 +864,7 @@ mod tests {
         let base = memory.address();
         let key = table.register(PD, memory.clone(), ALL | Access::ZERO_BASED);
         let remote = |table: &MemoryTable, key, address, len| {
-            table.remote(PD, QPN, key, address, len, Access::REMOTE_WRITE).map(|span| span.addresses().start as u64)
+            table.remote(SCOPE, key, address, len, Access::REMOTE_WRITE).map(|span| span.addresses().start as u64)
         };
         assert_eq!(remote(&table, key, 0, 100), Ok(base));
         assert_eq!(remote(&table, key, 99, 1), Ok(base + 99));
@@ -864,7 +873,7 @@ mod tests {
         let window = table.allocate_window(PD, WindowKind::One);
         let access = Access::REMOTE_WRITE;
         let over = WindowBinding { window, new_key: window, region: key, address: 0, len: 10, access };
-        assert_eq!(table.bind(PD, QPN, &over), Err(WindowError::Region(key)), "windows need addresses below them");
+        assert_eq!(table.bind(SCOPE, &over), Err(WindowError::Region(key)), "windows need addresses below them");
         // The way back: by its own addresses again.
         table.reregister(key, None, Some(ALL)).unwrap();
         assert_eq!(remote(&table, key, base, 100), Ok(base));
@@ -873,7 +882,7 @@ mod tests {
             let window = table.allocate_window(PD, kind);
             let access = access | Access::ZERO_BASED;
             let binding = WindowBinding { window, new_key: window, region: key, address: base + 10, len: 20, access };
-            table.bind(PD, QPN, &binding).unwrap();
+            table.bind(SCOPE, &binding).unwrap();
             assert_eq!(remote(&table, window, 0, 20), Ok(base + 10), "{kind:?}");
             assert_eq!(remote(&table, window, 19, 1), Ok(base + 29));
             assert!(remote(&table, window, 1, 20).is_err() && remote(&table, window, base + 10, 1).is_err());
@@ -881,7 +890,7 @@ mod tests {
             table.deallocate_window(window).unwrap();
             let window = table.allocate_window(PD, kind);
             let past_the_region = WindowBinding { window, ..past_the_region };
-            assert!(matches!(table.bind(PD, QPN, &past_the_region), Err(WindowError::OutOfBounds { .. })));
+            assert!(matches!(table.bind(SCOPE, &past_the_region), Err(WindowError::OutOfBounds { .. })));
         }
         table.reregister(key, None, Some(ALL | Access::ZERO_BASED)).unwrap();
         assert_eq!(remote(&table, key, 0, 100), Ok(base));
@@ -897,11 +906,11 @@ mod tests {
         span.read(&mut read).unwrap();
         assert_eq!(read, [0; 3]);
         assert!(table.local(Pd(2), key, 0, 1, false).is_err());
-        assert!(table.remote(PD, QPN, key, 0, 1, Access::empty()).is_err(), "not for peers");
+        assert!(table.remote(SCOPE, key, 0, 1, Access::empty()).is_err(), "not for peers");
         let window = table.allocate_window(PD, WindowKind::One);
         let access = Access::REMOTE_READ;
         let binding = WindowBinding { window, new_key: window, region: key, address: 0, len: 1, access };
-        assert_eq!(table.bind(PD, QPN, &binding), Err(WindowError::Region(key)));
+        assert_eq!(table.bind(SCOPE, &binding), Err(WindowError::Region(key)));
         assert!(table.reregister(key, None, Some(ALL)).is_err());
         table.deregister(key).unwrap();
         assert!(table.local(PD, key, 0, 1, false).is_err());
@@ -913,7 +922,7 @@ mod tests {
         let memory = Arc::new(HostMemory::new(100).unwrap());
         let base = memory.address();
         let key = table.register(PD, memory.clone(), ALL | Access::REMOTE_ATOMIC);
-        let at = |address| table.remote(PD, QPN, key, address, 8, Access::REMOTE_ATOMIC).unwrap();
+        let at = |address| table.remote(SCOPE, key, address, 8, Access::REMOTE_ATOMIC).unwrap();
         assert_eq!(at(base + 8).update_u64(|old| old + 5), Ok(0));
         assert_eq!(at(base + 8).update_u64(|old| old + 5), Ok(5));
         assert_eq!(memory.to_vec(8, 8), 10u64.to_ne_bytes());
@@ -930,11 +939,7 @@ mod tests {
         for cut in 0..=40 {
             memory.write(0, &[0; 40]);
             let (head, tail) = data.split_at(cut);
-            table
-                .remote(PD, QPN, key, base, 40, Access::REMOTE_WRITE)
-                .unwrap()
-                .write(FrameBytes { head, tail })
-                .unwrap();
+            table.remote(SCOPE, key, base, 40, Access::REMOTE_WRITE).unwrap().write(FrameBytes { head, tail }).unwrap();
             assert_eq!(memory.to_vec(0, 40), data, "cut at {cut}");
         }
     }
@@ -957,7 +962,7 @@ mod tests {
                 let data: Vec<u8> = (1..=len as u8).collect();
                 let (head, tail) = data.split_at(len.saturating_sub(3));
                 memory.write(0, &[0xff; 64]);
-                let span = table.remote(PD, QPN, key, base + start as u64, len as u64, Access::REMOTE_WRITE).unwrap();
+                let span = table.remote(SCOPE, key, base + start as u64, len as u64, Access::REMOTE_WRITE).unwrap();
                 span.write(FrameBytes { head, tail }).unwrap();
                 let mut expected = [0xff; 64];
                 expected[start..start + len].copy_from_slice(&data);
@@ -975,7 +980,7 @@ mod tests {
         // SAFETY: nobody else uses the memory.
         let key = unsafe { table.register_borrowed(PD, populated, 0x10_0000) };
         fn at(table: &MemoryTable, key: Key, address: u64) -> Span<'_> {
-            table.remote(PD, QPN, key, address, 8, Access::REMOTE_WRITE).unwrap()
+            table.remote(SCOPE, key, address, 8, Access::REMOTE_WRITE).unwrap()
         }
         at(&table, key, 0x10_0008).write(FrameBytes::from(&b"12345678"[..])).unwrap();
         assert_eq!(lent.to_vec(8, 8), b"12345678");
@@ -1006,7 +1011,7 @@ mod tests {
         let write = |cut| {
             let (head, tail) = data.split_at(cut);
             let address = 0x10_0000 + PAGE as u64 - 16;
-            table.remote(PD, QPN, key, address, 24, Access::REMOTE_WRITE).unwrap().write(FrameBytes { head, tail })
+            table.remote(SCOPE, key, address, 24, Access::REMOTE_WRITE).unwrap().write(FrameBytes { head, tail })
         };
         for cut in 0..=24 {
             protect(libc::PROT_NONE);
@@ -1026,7 +1031,8 @@ mod tests {
         let memory = Arc::new(HostMemory::new(100).unwrap());
         let base = memory.address();
         let key = table.register(PD, memory, Access::REMOTE_READ);
-        let ask = |table: &MemoryTable, pd, wanted| table.remote(pd, QPN, key, base, 1, wanted).is_ok();
+        let ask =
+            |table: &MemoryTable, pd, wanted| table.remote(Scope { pd, queue_pair: QPN }, key, base, 1, wanted).is_ok();
         assert!(!ask(&table, PD, Access::REMOTE_WRITE));
         table.reregister(key, Some(Pd(5)), Some(ALL)).unwrap();
         assert!(ask(&table, Pd(5), Access::REMOTE_WRITE) && !ask(&table, PD, Access::REMOTE_READ));

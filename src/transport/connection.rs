@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::memory::{MemoryTable, Pd};
+use crate::memory::{MemoryTable, Pd, Scope};
 use crate::recovery::GoBackN;
 use crate::wire::{PathMtu, Qpn};
 
@@ -31,6 +31,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// What the memory table knows it by.
+    pub fn scope(&self) -> Scope {
+        Scope { pd: self.pd, queue_pair: self.qpn }
+    }
+
     /// Writes one packet to the connected peer over `path`, with a tag when the peer understands. `Ok(None)` when it cannot be
     /// written, which is counted.
     ///

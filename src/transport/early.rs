@@ -235,10 +235,9 @@ impl Messages {
             MessageKind::Read => None,
         };
         let written = written.filter(|(_, _, len, _)| *len > 0);
-        let Connection { pd, qpn, .. } = *arrival.connection;
-        let span = written.and_then(|(key, address, len, access)| {
-            arrival.memory.remote_of_region(pd, qpn, key, address, len, access)
-        });
+        let scope = arrival.connection.scope();
+        let span = written
+            .and_then(|(key, address, len, access)| arrival.memory.remote_of_region(scope, key, address, len, access));
         if let Some((span, _)) = span {
             self.writes.insert(span.addresses(), start, 0);
         }
@@ -311,7 +310,7 @@ impl Messages {
         expected: u64,
         arrival: &Arrival<'a>,
     ) -> Option<Span<'a>> {
-        let Connection { pd, qpn, path_mtu, .. } = *arrival.connection;
+        let (scope, path_mtu) = (arrival.connection.scope(), arrival.connection.path_mtu);
         let len = arrival.packet.payload().len() as u64;
         let offset = u64::from(spot.index) * path_mtu.bytes() as u64;
         let is_last = spot.position() + 1 == message.end;
@@ -326,12 +325,12 @@ impl Messages {
         let address = reth.address().wrapping_add(offset);
         let access = Access::REMOTE_WRITE;
         let (whole, is_relaxed) =
-            arrival.memory.remote_of_region(pd, qpn, reth.key(), reth.address(), reth.length().into(), access)?;
+            arrival.memory.remote_of_region(scope, reth.key(), reth.address(), reth.length().into(), access)?;
         let is_same = message.host.is_none_or(|host| host == whole.addresses().start);
         if !(is_relaxed || mutated!("early-write-to-ordinary-memory")) || !is_same {
             return None;
         }
-        arrival.memory.remote_of_region(pd, qpn, reth.key(), address, len, access).map(|(span, _)| span)
+        arrival.memory.remote_of_region(scope, reth.key(), address, len, access).map(|(span, _)| span)
     }
 
     /// Whether all positions from the expected one to `to` belong to messages of which is known where they write.

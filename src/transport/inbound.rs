@@ -241,7 +241,7 @@ impl Inbound {
         }
         let invalidated = packet.ieth().map(|ieth| ieth.key());
         if let Some(key) = invalidated.filter(|_| !mutated!("send-with-invalidate-invalidates-nothing", by "uroce --test late_reads a_read_that_arrives_again")) {
-            cx.memory.invalidate(connection.pd, connection.qpn, key)?;
+            cx.memory.invalidate(connection.scope(), key)?;
         }
         let Some(Incoming::Send { request, received }) = self.message.take() else { return Err(Refusal::INVALID) };
         let completion = Completion {
@@ -271,7 +271,7 @@ impl Inbound {
                 let (key, address, len) = (reth.key(), reth.address(), reth.length());
                 // The whole range, before the first byte is placed.
                 let bytes = if mutated!("write-length-not-checked") { 0 } else { len.into() };
-                cx.memory.remote(connection.pd, connection.qpn, key, address, bytes, Access::REMOTE_WRITE)?;
+                cx.memory.remote(connection.scope(), key, address, bytes, Access::REMOTE_WRITE)?;
                 (key, address, len, len)
             }
             (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total),
@@ -289,7 +289,7 @@ impl Inbound {
             return Err(Refusal::NotReady);
         }
         // Looked up for each packet: the region may have gone since the first.
-        let span = cx.memory.remote(connection.pd, connection.qpn, key, address, len.into(), Access::REMOTE_WRITE)?;
+        let span = cx.memory.remote(connection.scope(), key, address, len.into(), Access::REMOTE_WRITE)?;
         if placed.is_none() && !(position.ends() && mutated!("ack-before-placement")) {
             span.write(payload)?;
         }

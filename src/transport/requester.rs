@@ -360,8 +360,8 @@ impl Requester {
     /// Carries out the local operation at `index`.
     fn run_local(&self, index: usize, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Status> {
         let done = match self.queue[index].request.operation {
-            SendOperation::BindWindow(binding) => cx.memory.bind(connection.pd, connection.qpn, &binding).is_ok(),
-            SendOperation::LocalInvalidate(key) => cx.memory.invalidate(connection.pd, connection.qpn, key).is_ok(),
+            SendOperation::BindWindow(binding) => cx.memory.bind(connection.scope(), &binding).is_ok(),
+            SendOperation::LocalInvalidate(key) => cx.memory.invalidate(connection.scope(), key).is_ok(),
             _ => unreachable!("only local operations take no PSN"),
         };
         if done { Ok(()) } else { Err(Status::MwBind) }

@@ -290,9 +290,7 @@ impl Owed {
         let path = cx.choose_path();
         let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;
-            memory
-                .remote(connection.pd, connection.qpn, key, address, len.into(), wanted)
-                .and_then(|span| span.read(out))
+            memory.remote(connection.scope(), key, address, len.into(), wanted).and_then(|span| span.read(out))
         };
         let packet = Outgoing { payload_bytes: len as usize, ..Outgoing::headers(Headers { bth, extension }) };
         let written = connection.write(path, out, packet, cx, fill);

@@ -60,7 +60,7 @@ impl Server {
         self.inbound.check_access(Access::REMOTE_READ)?;
         self.owed.check_outstanding()?;
         let (key, address, len) = (reth.key(), reth.address(), reth.length());
-        cx.memory.remote(connection.pd, connection.qpn, key, address, len.into(), Access::REMOTE_READ)?;
+        cx.memory.remote(connection.scope(), key, address, len.into(), Access::REMOTE_READ)?;
         self.msn = self.msn.next();
         let packets = connection.path_mtu.packets(len as usize);
         let psn = packet.bth().psn();
@@ -84,8 +84,7 @@ impl Server {
         }
         self.inbound.check_access(Access::REMOTE_ATOMIC)?;
         self.owed.check_outstanding()?;
-        let span =
-            cx.memory.remote(connection.pd, connection.qpn, eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)?;
+        let span = cx.memory.remote(connection.scope(), eth.key(), eth.address(), 8, Access::REMOTE_ATOMIC)?;
         let original = match packet.bth().opcode().operation() {
             Operation::CompareSwap => span.update_u64(|old| if old == eth.compare() { eth.swap_or_add() } else { old }),
             _ => span.update_u64(|old| old.wrapping_add(eth.swap_or_add())),
@@ -116,8 +115,7 @@ impl Server {
         payload.copy_to_slice(&mut value);
         self.inbound.check_access(Access::REMOTE_WRITE)?;
         self.owed.check_outstanding()?;
-        let span =
-            cx.memory.remote(connection.pd, connection.qpn, reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
+        let span = cx.memory.remote(connection.scope(), reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
         span.update_u64(|_| u64::from_ne_bytes(value))?;
         self.msn = self.msn.next();
         self.owed.push(Reply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
@@ -145,12 +143,12 @@ impl Server {
             return Err(Refusal::INVALID);
         }
         if !mutated!("flush-needs-no-right", by "uroce --test flush a_flush_needs_what") {
-            cx.memory.check_remote(connection.pd, connection.qpn, reth.key(), wanted)?;
+            cx.memory.check_remote(connection.scope(), reth.key(), wanted)?;
         }
         match feth.selectivity() {
             Selectivity::Range => {
                 let (address, len) = (reth.address(), reth.length().into());
-                cx.memory.remote(connection.pd, connection.qpn, reth.key(), address, len, wanted)?;
+                cx.memory.remote(connection.scope(), reth.key(), address, len, wanted)?;
             }
             Selectivity::Region => {}
             Selectivity::Unknown(_) => return Err(Refusal::INVALID),

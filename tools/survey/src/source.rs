@@ -15,7 +15,7 @@ pub(crate) struct Function {
     pub name: String,
     /// From its signature to its closing brace.
     pub lines: usize,
-    /// Without self.
+    /// Without self; none of a function that C calls.
     pub parameters: usize,
 }
 
@@ -115,7 +115,8 @@ impl Source {
         self.functions.push(Function {
             name: format!("{}:{first} {}", self.name, signature.ident),
             lines: last + 1 - first,
-            parameters: signature.inputs.len() - receivers,
+            // What C calls has the parameters that C gives it.
+            parameters: if signature.abi.is_some() { 0 } else { signature.inputs.len() - receivers },
         });
     }
 

@@ -1,8 +1,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::clock;
@@ -11,6 +10,7 @@ use crate::lateness::Lateness;
 use crate::messages::BATCH;
 use crate::path::{Counts, Fate, Path};
 use crate::port::{Frame, Pool, Port, PortCounts};
+use crate::stop::Stop;
 
 /// Frames held at a time, at the most: 10 Gb/s of full frames for 50 ms, or 300 MB. What comes on top is dropped and
 /// counted.
@@ -148,9 +148,7 @@ pub(crate) struct Forwarder {
     asked_ns: u64,
     /// When a frame came last.
     received_ns: u64,
-    stop: Arc<AtomicBool>,
-    /// Readable once `stop` is set.
-    wake: OwnedFd,
+    stop: Stop,
 }
 
 /// Locks what is shared; a panic elsewhere does not make the counts wrong.
@@ -164,14 +162,7 @@ fn opposite(port: usize) -> usize {
 }
 
 impl Forwarder {
-    pub fn new(
-        ports: Vec<Port>,
-        pool: Pool,
-        shared: Arc<Mutex<Shared>>,
-        seed: u64,
-        stop: Arc<AtomicBool>,
-        wake: OwnedFd,
-    ) -> Forwarder {
+    pub fn new(ports: Vec<Port>, pool: Pool, shared: Arc<Mutex<Shared>>, seed: u64, stop: Stop) -> Forwarder {
         let due = ports.iter().map(|_| VecDeque::with_capacity(BATCH)).collect();
         Forwarder {
             ports,
@@ -184,7 +175,6 @@ impl Forwarder {
             asked_ns: 0,
             received_ns: 0,
             stop,
-            wake,
         }
     }
 
@@ -203,7 +193,7 @@ impl Forwarder {
                 received += self.take(port, &mut all)?;
             }
             self.release(&mut all)?;
-            let (now_ns, is_stopped) = (clock::now_ns(), self.stop.load(Ordering::Acquire));
+            let (now_ns, is_stopped) = (clock::now_ns(), self.stop.is_set());
             if is_stopped || self.held.is_empty() || now_ns.abs_diff(self.asked_ns) > ASK_EVERY_NS {
                 self.asked_ns = now_ns;
                 self.ports.iter_mut().for_each(Port::ask);
@@ -306,7 +296,7 @@ impl Forwarder {
             tv_nsec: (ns % 1_000_000_000) as libc::c_long,
         });
         let ports = self.ports.iter().map(Port::fd).filter(|_| look_after_ns.is_none());
-        let polled = [self.wake.as_fd()].into_iter().chain(ports);
+        let polled = [self.stop.as_fd()].into_iter().chain(ports);
         let mut polled: Vec<libc::pollfd> =
             polled.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
         let timeout = timeout.as_ref().map_or(std::ptr::null(), |timeout| &raw const *timeout);

@@ -22,6 +22,7 @@ mod network;
 mod path;
 mod port;
 mod report;
+mod stop;
 mod tcp;
 
 pub use conditions::{Conditions, ConditionsError, Loss};

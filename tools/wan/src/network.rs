@@ -1,7 +1,5 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -13,6 +11,7 @@ use crate::frame::Flow;
 use crate::lateness::Lateness;
 use crate::path::Path;
 use crate::port::{Pool, Port, PortCounts};
+use crate::stop::Stop;
 
 /// Ethernet header and one VLAN tag: what a frame has beside the MTU.
 const HEADER_BYTES: usize = 18;
@@ -198,8 +197,7 @@ impl Direction {
 /// Neighbours are known beforehand, for good: no frame of ARP or neighbour discovery can be lost.
 pub struct Wan {
     forwarder: Option<JoinHandle<io::Result<()>>>,
-    stop: Arc<AtomicBool>,
-    wake: OwnedFd,
+    stop: Stop,
     shared: Arc<Mutex<Shared>>,
     plan: Plan,
     a: Netns,
@@ -250,18 +248,17 @@ impl Wan {
             lateness: Lateness::default(),
             usage: Usage::default(),
         }));
-        let wake = event().map_err(failed("making an event"))?;
-        let theirs = wake.try_clone().map_err(failed("making an event"))?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Stop::new().map_err(failed("making an event"))?;
+        let theirs = stop.try_clone().map_err(failed("making an event"))?;
         let pool = Pool::new(usize::from(plan.mtu) + HEADER_BYTES);
-        let forwarder = Forwarder::new(ports, pool, Arc::clone(&shared), plan.seed, Arc::clone(&stop), theirs);
+        let forwarder = Forwarder::new(ports, pool, Arc::clone(&shared), plan.seed, theirs);
         let realtime = plan.realtime;
         let run = move || {
             let is_realtime = be_punctual(realtime)?;
             forwarder.run(is_realtime)
         };
         let thread = std::thread::Builder::new().name("wan".into()).spawn(run).map_err(failed("starting a thread"))?;
-        let wan = Wan { forwarder: Some(thread), stop, wake, shared, plan, a, b, middle };
+        let wan = Wan { forwarder: Some(thread), stop, shared, plan, a, b, middle };
         // Only now: what the hosts' kernels say first goes through the network, too, and reaches who is there.
         for step in [Wan::bring_up, Wan::introduce] {
             for rail in 0..wan.plan.rails.len() {
@@ -369,10 +366,7 @@ impl Wan {
 
     /// Ends the forwarding thread, and tells how it ended; `None` when it was ended before.
     fn halt(&mut self) -> Option<std::thread::Result<io::Result<()>>> {
-        self.stop.store(true, Ordering::Release);
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes that live through the call. It cannot fail: nobody else writes.
-        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.stop.set();
         self.forwarder.take().map(JoinHandle::join)
     }
 }
@@ -416,16 +410,6 @@ fn cable(namespace: &Netns, host: &Host, middle: &Netns, mtu: u16) -> Result<(),
     namespace.ip(&["link", "set", here, "address", &host.mac])?;
     middle.ip(&["link", "set", &there, "up"])?;
     Ok(())
-}
-
-fn event() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the descriptor is new, and ours alone.
-    unsafe {
-        match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
-            fd if fd < 0 => Err(io::Error::last_os_error()),
-            fd => Ok(OwnedFd::from_raw_fd(fd)),
-        }
-    }
 }
 
 /// Has the calling thread woken when it asked to be; with `realtime`, before all ordinary threads, if it may. Whether it

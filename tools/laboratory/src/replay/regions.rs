@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use uroce::memory::{HostMemory, WindowBinding};
+use uroce::memory::{HostMemory, Scope, WindowBinding, WindowKind};
 use uroce::wire::{AtomicEth, Extension, Ieth, Key, Operation, Reth, Selectivity};
 
 use super::conversation::Observed;
@@ -145,11 +145,11 @@ impl Regions {
 
 /// A window over all of a region, bound to the queue pair.
 fn bind(peer: &mut StandIn, region: Key, memory: &HostMemory) -> Key {
-    let (pd, qpn) = (peer.pd, peer.qpn);
-    let window = peer.endpoint.memory().allocate_window(pd, uroce::memory::WindowKind::Two);
+    let scope = Scope { pd: peer.pd, queue_pair: peer.qpn };
+    let window = peer.endpoint.memory().allocate_window(scope.pd, WindowKind::Two);
     let (address, len) = (memory.address(), memory.len() as u64);
     let binding = WindowBinding { window, new_key: window, region, address, len, access: ALL_ACCESS };
-    peer.endpoint.memory().bind(pd, qpn, &binding).expect("a fresh window over a region that allows it");
+    peer.endpoint.memory().bind(scope, &binding).expect("a fresh window over a region that allows it");
     window
 }
 

@@ -303,7 +303,7 @@ impl<'a> Responder<'a> {
     }
 
     fn compare(&mut self, report: &mut Report) {
-        let offset = self.msn_offset();
+        let msn_offset = self.msn_offset();
         let coalesces = self.coalesces();
         let answers = &self.conversation.answers;
         let theirs = |index: usize| Answer::of(&answers[index]);
@@ -320,7 +320,8 @@ impl<'a> Responder<'a> {
                         }
                         _ => ours,
                     };
-                    judge(&theirs, ours, offset, outcome, request, answers[index].number, report);
+                    let number = answers[index].number;
+                    Answers { theirs: &theirs, ours, msn_offset, request, outcome, number }.judge(report);
                 }
                 (Theirs::Answer(index), None) => {
                     let text = format!("{}; we answer frame {} with nothing", theirs(index), request.number);
@@ -350,7 +351,7 @@ impl<'a> Responder<'a> {
             );
         }
         self.assumptions
-            .add_many(format!("{offset} messages were answered before the capture"), u64::from(offset != 0));
+            .add_many(format!("{msn_offset} messages were answered before the capture"), u64::from(msn_offset != 0));
     }
 
     /// Whether their responder leaves acknowledges to later ones: in a quarter, at least, of the cases where the next
@@ -407,32 +408,40 @@ impl<'a> Responder<'a> {
     }
 }
 
-/// Holds an answer of theirs against ours.
-fn judge(
-    theirs: &Answer,
-    ours: &Answer,
+/// The two answers to one request.
+struct Answers<'a> {
+    theirs: &'a Answer,
+    ours: &'a Answer,
+    /// How far their MSN is ahead of ours.
     msn_offset: u32,
+    request: &'a Observed,
     outcome: Outcome,
-    request: &Observed,
+    /// The frame of their answer.
     number: u64,
-    report: &mut Report,
-) {
-    let Some(rule) = theirs.difference(ours, msn_offset) else { return report.equal() };
-    let mut text = format!("{theirs}; ours to frame {} is {ours}", request.number);
-    if rule == "payload" {
-        text = format!("{text}: {}", payload_difference(&theirs.payload, &ours.payload));
-    }
-    let syndrome = |answer: &Answer| answer.aeth.map(|(syndrome, _)| syndrome);
-    let is_send = request.operation() == Operation::Send;
-    let is_too_long = syndrome(theirs) == Some(Syndrome::Nak(NakCode::RemoteOperationalError))
-        && syndrome(ours) == Some(Syndrome::Nak(NakCode::InvalidRequest));
-    let same_but_syndrome = Answer { aeth: ours.aeth, ..theirs.clone() } == *ours
-        && theirs.aeth.map(|(_, msn)| msn.value()) == ours.aeth.map(|(_, msn)| msn.value().wrapping_add(msn_offset));
-    if is_send && is_too_long && same_but_syndrome {
-        report.explained(number, "send-too-long", text);
-    } else if outcome == Outcome::InvalidateRefused && same_but_syndrome {
-        report.explained(number, "invalidate-of-a-region", text);
-    } else {
-        report.differs(number, rule, text);
+}
+
+impl Answers<'_> {
+    /// Compares the two, and reports the difference.
+    fn judge(self, report: &mut Report) {
+        let Answers { theirs, ours, msn_offset, request, outcome, number } = self;
+        let Some(rule) = theirs.difference(ours, msn_offset) else { return report.equal() };
+        let mut text = format!("{theirs}; ours to frame {} is {ours}", request.number);
+        if rule == "payload" {
+            text = format!("{text}: {}", payload_difference(&theirs.payload, &ours.payload));
+        }
+        let syndrome = |answer: &Answer| answer.aeth.map(|(syndrome, _)| syndrome);
+        let is_send = request.operation() == Operation::Send;
+        let is_too_long = syndrome(theirs) == Some(Syndrome::Nak(NakCode::RemoteOperationalError))
+            && syndrome(ours) == Some(Syndrome::Nak(NakCode::InvalidRequest));
+        let same_but_syndrome = Answer { aeth: ours.aeth, ..theirs.clone() } == *ours
+            && theirs.aeth.map(|(_, msn)| msn.value())
+                == ours.aeth.map(|(_, msn)| msn.value().wrapping_add(msn_offset));
+        if is_send && is_too_long && same_but_syndrome {
+            report.explained(number, "send-too-long", text);
+        } else if outcome == Outcome::InvalidateRefused && same_but_syndrome {
+            report.explained(number, "invalidate-of-a-region", text);
+        } else {
+            report.differs(number, rule, text);
+        }
     }
 }

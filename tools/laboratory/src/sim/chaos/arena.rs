@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::sync::Arc;
 
 use uroce::memory::{Access, HostMemory, MemoryTable, Pd};
@@ -7,6 +8,11 @@ use crate::sim::pattern;
 
 /// A range of an arena: offset and bytes.
 pub(super) type Piece = (u32, u32);
+
+/// The offsets of a piece.
+pub(super) fn range((start, len): Piece) -> Range<usize> {
+    start as usize..(start + len) as usize
+}
 
 /// The memory of one side of a connection, and what it must hold. Requests know it by addresses that are decided by its
 /// name and not by where it is: those are the same in every run.
@@ -86,23 +92,20 @@ impl Arena {
         host.read(offset, &mut shadow[offset..][..len]);
     }
 
-    /// The offsets in a range at which there is something else than there must be, at most `limit`.
-    pub fn differences(&mut self, offset: usize, len: usize, limit: usize) -> Vec<usize> {
-        let mut found = Vec::new();
-        self.scratch.resize(len, 0);
-        self.host.read(offset, &mut self.scratch);
-        let shadow = &self.shadow[offset..][..len];
+    /// The offsets in `range` at which there is something else than there must be.
+    pub fn differences(&mut self, range: Range<usize>) -> Vec<usize> {
+        self.scratch.resize(range.len(), 0);
+        self.host.read(range.start, &mut self.scratch);
+        let shadow = &self.shadow[range.clone()];
         if self.scratch == shadow {
-            return found;
+            return Vec::new();
         }
-        for (i, (is, must)) in self.scratch.iter().zip(shadow).enumerate() {
-            if is != must {
-                found.push(offset + i);
-                if found.len() == limit {
-                    break;
-                }
-            }
-        }
-        found
+        let bytes = range.zip(self.scratch.iter().zip(shadow));
+        bytes.filter(|(_, (is, must))| is != must).map(|(offset, _)| offset).collect()
+    }
+
+    /// The same in all of `pieces`.
+    pub fn differences_in(&mut self, pieces: &[Piece]) -> Vec<usize> {
+        pieces.iter().flat_map(|piece| self.differences(range(*piece))).collect()
     }
 }

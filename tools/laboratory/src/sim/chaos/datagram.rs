@@ -313,7 +313,7 @@ impl World {
             }
         }
         pattern::fill(datagram.name, 0, station.arena.shadow(offset + GRH_BYTES, datagram.len));
-        if let Some(at) = station.arena.differences(offset, self.layout.slot, 1).first() {
+        if let Some(at) = station.arena.differences(offset..offset + self.layout.slot).first() {
             return Err(format!("byte {} of its buffer is wrong", at - offset));
         }
         self.next_name += 1;

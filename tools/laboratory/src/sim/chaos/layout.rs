@@ -56,7 +56,7 @@ impl Layout {
 
     /// The first byte of an arena that is not what it must be, for messages.
     pub fn damage(&self, arena: &mut Arena) -> Option<String> {
-        let offset = *arena.differences(0, arena.len(), 1).first()?;
+        let offset = *arena.differences(0..arena.len()).first()?;
         Some(format!("byte {offset} ({}) was written", self.describe(offset)))
     }
 

@@ -410,7 +410,7 @@ impl World {
             }
             client.received += 1;
             pattern::fill(message.name, 0, self.arena.shadow(offset, message.len));
-            if let Some(at) = self.arena.differences(offset, self.layout.slot, 1).first() {
+            if let Some(at) = self.arena.differences(offset..offset + self.layout.slot).first() {
                 return Err(format!("client {index}: byte {} of message {number} is wrong", at - offset));
             }
         } else if completion.status != Status::WrFlush || !client.is_killed {

@@ -369,7 +369,7 @@ impl Connection {
         let arena = &mut self.sides[r].arena;
         if !message.is_write {
             pattern::fill(message.name, 0, arena.shadow(offset, message.len));
-            if let Some(at) = arena.differences(offset, message.len, 1).first() {
+            if let Some(at) = arena.differences(offset..offset + message.len).first() {
                 return Err(format!("byte {} of message {index} is wrong", at - offset));
             }
         }

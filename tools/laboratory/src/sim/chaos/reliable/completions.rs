@@ -171,9 +171,7 @@ impl Oracle {
                 }
                 offset += len;
             }
-            for &(start, len) in &wr.pieces {
-                self.verify_answer(now, c, s, &wr, start as usize, len as usize, success);
-            }
+            self.verify_answer(now, c, s, &wr, success);
         }
         if success && wr.kind.is_local() {
             self.window_changed(c, s, &wr);
@@ -189,9 +187,8 @@ impl Oracle {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "they say which bytes of which request")]
-    fn verify_answer(&mut self, now: Instant, c: usize, s: usize, wr: &Wr, start: usize, len: usize, success: bool) {
-        for offset in self.connections[c].sides[s].arena.differences(start, len, usize::MAX) {
+    fn verify_answer(&mut self, now: Instant, c: usize, s: usize, wr: &Wr, success: bool) {
+        for offset in self.connections[c].sides[s].arena.differences_in(&wr.pieces) {
             let connection = &self.connections[c];
             let actual = connection.sides[s].arena.actual(offset);
             if answer_may_be(connection, s, wr, offset, actual) {
@@ -227,9 +224,7 @@ impl Oracle {
                 Status::LocalAccess if consumer.as_ref().is_some_and(|wr| wr.frozen) => {}
                 _ => return Err("no reason to fail".into()),
             }
-            for &(start, len) in &receive.pieces {
-                self.verify_receive(now, c, r, &receive, consumer.as_ref(), start, len);
-            }
+            self.verify_receive(now, c, r, &receive, consumer.as_ref());
         } else {
             let Some(wr) = consumer else { return Err("nothing was sent for it".into()) };
             flow.received += 1;
@@ -259,9 +254,7 @@ impl Oracle {
                     wr.payload.fill(offset, arena.shadow(start as usize, len));
                     offset += len;
                 }
-                for &(start, len) in &receive.pieces {
-                    self.verify_receive(now, c, r, &receive, None, start, len);
-                }
+                self.verify_receive(now, c, r, &receive, None);
             }
             let done = if wr.kind.is_send() { wr.index } else { wr.index + 1 };
             self.execute(now, c, s, done, "reported the receipt after");
@@ -275,20 +268,9 @@ impl Oracle {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "they say which bytes of which request")]
-    fn verify_receive(
-        &mut self,
-        now: Instant,
-        c: usize,
-        r: usize,
-        receive: &Receive,
-        consumer: Option<&Wr>,
-        start: u32,
-        len: u32,
-    ) {
-        let connection = &mut self.connections[c];
-        let differences = connection.sides[r].arena.differences(start as usize, len as usize, usize::MAX);
-        for offset in differences {
+    fn verify_receive(&mut self, now: Instant, c: usize, r: usize, receive: &Receive, consumer: Option<&Wr>) {
+        for offset in self.connections[c].sides[r].arena.differences_in(&receive.pieces) {
+            let connection = &self.connections[c];
             let arena = &connection.sides[r].arena;
             let actual = arena.actual(offset);
             let partly =

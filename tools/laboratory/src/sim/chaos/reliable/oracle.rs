@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -8,7 +9,7 @@ use uroce::time::{Duration, Instant};
 use uroce::transport::{CompletionRing, Endpoint, Event, MAX_SGE};
 use uroce::wire::{Key, NakCode, Opcode, Qpn, Syndrome};
 
-use crate::sim::chaos::arena::{Arena, Piece};
+use crate::sim::chaos::arena::{Arena, Piece, range};
 use crate::sim::chaos::header::Header;
 use crate::sim::chaos::layout::Layout;
 use crate::sim::chaos::setting::Weather;
@@ -423,14 +424,13 @@ impl Oracle {
             self.violation_at(now, c, 1 - s, text);
         }
         for (start, len, index) in ranges {
-            self.verify(now, c, 1 - s, start as usize, len as usize, &format!("{how} request {index}"));
+            self.verify(now, c, 1 - s, range((start, len)), &format!("{how} request {index}"));
         }
     }
 
     /// Compares a range of a side's memory with the model. Bytes may differ where requests in flight may write.
-    pub fn verify(&mut self, now: Instant, c: usize, side: usize, start: usize, len: usize, what: &str) {
-        const LIMIT: usize = usize::MAX;
-        let differences = self.connections[c].sides[side].arena.differences(start, len, LIMIT);
+    pub fn verify(&mut self, now: Instant, c: usize, side: usize, range: Range<usize>, what: &str) {
+        let differences = self.connections[c].sides[side].arena.differences(range);
         for offset in differences {
             let connection = &self.connections[c];
             let arena = &connection.sides[side].arena;
@@ -449,7 +449,7 @@ impl Oracle {
     /// Compares all of a side's memory with the model.
     pub fn verify_side(&mut self, now: Instant, c: usize, side: usize, what: &str) {
         let len = self.connections[c].sides[side].arena.len();
-        self.verify(now, c, side, 0, len, what);
+        self.verify(now, c, side, 0..len, what);
     }
 
     /// Compares what the message of a packet of flow `s` writes, where WRITEs may be placed early: its last packet, on which
@@ -463,7 +463,7 @@ impl Oracle {
         let ranges = packets.map(|offset| (wr.target + offset, mtu.min(wr.len - offset.min(wr.len))));
         let text = format!("while request {} comes in", wr.index);
         for (start, len) in ranges {
-            self.verify(now, c, 1 - s, start as usize, len as usize, &text);
+            self.verify(now, c, 1 - s, range((start, len)), &text);
         }
     }
 

@@ -97,7 +97,7 @@ impl Window {
 
 /// The next thing to do about windows.
 enum Due {
-    Post(Kind, SendOperation, usize),
+    Post(SendOperation, usize),
     Invalidate(usize),
 }
 
@@ -112,7 +112,7 @@ impl World {
         match self.next_about_windows(c, s) {
             None => return false,
             Some(Due::Invalidate(number)) => self.post(c, s, What::Invalidate(number)),
-            Some(Due::Post(kind, operation, number)) => self.post_local(c, s, kind, operation, number, None),
+            Some(Due::Post(operation, number)) => self.post_local(c, s, operation, number, None),
         }
         true
     }
@@ -151,7 +151,7 @@ impl World {
                 Some(_) => SendOperation::LocalInvalidate(window.key),
                 None => continue,
             };
-            return due.map(|kind| Due::Post(kind, operation, number));
+            return Some(Due::Post(operation, number));
         }
         None
     }
@@ -204,12 +204,15 @@ impl World {
         &mut self,
         c: usize,
         s: usize,
-        kind: Kind,
         operation: SendOperation,
         window: usize,
         fault: Option<Fault>,
     ) {
         let now = self.network.now();
+        let kind = match operation {
+            SendOperation::BindWindow(_) => Kind::Bind,
+            _ => Kind::LocalInvalidate,
+        };
         let connection = &mut self.watch.oracle.connections[c];
         let flow = &mut connection.flows[s];
         let index = flow.posted();
@@ -245,7 +248,7 @@ impl World {
         }
         let binding = window.binding(side, layout);
         let binding = WindowBinding { region: Key(binding.region.0 ^ 0x5500), ..binding };
-        self.post_local(c, s, Kind::Bind, SendOperation::BindWindow(binding), number, Some(Fault::Binding));
+        self.post_local(c, s, SendOperation::BindWindow(binding), number, Some(Fault::Binding));
         true
     }
 
