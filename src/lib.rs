@@ -1,12 +1,12 @@
-//! **uroce**: a RoCE v2 stack in userspace, over AF_XDP or ordinary UDP sockets. Kernel rxe peers and RNICs talk to it as to another
-//! RNIC; it needs no RDMA hardware, no kernel module, and over UDP sockets no privilege.
+//! **uroce** is a RoCE v2 stack in userspace, over AF_XDP or ordinary UDP sockets. Kernel rxe peers and RNICs talk to
+//! it as to another RNIC. It needs no RDMA hardware and no kernel module, and over UDP sockets no privilege.
 //!
-//! For Linux on x86-64 and aarch64. With AF_XDP it is built with gcc, make, m4, pkg-config, libelf-dev, zlib1g-dev, clang and
-//! libclang-dev; [without](#features), with Rust and a linker.
+//! It runs on Linux on x86-64 and aarch64. The build with AF_XDP needs gcc, make, m4, pkg-config, libclang-dev,
+//! libelf-dev and zlib1g-dev; the build [without](#features) needs only Rust and a linker.
 //!
 //! # A program
 //!
-//! Two queue pairs of one device; one WRITEs into memory that is the other's:
+//! Two queue pairs of one device: one of them WRITEs into the memory of the other.
 //!
 //! ```
 //! use uroce::verbs::{Access, OpenOptions, QueuePairOptions, SendOperation, SendRequest, Service, Status};
@@ -47,58 +47,63 @@
 //! The names are those of ibverbs and the IBTA; all are in [`verbs`].
 //!
 //! 1. [`OpenOptions`](verbs::OpenOptions), by calls or [from the environment](verbs::OpenOptions::from_env), then
-//!    [`open`](verbs::OpenOptions::open): a [`Context`](verbs::Context), with a thread that answers peers while the program does
-//!    something else.
-//! 2. [`allocate_pd`](verbs::Context::allocate_pd): a domain, whose queue pairs and regions work together.
+//!    [`open`](verbs::OpenOptions::open). The result is a [`Context`](verbs::Context), whose thread answers peers while
+//!    the program does something else.
+//! 2. [`allocate_pd`](verbs::Context::allocate_pd): a protection domain, whose queue pairs and regions work together.
 //! 3. [`allocate_region`](verbs::ProtectionDomain::allocate_region): memory that peers reach as its
-//!    [`Access`](verbs::Access) says. A peer learns of a place in it by [`remote`](verbs::MemoryRegion::remote).
+//!    [`Access`](verbs::Access) allows. [`remote`](verbs::MemoryRegion::remote) makes the address and key that a peer
+//!    needs.
 //! 4. [`create_completion_queue`](verbs::Context::create_completion_queue), and
 //!    [`create_queue_pair`](verbs::ProtectionDomain::create_queue_pair) over it.
-//! 5. [`local`](verbs::QueuePair::local): who we are, a [`Peer`](verbs::Peer). As text or otherwise it goes to the other program, by TCP,
-//!    say, and the other's comes back.
-//! 6. [`post_receive`](verbs::QueuePair::post_receive), if the peer will SEND: after [`init`](verbs::QueuePair::init), before
-//! 7. [`connect`](verbs::QueuePair::connect) with what the other said, at both ends.
-//! 8. [`post_send`](verbs::QueuePair::post_send), and [`poll`](verbs::CompletionQueue::poll) until each request is reported, once and in
-//!    order. Instead of polling, sleep on a [`CompletionChannel`](verbs::CompletionChannel).
+//! 5. [`local`](verbs::QueuePair::local): the [`Peer`](verbs::Peer) that describes this queue pair. The programs
+//!    exchange theirs by any means, for example as text over TCP.
+//! 6. [`post_receive`](verbs::QueuePair::post_receive), if the peer will SEND: after [`init`](verbs::QueuePair::init)
+//!    and before `connect`.
+//! 7. [`connect`](verbs::QueuePair::connect) with the other program's `Peer`, at both ends.
+//! 8. [`post_send`](verbs::QueuePair::post_send), and [`poll`](verbs::CompletionQueue::poll) until each request has
+//!    completed, once and in order. Instead of polling, a program can sleep on a
+//!    [`CompletionChannel`](verbs::CompletionChannel).
 //!
-//! What peers do wrong, and what becomes of requests, is no `Err`: it is a completion's [`Status`](verbs::Status) or an
+//! Faults of peers and results of requests are never an `Err`: they are a completion's [`Status`](verbs::Status) or an
 //! [`Event`](verbs::Event).
 //!
-//! The folder `examples` has whole programs: `write` is the one above, `events` sleeps, `pingpong` is two programs, and `sans_io` uses the
-//! transport alone.
+//! The folder `examples` has whole programs: `write` is the one above, `events` sleeps, `pingpong` is two programs, and
+//! `sans_io` uses the transport alone.
 //!
 //! # Features
 //!
-//! - `xdp` (default): links over AF_XDP. Building takes a C compiler, make, m4, pkg-config and the headers of libelf and
-//!   zlib, all for libbpf. An XDP program other than the committed object takes clang too.
+//! - `xdp` (default): links over AF_XDP. The build needs a C compiler, make, m4, pkg-config, libclang and the headers
+//!   of libelf and zlib, all for libbpf and its bindings. Clang is needed only to build an XDP program other than the
+//!   committed object.
 //! - `udp` (default): links over UDP sockets.
 //! - `capture` (default): [`pcap`] reads and writes capture files, and links in use write them.
-//! - `tracing`: events of the crate `tracing` when a state changes, a packet is refused or sent again, or a path goes
-//!   dark.
+//! - `tracing`: events of the crate `tracing` when a state changes, a packet is refused or retransmitted, or a path
+//!   goes dark.
 //!
-//! `verbs`, `engine` and `link` need `xdp` or `udp`. A feature that is off takes no name from those that are on: a link or
-//! a capture that was not built cannot be opened, and the error names its feature.
+//! `verbs`, `engine` and `link` need `xdp` or `udp`. With either, all public names of the three exist. A link or a
+//! capture that was not built cannot be opened, and the error names its feature.
 //!
-//! Without features the core is left: [`wire`], [`memory`], [`recovery`], [`path`], [`congestion`] and [`transport`]. It
-//! is a state machine without clock, thread or socket, for programs that have their own.
+//! Without features the core remains: [`wire`], [`memory`], [`recovery`], [`path`], [`congestion`] and [`transport`].
+//! It is a state machine without clock, thread or socket, for programs that have their own.
 //!
 //! # Layers
 //!
-//! Each uses those above it in this table; most programs need the last one only.
+//! Each layer uses those above it in this table; most programs need only the last one.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`time`], [`frame`] | points in time; who owns bytes |
+//! | [`time`], [`frame`] | points in time; ownership of bytes |
 //! | [`wire`] | headers, opcodes, the ICRC: views over bytes, which never panic |
 //! | [`memory`] | protection domains, regions, windows, keys |
-//! | [`recovery`], [`path`], [`congestion`] | what was lost and when it is sent again; which path a packet takes; how fast a queue pair sends |
-//! | [`transport`] | queue pairs as state machines, without clock, thread, socket or randomness: [`Endpoint`](transport::Endpoint) |
+//! | [`recovery`] | which packets were lost, and when they are retransmitted |
+//! | [`path`], [`congestion`] | which path a packet takes; how fast a queue pair sends |
+//! | [`transport`] | [`Endpoint`](transport::Endpoint): queue pairs as state machines without clock, thread, socket |
 //! | [`pcap`] | captures: reading and writing |
 //! | [`link`] | where frames go: AF_XDP, UDP sockets; captures and faults around them |
 //! | [`engine`] | the loop that drives an endpoint over a link, and the only clock |
 //! | [`verbs`] | the API for programs |
 //!
-//! [`verbs`] is what versions keep to; below it names may change with any.
+//! Version numbers follow the API of [`verbs`]; names of the layers below it can change with any version.
 
 #![cfg_attr(
     not(all(feature = "xdp", feature = "udp", feature = "capture")),

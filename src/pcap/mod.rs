@@ -12,25 +12,25 @@ pub use reader::{CapturedFrame, ReadError, Reader};
 #[cfg(feature = "capture")]
 pub use writer::{Format, Writer};
 
-/// Which way a frame went, as seen by the one who captured it.
+/// The direction of a frame, as seen by the host that captured it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// It came in.
+    /// The host received the frame.
     Received,
-    /// It went out.
+    /// The host sent the frame.
     Sent,
 }
 
-/// A frame to be written.
+/// A frame to be written to a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// When, in nanoseconds since the Unix epoch.
+    /// The time of the frame, in nanoseconds since the Unix epoch.
     pub time: Instant,
-    /// Which way.
+    /// The direction of the frame; pcapng only.
     pub direction: Direction,
-    /// The frame from the Ethernet header on, in parts that follow each other.
+    /// The bytes of the frame from the Ethernet header on, in parts that follow each other.
     pub parts: &'a [&'a [u8]],
-    /// A remark on it; what goes beyond 65,532 bytes is left out.
+    /// A comment on the frame, pcapng only; bytes after the first 65,532 are left out.
     pub comment: Option<&'a str>,
 }
 

@@ -12,17 +12,18 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 use super::Direction;
 use crate::time::Instant;
 
-/// The longest packet or block that is believed. The longest snap length of libpcap is 256 KiB
+/// Upper bound on the length of a packet or block, in bytes. The longest snap length of libpcap is 256 KiB
 /// (`MAXIMUM_SNAPLEN`); pcapng blocks of other kinds (names, secrets) can be longer.
 const RECORD_BYTES_MAX: usize = 16 << 20;
 
-/// The largest Ethernet frame that an IP packet can fill: what a claimed original length is cut to.
+/// Length in bytes of the largest Ethernet frame that an IP packet can fill: the upper bound on padding to an original
+/// length.
 const FRAME_BYTES_MAX: usize = 65_535 + 40 + 18;
 
-/// How much is asked of the file at once.
+/// The number of bytes that are requested from the file at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// The link types that this reader takes: `LINKTYPE_ETHERNET`.
+/// The only link type that this reader accepts: `LINKTYPE_ETHERNET`.
 const LINKTYPE_ETHERNET: u32 = 1;
 
 const PCAP_HEADER_BYTES: usize = 24;
@@ -31,8 +32,8 @@ const SECTION_HEADER_BLOCK: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// Reads the frames of a pcap (microseconds or nanoseconds, either byte order) or a pcapng, in the order of the file.
 ///
-/// It is an iterator that ends after the last frame, or after the first error. It reads as it goes along: files may be
-/// larger than memory, and pipes do.
+/// It is an iterator that ends after the last frame, or after the first error. It reads the file piece by piece, so
+/// that files can be larger than memory, and pipes work.
 pub struct Reader<R> {
     input: Input<R>,
     format: Format,
@@ -42,12 +43,12 @@ pub struct Reader<R> {
 /// The file, from the next record on.
 struct Input<R> {
     source: R,
-    /// What was read and not consumed yet is `buffer[start..]`.
+    /// `buffer[start..]` holds the bytes that were read and not consumed yet.
     buffer: Vec<u8>,
     start: usize,
-    /// Where in the file `start` is.
+    /// The position of `start` in the file, in bytes.
     offset: u64,
-    /// Packets before `start`.
+    /// The number of packets before `start`.
     number: u64,
 }
 
@@ -56,27 +57,27 @@ enum Format {
     Pcapng { parser: PcapNgParser },
 }
 
-/// A frame of a capture.
+/// A frame that was read from a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFrame {
-    /// Its place among the frames of the file, from 1 on, as tshark and tcpdump count.
+    /// The number of the frame in the file, from 1 on, as tshark and tcpdump count.
     pub number: u64,
-    /// Where its record begins, in bytes from the start of the file.
+    /// The position of the frame's record, in bytes from the start of the file.
     pub offset: u64,
-    /// When it was captured, in nanoseconds since the Unix epoch; zero where the file does not say.
+    /// The time of capture, in nanoseconds since the Unix epoch; zero where the file does not have it.
     pub time: Instant,
-    /// The bytes that were kept, from the Ethernet header on.
+    /// The captured bytes, from the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// The bytes that there were: more than `bytes` when a snap length cut the frame.
+    /// The original length in bytes: more than that of `bytes` when a snap length cut the frame.
     pub original_bytes: usize,
-    /// Which way it went, where the file says so (pcapng).
+    /// The direction, where the file has it (pcapng); otherwise `None`.
     pub direction: Option<Direction>,
-    /// What the file remarks on it (pcapng).
+    /// The comment on the frame (pcapng), several joined by `; `; otherwise `None`.
     pub comment: Option<String>,
 }
 
 impl CapturedFrame {
-    /// The frame at its original length, with zeros for what a snap length cut off.
+    /// The frame at its original length, with zeros for the bytes that a snap length cut off.
     pub fn padded(&self) -> Cow<'_, [u8]> {
         if self.bytes.len() >= self.original_bytes {
             return Cow::Borrowed(&self.bytes);
@@ -87,19 +88,19 @@ impl CapturedFrame {
     }
 }
 
-/// Why a capture cannot be read (any further).
+/// Why a capture cannot be read, or not any further.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file cannot be read.
+    /// The file cannot be opened or read.
     #[error("cannot read at byte {offset}: {error}")]
     Io {
-        /// Where.
+        /// The position in the file, in bytes.
         offset: u64,
-        /// What the system says.
+        /// The error of the operating system.
         #[source]
         error: io::Error,
     },
-    /// Another kind of file.
+    /// The file is neither pcap nor pcapng.
     #[error("{0}")]
     NotACapture(&'static str),
     /// The frames are not Ethernet frames.
@@ -108,42 +109,42 @@ pub enum ReadError {
          on one interface, not on `any`"
     )]
     LinkType {
-        /// The first packet that is affected.
+        /// The number of the first packet that is affected, from 1 on.
         number: u64,
-        /// Where it, or the file's header, is.
+        /// The position of its record, or of the file's header, in bytes.
         offset: u64,
-        /// A LINKTYPE_ value, as in tcpdump's list.
+        /// The link type of the frames: a `LINKTYPE_` value, as in tcpdump's list.
         link_type: u32,
     },
-    /// The file ends in the middle.
+    /// The file ends within a record or a header.
     #[error("packet {number} at byte {offset}: the file ends after {have} of its {need} bytes")]
     Truncated {
-        /// The packet that would have been next.
+        /// The number of the packet that would have been next.
         number: u64,
-        /// Where its record begins.
+        /// The position of its record, in bytes.
         offset: u64,
-        /// The bytes needed, as far as known.
+        /// The number of bytes needed, as far as known.
         need: usize,
-        /// The bytes there.
+        /// The number of bytes that the file still has.
         have: usize,
     },
-    /// A record that cannot be right.
+    /// A record contradicts itself or the format.
     #[error("packet {number} at byte {offset}: {what}")]
     Malformed {
-        /// The packet that would have been next.
+        /// The number of the packet that would have been next.
         number: u64,
-        /// Where its record begins.
+        /// The position of its record, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// A description of what is wrong.
         what: String,
     },
 }
 
 impl Reader<File> {
-    /// Opens a file.
+    /// Opens a capture file, and reads its header.
     ///
     /// # Errors
-    /// As [`Reader::new`]; [`ReadError::Io`] when it cannot be opened.
+    /// As [`Reader::new`], and [`ReadError::Io`] when the file cannot be opened.
     pub fn open(path: &Path) -> Result<Reader<File>, ReadError> {
         Reader::new(File::open(path).map_err(|error| ReadError::Io { offset: 0, error })?)
     }
@@ -153,8 +154,11 @@ impl<R: Read> Reader<R> {
     /// Reads the header of a capture.
     ///
     /// # Errors
-    /// [`ReadError::NotACapture`] when it is neither pcap nor pcapng, [`ReadError::Truncated`] when it is shorter than
-    /// its header, [`ReadError::LinkType`] when a pcap does not hold Ethernet frames, and [`ReadError::Io`].
+    /// - [`ReadError::NotACapture`] when the source is neither pcap nor pcapng.
+    /// - [`ReadError::Truncated`] when it is shorter than its header.
+    /// - [`ReadError::Malformed`] when the header contradicts the format.
+    /// - [`ReadError::LinkType`] when a pcap does not hold Ethernet frames.
+    /// - [`ReadError::Io`] when the source cannot be read.
     pub fn new(source: R) -> Result<Reader<R>, ReadError> {
         let mut input = Input { source, buffer: Vec::new(), start: 0, offset: 0, number: 0 };
         if !input.fill(4)? {
@@ -197,7 +201,7 @@ impl<R: Read> Input<R> {
         self.need(PCAP_HEADER_BYTES)?;
         let (_, parser) = PcapParser::new(self.rest()).map_err(|error| self.malformed(describe(error)))?;
         let header = parser.header();
-        // The upper bits say whether frames carry an FCS and how long it is (pcap(5)).
+        // The upper bits state whether frames carry an FCS, and its length (pcap(5)).
         let link_type = u32::from(header.datalink) & 0x03ff_ffff;
         if link_type != LINKTYPE_ETHERNET {
             return Err(ReadError::LinkType { number: 1, offset: 0, link_type });
@@ -207,14 +211,14 @@ impl<R: Read> Input<R> {
     }
 
     fn pcapng(&mut self) -> Result<Format, ReadError> {
-        // The section header says itself in which byte order it is; any will do to ask.
+        // The section header states its own byte order, so that the one passed here has no effect.
         let bytes = self.block(Endianness::Little)?.map_or(0, |(_, bytes)| bytes);
         let (_, parser) = PcapNgParser::new(&self.rest()[..bytes]).map_err(|error| self.malformed(describe(error)))?;
         self.consume(bytes);
         Ok(Format::Pcapng { parser })
     }
 
-    /// What was read and not consumed.
+    /// The bytes that were read and not consumed.
     fn rest(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
@@ -224,8 +228,8 @@ impl<R: Read> Input<R> {
         self.offset += bytes as u64;
     }
 
-    /// Reads until `need` bytes are there; `false` when the file ends before. Reads no more than the file has, whatever
-    /// a length in it claims.
+    /// Reads until `need` bytes are there; `false` when the file ends before. It never reads more than the file has,
+    /// whatever a length in the file claims.
     fn fill(&mut self, need: usize) -> Result<bool, ReadError> {
         if self.rest().len() >= need {
             return Ok(true);
@@ -262,7 +266,7 @@ impl<R: Read> Input<R> {
         ReadError::Malformed { number: self.number + 1, offset: self.offset, what: what.into() }
     }
 
-    /// The next packet of a pcap.
+    /// Reads the next packet of a pcap; `None` at the end of the file.
     fn next_pcap(&mut self, parser: &PcapParser) -> Result<Option<CapturedFrame>, ReadError> {
         if !self.fill(1)? {
             return Ok(None);
@@ -297,7 +301,7 @@ impl<R: Read> Input<R> {
         Ok(Some(frame))
     }
 
-    /// Makes sure that a whole pcapng block is there; gives its type and its length, `None` at the end of the file.
+    /// Reads a whole pcapng block. Returns its type and its length in bytes; `None` at the end of the file.
     fn block(&mut self, endianness: Endianness) -> Result<Option<(u32, usize)>, ReadError> {
         if !self.fill(1)? {
             return Ok(None);
@@ -322,13 +326,13 @@ impl<R: Read> Input<R> {
         Ok(Some((kind, bytes)))
     }
 
-    /// The next packet of a pcapng.
+    /// Reads the next packet of a pcapng; `None` at the end of the file.
     fn next_pcapng(&mut self, parser: &mut PcapNgParser) -> Result<Option<CapturedFrame>, ReadError> {
         loop {
             let endianness = parser.section().endianness;
             let Some((kind, bytes)) = self.block(endianness)? else { return Ok(None) };
-            // Section, interface, packet (obsolete), simple packet, enhanced packet; all others (names, statistics,
-            // secrets) say nothing about frames and are not looked into.
+            // These are section, interface, packet (obsolete), simple packet and enhanced packet. All others (names,
+            // statistics, secrets) do not describe frames, and are skipped.
             if !matches!(kind, 0x0a0d_0d0a | 1 | 2 | 3 | 6) {
                 self.consume(bytes);
                 continue;
@@ -347,7 +351,7 @@ impl<R: Read> Input<R> {
     }
 }
 
-/// The frame that a pcapng block holds, if it is of a kind that holds one.
+/// The frame that a pcapng block holds; `None` for a kind of block without one.
 fn frame_of(
     block: Block<'_>,
     interfaces: &[InterfaceDescriptionBlock<'_>],
@@ -373,7 +377,7 @@ fn frame_of(
     };
     Ok(Some(match block {
         Block::EnhancedPacket(packet) => {
-            // The parser gives the raw units as if they were nanoseconds.
+            // The parser returns raw units as if they were nanoseconds.
             let time = time_of(interface(packet.interface_id)?, packet.timestamp.as_nanos() as u64);
             let mut frame = frame(time, packet.original_len, packet.data);
             for option in packet.options {
@@ -415,7 +419,7 @@ fn frame_of(
     }))
 }
 
-/// The point in time that `units` of the interface's resolution stand for.
+/// The point in time of `units`, in the interface's resolution.
 fn time_of(interface: &InterfaceDescriptionBlock<'_>, units: u64) -> Instant {
     const DEFAULT_RESOLUTION: u8 = 6;
     let (mut resolution, mut offset_seconds) = (DEFAULT_RESOLUTION, 0i64);
@@ -428,7 +432,7 @@ fn time_of(interface: &InterfaceDescriptionBlock<'_>, units: u64) -> Instant {
     }
     let exponent = u32::from(resolution & 0x7f);
     let base: u128 = if resolution & 0x80 != 0 { 2 } else { 10 };
-    // A finer unit than 10^-38 s or 2^-127 s leaves nothing of 64 bits of it.
+    // With a unit finer than 10^-38 s or 2^-127 s, 64 bits of it are less than a nanosecond.
     let ns = base.checked_pow(exponent).map_or(0, |per_second| u128::from(units) * 1_000_000_000 / per_second);
     let ns = ns as i128 + i128::from(offset_seconds) * 1_000_000_000;
     Instant::from_ns(ns.clamp(0, i128::from(u64::MAX)) as u64)
@@ -438,7 +442,7 @@ fn malformed_at((number, offset): (u64, u64), what: String) -> ReadError {
     ReadError::Malformed { number, offset, what }
 }
 
-/// In a record that is there as a whole, «more bytes needed» is a length that lies.
+/// Describes an error in a record that is complete: a parser that needs more bytes there found a wrong length.
 fn describe(error: PcapError) -> String {
     match error {
         PcapError::IncompleteBuffer => "a length in it is larger than it is".to_owned(),

@@ -1,4 +1,5 @@
-//! What was written reads back; every kind of file is read or refused; damage is named and located, never a panic.
+//! What the writer writes reads back. Every kind of file is read or refused; damage is named and located, and never
+//! panics.
 
 use proptest::prelude::*;
 
@@ -25,14 +26,14 @@ fn read(file: &[u8]) -> Result<Vec<CapturedFrame>, ReadError> {
     Reader::new(file)?.collect()
 }
 
-/// A pcap in either byte order with either resolution, by hand.
+/// A pcap in either byte order with either resolution, made by hand.
 fn pcap(big_endian: bool, nanoseconds: bool, link_type: u32) -> Vec<u8> {
     let word = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
     let half = |value: u16| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
     let mut file = word(if nanoseconds { 0xa1b2_3c4d } else { 0xa1b2_c3d4 }).to_vec();
     file.extend([half(2), half(4)].concat());
     file.extend([word(0), word(0), word(64), word(link_type)].concat());
-    // The second one was cut by the snap length.
+    // The snap length cut the second frame.
     for (fraction, bytes, original) in [(7, &[1, 2, 3][..], 3), (999_999, &[4; 64][..], 100)] {
         file.extend([word(1_700_000_000), word(fraction), word(bytes.len() as u32), word(original)].concat());
         file.extend(bytes);
@@ -48,7 +49,7 @@ fn block(big_endian: bool, kind: u32, body: &[u8]) -> Vec<u8> {
     [&word(kind)[..], &len, &body, &len].concat()
 }
 
-/// A pcapng with an interface of the given resolution (a power of ten or two, as the option codes it), by hand.
+/// A pcapng whose interface has the given resolution (a power of ten or two, as the option encodes it), made by hand.
 fn pcapng(big_endian: bool, resolution: Option<u8>, units: u64, link_type: u16) -> Vec<u8> {
     let word = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
     let half = |value: u16| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
@@ -62,7 +63,7 @@ fn pcapng(big_endian: bool, resolution: Option<u8>, units: u64, link_type: u16) 
     [
         block(big_endian, 0x0a0d_0d0a, &section),
         block(big_endian, 1, &interface),
-        block(big_endian, 0x4444, &[1, 2, 3, 4]), // a kind that nobody knows
+        block(big_endian, 0x4444, &[1, 2, 3, 4]), // an unknown kind of block
         block(big_endian, 6, &enhanced),
         block(big_endian, 3, &simple),
         block(big_endian, 2, &obsolete),
@@ -143,7 +144,7 @@ fn pcaps_of_both_byte_orders_and_resolutions_are_read() {
 
 #[test]
 fn pcapngs_of_both_byte_orders_and_all_resolutions_are_read() {
-    // Code of the resolution, units, and the nanoseconds that they are.
+    // Code of the resolution, units, and their nanoseconds.
     let cases = [
         (None, 1_000_001, 1_000_001_000),
         (Some(9), 5, 5),

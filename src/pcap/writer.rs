@@ -12,43 +12,46 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 use super::{Direction, Record};
 use crate::time::{Duration, Instant};
 
-/// The snap length that the header promises: frames are kept whole. 256 KiB is libpcap's `MAXIMUM_SNAPLEN`.
+/// The snap length in the header, in bytes: no frame is cut. 256 KiB is libpcap's `MAXIMUM_SNAPLEN`.
 const SNAP_BYTES: u32 = 256 << 10;
 
-/// Bytes that are gathered before the file is written to: some 200 full frames at a path MTU of 1024.
+/// The number of bytes that are buffered before a write to the file: some 200 full frames at a path MTU of 1024.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The longest that a frame stays in the buffer, as long as [`Writer::poll`] is called.
+/// Upper bound on the time that a frame stays in the buffer, as long as [`Writer::poll`] is called.
 const FLUSH_AFTER: Duration = Duration::from_millis(100);
 
-/// The most that the 16-bit length of a pcapng option can say, padding aside.
+/// Upper bound on the length of a comment, in bytes: what the 16-bit length of a pcapng option allows, rounded down to
+/// its padding.
 const COMMENT_BYTES_MAX: usize = 65_532;
 
-/// The kinds of file that can be written.
+/// The file formats that can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// pcap with nanoseconds; it has no place for directions and comments.
+    /// pcap with nanoseconds; it has no directions and comments.
     Pcap,
-    /// pcapng with nanoseconds.
+    /// pcapng with nanoseconds, directions and comments.
     Pcapng,
 }
 
 impl Format {
-    /// pcapng for names that end in `.pcapng` (in any case), pcap for all others.
+    /// The format for a file name: pcapng for names that end in `.pcapng` (in any case), pcap for all others.
     pub fn of(path: &Path) -> Format {
         let is_pcapng = path.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("pcapng"));
         if is_pcapng { Format::Pcapng } else { Format::Pcap }
     }
 }
 
-/// Writes a capture while a program runs: what is written is gathered and reaches the file when enough of it is there,
-/// when [`poll`](Writer::poll) finds it old enough, and when the writer is dropped.
+/// Writes a capture while a program runs.
+///
+/// Frames are buffered. They reach the file when the buffer is almost full, when [`poll`](Writer::poll) finds them old
+/// enough, and when the writer is dropped.
 ///
 /// A child of `fork` that drops its copy writes nothing.
 pub struct Writer<W: Write> {
     encoder: Encoder,
     buffer: Buffer<W>,
-    /// The frame put together, and again for the next.
+    /// The frame as one piece; its memory is used again for the next.
     frame: Vec<u8>,
     oldest: Option<Instant>,
 }
@@ -65,20 +68,20 @@ struct Buffer<W: Write> {
 }
 
 impl Writer<File> {
-    /// Creates the file, or empties it; its suffix tells the format, as [`Format::of`] says.
+    /// Creates the file, or truncates it; its name decides the format, by [`Format::of`].
     ///
     /// # Errors
-    /// What the system says.
+    /// [`io::Error`] when the file cannot be created, or its header not written.
     pub fn create(path: &Path) -> io::Result<Writer<File>> {
         Writer::new(File::create(path)?, Format::of(path))
     }
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes a file header to `sink`.
+    /// Makes a writer to `sink`, and writes the file header.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// The error of `sink` when the header cannot be written.
     pub fn new(sink: W, format: Format) -> io::Result<Writer<W>> {
         let mut bytes = Vec::with_capacity(BUFFER_BYTES);
         let encoder = match format {
@@ -110,10 +113,10 @@ impl<W: Write> Writer<W> {
         Ok(Writer { encoder, buffer, frame: Vec::new(), oldest: None })
     }
 
-    /// Writes one frame.
+    /// Writes one frame to the buffer, and a buffer that is almost full to the file.
     ///
     /// # Errors
-    /// Those of the file; the frames gathered so far are lost then.
+    /// [`io::Error`] when the file cannot be written; the buffered frames are lost then.
     pub fn write(&mut self, record: Record<'_>) -> io::Result<()> {
         self.frame.clear();
         record.parts.iter().for_each(|part| self.frame.extend_from_slice(part));
@@ -121,7 +124,7 @@ impl<W: Write> Writer<W> {
         let ns = record.time.as_ns();
         match &mut self.encoder {
             Encoder::Pcap => {
-                // 32 bits of seconds: until the year 2106.
+                // The 32 bits of seconds last until the year 2106.
                 let header = [(ns / 1_000_000_000) as u32, (ns % 1_000_000_000) as u32, len, len];
                 header.iter().for_each(|word| self.buffer.bytes.extend_from_slice(&word.to_le_bytes()));
                 self.buffer.bytes.extend_from_slice(&self.frame);
@@ -148,17 +151,17 @@ impl<W: Write> Writer<W> {
             }
         }
         self.oldest.get_or_insert(record.time);
-        // A frame more than full: the buffer keeps its size.
+        // The margin is more than a full RoCE frame, so that the buffer does not grow.
         if self.buffer.bytes.len() + (16 << 10) > BUFFER_BYTES {
             return self.flush();
         }
         Ok(())
     }
 
-    /// Writes what was gathered to the file, when the oldest of it is older than 100 ms.
+    /// Writes the buffer to the file, when its oldest frame is at least 100 ms old.
     ///
     /// # Errors
-    /// Those of the file; the frames gathered so far are lost then.
+    /// [`io::Error`] when the file cannot be written; the buffered frames are lost then.
     pub fn poll(&mut self, now: Instant) -> io::Result<()> {
         match self.poll_timeout() {
             Some(due) if due <= now => self.flush(),
@@ -166,15 +169,15 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// When [`poll`](Writer::poll) will have something to do.
+    /// The time at which [`poll`](Writer::poll) has frames to write; `None` while the buffer is empty.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.oldest.map(|oldest| oldest + FLUSH_AFTER)
     }
 
-    /// Writes everything to the file.
+    /// Writes all buffered frames to the file.
     ///
     /// # Errors
-    /// Those of the file; the frames gathered so far are lost then.
+    /// [`io::Error`] when the file cannot be written; the buffered frames are lost then.
     pub fn flush(&mut self) -> io::Result<()> {
         self.oldest = None;
         self.buffer.flush()
@@ -192,7 +195,7 @@ impl<W: Write> Buffer<W> {
 impl<W: Write> Drop for Buffer<W> {
     fn drop(&mut self) {
         if std::process::id() == self.process {
-            // Nobody is left to be told.
+            // An error has no receiver any more.
             let _ = self.flush();
         }
     }

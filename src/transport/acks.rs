@@ -7,62 +7,64 @@ use rustc_hash::FxHashSet;
 use crate::time::Instant;
 use crate::wire::{Psn, Sack};
 
-/// How a responder tells its peer what arrived: the other end of [`Recovery`](crate::recovery::Recovery). What a peer makes of
-/// acknowledges depends on how it sends again what is lost, and so does what it is owed.
+/// How a responder reports to its peer what arrived: the counterpart of [`Recovery`](crate::recovery::Recovery). What a
+/// peer makes of acknowledges depends on its loss recovery, and so does what it is owed.
 pub(super) trait AckPolicy: Debug + Send + Sync {
-    /// Whether a request that came early is the peer's beyond doubt, as its tag tells. What nobody vouches for is not acted upon before
-    /// the peer has sent it again in its order, and is not reported.
+    /// Whether the tag of a request that arrives out of order proves that it is the peer's. Otherwise it has no effect,
+    /// and is not reported, before the peer has gone back and retransmitted it or a later one.
     fn vouches_for_early(&self) -> bool {
         false
     }
 
-    /// Whether acknowledges overtake all other answers. Else each answer waits its turn.
+    /// Whether acknowledges overtake all other answers. Otherwise each answer waits its turn.
     fn overtakes(&self) -> bool {
         false
     }
 
-    /// Whether a peer that asks for READ responses again misses just these. Else it misses all that follow, too.
+    /// Whether a peer that requests READ responses again misses only these. Otherwise it misses all that follow, too.
     fn asks_for_what_is_missing(&self) -> bool {
         false
     }
 
-    /// A request packet arrived.
+    /// Records that a request packet arrived.
     fn arrived(&mut self, _arrival: Arrived) {}
 
-    /// The request `ahead` PSNs after the expected one, 1 or more, is kept until its turn comes.
+    /// Records that the request `ahead` PSNs after the expected one, at least 1, is kept until its turn.
     fn kept(&mut self, _ahead: u32) {}
 
-    /// So many more PSNs were carried out.
+    /// Records that requests of `packets` more PSNs have executed.
     fn advance(&mut self, _packets: u32) {}
 
-    /// The peer is taken to have sent as if `latest` was the PSN of the packet that arrived last.
+    /// Makes `latest` the PSN of the packet that arrived last, if one has arrived.
     fn skip(&mut self, _latest: Psn) {}
 
-    /// What was kept is kept no more.
+    /// Discards the record of kept requests.
     fn forget(&mut self) {}
 
-    /// An acknowledge is owed. Returns whether it is one of this policy's own; else it is to be queued among the other answers.
+    /// Owes an acknowledge. Returns whether the policy sends it itself; otherwise the caller queues it among the other
+    /// answers.
     fn owe(&mut self) -> bool {
         false
     }
 
-    /// A copy of an acknowledge is owed, which takes another path.
+    /// Owes a copy of an acknowledge, which takes another path.
     fn owe_copy(&mut self) {}
 
-    /// Which acknowledge of its own is owed.
+    /// Which acknowledge of its own the policy owes.
     fn owed(&self) -> OwedAck {
         OwedAck::None
     }
 
-    /// Acknowledges take this path from now on.
+    /// Sets the path that acknowledges take from now on.
     fn take_path(&mut self, _path: u8) {}
 
-    /// What the acknowledge that is owed says, in at most `max_blocks` blocks; `expected` is the expected PSN.
+    /// The contents of the acknowledge that is owed, in at most `max_blocks` blocks; `expected` is the expected PSN.
+    /// `None` for a policy without acknowledges of its own.
     fn poll(&mut self, _expected: Psn, _max_blocks: usize, _now: Instant) -> Option<Sack> {
         None
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory that it holds, in bytes.
     fn memory_bytes(&self) -> usize {
         0
     }
@@ -72,11 +74,11 @@ pub(super) trait AckPolicy: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     pub psn: Psn,
-    /// It had been sent so often before.
+    /// Earlier transmissions of the packet.
     pub attempt: u8,
-    /// It came with «congestion experienced».
+    /// Whether the packet arrived with «congestion experienced».
     pub is_marked: bool,
-    /// It asks for an acknowledge.
+    /// Whether the packet asks for an acknowledge.
     pub asks: bool,
     pub at: Instant,
 }
@@ -84,21 +86,22 @@ pub(super) struct Arrived {
 /// An acknowledge that a policy owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwedAck {
-    /// None.
+    /// No acknowledge.
     None,
-    /// A copy of what was said, over another path.
+    /// A copy of what was reported, over another path.
     Copy,
-    /// What is new, and a copy perhaps.
+    /// An acknowledge with news; a copy can be owed as well.
     New,
 }
 
-/// To a peer that goes back: acknowledges say how far all arrived, and wait their turn among the other answers (IBTA 9.7.5.1.2).
+/// Towards a peer that uses go-back-N: acknowledges are cumulative, and wait their turn among the other answers (IBTA
+/// 9.7.5.1.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CumulativeAcks;
 
 impl AckPolicy for CumulativeAcks {}
 
-/// To a peer that repeats selectively: acknowledges say which packets arrived (docs/EXTENSIONS.md).
+/// Towards a peer that uses selective repeat: acknowledges report which packets arrived (docs/EXTENSIONS.md).
 ///
 /// Positions are PSNs that do not wrap.
 #[derive(Debug)]
@@ -107,22 +110,23 @@ pub(super) struct SelectiveAcks {
     expected: u64,
     /// The position after the highest that arrived.
     end: u64,
-    /// A bit for each position that arrived, from the word of the expected one on; none for the rest.
+    /// Bits of the positions that arrived, in words of 64, from the word of the expected position on. Words past the
+    /// end are zero.
     words: VecDeque<u64>,
     /// Words that changed, to be reported first.
     changed: VecDeque<u64>,
     in_changed: FxHashSet<u64>,
-    /// The word whose turn it is, of those that did not change.
+    /// The word that was last reported in rotation: words that did not change take turns.
     turn: u64,
-    /// The packet that arrived last: its PSN and attempt, and when.
+    /// The packet that arrived last: its PSN, its attempt and the time.
     latest: Option<(Psn, u8, Instant)>,
-    /// Packets that arrived with «congestion experienced».
+    /// Packets that arrived with «congestion experienced», modulo 2^16.
     marked: u16,
-    /// The one that arrived last did; one that did stays the last until it was reported.
+    /// Whether the packet in `latest` had «congestion experienced»; until reported, only another such replaces it.
     is_latest_marked: bool,
-    /// An acknowledge is owed.
+    /// Whether an acknowledge is owed.
     is_owed: bool,
-    /// A copy of one is owed, which takes another path.
+    /// Whether a copy of an acknowledge is owed, which takes another path.
     is_copy_owed: bool,
     /// The path that acknowledges take.
     path: u8,
@@ -130,13 +134,13 @@ pub(super) struct SelectiveAcks {
     unreported: u32,
 }
 
-/// The first position, so that a block may begin before it.
+/// The first position, large enough for a block to begin before it.
 const START: u64 = 1 << 32;
 
-/// An acknowledge is owed after so many packets at the latest, whether asked for or not.
+/// Packets after which an acknowledge is owed, even when none of them asked for one.
 const ACKNOWLEDGE_EVERY: u32 = 16;
 
-/// Blocks of an acknowledge that are for changed words at the most; the others take turns.
+/// Upper bound on an acknowledge's blocks for changed words; the other blocks are for all words in turn.
 const CHANGED_BLOCKS: usize = 32;
 
 impl Default for SelectiveAcks {
@@ -160,7 +164,7 @@ impl Default for SelectiveAcks {
 }
 
 impl SelectiveAcks {
-    /// The peer is told all that came early, the oldest first.
+    /// Marks all words from the expected position on as changed, the oldest first.
     fn report_all(&mut self) {
         if self.end <= self.expected {
             return;
@@ -182,7 +186,7 @@ impl SelectiveAcks {
             return reported;
         }
         let (first, last) = (self.expected / 64, (self.end - 1) / 64);
-        // The next one over the usual path says what changed, too: it is there before this copy.
+        // The next acknowledge over the usual path reports what changed, and arrives before this copy.
         while !is_copy && reported.len() < CHANGED_BLOCKS.min(max_blocks) {
             let Some(word) = self.changed.pop_front() else { break };
             self.in_changed.remove(&word);
@@ -285,7 +289,8 @@ impl AckPolicy for SelectiveAcks {
         }
     }
 
-    /// What is on its way over another path is overtaken, and said once more, the oldest first.
+    /// When the path changes, everything is reported once more, the oldest first: acknowledges on the old path are
+    /// overtaken.
     fn take_path(&mut self, path: u8) {
         if std::mem::replace(&mut self.path, path) != path {
             self.report_all();
@@ -295,7 +300,7 @@ impl AckPolicy for SelectiveAcks {
     fn poll(&mut self, expected: Psn, max_blocks: usize, now: Instant) -> Option<Sack> {
         let is_copy = self.owed() == OwedAck::Copy;
         let (trigger, attempt, at) = self.latest.unwrap_or((expected.minus(1), 0, now));
-        // A copy takes a way of its own: no round trip is to be measured by it.
+        // A copy takes a path of its own, so it must not give a round-trip sample.
         let delay = Some(now.saturating_since(at).as_micros()).filter(|_| !is_copy);
         let delay_us = delay.and_then(|delay| u16::try_from(delay).ok()).unwrap_or(u16::MAX);
         let is_trigger_marked = self.is_latest_marked && !is_copy;

@@ -9,18 +9,18 @@ use super::srq::Srq;
 /// The transport service of a queue pair (IBTA 9.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
-    /// Reliable connection.
+    /// The reliable connection service (RC).
     Rc,
-    /// Unreliable connection.
+    /// The unreliable connection service (UC).
     Uc,
-    /// Unreliable datagram.
+    /// The unreliable datagram service (UD).
     Ud,
     /// The general services interface, QP1: unreliable datagrams of the management class.
     Gsi,
 }
 
 impl Service {
-    /// Whether requests name their destination one by one.
+    /// Whether each request names its destination, as with UD and GSI.
     pub fn is_datagram(self) -> bool {
         matches!(self, Service::Ud | Service::Gsi)
     }
@@ -52,12 +52,12 @@ pub enum State {
 }
 
 impl State {
-    /// Whether packets from the peer are taken.
+    /// Whether packets from the peer are accepted.
     pub(super) fn receives(self) -> bool {
         !matches!(self, State::Reset | State::Init | State::Error)
     }
 
-    /// Whether the requester is alive, if only to finish what it began.
+    /// Whether the requester runs, even if only to finish what it began.
     pub(super) fn sends(self) -> bool {
         matches!(self, State::ReadyToSend | State::SendQueueDrained)
     }
@@ -77,26 +77,28 @@ impl fmt::Display for State {
     }
 }
 
-/// What a queue pair can hold, fixed when it is created.
+/// The capacities of a queue pair's queues, fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Send requests posted and not completed, 1 to 2^16.
+    /// Upper bound on the send requests that are posted and not completed, 1 to 2^16.
     pub max_send_requests: usize,
-    /// Receive requests posted and not completed, 1 to 2^16. Without meaning with a shared receive queue.
+    /// Upper bound on the receive requests that are posted and not completed, 1 to 2^16. It is ignored with a shared
+    /// receive queue.
     pub max_receive_requests: usize,
 }
 
 impl Capabilities {
-    /// The largest queue; rxe's limit is 2^20, UCX and perftest ask for a few thousand.
+    /// Upper bound on a queue's capacity, in requests. rxe's limit is 2^20; UCX and perftest ask for a few thousand.
     pub const MAX_REQUESTS: usize = 1 << 16;
 }
 
 /// How packets reach the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The outer headers of packets to the peer. Connected queue pairs accept packets only from its destination.
+    /// The outer headers of packets to the peer. Connected queue pairs accept packets only between its two addresses,
+    /// or between further ones that both sides announced (docs/EXTENSIONS.md).
     pub flow: Flow,
-    /// The next hop, from the link.
+    /// The next hop, as the link resolved it.
     pub hop: Hop,
 }
 
@@ -104,91 +106,91 @@ bitflags::bitflags! {
     /// Names of attributes; the values of `enum ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Attributes: u32 {
-        /// `IBV_QP_STATE`.
+        /// `IBV_QP_STATE`: the state to go to.
         const STATE = 1 << 0;
-        /// `IBV_QP_CUR_STATE`.
+        /// `IBV_QP_CUR_STATE`: the state that the program assumes.
         const CUR_STATE = 1 << 1;
-        /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`.
+        /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`: whether an event reports that the send queue is drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// `IBV_QP_ACCESS_FLAGS`.
+        /// `IBV_QP_ACCESS_FLAGS`: the access that the peer has.
         const ACCESS_FLAGS = 1 << 3;
-        /// `IBV_QP_PKEY_INDEX`.
+        /// `IBV_QP_PKEY_INDEX`: the index of the partition key.
         const PKEY_INDEX = 1 << 4;
-        /// `IBV_QP_PORT`.
+        /// `IBV_QP_PORT`: the port of the device.
         const PORT = 1 << 5;
-        /// `IBV_QP_QKEY`.
+        /// `IBV_QP_QKEY`: the queue key of datagrams.
         const QKEY = 1 << 6;
-        /// `IBV_QP_AV`.
+        /// `IBV_QP_AV`: the address vector, a [`Path`].
         const AV = 1 << 7;
-        /// `IBV_QP_PATH_MTU`.
+        /// `IBV_QP_PATH_MTU`: the payload bytes of a full packet.
         const PATH_MTU = 1 << 8;
-        /// `IBV_QP_TIMEOUT`.
+        /// `IBV_QP_TIMEOUT`: the local ACK timeout.
         const TIMEOUT = 1 << 9;
-        /// `IBV_QP_RETRY_CNT`.
+        /// `IBV_QP_RETRY_CNT`: the retries without progress.
         const RETRY_CNT = 1 << 10;
-        /// `IBV_QP_RNR_RETRY`.
+        /// `IBV_QP_RNR_RETRY`: the retries after RNR NAKs.
         const RNR_RETRY = 1 << 11;
-        /// `IBV_QP_RQ_PSN`.
+        /// `IBV_QP_RQ_PSN`: the first PSN from the peer.
         const RQ_PSN = 1 << 12;
-        /// `IBV_QP_MAX_QP_RD_ATOMIC`.
+        /// `IBV_QP_MAX_QP_RD_ATOMIC`: the READs and atomics that this side can have outstanding.
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// `IBV_QP_MIN_RNR_TIMER`.
+        /// `IBV_QP_MIN_RNR_TIMER`: the delay that RNR NAKs name.
         const MIN_RNR_TIMER = 1 << 15;
-        /// `IBV_QP_SQ_PSN`.
+        /// `IBV_QP_SQ_PSN`: the first PSN to the peer.
         const SQ_PSN = 1 << 16;
-        /// `IBV_QP_MAX_DEST_RD_ATOMIC`.
+        /// `IBV_QP_MAX_DEST_RD_ATOMIC`: the READs and atomics that the peer can have outstanding.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
-        /// `IBV_QP_DEST_QPN`.
+        /// `IBV_QP_DEST_QPN`: the number of the peer's queue pair.
         const DEST_QPN = 1 << 20;
     }
 }
 
-/// What a modification sets; `None` leaves a value alone (IBTA 11.2.5.2).
+/// The attributes that a modification sets; `None` leaves a value unchanged (IBTA 11.2.5.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpAttributes {
     /// The state to go to (`STATE`).
     pub state: Option<State>,
-    /// The state that the program believes it is in (`CUR_STATE`).
+    /// The state that the program assumes the queue pair to be in (`CUR_STATE`).
     pub current_state: Option<State>,
-    /// Whether an event shall tell when the send queue is drained (`EN_SQD_ASYNC_NOTIFY`).
+    /// Whether an event reports that the send queue is drained (`EN_SQD_ASYNC_NOTIFY`).
     pub notify_drained: Option<bool>,
-    /// What the peer may do with our memory through this queue pair (`ACCESS_FLAGS`).
+    /// The access that the peer has to our memory through this queue pair (`ACCESS_FLAGS`).
     pub access: Option<Access>,
-    /// The partition key's index; there is only 0 (`PKEY_INDEX`).
+    /// The index of the partition key; only 0 exists (`PKEY_INDEX`).
     pub p_key_index: Option<u16>,
-    /// The device's port; there is only 1 (`PORT`).
+    /// The port of the device; only 1 exists (`PORT`).
     pub port: Option<u8>,
     /// The key that datagrams to us must carry (`QKEY`).
     pub q_key: Option<QKey>,
-    /// How to reach the peer (`AV`).
+    /// The address vector: how packets reach the peer (`AV`).
     pub path: Option<Path>,
-    /// The payload bytes of a full packet (`PATH_MTU`).
+    /// The path MTU: the payload bytes of a full packet (`PATH_MTU`).
     pub path_mtu: Option<PathMtu>,
-    /// The peer's queue pair (`DEST_QPN`).
+    /// The number of the peer's queue pair (`DEST_QPN`).
     pub destination: Option<Qpn>,
     /// The first PSN that the peer will send (`RQ_PSN`).
     pub receive_psn: Option<Psn>,
-    /// The first PSN that we shall send (`SQ_PSN`).
+    /// The first PSN that this queue pair will send (`SQ_PSN`).
     pub send_psn: Option<Psn>,
-    /// READs and atomics that the peer may have outstanding, 0 to [`Self::MAX_RD_ATOMIC`] (`MAX_DEST_RD_ATOMIC`).
+    /// READs and atomics that the peer can have outstanding, 0 to [`Self::MAX_RD_ATOMIC`] (`MAX_DEST_RD_ATOMIC`).
     pub max_dest_rd_atomic: Option<u8>,
-    /// READs and atomics that we may have outstanding, 0 to [`Self::MAX_RD_ATOMIC`] (`MAX_QP_RD_ATOMIC`).
+    /// READs and atomics that this queue pair can have outstanding, 0 to [`Self::MAX_RD_ATOMIC`] (`MAX_QP_RD_ATOMIC`).
     pub max_rd_atomic: Option<u8>,
-    /// How long the peer shall wait when we have no receive request (`MIN_RNR_TIMER`).
+    /// The delay after which the peer tries again, when it found no receive request (`MIN_RNR_TIMER`).
     pub min_rnr_timer: Option<RnrTimer>,
     /// The local ACK timeout code: 4.096 µs × 2^code, 0 for none, up to 31 (IBTA 9.9.2.1.1; `TIMEOUT`).
     pub timeout: Option<u8>,
-    /// How often to send again without progress before giving up, 0 to 7 (`RETRY_CNT`).
+    /// Retries without progress before the requester gives up, 0 to 7 (`RETRY_CNT`).
     pub retry_count: Option<u8>,
-    /// How often to try again after RNR NAKs before giving up, 0 to 6; 7 for ever (`RNR_RETRY`).
+    /// Retries after RNR NAKs before the requester gives up, 0 to 6; 7 for no limit (`RNR_RETRY`).
     pub rnr_retry: Option<u8>,
 }
 
 impl QpAttributes {
-    /// READs and atomics outstanding in one direction at the most; rxe's and ConnectX's limit is 128 and 16.
+    /// Upper bound on the READs and atomics outstanding in one direction. rxe's limit is 128, ConnectX's 16.
     pub const MAX_RD_ATOMIC: u8 = 128;
 
-    /// None set.
+    /// No attribute is set.
     pub(super) const NONE: QpAttributes = QpAttributes {
         state: None,
         current_state: None,
@@ -210,7 +212,7 @@ impl QpAttributes {
         rnr_retry: None,
     };
 
-    /// The names of those that are set.
+    /// The names of the attributes that are set.
     pub fn given(&self) -> Attributes {
         use Attributes as A;
         let QpAttributes {
@@ -258,7 +260,7 @@ impl QpAttributes {
         .fold(A::empty(), |set, (name, _)| set | name)
     }
 
-    /// These, with what `later` sets set anew.
+    /// These attributes, replaced where `later` sets them.
     pub(crate) fn overlaid(&self, later: &QpAttributes) -> QpAttributes {
         QpAttributes {
             state: later.state.or(self.state),
@@ -304,7 +306,7 @@ impl QpAttributes {
         Ok(to)
     }
 
-    /// The first value that is out of its range: its name and what the range is.
+    /// The first value that is out of range: its name and its range.
     fn out_of_range(&self) -> Option<(Attributes, &'static str)> {
         use Attributes as A;
         let above = |value: Option<u8>, limit: u8| value.is_some_and(|value| value > limit);
@@ -323,30 +325,31 @@ impl QpAttributes {
     }
 }
 
-/// All that a queue pair says of itself (`ibv_query_qp`).
+/// The answer to a query of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairInfo {
-    /// Its transport service.
+    /// The transport service of the queue pair.
     pub service: Service,
-    /// The sizes of its queues.
+    /// The capacities of its queues, in requests.
     pub capabilities: Capabilities,
-    /// Where it takes its receive requests from, if not from a queue of its own.
+    /// The shared receive queue that it uses; `None` when it has a receive queue of its own.
     pub srq: Option<Srq>,
-    /// What it was set to since it was last in RESET; `None` what was not. Both states are the one it is in, and both PSNs
-    /// (of connected services, once set) move on: that of the next new request, and that expected from the peer.
+    /// The attributes that were set since it was last in RESET; `None` for all others. Both states are the current one.
+    /// PSNs that were set advance: `send_psn` to that of the next new request, `receive_psn` to that expected from the
+    /// peer.
     pub attributes: QpAttributes,
-    /// In SQD, and not all that was begun is complete.
+    /// Whether it is in SQD, and not everything that it had begun to send is complete.
     pub is_draining: bool,
 }
 
-/// The attributes that a transition requires and those it allows besides (IBTA 11.2.5.2, Table 91; the kernel has the
-/// same in `qp_state_table`, drivers/infiniband/core/verbs.c). `None` when there is no such transition.
+/// The attributes that a transition requires, and those that it allows besides (IBTA 11.2.5.2, Table 91). The kernel
+/// has the same in `qp_state_table`, drivers/infiniband/core/verbs.c. `None` when there is no such transition.
 pub(super) fn transition(service: Service, from: State, to: State) -> Option<(Attributes, Attributes)> {
     use Attributes as A;
     use State::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
     let none = A::empty();
     let port = if service == Service::Gsi { none } else { A::PORT };
-    // What says who may use the queue pair.
+    // The attribute that decides who can use the queue pair.
     let guard = if service.is_datagram() { A::QKEY } else { A::ACCESS_FLAGS };
     let timer = if service == Service::Rc { A::MIN_RNR_TIMER } else { none };
     Some(match (from, to) {
@@ -394,50 +397,50 @@ pub(super) fn transition(service: Service, from: State, to: State) -> Option<(At
     })
 }
 
-/// Why a queue pair was not modified; nothing was changed.
+/// Why a queue pair was not modified; it is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// No such transition (IBTA 10.3.1).
+    /// The service has no transition between these states (IBTA 10.3.1).
     #[error("a {service} queue pair cannot go from {from} to {to}")]
     Transition {
         /// The queue pair's service.
         service: Service,
         /// The state it is in.
         from: State,
-        /// The state asked for.
+        /// The state that was requested.
         to: State,
     },
-    /// The transition needs attributes that were not given, or does not take some that were.
+    /// The transition requires attributes that were not given, or does not allow some that were.
     #[error("{service} from {from} to {to}: {}", attribute_list(*.missing, *.extra))]
     Attributes {
         /// The queue pair's service.
         service: Service,
         /// The state it is in.
         from: State,
-        /// The state asked for.
+        /// The state that was requested.
         to: State,
-        /// Required and not given.
+        /// The attributes that are required, and were not given.
         missing: Attributes,
-        /// Given and not allowed.
+        /// The attributes that were given, and are not allowed.
         extra: Attributes,
     },
-    /// The program is wrong about the state that the queue pair is in.
+    /// The queue pair is not in the state that the program assumed.
     #[error("the queue pair is in {actual}, not in {claimed} as CUR_STATE says")]
     CurrentState {
-        /// What was given.
+        /// The state that `CUR_STATE` named.
         claimed: State,
-        /// What is.
+        /// The state that the queue pair is in.
         actual: State,
     },
-    /// A value is out of range.
+    /// The value of an attribute is out of range.
     #[error("the attribute {} must be {range}", names(*.attribute))]
     OutOfRange {
-        /// The attribute.
+        /// The attribute whose value it is.
         attribute: Attributes,
-        /// The range.
+        /// The range of its values, as text.
         range: &'static str,
     },
-    /// No such queue pair.
+    /// There is no queue pair with this number.
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
@@ -470,7 +473,7 @@ mod tests {
             let pairs = STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to)));
             pairs.filter(|(from, to)| transition(service, *from, *to).is_some()).count()
         };
-        // 14 to RESET and ERR, and RESET→INIT→RTR→RTS⇄SQD, INIT→INIT, RTS→RTS, SQD→SQD; SQE→RTS but for RC.
+        // 14 to RESET and ERR, and RESET→INIT→RTR→RTS⇄SQD, INIT→INIT, RTS→RTS, SQD→SQD; SQE→RTS, except with RC.
         assert_eq!([Service::Rc, Service::Uc, Service::Ud, Service::Gsi].map(legal), [22, 23, 23, 23]);
     }
 

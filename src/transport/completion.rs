@@ -7,35 +7,35 @@ use crate::wire::{Key, Qpn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
-    /// As asked for.
+    /// The request completed without error.
     Success = 0,
-    /// A message longer than the receive request, or than the queue pair may carry.
+    /// The message is longer than the receive request, or than the queue pair can carry.
     LocalLength = 1,
     /// A local fault of the queue pair's processing.
     LocalQpOperation = 2,
-    /// A local range is not registered, or not for this.
+    /// A local range is not registered, or not for this access.
     LocalProtection = 4,
-    /// The queue pair went to the error state before the request was done.
+    /// The queue pair went to the error state before the request was complete.
     WrFlush = 5,
-    /// A memory window could not be bound.
+    /// A memory window could not be bound, or a key not invalidated.
     MwBind = 6,
-    /// An answer that cannot be.
+    /// The answer is impossible for the request.
     BadResponse = 7,
     /// A peer's request failed on our memory while it was being served.
     LocalAccess = 8,
     /// The peer found the request invalid.
     RemoteInvalidRequest = 9,
-    /// The peer refused the access.
+    /// The peer refused the access to its memory.
     RemoteAccess = 10,
-    /// The peer failed.
+    /// The peer failed to execute the request.
     RemoteOperation = 11,
-    /// The peer did not answer, however often it was asked.
+    /// The peer did not answer, and all retries are used.
     RetryExceeded = 12,
-    /// The peer had no receive request, however often it was asked.
+    /// The peer had no receive request, and all RNR retries are used.
     RnrRetryExceeded = 13,
 }
 
-/// What a completion is for; the values of `enum ibv_wc_opcode`.
+/// The operation that a completion is for; the values of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // named for the operations
@@ -53,38 +53,38 @@ pub enum CompletionKind {
     ReceiveWriteWithImmediate = 129,
 }
 
-/// The report on one work request.
+/// The completion of one work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The work request's own name.
+    /// The identifier that the program gave the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// How the work request ended.
     pub status: Status,
-    /// What it was.
+    /// The operation of the work request.
     pub kind: CompletionKind,
     /// Bytes received, or transferred by a READ or atomic.
     pub byte_len: u32,
-    /// The peer's immediate data.
+    /// The peer's immediate data, four bytes.
     pub immediate: Option<u32>,
-    /// The key that the peer's SEND invalidated.
+    /// The R_Key that the peer's SEND invalidated.
     pub invalidated: Option<Key>,
-    /// The queue pair.
+    /// The queue pair of the work request.
     pub qpn: Qpn,
-    /// Who sent the datagram; connected queue pairs leave it zero.
+    /// The queue pair that sent the datagram; zero for connected queue pairs.
     pub source_qpn: Qpn,
-    /// Whether the first 40 bytes of the buffer hold the sender's global routing header: datagrams.
+    /// Whether the first 40 bytes of the buffer hold the sender's global routing header, as with datagrams.
     pub has_grh: bool,
-    /// When it was reported.
+    /// When the completion was added to its queue.
     pub time: Instant,
 }
 
 impl Completion {
-    /// The report on a send request.
+    /// The completion of a send request.
     pub(super) fn send(wr_id: u64, qpn: Qpn, kind: CompletionKind, status: Status, byte_len: u32) -> Completion {
         Completion { status, kind, ..Completion::receive(wr_id, qpn, byte_len) }
     }
 
-    /// The report on a receive request that took `byte_len` bytes.
+    /// The successful completion of a receive request that took `byte_len` bytes.
     pub(super) fn receive(wr_id: u64, qpn: Qpn, byte_len: u32) -> Completion {
         Completion {
             wr_id,
@@ -101,35 +101,36 @@ impl Completion {
     }
 }
 
-/// When a completion queue shall notify next (IBTA 11.4.2.2).
+/// The completion for which a completion queue notifies next (IBTA 11.4.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Notify {
-    /// Not.
+    /// The queue does not notify.
     Never = 0,
-    /// At the next solicited or failed completion.
+    /// The queue notifies at the next solicited or failed completion.
     Solicited = 1,
-    /// At the next completion.
+    /// The queue notifies at the next completion.
     Next = 2,
 }
 
 /// A completion was lost: its queue was full, and is in error from now on (IBTA 11.6.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overrun {
-    /// None was lost before.
+    /// Whether no other was lost before.
     pub is_first: bool,
 }
 
-/// A completion queue: a bounded ring that the transport fills and programs empty, side by side.
+/// A completion queue: a bounded ring that the transport fills and programs empty, at the same time.
 ///
-/// Whoever asks for a notification and then finds nothing may sleep. The other side adds a completion and then looks for somebody
-/// who asked; the order of these four, and that [`poll`](Self::poll) never says «nothing» of what is there, is what keeps a
-/// completion from being slept over.
+/// A program that requests a notification and then finds no completion can sleep. The transport adds a completion and
+/// then checks for a request. The order of these four keeps programs from sleeping while a completion waits, and so
+/// does [`poll`](Self::poll), which never misses one.
 pub struct CompletionRing {
-    /// Filling and emptying take it for reading, and never wait for each other. For writing, whoever takes completions out
-    /// of the middle or puts another ring in its place: rare, and short. Nobody waits for anything else while holding it.
+    /// Adding and polling take the lock for reading, and never wait for each other. It is taken for writing to remove
+    /// completions from the middle, or to replace the ring: rarely, and for a short time. A writer waits for nothing
+    /// else meanwhile.
     ring: RwLock<ArrayQueue<Completion>>,
-    /// When full, the oldest completion makes room.
+    /// Whether a full queue drops its oldest completion.
     ignores_overrun: bool,
     overflowed: AtomicBool,
     notify: AtomicU8,
@@ -149,7 +150,7 @@ impl CompletionRing {
         }
     }
 
-    /// The same, but never in error: when it is full, a new completion takes the place of the oldest
+    /// The same queue, but never in error: when it is full, a new completion replaces the oldest
     /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
     pub fn ignoring_overrun(self) -> CompletionRing {
         CompletionRing { ignores_overrun: true, ..self }
@@ -159,8 +160,8 @@ impl CompletionRing {
         self.ring.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The oldest completion. Waits for nobody, but while the queue is being resized or cleared of a queue pair: saying that there
-    /// is none would have its program sleep over one that is there.
+    /// Removes the oldest completion. It waits only while the queue is being resized or cleared of a queue pair: if it
+    /// returned `None` then, its program could sleep although a completion waits.
     pub fn poll(&self) -> Option<Completion> {
         if mutated!("poll-does-not-wait-for-changes", by "uroce-loom --test completions what_is_there_is_found") {
             return self.ring.try_read().ok()?.pop();
@@ -168,20 +169,20 @@ impl CompletionRing {
         self.ring().pop()
     }
 
-    /// Whether there is no completion.
+    /// Whether the queue holds no completion.
     pub fn is_empty(&self) -> bool {
         self.ring().is_empty()
     }
 
-    /// How many completions it can hold.
+    /// The number of completions that the queue can hold.
     pub fn capacity(&self) -> usize {
         self.ring().capacity()
     }
 
-    /// Makes room for `capacity` completions, at least one, instead (IBTA 11.2.8.4). Those in it stay, in their order.
+    /// Changes the capacity to `capacity` completions, at least one (IBTA 11.2.8.4). Those in the queue stay, in order.
     ///
     /// # Errors
-    /// The number of completions in it when they are more; nothing was changed then.
+    /// The number of completions in the queue, when that is more than `capacity`; nothing is changed then.
     pub fn resize(&self, capacity: usize) -> Result<(), usize> {
         let to = ArrayQueue::new(capacity.max(1));
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
@@ -193,12 +194,12 @@ impl CompletionRing {
         }
         let old = std::mem::replace(&mut *ring, to);
         drop(ring);
-        // Large ones take a while to give back.
+        // Freeing a large ring takes a while.
         drop(old);
         Ok(())
     }
 
-    /// Takes out the completions of a queue pair; the others stay, in their order.
+    /// Removes the completions of a queue pair; the others stay, in order.
     pub(super) fn forget(&self, qpn: Qpn) {
         let ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ring.len() {
@@ -208,27 +209,27 @@ impl CompletionRing {
         }
     }
 
-    /// Whether a completion was lost because the queue was full: it is in error (IBTA 11.6.3.1). It stays so, and takes no more;
-    /// those in it can be polled.
+    /// Whether a completion was lost because the queue was full (IBTA 11.6.3.1). Then the queue is in error for good
+    /// and accepts no more; those in it can be polled.
     pub fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
     }
 
-    /// Asks for one notification; asking for any outweighs asking for a solicited one.
+    /// Requests one notification. A request for any completion outweighs one for solicited completions.
     pub fn request_notification(&self, notify: Notify) {
         self.notify.fetch_max(notify as u8, Ordering::AcqRel);
-        // Before the program polls for the last time.
+        // The fence comes before the program polls for the last time.
         if !mutated!("asks-without-a-fence", by "uroce-loom --test completions a_completion_is_not_slept_over") {
             fence(Ordering::SeqCst);
         }
     }
 
-    /// Whether a notification is asked for.
+    /// Whether a notification is requested.
     pub fn wants_notification(&self) -> bool {
         self.notify.load(Ordering::Acquire) != Notify::Never as u8
     }
 
-    /// Adds a completion, unless it is lost because the queue is full, or was.
+    /// Adds a completion. It is lost, with [`Overrun`], when the queue is full, or lost one before.
     pub(super) fn push(&self, completion: Completion, solicited: bool) -> Result<(), Overrun> {
         let urgent = solicited || completion.status != Status::Success;
         if self.ignores_overrun {
@@ -237,7 +238,8 @@ impl CompletionRing {
             return Err(Overrun { is_first: !self.overflowed.swap(true, Ordering::AcqRel) });
         }
         let wanted = if urgent { Notify::Solicited as u8 } else { Notify::Next as u8 };
-        // After it was added, in the one order that all see: the exchange that moved the ring's tail is in it, too.
+        // The check follows the addition, in the one order that all threads see: the exchange that moved the ring's
+        // tail is part of it.
         let early = mutated!("sleepers-are-looked-for-early", by "uroce-loom --test completions a_completion_is_not");
         let asked = self.notify.load(if early { Ordering::Acquire } else { Ordering::SeqCst });
         if asked >= wanted

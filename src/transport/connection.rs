@@ -12,10 +12,10 @@ use super::extension::Extension;
 use super::outgoing::Outgoing;
 use super::transmit::Transmit;
 
-/// PSNs in flight at the most between peers that do not repeat selectively.
+/// Upper bound on the PSNs in flight between peers that do not use selective repeat.
 pub(super) const WINDOW_PACKETS: i32 = GoBackN::WINDOW as i32;
 
-/// What both roles need to know of the connection.
+/// What all roles of a queue pair need to know of its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub qpn: Qpn,
@@ -24,7 +24,7 @@ pub(super) struct Connection {
     pub remote: Qpn,
     pub path_mtu: PathMtu,
     pub path: Option<Path>,
-    /// What is known of the peer, beside the IBTA.
+    /// What is known of the peer beyond the IBTA.
     pub extension: Extension,
     pub send_cq: Arc<CompletionRing>,
     pub receive_cq: Arc<CompletionRing>,
@@ -36,11 +36,11 @@ impl Connection {
         Scope { pd: self.pd, queue_pair: self.qpn }
     }
 
-    /// Writes one packet to the connected peer over `path`, with a tag when the peer understands. `Ok(None)` when it cannot be
-    /// written, which is counted.
+    /// Writes one packet to the connected peer over `path`, with a tag when the peer understands the extension.
+    /// `Ok(None)` when it cannot be written; one that is too long for `out` is counted.
     ///
     /// # Errors
-    /// What `fill`, which writes the payload, returns.
+    /// The error of `fill`, which writes the payload.
     pub fn write<E>(
         &self,
         path: u8,
@@ -60,12 +60,12 @@ impl Connection {
         Outgoing { tag: self.extension.tag(), ..packet }.write(&path, out, cx, fill)
     }
 
-    /// Reports a send request.
+    /// Completes a send request.
     pub fn complete_send(&self, wr_id: u64, kind: CompletionKind, status: Status, byte_len: u32, cx: &mut Context<'_>) {
         self.complete(&self.send_cq, Completion::send(wr_id, self.qpn, kind, status, byte_len), false, cx);
     }
 
-    /// Reports a receive request.
+    /// Completes a receive request.
     pub fn complete_receive(&self, completion: Completion, solicited: bool, cx: &mut Context<'_>) {
         self.complete(&self.receive_cq, completion, solicited, cx);
     }

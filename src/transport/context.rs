@@ -9,7 +9,7 @@ use super::event::Event;
 use super::multipath::Multipath;
 use super::receive_queue::SharedReceiveQueues;
 
-/// What a queue pair works on that is not its own.
+/// What a queue pair works on that belongs to its endpoint.
 pub(super) struct Context<'a> {
     pub now: Instant,
     pub memory: &'a mut MemoryTable,
@@ -18,15 +18,15 @@ pub(super) struct Context<'a> {
     pub events: &'a mut VecDeque<Event>,
     /// The next IPv4 identification.
     pub identification: &'a mut u16,
-    /// The queue pair's own, if it or its peer uses several paths.
+    /// The paths of this queue pair, if it or its peer uses several.
     pub multipath: &'a mut Option<Box<Multipath>>,
-    /// Bytes of requests that came early and wait at other queue pairs of the endpoint.
+    /// Bytes of requests that arrived early and wait at other queue pairs of the endpoint.
     pub waiting_elsewhere: usize,
-    /// A completion queue had no room: it is in error.
+    /// Whether a completion queue had no room, and is in error.
     pub has_lost_completion: bool,
 }
 
-/// Events that nobody takes are bounded; the oldest are the most telling.
+/// Upper bound on the events that wait to be taken. More are dropped, since the oldest explain the most.
 const MAX_EVENTS: usize = 1024;
 
 impl Context<'_> {
@@ -35,19 +35,19 @@ impl Context<'_> {
         self.multipath.as_mut().map_or(0, |multipath| multipath.set.choose(self.now))
     }
 
-    /// The path of answers that the peer waits for.
+    /// The path of answers that the peer waits for: the quickest.
     pub fn quickest_path(&self) -> u8 {
         self.multipath.as_ref().map_or(0, |multipath| multipath.set.quickest())
     }
 
-    /// Counts a packet that a queue pair does not take.
+    /// Counts a packet that a queue pair refuses.
     #[inline]
     pub fn refuse(&mut self, qpn: Qpn, psn: Psn, why: Which) {
         *why(self.counters) += 1;
         traced!(debug, "packet refused", qpn = qpn, psn = psn, why = Counters::name(why));
     }
 
-    /// Tells the owner of the endpoint.
+    /// Reports an event to the owner of the endpoint.
     pub fn push_event(&mut self, event: Event) {
         if self.events.len() < MAX_EVENTS {
             self.events.push_back(event);
@@ -55,6 +55,6 @@ impl Context<'_> {
     }
 }
 
-/// A role cannot go on: the queue pair goes to the error state.
+/// A role failed: the queue pair goes to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fatal;

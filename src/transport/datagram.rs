@@ -9,14 +9,14 @@ use super::context::{Context, Fatal};
 use super::inbound::{Inbound, complete_receive};
 use super::work::{ReceiveRequest, scatter, total};
 
-/// Bytes before a datagram's payload in the receive buffer: the global routing header (IBTA 11.4.1.2), or what stands
-/// for it.
+/// Bytes before a datagram's payload in the receive buffer: the global routing header (IBTA 11.4.1.2), or what takes
+/// its place with IPv4.
 pub(super) const GRH_BYTES: u32 = 40;
 
 /// The receiving side of a datagram queue pair (IBTA 9.8.3): every packet is a message, and nothing is answered.
 #[derive(Debug, Default)]
 pub(super) struct DatagramResponder {
-    /// For its receive queue; datagrams are never WRITEs.
+    /// The state of its receive queue; datagrams are never WRITEs.
     pub inbound: Inbound,
     q_key: QKey,
 }
@@ -30,8 +30,8 @@ impl DatagramResponder {
         self.q_key
     }
 
-    /// Takes a datagram: the routing header and the payload into the oldest receive request. One that does not fit, or
-    /// finds no request, is dropped, and the request stays.
+    /// Places a datagram in the oldest receive request: first the routing header, then the payload. A datagram that
+    /// does not fit, or finds no request, is dropped, and the request stays posted.
     pub fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -52,7 +52,7 @@ impl DatagramResponder {
         let pd = self.inbound.pd(connection, cx);
         let len = GRH_BYTES + payload.len() as u32;
         let fits = |request: &ReceiveRequest| u64::from(len) <= total(&request.sges);
-        // It is taken only to be used: a shared queue's may be what another queue pair waits for.
+        // It is taken only to be used: another queue pair can be waiting for a shared queue's.
         let has_room = self.inbound.queue.front(cx.shared).is_some_and(fits)
             || (mutated!("ud-request-lost-with-a-long-datagram") && self.inbound.take(cx).is_none());
         let Some(request) = has_room.then(|| self.inbound.take(cx)).flatten() else {
@@ -77,7 +77,8 @@ impl DatagramResponder {
     }
 }
 
-/// The IPv6 header; or zeros and the IPv4 header behind them, as rxe and RNICs place it (IBTA Annex A17.4.5.2).
+/// The IPv6 header. With IPv4: zeros, and the IPv4 header behind them, as rxe and RNICs place it (IBTA Annex
+/// A17.4.5.2).
 fn routing_header(ip: &IpHeader<'_>) -> [u8; GRH_BYTES as usize] {
     let mut header = [0; GRH_BYTES as usize];
     match ip {

@@ -10,7 +10,7 @@ use super::message_kind::MessageKind;
 use super::ranges::Ranges;
 use super::work::{MAX_MESSAGE_BYTES, spans, total};
 
-/// A request that came early, and what it is held against.
+/// A request that arrived early, and what it is checked against.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {
     pub packet: &'a Packet<'a>,
@@ -18,20 +18,20 @@ pub(super) struct Arrival<'a> {
     pub inbound: &'a Inbound,
     pub connection: &'a Connection,
     pub memory: &'a MemoryTable,
-    /// The domain of the receive requests' keys.
+    /// The protection domain of the receive requests.
     pub receive_pd: Pd,
 }
 
-/// What is left to do with a request whose bytes are placed, when its turn comes.
+/// What is needed to finish a request in its turn, when its bytes are placed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     opcode: Opcode,
     flags: u8,
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub len: u16,
-    /// The immediate, or the key to invalidate.
+    /// The immediate data, or the R_Key to invalidate.
     word: u32,
-    /// Its place in its message, as it said.
+    /// Its index in its message, as it claimed.
     pub index: u32,
 }
 
@@ -47,7 +47,7 @@ impl Placed {
         Placed { opcode: bth.opcode(), flags, len, word: word.unwrap_or_default(), index: spot.index }
     }
 
-    /// Its headers; those of a WRITE with the message's `reth`, if it starts one.
+    /// The headers of the request. A packet that starts a WRITE has the message's `reth`.
     pub fn headers(&self, connection: &Connection, psn: Psn, reth: Reth) -> Headers {
         let opcode = self.opcode;
         let bth = Bth::new(opcode, connection.qpn, psn)
@@ -66,12 +66,12 @@ impl Placed {
     }
 }
 
-/// Where a packet belongs, as it said, and as nothing contradicts.
+/// The place of a packet in its message, as it claimed and nothing contradicts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     /// The position of its message's first packet.
     start: u64,
-    /// Its own place in the message.
+    /// The packet's index in the message.
     index: u32,
 }
 
@@ -81,62 +81,63 @@ impl Spot {
     }
 }
 
-/// What a packet says of itself does not fit to what others said.
+/// A packet's claim that contradicts others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lie;
 
 #[derive(Clone, Copy, Debug)]
 struct Message {
     kind: MessageKind,
-    /// After its last packet; of a SEND, as far as it is known.
+    /// The position after its last packet; of a SEND, as far as it is known.
     end: u64,
     is_whole: bool,
-    /// Packets placed whose turn has not come.
+    /// Packets that are placed, and whose turn has not come.
     placed: u32,
-    /// Where it writes.
+    /// The address in this process that it writes to, if that is known.
     host: Option<usize>,
-    /// What it writes to is not known, and must be taken for anything.
+    /// Whether it writes to unknown memory, which must be taken for any.
     is_anywhere: bool,
-    /// It may overtake others there.
+    /// Whether its region allows it to overtake others.
     is_relaxed: bool,
 }
 
-/// The messages of which packets came early, as far as these told (docs/EXTENSIONS.md), and what follows for placing them.
+/// The messages of which packets arrived early, as these claimed (docs/EXTENSIONS.md), and what is needed to place
+/// their bytes.
 ///
-/// A SEND is placed where its receive request says, which its number names. A WRITE is placed, if its region was registered
-/// for that, when all that comes before it is known and writes elsewhere, or has been placed too. Nothing here is believed
-/// in the end: when a packet's turn comes, what it said must be what is so.
+/// A SEND is placed in the memory of its receive request, which it names by number. A WRITE is placed if its region was
+/// registered for that. All messages before it must be known, too, and must write elsewhere or be placed. No claim is
+/// final: when a packet's turn comes, it must prove true.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    /// By the position of their first packet.
+    /// Messages by the position of their first packet.
     known: BTreeMap<u64, Message>,
-    /// All positions from the expected one to this belong to messages that are known.
+    /// All positions from the expected one to this belong to known messages.
     covered: u64,
-    /// What WRITEs and atomics among them write, by the position of their first packet.
+    /// The memory that WRITEs and atomics among them write, by the position of their first packet.
     writes: Ranges,
-    /// The first packets of SENDs, by the number of their receive request.
+    /// The first positions of SENDs, by the number of their receive request.
     sends: BTreeMap<u64, u64>,
-    /// The memory of receive requests before `resolved`, by their number; and these in order, for taking them out again.
+    /// The memory of receive requests before `resolved`, by their number; and the same in order, for removal.
     receives: Ranges,
     order: VecDeque<(u64, usize)>,
     resolved: u64,
 }
 
 impl Messages {
-    /// Whether none is known.
+    /// Whether no message is known.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// What a message takes in the tables, about.
+    /// What a message takes in the tables, in bytes, approximately.
     pub const MESSAGE_BYTES: usize = 192;
 
-    /// Bytes that they take, about.
+    /// Memory that the messages take, in bytes, approximately.
     pub fn bytes(&self) -> usize {
         self.known.len() * Self::MESSAGE_BYTES
     }
 
-    /// Takes what the packet at `position` says of its message. `None` when it says nothing.
+    /// Takes the claim of the packet at `position` about its message. `None` when it makes none.
     pub fn learn(&mut self, position: u64, expected: u64, arrival: &Arrival<'_>) -> Result<Option<Spot>, Lie> {
         let Some(trailer) = arrival.trailer else { return Ok(None) };
         let number = arrival.inbound.receive_number(trailer.receive_number).ok_or(Lie)?;
@@ -160,7 +161,7 @@ impl Messages {
                 let bytes = packet.reth().ok_or(Lie)?.length();
                 (MessageKind::Read, start + u64::from(mtu.packets(bytes as usize)))
             }
-            // It changes nothing, as a READ.
+            // A FLUSH changes nothing, like a READ.
             Operation::Flush => (MessageKind::Read, start + 1),
             _ => (MessageKind::Atomic, start + 1),
         };
@@ -190,7 +191,7 @@ impl Messages {
         Ok(Some(Spot { start, index }))
     }
 
-    /// The message that is coming in is known by itself.
+    /// Adds the message that is being received: it is known without a claim.
     fn learn_current(&mut self, expected: u64, arrival: &Arrival<'_>) -> Result<(), Lie> {
         let Some(Current { packets, kind, rest }) = arrival.inbound.current(arrival.connection.path_mtu) else {
             return Ok(());
@@ -211,7 +212,7 @@ impl Messages {
     ) -> Result<(), Lie> {
         let written = match kind {
             MessageKind::Send { number } => {
-                // Later SENDs take later requests.
+                // Later SENDs take later receive requests.
                 let before = self.sends.range(..=number).next_back();
                 let after = self.sends.range(number..).next();
                 let is_unused = number >= arrival.inbound.first_unfinished();
@@ -248,8 +249,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Places the packet's bytes, if they may be placed before their turn. `is_done` tells of positions whether their bytes are
-    /// placed.
+    /// Places the packet's bytes, if that is allowed before its turn. `is_done` returns whether the bytes of a position
+    /// are placed. Returns whether they were placed.
     pub fn place(&mut self, spot: Spot, expected: u64, arrival: &Arrival<'_>, is_done: impl Fn(u64) -> bool) -> bool {
         let Some(&message) = self.known.get(&spot.start) else { return false };
         let (packet, mtu) = (arrival.packet, arrival.connection.path_mtu.bytes());
@@ -300,8 +301,8 @@ impl Messages {
         true
     }
 
-    /// Where a WRITE's packet goes, if all before it is known, and it is not the last one of its message while others lack:
-    /// programs poll on the last bytes.
+    /// The memory that a WRITE's packet goes to, if everything before it is known. The last packet must wait until no
+    /// other of its message is missing, since programs poll on the last bytes.
     fn target<'a>(
         &mut self,
         spot: Spot,
@@ -333,7 +334,7 @@ impl Messages {
         arrival.memory.remote_of_region(scope, reth.key(), address, len, access).map(|(span, _)| span)
     }
 
-    /// Whether all positions from the expected one to `to` belong to messages of which is known where they write.
+    /// Whether all positions from the expected one to `to` belong to messages whose destination is known.
     fn covers(&mut self, expected: u64, to: u64) -> bool {
         let mut at = self.covered.max(expected);
         while at < to {
@@ -346,7 +347,7 @@ impl Messages {
         at >= to
     }
 
-    /// Sees to it that the memory of all receive requests before `number` is known. False when one is not posted.
+    /// Finds the memory of all receive requests before `number`. Returns false when one of them is not posted.
     fn resolve(&mut self, number: u64, arrival: &Arrival<'_>) -> bool {
         let first = arrival.inbound.first_unfinished();
         self.resolved = self.resolved.max(first);
@@ -367,8 +368,8 @@ impl Messages {
         true
     }
 
-    /// Whether nothing that is missing may still be written to these bytes by messages before the one at `start`, or into
-    /// receive requests before `number`.
+    /// Whether nothing that is missing can still write these bytes: neither messages before the one at `start`, nor
+    /// those into receive requests before `number`.
     fn is_free(
         &self,
         bytes: Range<usize>,
@@ -394,13 +395,13 @@ impl Messages {
         self.writes.all_overlapping(&bytes, written) && self.receives.all_overlapping(&bytes, received)
     }
 
-    /// Where the packet at `position` belongs, if that is known.
+    /// The place of the packet at `position`, if that is known.
     pub fn spot(&self, position: u64) -> Option<Spot> {
         let (&start, message) = self.known.range(..=position).next_back()?;
         (position < message.end).then_some(Spot { start, index: (position - start) as u32 })
     }
 
-    /// Whether packets of its message may be placed before their turn at all.
+    /// Whether packets of its message can be placed before their turn at all.
     pub fn may_be_placed(&self, spot: Spot) -> bool {
         self.known.get(&spot.start).is_some_and(|message| match message.kind {
             MessageKind::Send { .. } => true,
@@ -409,7 +410,7 @@ impl Messages {
         })
     }
 
-    /// The last packet of the WRITE that `position` belongs to, if all others are placed.
+    /// The last packet of the WRITE that `position` belongs to, unless it is at `position` itself.
     pub fn last_of(&self, position: u64) -> Option<Spot> {
         let (&start, message) = self.known.range(..=position).next_back()?;
         let index = (message.end - start - 1) as u32;
@@ -417,7 +418,7 @@ impl Messages {
         (is_write && position + 1 < message.end).then_some(Spot { start, index })
     }
 
-    /// The RETH of the WRITE that starts at `position`.
+    /// The RETH of the WRITE whose first packet is at `position`.
     pub fn reth(&self, position: u64) -> Reth {
         match self.known.get(&position) {
             Some(Message { kind: MessageKind::Write { reth, .. }, .. }) => *reth,
@@ -425,8 +426,8 @@ impl Messages {
         }
     }
 
-    /// The turn of packet number `index` of the message at `start` has come, which is of `kind`. `placed` is what was kept of
-    /// it, if its bytes are placed: then all that was said of it must be so.
+    /// Checks the claims about packet number `index` of the message at `start`, which is of `kind`, when its turn has
+    /// come. `placed` is what was kept of it, if its bytes are placed: then all its claims must be true.
     pub fn finish(&mut self, start: u64, index: u32, kind: MessageKind, placed: Option<&Placed>) -> Result<(), Lie> {
         let Some(message) = self.known.get_mut(&start) else {
             return if placed.is_some() { Err(Lie) } else { Ok(()) };
@@ -440,7 +441,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Messages that start before the position `before` are done, and receive requests before `unfinished`.
+    /// Discards messages that start before the position `before`, and receive requests before `unfinished`.
     pub fn retire(&mut self, before: u64, unfinished: u64) {
         if self.known.is_empty() {
             return;

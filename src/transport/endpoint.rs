@@ -26,54 +26,54 @@ use super::work::{PostError, ReceiveRequest, SendRequest};
 
 /// An RDMA device without clock, thread and socket: queue pairs, memory, timers and counters.
 ///
-/// `handle_*` tell it what happened, `poll_*` ask what it wants. Nothing happens in between.
+/// `handle_*` report to it what happened, `poll_*` return what it wants. Nothing happens in between.
 pub struct Endpoint {
     queue_pairs: FxHashMap<u32, Box<Slot>>,
     memory: MemoryTable,
     shared: SharedReceiveQueues,
-    /// Of what concerned no queue pair, or one that is gone.
+    /// Counts of what concerned no queue pair, or one that is destroyed.
     counters: Counters,
     events: VecDeque<Event>,
     timers: Timers,
-    /// Queue pairs that may have something to send, each once.
+    /// Queue pairs that can have something to send, each once.
     ready: VecDeque<Qpn>,
-    /// Packets that the first of them has sent in this turn.
+    /// Packets that the first of them has sent in its turn.
     turn_packets: u32,
     identification: u16,
-    /// IPv4 identification and UDP source port, where not we decide them.
+    /// IPv4 identification and UDP source port, where the link imposes them.
     imposed: Option<(u16, u16)>,
     next_pd: u32,
-    /// The upper twelve bits of our queue pairs' numbers.
+    /// The upper twelve bits of this endpoint's queue pair numbers.
     qpn_slot: u16,
-    /// The latest numbers that queue pairs had which are gone.
+    /// The latest numbers of destroyed queue pairs.
     retired: VecDeque<Qpn>,
-    /// Bytes of requests that came early and wait, over all queue pairs.
+    /// Bytes of requests that arrived early and wait, over all queue pairs.
     waiting_bytes: usize,
-    /// What new queue pairs may do towards peers that understand the extension.
+    /// The settings of new queue pairs for loss recovery.
     recovery: RecoverySettings,
     /// The addresses of each further interface of the device.
     local_rails: Vec<Vec<IpAddr>>,
-    /// Where datagrams may go to; `None`: anywhere.
+    /// The addresses that datagrams can go to; `None` for any.
     local_addresses: Option<FxHashSet<IpAddr>>,
     groups: Groups,
-    /// Queue pairs that may have rails whose next hop is not known.
+    /// Queue pairs that can have rails without a known next hop.
     hop_seekers: VecDeque<Qpn>,
-    /// Whether it stands in a child for the endpoint of its parent, and refuses everything.
+    /// Whether it replaces the endpoint of its parent in a child, and refuses everything.
     is_forked: bool,
 }
 
-/// A queue pair and what it counts.
+/// A queue pair, and its counters.
 struct Slot {
     queue_pair: QueuePairMachine,
     counters: Counters,
-    /// Of those that use several paths, or whose peers do.
+    /// Its paths, if it or its peer uses several.
     multipath: Option<Box<Multipath>>,
-    /// Whether it stands in the endpoint's queue of those that may have next hops to ask for.
+    /// Whether it is in the endpoint's queue of those that can have next hops to resolve.
     seeks_hops: bool,
 }
 
 impl Slot {
-    /// Stands in the queue of `seekers` if it has a next hop to ask for.
+    /// Enters the queue `seekers` if it has a next hop to resolve.
     fn seek_hops(&mut self, qpn: Qpn, seekers: &mut VecDeque<Qpn>) {
         if !self.seeks_hops && self.multipath.as_ref().is_some_and(|multipath| multipath.has_query()) {
             self.seeks_hops = true;
@@ -82,34 +82,35 @@ impl Slot {
     }
 }
 
-/// Timer entries beyond four a queue pair from which on those left behind are swept out: few enough to matter nowhere,
-/// many enough that sweeping costs less than arming.
+/// Timer entries, beyond four a queue pair, above which those left behind are swept out. They are few enough not to
+/// matter, and many enough that sweeping costs less than arming.
 const IDLE_TIMERS: usize = 64;
 
-/// Packets that a queue pair sends before the next one's turn: enough to stay in its cache lines, few enough for the
-/// others not to wait.
+/// Packets that a queue pair sends before the next one's turn: enough to profit from its cache lines, few enough that
+/// the others need not wait.
 const TURN_PACKETS: u32 = 16;
 
-/// Queue pairs of an endpoint at the most. The endpoint must find a free 24-bit number by drawing.
+/// Upper bound on the queue pairs of an endpoint, which must find a free 24-bit number by drawing.
 const MAX_QUEUE_PAIRS: usize = 1 << 20;
 
-/// Numbers of queue pairs that are gone which are not given to new ones: late packets of a connection must not find another
-/// one under its number (IBTA 12.9.8.3.1 has a time to wait for that). Half a slot, so that it is never all waiting.
+/// Upper bound on the numbers of destroyed queue pairs that are not given to new ones. Late packets of a connection
+/// must not find another one under its number (IBTA 12.9.8.3.1 has a time to wait for that). It is half a slot, so that
+/// no slot has only such numbers.
 const RETIRED_MAX: usize = 2048;
 
-/// Numbers drawn in a slot before another is taken: with 4000 of 4096 taken, one draw in 43 finds a free one.
+/// Draws in a slot before another slot is taken: with 4000 of 4096 numbers taken, one draw in 43 finds a free one.
 const DRAWS_A_SLOT: u32 = 64;
 
 /// Why a queue pair was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// A queue of no request, or of too many.
+    /// The queue would hold no request, or too many.
     #[error("a queue of {0} requests: 1 to 65536 are possible")]
     Capacity(usize),
-    /// Too many queue pairs.
+    /// There are as many queue pairs as are possible.
     #[error("there are {0} queue pairs already, and no room for more")]
     TooMany(usize),
-    /// QP1 exists already.
+    /// The device has a queue pair of the GSI service, QP1, already.
     #[error("the device has one general services queue pair, and it is in use")]
     GsiInUse,
     /// The shared receive queue does not exist.
@@ -120,13 +121,13 @@ pub enum CreateError {
     Forked,
 }
 
-/// There is no such queue pair.
+/// There is no queue pair with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no queue pair {0}")]
 pub struct NoSuchQueuePair(pub Qpn);
 
 impl Endpoint {
-    /// An endpoint without queue pairs. `seed` decides all numbers that strangers must not guess.
+    /// An endpoint without queue pairs. `seed`, 32 bytes, decides all numbers that strangers must not guess.
     pub fn new(seed: [u8; 32]) -> Endpoint {
         let mut keys = KeySource::new(seed);
         let identification = keys.next_u32() as u16;
@@ -155,50 +156,51 @@ impl Endpoint {
         }
     }
 
-    /// What a process that was made by fork(2) has instead of its parent's endpoint: it has nothing, and refuses to make
+    /// The endpoint that a process made by fork(2) has instead of its parent's: it is empty, and refuses to make
     /// anything.
     pub fn forked() -> Endpoint {
         Endpoint { is_forked: true, ..Endpoint::new([0; 32]) }
     }
 
-    /// Has all packets carry this IPv4 identification and UDP source port, whatever their paths say: the link's, where
-    /// something behind it writes these headers. To be called before there is any queue pair.
+    /// Imposes this IPv4 identification and UDP source port on all packets, whatever their paths say: those of the
+    /// link, where something behind it writes these headers. It must be called before there is any queue pair.
     pub fn impose(&mut self, identification: u16, source_port: u16) {
         self.identification = identification;
         self.imposed = Some((identification, source_port));
     }
 
-    /// Sets how queue pairs that are created from now on deal with losses.
+    /// Sets how queue pairs that are created from now on recover from losses.
     pub fn set_recovery(&mut self, recovery: RecoverySettings) {
         self.recovery = recovery;
     }
 
-    /// How new queue pairs deal with losses.
+    /// How new queue pairs recover from losses.
     pub fn recovery(&self) -> RecoverySettings {
         self.recovery
     }
 
-    /// Datagrams to other addresses than these are dropped and counted, except those to groups: rxe and RNICs too take those to
-    /// the port's own GIDs only. Without this call all are taken: what drives the endpoint has looked. Connected queue pairs
-    /// always look at both addresses.
+    /// Makes datagrams to other addresses than these be dropped and counted, except those to groups. rxe and RNICs,
+    /// too, accept those to the port's own GIDs only. Without this call all are accepted: what drives the endpoint has
+    /// checked them. Connected queue pairs always check both addresses.
     pub fn set_local_addresses(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.local_addresses = Some(addresses.into_iter().collect());
     }
 
-    /// Tells the addresses of each further interface of the device, in the order of its GID table; the first interface, whose
-    /// addresses queue pairs name in their address vectors, is not among them. Each queue pair that comes to know its peer from
-    /// now on takes from each the first address of its own family, and tells the peer.
+    /// Sets the addresses of each further interface of the device, in the order of its GID table. The first interface
+    /// is not among them: queue pairs name its addresses in their address vectors. A queue pair that learns from now on
+    /// that its peer understands takes from each interface the first address of its own family, and announces it to the
+    /// peer.
     pub fn set_local_rails(&mut self, rails: Vec<Vec<IpAddr>>) {
         self.local_rails = rails;
     }
 
-    /// The addresses of each further interface.
+    /// The addresses of each further interface of the device.
     pub fn local_rails(&self) -> &[Vec<IpAddr>] {
         &self.local_rails
     }
 
-    /// A next hop that the link shall say: pass it to [`hop_found`](Self::hop_found). Each is asked for once, and again after
-    /// [`ask_hops_again`](Self::ask_hops_again).
+    /// A next hop that the link must resolve: pass the result to [`hop_found`](Self::hop_found). Each is returned once,
+    /// and again after [`ask_hops_again`](Self::ask_hops_again).
     pub fn poll_hop_query(&mut self) -> Option<HopQuery> {
         while let Some(&qpn) = self.hop_seekers.front() {
             if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
@@ -213,7 +215,7 @@ impl Endpoint {
         None
     }
 
-    /// The link's answer; without a next hop the rail is not used.
+    /// Takes the link's answer to a query; without a next hop the rail is not used.
     pub fn hop_found(&mut self, now: Instant, query: HopQuery, hop: Option<Hop>) {
         let HopQuery { qpn, rail, source, destination } = query;
         self.with(now, qpn, |_, cx| {
@@ -223,8 +225,8 @@ impl Endpoint {
         });
     }
 
-    /// Routes have changed, or an interface came back: all next hops of rails are asked for again. Until they are known, the old
-    /// ones are used.
+    /// Makes all next hops of rails be resolved again, after routes changed or an interface came back. Until they are
+    /// known, the old ones are used.
     pub fn ask_hops_again(&mut self) {
         for (qpn, slot) in &mut self.queue_pairs {
             slot.multipath.iter_mut().for_each(|multipath| multipath.ask_hops_again());
@@ -232,10 +234,10 @@ impl Endpoint {
         }
     }
 
-    /// The paths that a queue pair has, and how many of them carry packets; one of one where it knows of no others.
+    /// The number of paths that a queue pair has, and of those that carry packets; (1, 1) where it knows of no others.
     ///
     /// # Errors
-    /// [`NoSuchQueuePair`].
+    /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn paths(&self, qpn: Qpn) -> Result<(u16, u16), NoSuchQueuePair> {
         let slot = self.queue_pairs.get(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
         Ok(slot.multipath.as_ref().map_or((1, 1), |multipath| (multipath.set.count(), multipath.set.good())))
@@ -247,47 +249,48 @@ impl Endpoint {
         }
     }
 
-    /// The registered memory.
+    /// The registered memory of the endpoint, and its keys.
     pub fn memory(&mut self) -> &mut MemoryTable {
         &mut self.memory
     }
 
-    /// A new protection domain.
+    /// Allocates a new protection domain.
     pub fn allocate_pd(&mut self) -> Pd {
         let pd = Pd(self.next_pd);
         self.next_pd += 1;
         pd
     }
 
-    /// What happened so far, over all queue pairs.
+    /// The sum of all counters, over all queue pairs and the endpoint.
     pub fn counters(&self) -> Counters {
         let mut sum = self.counters;
         self.queue_pairs.values().for_each(|slot| sum.add(&slot.counters));
         sum
     }
 
-    /// What happened on one queue pair.
+    /// The counters of one queue pair.
     ///
     /// # Errors
-    /// [`NoSuchQueuePair`].
+    /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn queue_pair_counters(&self, qpn: Qpn) -> Result<Counters, NoSuchQueuePair> {
         self.queue_pairs.get(&qpn.value()).map(|slot| slot.counters).ok_or(NoSuchQueuePair(qpn))
     }
 
-    /// Bytes of requests that came early and wait, over all queue pairs.
+    /// Bytes of requests that arrived early and wait, over all queue pairs.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
-    /// How many queue pairs there are.
+    /// The number of queue pairs.
     pub fn queue_pairs(&self) -> usize {
         self.queue_pairs.len()
     }
 
-    /// A queue pair in the RESET state, with a number drawn at random; [`Service::Gsi`] gets its own.
+    /// Creates a queue pair in the RESET state, with a number drawn at random; [`Service::Gsi`] gets QPN 1.
     ///
     /// # Errors
-    /// [`CreateError`].
+    /// [`CreateError`] when a capacity is out of range, there are too many queue pairs, QP1 exists already, the shared
+    /// receive queue does not exist, or the endpoint is [`forked`](Self::forked).
     pub fn create_queue_pair(&mut self, init: QueuePairInit) -> Result<Qpn, CreateError> {
         if self.is_forked {
             return Err(CreateError::Forked);
@@ -316,7 +319,7 @@ impl Endpoint {
         Ok(qpn)
     }
 
-    /// A free number in our slot; when that is nearly full, in another one, which is ours from then on.
+    /// Draws a free number in our slot. When that is nearly full, another slot is ours from then on.
     fn draw_qpn(&mut self) -> Qpn {
         loop {
             for _ in 0..DRAWS_A_SLOT {
@@ -329,53 +332,60 @@ impl Endpoint {
         }
     }
 
-    /// A shared receive queue of `capacity` requests, 1 to 65536.
+    /// Creates a shared receive queue of `capacity` requests, 1 to 65536.
     ///
     /// # Errors
-    /// [`SrqError::Size`].
+    /// [`SrqError::Size`] when `capacity` is out of range; [`SrqError::Forked`] from a [`forked`](Self::forked)
+    /// endpoint.
     pub fn create_srq(&mut self, pd: Pd, capacity: usize) -> Result<Srq, SrqError> {
         self.check_not_forked()?;
         self.shared.create(pd, capacity)
     }
 
+    /// Destroys a shared receive queue, without completions for what is posted.
     /// Removes a shared receive queue, without completions for what is posted.
     ///
     /// # Errors
-    /// [`SrqError`], also while queue pairs use it.
+    /// [`SrqError::NoSuchSrq`] when it does not exist; [`SrqError::InUse`] while queue pairs use it.
     pub fn destroy_srq(&mut self, srq: Srq) -> Result<(), SrqError> {
         self.shared.destroy(srq)
     }
 
-    /// Posts a receive request to a shared queue.
+    /// Posts a receive request to a shared receive queue.
     ///
     /// # Errors
-    /// [`SrqError`]; nothing was posted then.
+    /// [`SrqError::NoSuchSrq`] when the queue does not exist; [`SrqError::Full`] when it is full;
+    /// [`SrqError::Forked`] from a [`forked`](Self::forked) endpoint. Nothing is posted then.
     pub fn post_srq_receive(&mut self, srq: Srq, request: ReceiveRequest) -> Result<(), SrqError> {
         self.check_not_forked()?;
         self.shared.post(srq, request)
     }
 
-    /// Arms the event [`Event::SrqLimit`]: it comes once, when fewer than `limit` requests are left.
+    /// Arms the event [`Event::SrqLimit`], which is reported once, when fewer than `limit` requests are left; 0 disarms
+    /// it.
     ///
     /// # Errors
-    /// [`SrqError`].
+    /// [`SrqError::NoSuchSrq`] when the queue does not exist; [`SrqError::Size`] when `limit` is above its capacity;
+    /// [`SrqError::Forked`] from a [`forked`](Self::forked) endpoint.
     pub fn arm_srq(&mut self, srq: Srq, limit: usize) -> Result<(), SrqError> {
         self.check_not_forked()?;
         self.shared.arm(srq, limit)
     }
 
-    /// Changes the capacity of a shared receive queue, to 65536 at the most.
+    /// Changes the capacity of a shared receive queue, 1 to 65536 requests.
     ///
     /// # Errors
-    /// [`SrqError::Size`] also when more requests are posted than it shall hold, or its limit is above it.
+    /// [`SrqError::NoSuchSrq`] when the queue does not exist; [`SrqError::Size`] when `capacity` is out of range, or
+    /// below the number of posted requests or the limit.
     pub fn resize_srq(&mut self, srq: Srq, capacity: usize) -> Result<(), SrqError> {
         self.shared.resize(srq, capacity)
     }
 
-    /// The capacity of a shared receive queue, and its limit (0 when the event is not armed).
+    /// The capacity of a shared receive queue, in requests, and its limit (0 when the event is not armed).
     ///
     /// # Errors
-    /// [`SrqError::NoSuchSrq`].
+    /// [`SrqError::NoSuchSrq`] when the queue does not exist; [`SrqError::Forked`] from a [`forked`](Self::forked)
+    /// endpoint.
     pub fn query_srq(&mut self, srq: Srq) -> Result<(usize, usize), SrqError> {
         self.check_not_forked()?;
         self.shared.query(srq)
@@ -385,19 +395,20 @@ impl Endpoint {
         if self.is_forked { Err(SrqError::Forked) } else { Ok(()) }
     }
 
-    /// A queue pair, to look at.
+    /// A queue pair, for inspection.
     ///
     /// # Errors
-    /// [`NoSuchQueuePair`].
+    /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn queue_pair(&self, qpn: Qpn) -> Result<&QueuePairMachine, NoSuchQueuePair> {
         self.queue_pairs.get(&qpn.value()).map(|slot| &slot.queue_pair).ok_or(NoSuchQueuePair(qpn))
     }
 
-    /// Removes a queue pair, without completions for what is posted (IBTA 11.2.5.4). Those that nobody has polled go too, as
-    /// providers for RNICs have it: whoever gets one later would look for what it was posted with.
+    /// Destroys a queue pair, without completions for what is posted (IBTA 11.2.5.4). Its completions that are not
+    /// polled are removed, too, as providers for RNICs do: a program that polled one later would look for what it was
+    /// posted with.
     ///
     /// # Errors
-    /// [`NoSuchQueuePair`].
+    /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
         let slot = self.queue_pairs.remove(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
         for group in self.groups.of(qpn) {
@@ -419,7 +430,8 @@ impl Endpoint {
     /// Changes a queue pair's state and attributes.
     ///
     /// # Errors
-    /// [`ModifyError`]; nothing was changed then.
+    /// [`ModifyError`] when there is no such queue pair, its state or service does not allow the modification, or a
+    /// value is out of range. Nothing is changed then.
     pub fn modify(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
         let mut attributes = *attributes;
@@ -427,12 +439,12 @@ impl Endpoint {
         self.with(now, qpn, |qp, cx| qp.modify(&attributes, cx)).unwrap_or(Err(missing))
     }
 
-    /// Takes a queue pair that is in `RESET`, `INIT` or `RTR` to `RTS`, by [`QpAttributes::steps`]: what is not given is as in
-    /// [`QpAttributes::HABITS`], and what its service has no use for does not count.
+    /// Takes a queue pair that is in `RESET`, `INIT` or `RTR` to `RTS`, by [`QpAttributes::steps`]. Attributes that are
+    /// not given are as in [`QpAttributes::HABITS`], and those that its service has no use for are ignored.
     ///
     /// # Errors
-    /// [`ModifyError`] of the step that was refused; the queue pair is in the state before that step then, and may be connected
-    /// once more. [`ModifyError::Transition`] in other states: RESET is the way back from each.
+    /// [`ModifyError`] of the step that was refused. The queue pair is then in the state before that step, and can be
+    /// connected again. [`ModifyError::Transition`] in other states: RESET is the way back from each.
     pub fn connect(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
         let QueuePairInfo { service, attributes: before, .. } = self.queue_pair(qpn).map_err(|_| missing)?.info();
@@ -444,11 +456,12 @@ impl Endpoint {
         steps.iter().try_for_each(|step| self.modify(now, qpn, step))
     }
 
-    /// Moves a reliable connection's idle queue pair on as if `sent` and `received` had gone by, in order, since its last packet.
-    /// Its peer is to be moved on by the same the other way round, when nothing is on its way between the two.
+    /// Moves a reliable connection's idle queue pair on, as if `sent` and `received` had gone by, in order, since its
+    /// last packet. Its peer must be moved on, too, with the two exchanged, while nothing is in flight between them.
     ///
-    /// It is for simulations and has no counterpart in the verbs. PSNs are compared modulo 2^24, so what a queue pair remembers
-    /// looks later than the present once it is 2^23 packets old: a simulation that sent so many would take minutes for each.
+    /// It is for simulations and has no counterpart in the verbs. PSNs are compared modulo 2^24, so what a queue pair
+    /// remembers looks later than the present once it is 2^23 packets old. A simulation that really sent so many
+    /// packets would take minutes each time.
     ///
     /// # Errors
     /// [`NoSuchQueuePair`] when no queue pair has this number.
@@ -456,20 +469,22 @@ impl Endpoint {
         self.with(now, qpn, |qp, _| qp.skip(sent, received)).ok_or(NoSuchQueuePair(qpn))
     }
 
-    /// Posts a send request.
+    /// Posts a send request to a queue pair.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`] when there is no such queue pair, its state or service does not allow the request, its send queue
+    /// is full, or the request is invalid. Nothing is posted then.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, mut request: SendRequest) -> Result<(), PostError> {
         let missing = self.missing(qpn);
         request.destination.iter_mut().for_each(|destination| self.impose_port(&mut destination.path));
         self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(missing))
     }
 
-    /// Posts a receive request.
+    /// Posts a receive request to a queue pair.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`] when there is no such queue pair, it is in RESET, it uses a shared receive queue, or its receive
+    /// queue is full. Nothing is posted then.
     pub fn post_receive(&mut self, now: Instant, qpn: Qpn, request: ReceiveRequest) -> Result<(), PostError> {
         let missing = self.missing(qpn);
         self.with(now, qpn, |qp, cx| qp.post_receive(request, cx)).unwrap_or(Err(missing))
@@ -479,7 +494,7 @@ impl Endpoint {
         if self.is_forked { PostError::Forked } else { PostError::NoSuchQueuePair(qpn) }
     }
 
-    /// Takes a received Ethernet frame. Whatever is wrong with it is counted, and at the most answered.
+    /// Takes a received Ethernet frame. A frame that is refused is counted; the peer gets at most a NAK.
     pub fn handle_frame(&mut self, now: Instant, frame: FrameBytes<'_>) {
         self.counters.rcvd_pkts += 1;
         if let Err(reason) = self.dispatch(now, frame) {
@@ -488,8 +503,8 @@ impl Endpoint {
         }
     }
 
-    /// The checks that need no queue pair, then those that do, then the ICRC, then the roles. Returns the counter of
-    /// the check that failed.
+    /// Makes the checks that need no queue pair, then those that do, then the ICRC, and then passes the packet to the
+    /// roles. Returns the counter of the check that failed.
     fn dispatch(&mut self, now: Instant, frame: FrameBytes<'_>) -> Result<(), Which> {
         let roce = RoceFrame::parse(frame).map_err(|_| counter(|c| &mut c.malformed))?;
         let packet = Packet::parse(roce.ib).map_err(|_| counter(|c| &mut c.malformed))?;
@@ -524,7 +539,7 @@ impl Endpoint {
         let mut way = Way { rail: 0, source_port: roce.udp.source_port() };
         if qp.service().is_datagram() {
             let to = roce.ip.addresses().destination();
-            // What goes to a group names no single queue pair.
+            // A packet to a group names no single queue pair.
             let is_strange =
                 to.is_multicast() || self.local_addresses.as_ref().is_some_and(|local| !local.contains(&to));
             if is_strange && !mutated!("datagram-to-another-address-taken", by "uroce --test services datagrams_to_") {
@@ -548,7 +563,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives a datagram to all queue pairs that are attached to its group, except the one that sent it.
+    /// Passes a datagram to all queue pairs that are attached to its group, except the one that sent it.
     fn dispatch_to_group(&mut self, now: Instant, packet: &Packet<'_>, roce: &RoceFrame<'_>) -> Result<(), Which> {
         let bth = packet.bth();
         let group = roce.ip.addresses().destination();
@@ -578,20 +593,22 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Attaches a datagram queue pair to a multicast group; once more does nothing. Returns whether it is the only one: then
-    /// the link is to join.
+    /// Attaches a UD queue pair to a multicast group; once more has no effect. Returns whether it is the only one: then
+    /// the link must join the group.
     ///
     /// # Errors
-    /// [`AttachError`].
+    /// [`AttachError`] when the queue pair does not exist or is not UD, the address is no group's, or there would be
+    /// too many.
     pub fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
         self.check_attachable(qpn)?;
         self.groups.attach(qpn, group)
     }
 
-    /// Detaches it. Returns whether it was the only one: then the link is to leave.
+    /// Detaches a queue pair from a multicast group. Returns whether it was the only one: then the link must leave the
+    /// group.
     ///
     /// # Errors
-    /// [`AttachError`].
+    /// [`AttachError`] when the queue pair does not exist, is not UD, or is not attached to the group.
     pub fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
         self.check_attachable(qpn)?;
         self.groups.detach(qpn, group)
@@ -610,7 +627,7 @@ impl Endpoint {
         }
     }
 
-    /// Wakes every queue pair whose time has come.
+    /// Handles the time `now`: wakes every queue pair whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, qpn)) = self.timers.pop_due(now) {
             self.with(now, qpn, |qp, cx| {
@@ -625,7 +642,7 @@ impl Endpoint {
         }
     }
 
-    /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called; it may turn out to be early.
+    /// When [`handle_timeout`](Endpoint::handle_timeout) must be called, `None` for never. It can turn out to be early.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
@@ -655,25 +672,27 @@ impl Endpoint {
         None
     }
 
-    /// Writes the next acknowledge, refusal or result of an atomic that a queue pair owes its peer: for one that goes away, and
-    /// sends neither READ responses nor requests any more. `None` when there is none.
+    /// Writes the next acknowledge, NAK or result of an atomic that a queue pair owes its peer, from the IP header on.
+    /// It is for one that goes away, and sends neither READ responses nor requests any more. `None` when nothing is
+    /// owed.
     pub fn poll_owed(&mut self, now: Instant, qpn: Qpn, out: &mut [u8]) -> Option<Transmit> {
         self.with(now, qpn, |qp, cx| qp.poll_owed(out, cx)).flatten()
     }
 
-    /// The queue pairs that may have something to send.
+    /// The queue pairs that can have something to send.
     pub fn ready(&self) -> impl Iterator<Item = Qpn> + '_ {
         self.ready.iter().copied()
     }
 
-    /// Whether [`poll_transmit`](Endpoint::poll_transmit) may have something.
+    /// Whether [`poll_transmit`](Endpoint::poll_transmit) can have a packet.
     pub fn may_transmit(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Whether acknowledges are all there is to send. With many queue pairs at work it does not look, and says no.
+    /// Whether acknowledges are all there is to send. With more than four ready queue pairs it does not check, and
+    /// returns false.
     pub fn owes_only_acknowledges(&self) -> bool {
-        /// Queue pairs to look at: as many as cost less than what is to be saved.
+        /// Upper bound on the queue pairs to check: as many as cost less than the check can save.
         const LOOK_AT: usize = 4;
         let plain = |qpn: &Qpn| {
             self.queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.owes_only_an_acknowledge())
@@ -681,17 +700,17 @@ impl Endpoint {
         (1..=LOOK_AT).contains(&self.ready.len()) && self.ready.iter().all(plain)
     }
 
-    /// Whether there is an event that nobody has taken yet.
+    /// Whether there is an event that was not taken yet.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The oldest event that nobody has taken yet.
+    /// Removes the oldest event that was not taken yet.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Runs `work` on a queue pair, and sees to what follows from it.
+    /// Runs `work` on a queue pair, and handles its consequences for others.
     fn with<T>(
         &mut self,
         now: Instant,
@@ -705,7 +724,7 @@ impl Endpoint {
         Some(result)
     }
 
-    /// Queue pairs whose completion queue is in error go to the error state.
+    /// Takes the queue pairs whose completion queue is in error to the error state.
     #[cold]
     fn fail_with_their_queues(&mut self, now: Instant) {
         let failed = self.queue_pairs.values().map(|slot| &slot.queue_pair).filter(|qp| qp.has_failed_queue());
@@ -716,8 +735,8 @@ impl Endpoint {
         }
     }
 
-    /// Runs `work` on a queue pair, and sees to its timer and its place in the queue of those that may send. Returns whether it
-    /// has lost a completion, too.
+    /// Runs `work` on a queue pair, and updates its timer and its place among those that can send. Also returns whether
+    /// it has lost a completion.
     fn run<T>(
         &mut self,
         now: Instant,
@@ -780,7 +799,7 @@ impl Endpoint {
     }
 }
 
-/// Whom a frame is from, and for.
+/// The addresses, QPN, PSN and opcode of a frame, as text for the trace.
 #[cold]
 fn headline(frame: FrameBytes<'_>) -> String {
     let Ok(roce) = RoceFrame::parse(frame) else { return format!("{} bytes", frame.len()) };

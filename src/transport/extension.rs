@@ -11,19 +11,20 @@ use crate::wire::{Hello, Packet, PathMtu, Psn, RequestTrailer, Sack, Tagged};
 use super::acks::{AckPolicy, CumulativeAcks, SelectiveAcks};
 use super::attributes::Service;
 
-/// How losses are dealt with between queue pairs of reliable connections.
+/// How queue pairs of reliable connections recover from losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
-    /// Selective repeat towards peers that have shown that they understand it (docs/EXTENSIONS.md), else go-back-N.
+    /// Selective repeat towards peers that have shown that they understand it (docs/EXTENSIONS.md), otherwise
+    /// go-back-N.
     #[default]
     Auto,
-    /// Selective repeat: the peer is taken to understand it.
+    /// Selective repeat: the peer is assumed to understand it.
     Selective,
-    /// Go-back-N, as all peers speak it; nothing else is offered.
+    /// Go-back-N, as all peers speak it. The extension is not offered.
     GoBackN,
 }
 
-/// A text is no recovery.
+/// A text that names no recovery mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no recovery: auto, selective and go-back-n are known")]
 pub struct RecoveryModeError(String);
@@ -51,9 +52,11 @@ impl std::fmt::Display for RecoveryMode {
     }
 }
 
-/// How lost packets are sent again to peers that do not repeat selectively: [`GoBackN`], unless a program brings its own.
+/// How packets are retransmitted to peers without selective repeat: [`GoBackN`], unless a program supplies its own
+/// recovery.
 ///
-/// It is asked for a recovery whose next position is the first argument, with the second for the peer's silence that costs a retry.
+/// The function returns a recovery whose next position is the first argument. The second is the silence of the peer
+/// that costs a retry; `None` for no limit.
 #[derive(Clone, Copy)]
 pub struct PlainRecovery(pub fn(u64, Option<Duration>) -> Box<dyn Recovery>);
 
@@ -77,51 +80,55 @@ impl PartialEq for PlainRecovery {
 
 impl Eq for PlainRecovery {}
 
-/// What an endpoint may do towards peers that understand the extension.
+/// The settings of an endpoint for loss recovery, and for the extension (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoverySettings {
-    /// Which recovery.
+    /// The recovery mode: which recovery to use towards which peers.
     pub recovery: RecoveryMode,
-    /// How lost packets are sent again to all others.
+    /// The recovery towards peers that do not understand the extension.
     pub plain: PlainRecovery,
-    /// PSNs in flight towards such a peer at the most, 1 to 262,144.
+    /// Upper bound on the PSNs in flight towards peers that understand the extension, 1 to 262,144.
     pub window: u32,
-    /// What a queue pair keeps to; `None` for as fast as the window lets it.
+    /// The rate of each queue pair towards peers that understand or offer the extension; `None` for as fast as the
+    /// window allows.
     pub rate: Option<Rate>,
-    /// Bytes that may wait for earlier ones, for each queue pair.
+    /// Upper bound on the bytes of each queue pair's requests that wait for earlier ones.
     pub reorder_bytes: usize,
-    /// The same over all queue pairs of an endpoint.
+    /// Upper bound on these bytes over all queue pairs of an endpoint.
     pub endpoint_reorder_bytes: usize,
-    /// The longest IP packet that the link takes, in bytes.
+    /// The longest IP packet that the link accepts, in bytes.
     pub link_mtu: usize,
-    /// Paths to such a peer to begin with, 1 to [`MAX_PATHS`](Self::MAX_PATHS), each with a UDP source port of its own and on
-    /// one of the device's rails in turn.
+    /// The initial number of paths to a peer that understands the extension, 1 to [`MAX_PATHS`](Self::MAX_PATHS). Each
+    /// has a UDP source port of its own, and is on one of the device's rails in turn.
     pub paths: u16,
-    /// As many as the peer uses, up to so many.
+    /// Upper bound on the paths that are used because the peer uses as many.
     pub paths_as_peer: u16,
-    /// How packets are spread over them.
+    /// How packets are distributed over the paths.
     pub path_policy: PathPolicy,
 }
 
 impl RecoverySettings {
-    /// The largest window.
+    /// Upper bound on the window, in PSNs.
     pub const MAX_WINDOW: u32 = Selective::MAX_WINDOW;
 
-    /// Paths at the most.
+    /// Upper bound on the number of paths.
     pub const MAX_PATHS: u16 = PathSet::MAX;
 
-    /// The same with so many paths, 1 to [`MAX_PATHS`](Self::MAX_PATHS), whatever the peer uses.
+    /// The same settings with this number of paths, 1 to [`MAX_PATHS`](Self::MAX_PATHS), whatever the peer uses. A
+    /// number out of range is clamped.
     pub fn with_paths(self, paths: u16, path_policy: PathPolicy) -> RecoverySettings {
         let paths = paths.clamp(1, Self::MAX_PATHS);
         RecoverySettings { paths, paths_as_peer: paths, path_policy, ..self }
     }
 
-    /// The same with at least so many paths, and as many as the peer uses.
+    /// The same settings with at least this number of paths, clamped as in [`with_paths`](Self::with_paths), and as
+    /// many as the peer uses.
     pub fn with_paths_as_peer(self, paths: u16, path_policy: PathPolicy) -> RecoverySettings {
         RecoverySettings { paths_as_peer: Self::MAX_PATHS, ..self.with_paths(paths, path_policy) }
     }
 
-    /// The same for a link that takes IP packets of `link_mtu` bytes. With a rate the window is as large as can be.
+    /// The same settings for a link that accepts IP packets of `link_mtu` bytes. With a rate, the window is
+    /// [`MAX_WINDOW`](Self::MAX_WINDOW).
     pub fn on_link(self, recovery: RecoveryMode, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
         let window = if rate.is_some() { Self::MAX_WINDOW } else { RecoverySettings::default().window };
         RecoverySettings { recovery, window, rate, link_mtu, ..self }
@@ -133,13 +140,14 @@ impl Default for RecoverySettings {
         RecoverySettings {
             recovery: RecoveryMode::default(),
             plain: PlainRecovery::default(),
-            // Without a rate the window is all that keeps bursts short: an eighth of the frames that a link over AF_XDP
-            // has for receiving, at two a packet.
+            // Without a rate only the window limits bursts: this is an eighth of the frames that a link over AF_XDP has
+            // for receiving, at two a packet.
             window: 512,
             rate: None,
-            // What a bandwidth-delay product of 10 Gb/s × 100 ms and 5 % of loss takes when nothing may be placed early.
+            // A bandwidth-delay product of 10 Gb/s × 100 ms with 5 % of loss needs this, when nothing can be placed
+            // early.
             reorder_bytes: 512 << 20,
-            // Two such queue pairs at once, and little beside what such a machine has.
+            // Two such queue pairs at once reach this, which is little beside the memory of such a machine.
             endpoint_reorder_bytes: 1 << 30,
             link_mtu: usize::MAX,
             paths: 1,
@@ -149,49 +157,51 @@ impl Default for RecoverySettings {
     }
 }
 
-/// What a queue pair of a reliable connection knows of its peer and the extension.
+/// What a queue pair of a reliable connection knows of its peer concerning the extension.
 ///
-/// Nobody is believed to understand before it has brought back a number that only the peer can have seen (docs/EXTENSIONS.md):
-/// each side draws a nonce, tells it in a hello, and from then on looks for it in all packets.
+/// With [`RecoveryMode::Auto`], no peer is trusted to understand before it has brought back a number that only the peer
+/// can have seen (docs/EXTENSIONS.md). Each side draws a nonce, sends it in a hello, and from then on expects it in all
+/// packets.
 #[derive(Clone, Debug)]
 pub(super) struct Extension {
     pub settings: RecoverySettings,
     peer: Peer,
-    /// The peer has probed a path, or named further addresses.
+    /// Whether the peer has probed a path, or announced further addresses.
     pub has_named_paths: bool,
-    /// What the peer brings back; 0 until it is needed.
+    /// The nonce that the peer brings back; 0 until it is needed.
     nonce: u32,
-    /// The peer has made the offer.
+    /// Whether the peer has made the offer.
     has_offered: bool,
-    /// The nonce of somebody who has not brought ours back; 0 for none.
+    /// The nonce of a sender that has not brought ours back; 0 for none.
     heard: u32,
     /// The tag of the hello that is owed.
     owed: Option<u32>,
-    /// What the latest hello said, its tag and whether we knew the peer, and until when that is not said again.
+    /// The tag of the latest hello, whether we knew the peer then, and until when the same hello is not repeated.
     said: Option<(u32, bool, Instant)>,
-    /// Which of the peer's answers have tags, and which of its requests, as far as is known. What is before may still be on its way.
+    /// Which of the peer's answers have tags, and which of its requests, as far as is known. Earlier ones can still be
+    /// in flight.
     answers: Tagged,
     requests: Tagged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
-    /// It has given so many answers, all without the offer.
+    /// It has answered this many requests that made the offer, without making it.
     Unknown(u8),
-    /// It is taken to understand, and has not brought our nonce back.
+    /// It is assumed to understand, and has not brought our nonce back.
     Assumed,
     /// It has brought our nonce back.
     Known(Known),
     Plain,
 }
 
-/// A peer that understands.
+/// A peer that understands the extension, and has proved who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     nonce: u32,
-    /// PSNs that it has in flight at the most.
+    /// Upper bound on the PSNs that it has in flight.
     window: u32,
-    /// Which of our own requests have tags.
+    /// Which of our requests have tags.
     tagged: Tagged,
 }
 
@@ -201,10 +211,10 @@ impl Peer {
     }
 }
 
-/// Whether a packet without a tag may be the peer's; `next` is the first PSN that has not come.
+/// Whether a packet without a tag can be the peer's; `next` is the first PSN that has not arrived.
 fn may_lack(tagged: &mut Tagged, psn: Psn, next: Psn) -> bool {
     if let Tagged::From(first) = *tagged {
-        // For good: numbers come again.
+        // The change is final: PSNs repeat.
         if !next.is_before(first) {
             *tagged = Tagged::All;
         }
@@ -216,56 +226,56 @@ fn may_lack(tagged: &mut Tagged, psn: Psn, next: Psn) -> bool {
     }
 }
 
-/// The first that is heard of it counts.
+/// Takes `heard`, unless something was heard before.
 fn learn(tagged: &mut Tagged, heard: Tagged) {
     if *tagged == Tagged::None {
         *tagged = heard;
     }
 }
 
-/// A packet that may be the peer's.
+/// A packet that can be the peer's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admitted<'a> {
-    /// Without its tag.
+    /// The packet without its tag.
     pub packet: Packet<'a>,
-    /// It brings our nonce back.
+    /// Whether it brings our nonce back.
     pub has_tag: bool,
-    /// It has room for what the IBTA does not know.
+    /// Whether it announces a trailer, which the IBTA does not know.
     pub may_have_trailer: bool,
-    /// What it says there counts: the peer understands.
+    /// Whether its trailer is trusted: the peer understands.
     pub is_believed: bool,
 }
 
 impl<'a> Admitted<'a> {
-    /// A packet that says nothing but what the IBTA knows.
+    /// A packet with nothing but what the IBTA knows.
     pub fn plain(packet: &Packet<'a>) -> Admitted<'a> {
         Admitted { packet: *packet, has_tag: false, may_have_trailer: false, is_believed: false }
     }
 }
 
-/// Why a packet is not taken.
+/// Why a packet is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It announces a tag and has none.
+    /// It announces a tag, and has none.
     NoTag,
-    /// It has none although it should, or another one.
+    /// It has no tag although it should, or another one.
     WrongTag,
 }
 
-/// What is around the payload of an extended packet at the most: IPv6, UDP, BTH, immediate, trailer, tag, ICRC.
+/// Upper bound on the bytes around the payload of an extended packet: IPv6, UDP, BTH, immediate, trailer, tag, ICRC.
 const AROUND_PAYLOAD_BYTES: usize = 40 + 8 + 12 + 4 + 24 + Packet::TAG_BYTES + 4;
 
-/// What is around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, tag, ICRC.
+/// Bytes around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, tag, ICRC.
 const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + Packet::TAG_BYTES + 4;
 
 /// Answers without the offer after which a peer is known not to understand.
 const PLAIN_AFTER: u8 = 8;
 
-/// A hello is not said again before.
+/// Interval in which the same hello is not repeated.
 const HELLO_PAUSE: Duration = Duration::from_millis(1);
 
 impl Extension {
-    /// What a queue pair of that service knows before it has heard of its peer.
+    /// What a queue pair of that service knows before it has heard from its peer.
     pub fn new(service: Service, settings: RecoverySettings) -> Extension {
         let peer = match settings.recovery {
             _ if service != Service::Rc => Peer::Plain,
@@ -288,7 +298,7 @@ impl Extension {
         }
     }
 
-    /// The path MTU is known: extended packets must fit into the link's, or there are none.
+    /// Takes the path MTU. When extended packets do not fit into the link's, there are none.
     pub fn fit(&mut self, path_mtu: PathMtu) {
         if path_mtu.bytes() + AROUND_PAYLOAD_BYTES > self.settings.link_mtu {
             self.peer = Peer::Plain;
@@ -296,17 +306,17 @@ impl Extension {
         }
     }
 
-    /// Blocks that fit into an acknowledge.
+    /// The number of blocks that fit into an acknowledge.
     pub fn max_blocks(&self) -> usize {
         (self.settings.link_mtu.saturating_sub(AROUND_BLOCKS_BYTES) / 12).min(Sack::MAX_BLOCKS)
     }
 
-    /// Whether the peer has shown that it understands, or is taken to.
+    /// Whether the peer has shown that it understands, or is assumed to.
     pub fn is_on(&self) -> bool {
         self.peer.understands()
     }
 
-    /// How what is lost is sent again to this peer, from the position `next` on; `timeout` is its silence that costs a retry.
+    /// The recovery towards this peer, from the position `next` on; `timeout` is the peer's silence that costs a retry.
     pub fn recovery(&self, next: u64, timeout: Option<Duration>) -> Box<dyn Recovery> {
         match self.is_on() {
             true => Box::new(self.selective(next, timeout)),
@@ -314,12 +324,12 @@ impl Extension {
         }
     }
 
-    /// The same for a peer that understands.
+    /// The selective repeat for a peer that understands, with the same arguments as [`recovery`](Self::recovery).
     pub fn selective(&self, next: u64, timeout: Option<Duration>) -> Selective {
         Selective::new(next, self.settings.window, timeout)
     }
 
-    /// How this peer is told what arrived.
+    /// How this peer gets acknowledges.
     pub fn acks(&self) -> Box<dyn AckPolicy> {
         match self.is_on() {
             true => Box::new(SelectiveAcks::default()),
@@ -327,8 +337,8 @@ impl Extension {
         }
     }
 
-    /// Whether the peer understands, or has offered to and is not known yet. What is sent to it keeps to the rate: READ responses
-    /// of a round trip would stand in the first path's queue else. And answers to it make the offer.
+    /// Whether the peer understands, or has offered to and is not known yet. Packets to it then keep to the rate:
+    /// otherwise READ responses of a round trip would be queued on the first path. Answers to it make the offer.
     pub fn is_on_or_offered(&self) -> bool {
         match self.peer {
             Peer::Assumed | Peer::Known(_) => true,
@@ -337,14 +347,14 @@ impl Extension {
         }
     }
 
-    /// Whether there is to be more than one path to the peer: we are to use several, or it does.
+    /// Whether there must be more than one path to the peer: the settings say so, or the peer uses several.
     pub fn wants_paths(&self) -> bool {
         let understands = self.peer.understands() || mutated!("paths-towards-peers-that-know-none");
         understands && (self.settings.paths > 1 || self.has_named_paths)
     }
 
-    /// Requests so many PSNs after the expected one, and more, are not kept: what the peer has said that it has in flight at the
-    /// most, or what whoever goes back has; 0 to keep none.
+    /// Distance in PSNs from the expected one at which requests are no longer kept; 0 to keep none. It is the window
+    /// that the peer announced, the maximum if it is assumed to understand, and otherwise that of go-back-N.
     pub fn early_window(&self) -> u32 {
         match self.peer {
             Peer::Known(known) if !mutated!("announced-window-ignored", by "uroce --test strangers what_is_farther_ahead") => {
@@ -356,14 +366,14 @@ impl Extension {
         }
     }
 
-    /// Takes the tag off a packet, and looks whether it may be the peer's; `next` are the first PSNs not answered, and not asked,
-    /// by it.
+    /// Removes the tag of a packet, and checks whether the packet can be the peer's. `next` are the first PSNs that the
+    /// peer has not answered, and not requested.
     #[inline]
     pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: (Psn, Psn)) -> Result<Admitted<'a>, Refused> {
         if self.peer == Peer::Plain {
             return Ok(Admitted::plain(packet));
         }
-        // The peer may know us before we know it: its trailers are looked for, whether they are believed or not.
+        // The peer can know us before we know it: its trailers are looked for, trusted or not.
         let (is_believed, may_have_trailer) = (self.peer.understands(), packet.bth().extended());
         let (packet, tag) = match may_have_trailer {
             true => packet.split_tag().ok_or(Refused::NoTag)?,
@@ -383,25 +393,26 @@ impl Extension {
         if is_right { Ok(admitted) } else { Err(Refused::WrongTag) }
     }
 
-    /// A packet with our tag came: what answers our requests from now on, which are `from_now`, will have one.
+    /// Records that a packet with our tag arrived: what answers our requests from now on, which are `from_now`, will
+    /// have one.
     pub fn tag_came(&mut self, from_now: Tagged) {
         learn(&mut self.answers, from_now);
     }
 
-    /// The peer sends a new request with a tag: all that come after it have one.
+    /// Records that the peer sent a new request with a tag: all that follow it have one.
     pub fn new_request_has_tag(&mut self, psn: Psn) {
         learn(&mut self.requests, Tagged::From(psn));
     }
 
-    /// A packet that may be the peer's, by its PSN, makes the offer, or does not. `is_asked`: it answers a request that
-    /// made the offer. A hello may be owed then, for which `draw` gives a nonce.
+    /// Takes whether a packet, which can be the peer's by its PSN, makes the offer. `is_asked`: it answers a request
+    /// that made the offer. A hello can be owed then, for which `draw` gives a nonce.
     pub fn observe(&mut self, packet: &Packet<'_>, is_asked: bool, now: Instant, draw: impl FnOnce() -> u32) {
         if self.peer == Peer::Plain && !mutated!("offer-taken-although-unwanted") {
             return;
         }
         if packet.bth().offers() {
             self.has_offered = true;
-            // Whoever knows us has heard all that a hello says; but we may not have heard the one that says so.
+            // A peer that knows us has received our hello; but its own hello, which reports that, can be lost.
             let is_unknown = !matches!(self.peer, Peer::Known(_))
                 && !mutated!("lost-hello-not-asked-for", by "uroce --test strangers whoever_lost_the_hello");
             if is_unknown || self.answers == Tagged::None {
@@ -417,8 +428,8 @@ impl Extension {
         }
     }
 
-    /// Takes a hello. `brings_back`: it has our nonce for a tag; so whoever sent it has seen what we send to the peer.
-    /// `from_now` are our requests from now on. Returns whether this makes a peer that was unknown one that understands.
+    /// Takes a hello. With `brings_back`, its tag is our nonce, so its sender has seen what we send to the peer.
+    /// `from_now` are our requests from now on. Returns whether this makes an unknown peer one that understands.
     pub fn take_hello(
         &mut self,
         hello: &Hello,
@@ -447,7 +458,7 @@ impl Extension {
             self.owe_hello(now, draw);
             return was_unknown;
         }
-        // It has heard that we know it, or will by our next packet.
+        // The peer has learned that we know it, or will by our next packet.
         let is_news = self.answers == Tagged::None;
         self.tag_came(from_now);
         learn(&mut self.requests, tagged);
@@ -476,18 +487,18 @@ impl Extension {
         }
     }
 
-    /// Whether the peer has said its nonce, and is expected to bring ours back in a moment: what was lost until then is best sent
-    /// again by itself.
+    /// Whether the peer has sent its nonce, and is expected to bring ours back in a moment. Retransmissions can wait
+    /// until then, since only what is lost is then sent.
     pub fn is_getting_acquainted(&self) -> bool {
         matches!(self.peer, Peer::Unknown(_) | Peer::Assumed) && self.heard != 0
     }
 
-    /// Whether a hello is owed.
+    /// Whether a hello is owed to the peer.
     pub fn owes_hello(&self) -> bool {
         self.owed.is_some()
     }
 
-    /// The hello that is owed, and its tag.
+    /// Takes the hello that is owed, and its tag.
     pub fn poll_hello(&mut self) -> Option<(Hello, u32)> {
         let tag = self.owed.take()?;
         let tagged = match self.peer {
@@ -497,7 +508,7 @@ impl Extension {
         Some((Hello { nonce: self.nonce, window: self.settings.window, tagged }, tag))
     }
 
-    /// The tag of what is sent to a peer that understands: its nonce, 0 while that is not known.
+    /// The tag of packets to a peer that understands: its nonce, 0 while that is not known.
     pub fn tag(&self) -> Option<u32> {
         match self.peer {
             Peer::Known(known) => Some(known.nonce),
@@ -506,12 +517,12 @@ impl Extension {
         }
     }
 
-    /// What a request says of itself on the wire: nothing to a peer that does not understand it.
+    /// The trailer of a request; empty for a peer that does not understand it.
     pub fn trailer(&self, said: &RequestTrailer) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
         if self.peer.understands() { said.to_bytes() } else { ArrayVec::new() }
     }
 
-    /// Whether a request offers the extension, after so many timeouts in a row.
+    /// Whether a request offers the extension, after this many timeouts in a row.
     pub fn offer(&self, timeouts: u32) -> bool {
         match self.peer {
             Peer::Assumed | Peer::Known(_) => true,

@@ -6,13 +6,13 @@ use crate::wire::Qpn;
 
 use super::attributes::Service;
 
-/// Multicast groups of an endpoint at the most: each takes a socket. rxe allows 8192.
+/// Upper bound on the multicast groups of an endpoint: each needs a socket. rxe allows 8192.
 pub const MAX_MULTICAST_GROUPS: usize = 64;
 
-/// Queue pairs in a multicast group at the most: each gets a copy. rxe allows 56.
+/// Upper bound on the queue pairs in a multicast group: each gets a copy. rxe allows 56.
 pub const MAX_MULTICAST_MEMBERS: usize = 64;
 
-/// Which queue pairs datagrams to multicast groups go to (IBTA 10.5.2).
+/// The queue pairs that datagrams to multicast groups go to (IBTA 10.5.2).
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     attached: FxHashMap<IpAddr, Vec<Qpn>>,
@@ -21,16 +21,16 @@ pub(super) struct Groups {
 /// Why a queue pair was not attached to a multicast group, or detached from it (IBTA 11.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// No such queue pair.
+    /// There is no queue pair with this number.
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
-    /// Only datagrams go to groups.
+    /// The queue pair's service is not UD: only datagrams go to groups.
     #[error("{0} queue pairs cannot be attached to multicast groups: UD ones can")]
     Service(Service),
-    /// The address is no multicast group's.
+    /// The address is not that of a multicast group.
     #[error("{0} is no multicast group")]
     NotAGroup(IpAddr),
-    /// There are too many groups, or too many queue pairs in one.
+    /// There would be too many groups, or too many queue pairs in one.
     #[error("more than {MAX_MULTICAST_GROUPS} multicast groups, or {MAX_MULTICAST_MEMBERS} queue pairs in one")]
     TooMany,
     /// The queue pair is not attached to the group.
@@ -39,7 +39,7 @@ pub enum AttachError {
 }
 
 impl Groups {
-    /// Attaches a queue pair; once more does nothing. Returns whether it is the group's first.
+    /// Attaches a queue pair to a group, unless it is attached already. Returns whether it is the group's only one.
     pub fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
         if !group.is_multicast() {
             return Err(AttachError::NotAGroup(group));
@@ -57,7 +57,7 @@ impl Groups {
         Ok(members.len() == 1)
     }
 
-    /// Detaches a queue pair. Returns whether it was the group's last.
+    /// Detaches a queue pair from a group. Returns whether it was the group's last.
     pub fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, AttachError> {
         let not_attached = AttachError::NotAttached(group);
         let members = self.attached.get_mut(&group).ok_or(not_attached)?;
@@ -70,13 +70,13 @@ impl Groups {
         Ok(was_last)
     }
 
-    /// The groups of a queue pair.
+    /// The groups that a queue pair is attached to.
     pub fn of(&self, qpn: Qpn) -> Vec<IpAddr> {
         let has = |(group, members): (&IpAddr, &Vec<Qpn>)| members.contains(&qpn).then_some(*group);
         self.attached.iter().filter_map(has).collect()
     }
 
-    /// The queue pair at `index` of a group.
+    /// The queue pair at `index` among the members of a group.
     pub fn member(&self, group: IpAddr, index: usize) -> Option<Qpn> {
         let members = match self.attached.get(&group) {
             None if mutated!("datagram-to-another-group-taken", by "uroce --test services datagrams_to_other") => {

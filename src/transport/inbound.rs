@@ -9,29 +9,30 @@ use super::message_kind::MessageKind;
 use super::receive_queue::ReceiveQueue;
 use super::work::{MAX_MESSAGE_BYTES, ReceiveRequest, scatter, total};
 
-/// SENDs and WRITEs coming in on a connected queue pair, packet by packet: what RC and UC have in common.
+/// The SENDs and WRITEs that a connected queue pair receives, packet by packet: what RC and UC have in common.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     pub queue: ReceiveQueue,
-    /// What the peer may do.
+    /// The access that the peer has.
     pub access: Access,
-    /// The message that is coming in, between its first and its last packet.
+    /// The message that is being received, between its first and its last packet.
     message: Option<Incoming>,
-    /// How many were taken, since the queue pair was reset.
+    /// Receive requests that were taken since the queue pair was reset.
     taken: u64,
 }
 
-/// The message that is coming in.
+/// The message that is being received, as it is so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Current {
-    /// Packets of it that were carried out.
+    /// Packets of it that have executed.
     pub packets: u32,
     pub kind: MessageKind,
-    /// Packets to come, of a WRITE; a SEND does not say before its last.
+    /// Packets that are missing, of a WRITE; a SEND names no length.
     pub rest: Option<u32>,
 }
 
-/// Large because of the SEND's request, but there is one a queue pair, and boxing it would allocate for each message.
+/// It is large because of the SEND's request. But there is one a queue pair, and a box would be allocated for each
+/// message.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)]
 enum Incoming {
@@ -41,17 +42,17 @@ enum Incoming {
 
 /// Why a request is refused.
 pub(super) enum Refusal {
-    /// No receive request: come back later. Nothing happened.
+    /// There is no receive request: the peer must try again later. Nothing was changed.
     NotReady,
-    /// A NAK, and our own queue pair goes to the error state too (IBTA 9.7.5.2.8). The status is that of the receive
-    /// request in use, if one is.
+    /// The peer gets this NAK, and our own queue pair goes to the error state, too (IBTA 9.7.5.2.8). The status is that
+    /// of the receive request in use, if there is one.
     Nak(NakCode, Status),
 }
 
 impl Refusal {
     pub const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, Status::RemoteInvalidRequest);
     pub const ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccessError, Status::LocalAccess);
-    /// Our own receive request names memory that is not there.
+    /// Our own receive request names memory that is not accessible.
     pub const OWN_FAULT: Refusal = Refusal::Nak(NakCode::RemoteOperationalError, Status::LocalProtection);
 }
 
@@ -71,7 +72,7 @@ impl From<AccessError> for Refusal {
 }
 
 impl Inbound {
-    /// Takes a receive request, and tells when a shared queue has become short.
+    /// Takes a receive request, and reports when a shared queue falls below its limit.
     pub fn take(&mut self, cx: &mut Context<'_>) -> Option<ReceiveRequest> {
         let (request, below) = self.queue.take(cx.shared);
         self.taken += u64::from(request.is_some());
@@ -81,29 +82,29 @@ impl Inbound {
         request
     }
 
-    /// So many were taken, and are done.
+    /// Counts receive requests as taken and done.
     pub fn skip(&mut self, receives: u32) {
         self.taken += u64::from(receives);
     }
 
-    /// How many receive requests were taken: the number of the next.
+    /// The number of receive requests that were taken, which is the number of the next.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// The number of the oldest receive request that is not done.
+    /// The number of the oldest receive request that is not complete.
     pub fn first_unfinished(&self) -> u64 {
         self.taken - u64::from(matches!(self.message, Some(Incoming::Send { .. })))
     }
 
-    /// The number that a peer means by the lower 24 bits of it; `None` before the first.
+    /// The number of the receive request that a peer names by its lower 24 bits; `None` when it would be negative.
     pub fn receive_number(&self, low: u32) -> Option<u64> {
         let ahead = Psn::new(low).since(Psn::new(self.taken as u32));
         self.taken.checked_add_signed(ahead.into())
     }
 
-    /// The receive request of that number: that of the message that is coming in, or one in the queue pair's own queue. Who
-    /// will get those of a shared queue is not known before.
+    /// The receive request with that number: that of the message that is being received, or one in the queue pair's own
+    /// queue. It is not known in advance which queue pair gets those of a shared queue.
     pub fn request(&self, number: u64) -> Option<&ReceiveRequest> {
         let Some(later) = number.checked_sub(self.taken) else {
             return match &self.message {
@@ -117,7 +118,7 @@ impl Inbound {
         }
     }
 
-    /// The message that is coming in.
+    /// The message that is being received, if there is one.
     pub fn current(&self, path_mtu: PathMtu) -> Option<Current> {
         let mtu = path_mtu.bytes() as u32;
         Some(match self.message.as_ref()? {
@@ -133,7 +134,7 @@ impl Inbound {
         })
     }
 
-    /// The domain of the receive requests' keys.
+    /// The protection domain of the receive requests.
     pub fn pd(&self, connection: &Connection, cx: &Context<'_>) -> Pd {
         match self.queue {
             ReceiveQueue::Own(_) => connection.pd,
@@ -141,23 +142,23 @@ impl Inbound {
         }
     }
 
-    /// Reports the receive request of the message that is coming in, if it is a SEND.
+    /// Completes the receive request of the message that is being received, if it is a SEND, with `status`.
     pub fn fail_message(&mut self, status: Status, connection: &Connection, cx: &mut Context<'_>) {
         if let Some(Incoming::Send { request, .. }) = self.message.take() {
             complete_receive(&request, status, connection, cx);
         }
     }
 
-    /// Reports the receive request that the immediate data of a WRITE would have taken, which was refused for its key: a local
-    /// access error (IBTA 11.6.2). Packets before the last one do not say that there is immediate data, so what they are refused
-    /// for takes none.
+    /// Completes the receive request of a WRITE with immediate that was refused for its key, with a local access error
+    /// (IBTA 11.6.2). Packets before the last do not show that there is immediate data, so refusing them takes no
+    /// receive request.
     pub fn fail_immediate(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         if let Some(request) = self.take(cx) {
             complete_receive(&request, Status::LocalAccess, connection, cx);
         }
     }
 
-    /// Forgets the message that is coming in; its receive request, if any, goes back to where it came from.
+    /// Discards the message that is being received; its receive request, if it has one, goes back to its queue.
     pub fn abandon_message(&mut self, cx: &mut Context<'_>) {
         if let Some(Incoming::Send { request, .. }) = self.message.take()
             && !mutated!("uc-request-lost-with-its-message")
@@ -167,7 +168,7 @@ impl Inbound {
         }
     }
 
-    /// Reports all receive requests as flushed. Those of a shared queue stay there.
+    /// Completes all receive requests as flushed. Those of a shared queue stay there.
     pub fn flush(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         self.fail_message(Status::WrFlush, connection, cx);
         let own = match &mut self.queue {
@@ -182,7 +183,8 @@ impl Inbound {
         }
     }
 
-    /// Serves a packet of a SEND or WRITE. `placed`: its bytes, so many, are in memory already, and not in the packet.
+    /// Executes a packet of a SEND or WRITE. With `placed`, its bytes, as many, are in memory already, and not in the
+    /// packet.
     pub fn serve(
         &mut self,
         packet: &Packet<'_>,
@@ -197,7 +199,7 @@ impl Inbound {
         }
     }
 
-    /// A message must go on as it began, and none may begin within another (IBTA 9.7.4.1.2).
+    /// Checks that a message continues as it began, and that none begins within another (IBTA 9.7.4.1.2).
     pub fn check_sequence(&self, operation: Operation, position: Position) -> Result<(), Refusal> {
         let fits = match (&self.message, position.starts()) {
             (None, starts) => starts,
@@ -229,7 +231,8 @@ impl Inbound {
         let after = u64::from(*received) + placed.map_or(payload.len() as u64, u64::from);
         let room = total(&request.sges) + u64::from(mutated!("receive-length-off-by-one"));
         if after > room.min(MAX_MESSAGE_BYTES) {
-            // IBTA 9.7.4.1.7 and Table 59: the peer's request is invalid, our completion says local length.
+            // IBTA 9.7.4.1.7 and Table 59: the peer's request is invalid, and our completion reports a local length
+            // error.
             return Err(Refusal::Nak(NakCode::InvalidRequest, Status::LocalLength));
         }
         if placed.is_none() {
@@ -269,7 +272,7 @@ impl Inbound {
                 check_message_length(reth)?;
                 self.check_access(Access::REMOTE_WRITE)?;
                 let (key, address, len) = (reth.key(), reth.address(), reth.length());
-                // The whole range, before the first byte is placed.
+                // The whole range is checked before the first byte is placed.
                 let bytes = if mutated!("write-length-not-checked") { 0 } else { len.into() };
                 cx.memory.remote(connection.scope(), key, address, bytes, Access::REMOTE_WRITE)?;
                 (key, address, len, len)
@@ -282,13 +285,14 @@ impl Inbound {
         if !fits {
             return Err(Refusal::INVALID);
         }
-        // A WRITE with immediate needs a receive request for its last packet; without one, nothing of it may happen.
+        // A WRITE with immediate needs a receive request for its last packet; without one, nothing of this packet is
+        // placed.
         let immediate = packet.imm_dt().map(|imm| imm.data());
         let needs_receive = immediate.is_some() && !mutated!("write-immediate-placed-without-receive");
         if needs_receive && self.queue.front(cx.shared).is_none() {
             return Err(Refusal::NotReady);
         }
-        // Looked up for each packet: the region may have gone since the first.
+        // The key is checked for each packet: the region can be gone since the first.
         let span = cx.memory.remote(connection.scope(), key, address, len.into(), Access::REMOTE_WRITE)?;
         if placed.is_none() && !(position.ends() && mutated!("ack-before-placement")) {
             span.write(payload)?;
@@ -316,7 +320,8 @@ impl Inbound {
     }
 }
 
-/// FIRST and MIDDLE are full, LAST is not empty, and requests for data carry none (IBTA 9.7.4.1.6).
+/// Checks the payload's length: FIRST and MIDDLE are full, LAST is not empty, and requests for data have none (IBTA
+/// 9.7.4.1.6).
 pub(super) fn check_length(packet: &Packet<'_>, len: usize, mtu: usize) -> Result<(), Refusal> {
     let fits = match packet.bth().opcode().position() {
         Position::First | Position::Middle => len == mtu,

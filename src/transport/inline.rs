@@ -3,13 +3,15 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-/// Bytes a send request may carry itself: what programs ask for at the most (perftest's `-I 1024`; rxe gives 512).
+/// Upper bound on the inline data of a send request, in bytes: the most that programs ask for (perftest's `-I 1024`;
+/// rxe gives 512).
 pub const MAX_INLINE_BYTES: usize = 1024;
 
-/// So many lie in the request, where there is room for the entries that they are instead of.
+/// Upper bound on the inline bytes that lie in the request itself: its scatter or gather entries would need that room
+/// anyway.
 const SHORT_BYTES: usize = 256;
 
-/// The bytes of a send request that carries them itself; [`MAX_INLINE_BYTES`] at the most. More than 256 lie in memory of their
+/// The inline data of a send request, at most [`MAX_INLINE_BYTES`] bytes. More than 256 bytes lie in memory of their
 /// own, which goes back to its [`InlinePool`].
 pub struct InlineBytes(Place);
 
@@ -19,36 +21,37 @@ enum Place {
     Own { bytes: Vec<u8>, pool: Option<InlinePool> },
 }
 
-/// The request would carry more bytes than [`MAX_INLINE_BYTES`].
+/// The inline data would be longer than [`MAX_INLINE_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more inline data than {MAX_INLINE_BYTES} bytes")]
 pub struct InlineError;
 
-/// Memory for requests that carry more bytes than lie in themselves: once a queue pair's requests have all been posted once, no more
-/// is allocated.
+/// Memory for inline data that does not fit into its request. Once all of a queue pair's requests have been posted
+/// once, nothing more is allocated.
 #[derive(Clone)]
 pub struct InlinePool(Arc<ArrayQueue<Vec<u8>>>);
 
 impl InlinePool {
-    /// Requests of more bytes than this make use of a pool.
+    /// Inline data of more bytes than this uses a pool.
     pub const FROM_BYTES: usize = SHORT_BYTES;
 
-    /// A pool for `requests` at once, at least one. It has no memory until requests come back.
+    /// A pool for `requests` at once, at least one. It has no memory until requests give theirs back.
     pub fn new(requests: usize) -> InlinePool {
         InlinePool(Arc::new(ArrayQueue::new(requests.max(1))))
     }
 }
 
 impl InlineBytes {
-    /// No bytes yet. Memory of their own comes from `pool`, or is allocated.
+    /// Inline data of no bytes yet.
     pub const fn new() -> InlineBytes {
         InlineBytes(Place::Request(ArrayVec::new_const()))
     }
 
-    /// Adds bytes, in memory from `pool` if they do not lie in the request.
+    /// Appends `more`. Bytes that do not fit into the request go to memory from `pool`, or to new memory when that has
+    /// none.
     ///
     /// # Errors
-    /// [`InlineError`] when they are too many; nothing is added then.
+    /// [`InlineError`] when there would be more than [`MAX_INLINE_BYTES`]; nothing is appended then.
     pub fn extend(&mut self, more: &[u8], pool: Option<&InlinePool>) -> Result<(), InlineError> {
         if more.len() > MAX_INLINE_BYTES - self.len() {
             return Err(InlineError);
@@ -75,7 +78,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Place::Own { bytes, pool: Some(pool) } = self {
             bytes.clear();
-            // With more requests at once than the pool is for, what is too much is freed.
+            // With more requests at once than the pool is for, the surplus is freed.
             let _ = pool.0.push(std::mem::take(bytes));
         }
     }
@@ -122,7 +125,7 @@ impl std::fmt::Debug for InlineBytes {
 
 impl FromIterator<u8> for InlineBytes {
     /// # Panics
-    /// When there are more than [`MAX_INLINE_BYTES`].
+    /// When there are more than [`MAX_INLINE_BYTES`] bytes.
     fn from_iter<I: IntoIterator<Item = u8>>(bytes: I) -> InlineBytes {
         let mut bytes = bytes.into_iter();
         let mut all = InlineBytes(Place::Request(bytes.by_ref().take(SHORT_BYTES).collect()));

@@ -1,13 +1,16 @@
 //! Queue pairs as state machines without clock, thread, socket or randomness of their own.
 //!
-//! An [`Endpoint`] is a whole RDMA device in that sense: it is handed frames and the time, and asked for frames, timers
-//! and events. The engine drives it over a link, the simulator in virtual time, replay from a capture.
+//! An [`Endpoint`] is a whole RDMA device in that sense: it is given frames and the time, and gives frames, timers and
+//! events. The engine drives it over a link, the simulator in virtual time, replay from a capture.
 //!
-//! A queue pair has three roles, as rxe has them: the requester turns send requests into packets, the completer, in the
-//! requester's folder, takes the answers, the responder serves the peer's requests. What the requester sends again is for its
-//! [`Recovery`](crate::recovery::Recovery) to say: go-back-N, or selective repeat towards a peer that understands docs/EXTENSIONS.md.
-//! The responder keeps what comes early (`reorder`) and places at once what may be (`early`); of plain peers the requester keeps
-//! answers that come early (`early_answers`). UC and UD share the requester; what UC and RC share of receiving messages is `inbound`.
+//! A queue pair has three roles, as in rxe. The requester turns send requests into packets. The completer, in the
+//! requester's folder, takes the answers. The responder serves the peer's requests. UC and UD share the requester; what
+//! UC and RC share of receiving messages is `inbound`.
+//!
+//! A [`Recovery`](crate::recovery::Recovery) decides what the requester retransmits: go-back-N, or selective repeat
+//! towards a peer that understands docs/EXTENSIONS.md. The responder keeps requests that arrive early, before earlier
+//! ones (`reorder`), and places their bytes at once where that is allowed (`early`). From plain peers the requester
+//! keeps answers that arrive early (`early_answers`).
 
 mod acks;
 mod attributes;

@@ -10,25 +10,25 @@ use super::attributes::Path;
 use super::extension::RecoverySettings;
 use super::rails::{RailQuery, Rails};
 
-/// What a queue pair has that uses several paths to its peer, or whose peer does: the paths, the rails that they lie on, and
-/// what is owed to find out how they fare.
+/// The state of a queue pair that uses several paths to its peer, or whose peer does: the paths, their rails, and what
+/// is owed to probe them.
 ///
-/// Path k lies on rail k modulo their number, and has a UDP source port of its own.
+/// Path k lies on rail k modulo the number of rails, and has a UDP source port of its own unless the link imposes one.
 #[derive(Debug)]
 pub(super) struct Multipath {
     pub set: PathSet,
-    /// As many as the peer uses, up to so many.
+    /// Upper bound on the paths that are added because the peer uses them.
     as_peer: u16,
     rails: Rails,
-    /// Answers to the peer's probes that are owed.
+    /// Answers that are owed to the peer's probes.
     answers: VecDeque<OwedAnswer>,
-    /// The UDP source port is not ours to choose.
+    /// Whether the link imposes the UDP source port.
     port_is_imposed: bool,
-    /// Acknowledges so far.
+    /// Acknowledges sent so far, modulo 2^32.
     acknowledges: u32,
 }
 
-/// How a packet came, or goes.
+/// The rail and UDP source port with which a packet arrived, or is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Way {
     pub rail: u8,
@@ -43,31 +43,32 @@ struct OwedAnswer {
     since: Instant,
 }
 
-/// Answers to probes that are owed at the most: one for each path that there can be, and as much again would be late.
+/// Upper bound on the answers to probes that are owed: one for each possible path. More would be late.
 const ANSWERS_MAX: usize = PathSet::MAX as usize;
 
-/// The ports of RoCE v2 senders (the dynamic range, IBTA Annex A17.9.2).
+/// The lowest UDP source port of RoCE v2 senders (the dynamic range, IBTA Annex A17.9.2).
 const PORT_BASE: u16 = 0xc000;
 
-/// One acknowledge in so many goes over another path, too: should nothing come through on the quickest one, the peer still
-/// hears of all that arrives.
+/// One acknowledge in this many is also sent over another path. If nothing comes through on the quickest path, the peer
+/// still learns of all that arrives.
 const COPY_EVERY: u32 = 4;
 
-/// A next hop that the link shall say.
+/// A next hop that the link must resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopQuery {
-    /// For this queue pair.
+    /// The queue pair whose rail it is.
     pub qpn: Qpn,
-    /// Which of its rails, from 1 on.
+    /// The rail of the queue pair, from 1 on.
     pub rail: u8,
-    /// From there: one of this device's addresses.
+    /// The source, one of this device's addresses.
     pub source: IpAddr,
-    /// To there.
+    /// The destination, one of the peer's addresses.
     pub destination: IpAddr,
 }
 
 impl Multipath {
-    /// For a queue pair with that address vector, on a device whose further interfaces have the addresses of `local_rails`.
+    /// The state of a queue pair with that address vector, on a device whose further interfaces have the addresses
+    /// `local_rails`.
     pub fn new(
         settings: &RecoverySettings,
         path: &Path,
@@ -76,7 +77,7 @@ impl Multipath {
         now: Instant,
     ) -> Multipath {
         let set = PathSet::new(settings.paths, settings.path_policy);
-        // Without ports to choose from there are no more paths than rails.
+        // Without a choice of ports there are no more paths than rails.
         let as_peer = if port_is_imposed { local_rails.len() as u16 + 1 } else { settings.paths_as_peer };
         let rails = Rails::new(path.flow.addresses, local_rails, now);
         let mut multipath =
@@ -86,7 +87,8 @@ impl Multipath {
         multipath
     }
 
-    /// Opens the paths that lie on a rail to which there is a way, and closes the others.
+    /// Opens the paths that lie on a rail with a next hop, and closes the others. Those on rail 0, except path 0, open
+    /// only when the peer can announce no more rails.
     fn lay_paths(&mut self, now: Instant) {
         for path in 1..self.set.count() {
             let is_open = match self.rail_of(path as u8) {
@@ -101,7 +103,7 @@ impl Multipath {
         usize::from(path) % self.rails.count()
     }
 
-    /// The outer headers and next hop of a path; `base` is path 0.
+    /// The outer headers and the next hop of a path; `base` is path 0. `None` when its rail has no next hop.
     pub fn path(&self, base: &Path, path: u8) -> Option<Path> {
         let port = match path {
             0 => base.flow.source_port,
@@ -113,7 +115,7 @@ impl Multipath {
         Some(found)
     }
 
-    /// How to send what goes back the way that something came.
+    /// How to answer a packet on the rail, and with the port, that it came with. `None` when the rail has no next hop.
     pub fn back(&self, base: &Path, way: Way) -> Option<Path> {
         let mut path = *base;
         if way.rail > 0 {
@@ -125,18 +127,18 @@ impl Multipath {
         Some(path)
     }
 
-    /// The rail that a packet came over whose addresses are not those of rail 0.
+    /// The rail, from 1 on, that a packet arrived over, if its addresses are those of one.
     pub fn find_rail(&self, ip: &IpHeader<'_>) -> Option<u8> {
         self.rails.find(ip.addresses())
     }
 
-    /// Whether an acknowledge that was just sent shall go over another path, too.
+    /// Counts an acknowledge that is sent. Returns whether a copy must be sent over another path.
     pub fn wants_copy(&mut self) -> bool {
         self.acknowledges = self.acknowledges.wrapping_add(1);
         self.set.good() > 1 && self.acknowledges.is_multiple_of(COPY_EVERY)
     }
 
-    /// The peer probes a path. False when too many answers are owed already.
+    /// Takes a probe of the peer for a path. Returns false when too many answers are owed already.
     pub fn probed(&mut self, probe: &PathProbe, way: Way, now: Instant) -> bool {
         let count = u16::from(probe.path) + 1;
         if self.set.count() < count && count <= self.as_peer {
@@ -151,26 +153,26 @@ impl Multipath {
         room
     }
 
-    /// The next answer that is owed to a probe, and the way that it goes.
+    /// The next answer that is owed to a probe, and the rail and port for it.
     pub fn poll_answer(&mut self, now: Instant) -> Option<(PathProbe, Way)> {
         let OwedAnswer { way, path, token, since } = self.answers.pop_front()?;
         let delay_us = u16::try_from((now - since).as_micros()).unwrap_or(u16::MAX);
         Some((PathProbe { path, is_answer: true, delay_us, token }, way))
     }
 
-    /// The peer says which further addresses it has. Returns whether that is believed.
+    /// Takes the peer's list of further addresses. Returns whether it is accepted.
     pub fn take_addresses(&mut self, list: &AddressList, base: &Path, now: Instant) -> bool {
         let believed = self.rails.take(list, base.flow.addresses);
         self.lay_paths(now);
         believed
     }
 
-    /// The list of our further addresses, if one is owed.
+    /// Takes the list of our further addresses, if one is owed.
     pub fn poll_addresses(&mut self) -> Option<AddressList> {
         self.rails.poll()
     }
 
-    /// The next rail that the link is to be asked about.
+    /// The next rail whose next hop the link must resolve.
     pub fn poll_query(&mut self) -> Option<RailQuery> {
         self.rails.poll_query()
     }
@@ -179,7 +181,7 @@ impl Multipath {
         self.rails.has_query()
     }
 
-    /// The link's answer.
+    /// Takes the link's answer to a query.
     pub fn hop_found(&mut self, query: RailQuery, hop: Option<Hop>, now: Instant) {
         if self.rails.hop_found(query, hop) {
             self.lay_paths(now);
@@ -187,12 +189,12 @@ impl Multipath {
         }
     }
 
-    /// Has the link asked about all rails again.
+    /// Has the link resolve the next hops of all rails again.
     pub fn ask_hops_again(&mut self) {
         self.rails.ask_again();
     }
 
-    /// Whether something is owed that is no packet of the transport.
+    /// Whether a probe, an answer to one, or a list of addresses is owed.
     pub fn may_transmit(&self) -> bool {
         !self.answers.is_empty() || self.rails.is_owed() || self.set.is_probe_due()
     }
@@ -201,7 +203,7 @@ impl Multipath {
         [self.set.deadline(), self.rails.deadline()].into_iter().flatten().min()
     }
 
-    /// Time has passed.
+    /// Handles the time `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let might_grow = self.rails.may_grow();
         self.rails.handle_timeout(now);

@@ -9,27 +9,28 @@ use super::attributes::Path;
 use super::context::Context;
 use super::transmit::Transmit;
 
-/// A packet to be written: all of it except the payload's bytes.
+/// A packet to be written, without the bytes of its payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing<'a> {
     pub headers: Headers,
     pub payload_bytes: usize,
-    /// What follows the payload and its pad (docs/EXTENSIONS.md); empty for none.
+    /// The bytes that follow the payload and its pad (docs/EXTENSIONS.md); empty for none.
     pub trailer: &'a [u8],
-    /// What it ends with, towards a peer that understands. Such a packet says so, and makes the offer.
+    /// The tag at the end, for a peer that understands the extension. Such a packet announces it, and makes the offer.
     pub tag: Option<u32>,
 }
 
 impl Outgoing<'_> {
-    /// Nothing but headers.
+    /// A packet of headers only.
     pub fn headers(headers: Headers) -> Outgoing<'static> {
         Outgoing { headers, payload_bytes: 0, trailer: &[], tag: None }
     }
 
-    /// Writes the packet along `path` to `out`; `fill` writes the payload. `Ok(None)` when it cannot be written, which is counted.
+    /// Writes the packet to `out`, with the outer headers of `path`; `fill` writes the payload. `Ok(None)` when `out`
+    /// is too short, which is counted.
     ///
     /// # Errors
-    /// What `fill` returns.
+    /// The error of `fill`.
     pub fn write<E>(
         self,
         path: &Path,

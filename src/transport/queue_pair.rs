@@ -33,29 +33,30 @@ use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 pub struct QueuePairMachine {
     pub(super) connection: Connection,
     capabilities: Capabilities,
-    /// What the link can carry.
+    /// The path MTU that the link can carry.
     link_mtu: PathMtu,
     recovery: RecoverySettings,
     state: State,
-    /// What it was set to since RESET.
+    /// The attributes that were set since RESET.
     attributes: QpAttributes,
-    /// Whether an event shall tell when the send queue is drained.
+    /// Whether an event must report that the send queue is drained.
     notify_drained: bool,
     requester: Requester,
     responder: AnyResponder,
-    /// A request went before the acknowledge that is owed.
+    /// Whether a request went before the acknowledge that is owed.
     acknowledge_is_next: bool,
-    /// How fast it sends to peers that say what arrives.
+    /// Paces the packets to peers that understand or offer the extension.
     pacer: Pacer,
-    /// It keeps to a rate, and sends nothing but acknowledges until then.
+    /// When the pacer lets the next packet go. Until then only hellos, probes, address lists and answers exempt from
+    /// the rate are sent.
     paced_until: Option<Instant>,
-    /// Whether it stands in the endpoint's queue of those that may have something to send.
+    /// Whether it is in the endpoint's queue of those that can have something to send.
     pub(super) is_ready: bool,
     /// The earliest timer entry that the endpoint holds for it.
     pub(super) armed: Option<Instant>,
 }
 
-/// The receiving side, by service.
+/// The receiving side of a queue pair, by service.
 #[derive(Debug)]
 enum AnyResponder {
     Reliable(Responder),
@@ -63,22 +64,22 @@ enum AnyResponder {
     Datagram(DatagramResponder),
 }
 
-/// What a queue pair is made of.
+/// The parameters of a new queue pair.
 #[derive(Clone, Debug)]
 pub struct QueuePairInit {
-    /// The transport service. [`Service::Gsi`] gets QPN 1.
+    /// The transport service of the queue pair. [`Service::Gsi`] gets QPN 1.
     pub service: Service,
-    /// The domain of its regions.
+    /// The protection domain of the queue pair, to which its regions must belong.
     pub pd: Pd,
-    /// The sizes of its queues.
+    /// The capacities of its queues, in requests.
     pub capabilities: Capabilities,
-    /// Where send requests are reported.
+    /// The completion queue of send requests.
     pub send_cq: Arc<CompletionRing>,
-    /// Where receive requests are reported.
+    /// The completion queue of receive requests.
     pub receive_cq: Arc<CompletionRing>,
-    /// Where receive requests come from, if it has no queue of its own.
+    /// The shared receive queue that it uses; `None` for a receive queue of its own.
     pub srq: Option<Srq>,
-    /// What the link can carry: the limit of datagrams, and of what connected queue pairs are told.
+    /// The path MTU that the link can carry: the limit of datagrams, and of the path MTU of connected queue pairs.
     pub path_mtu: PathMtu,
 }
 
@@ -120,7 +121,7 @@ impl AnyResponder {
     }
 }
 
-/// What spaces a queue pair's packets out.
+/// The pacer of a queue pair with these settings.
 fn pacer(settings: &RecoverySettings) -> Pacer {
     Pacer::new(Box::new(FixedRate(settings.rate)))
 }
@@ -160,27 +161,27 @@ impl QueuePairMachine {
         }
     }
 
-    /// Its number.
+    /// The number of the queue pair.
     pub fn qpn(&self) -> Qpn {
         self.connection.qpn
     }
 
-    /// Its transport service.
+    /// The transport service of the queue pair.
     pub fn service(&self) -> Service {
         self.connection.service
     }
 
-    /// Its state.
+    /// The current state of the queue pair.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The peer's number.
+    /// The number of the peer's queue pair, as last set; 0 before.
     pub fn remote(&self) -> Qpn {
         self.connection.remote
     }
 
-    /// All that it says of itself.
+    /// The answer to a query of the queue pair.
     pub fn info(&self) -> QueuePairInfo {
         let set = &self.attributes;
         let attributes = QpAttributes {
@@ -199,17 +200,17 @@ impl QueuePairMachine {
         }
     }
 
-    /// The next PSN that a new request will take, and the next one expected from the peer.
+    /// The PSN that the next new request will take, and the one expected from the peer.
     pub fn psns(&self) -> (Psn, Psn) {
         (self.requester.posted(), self.responder.expected())
     }
 
-    /// The oldest PSN that is not acknowledged, and that of the packet that would be sent next.
+    /// The oldest PSN that is not acknowledged, and the PSN of the packet that goes out next in order.
     pub fn send_progress(&self) -> (Psn, Psn) {
         (self.requester.unacknowledged(), self.requester.upcoming())
     }
 
-    /// Moves on, see [`Endpoint::skip`](super::Endpoint::skip).
+    /// Moves on, as [`Endpoint::skip`](super::Endpoint::skip).
     pub(super) fn skip(&mut self, sent: Skipped, received: Skipped) {
         self.requester.skip(sent, &self.connection);
         if let AnyResponder::Reliable(responder) = &mut self.responder {
@@ -217,7 +218,7 @@ impl QueuePairMachine {
         }
     }
 
-    /// The queue key, of a datagram queue pair.
+    /// The queue key of a datagram queue pair; `None` for others.
     pub fn q_key(&self) -> Option<QKey> {
         match &self.responder {
             AnyResponder::Datagram(responder) => Some(responder.q_key()),
@@ -225,7 +226,7 @@ impl QueuePairMachine {
         }
     }
 
-    /// The shared receive queue that it uses.
+    /// The shared receive queue that it uses; `None` for a receive queue of its own.
     pub fn srq(&self) -> Option<Srq> {
         let inbound = match &self.responder {
             AnyResponder::Reliable(responder) => &responder.server.inbound,
@@ -247,7 +248,7 @@ impl QueuePairMachine {
         let from = self.state;
         let to = attributes.check(self.connection.service, from)?;
         if attributes.path_mtu.is_some_and(|mtu| mtu > self.link_mtu) {
-            // Its packets would never leave.
+            // Packets of that size could not be sent over the link.
             let (attribute, range) = (Attributes::PATH_MTU, "at most the port's active MTU");
             return Err(ModifyError::OutOfRange { attribute, range });
         }
@@ -267,7 +268,7 @@ impl QueuePairMachine {
         match to {
             State::Reset => self.reset(),
             State::Error => {
-                // Whoever is in error already has flushed, and told so.
+                // A queue pair that is in error already has flushed, and reported it.
                 if from != State::Error {
                     self.flush(cx);
                 }
@@ -284,8 +285,9 @@ impl QueuePairMachine {
         Ok(())
     }
 
-    /// Forgets everything, without a completion (IBTA 10.3.1.1). Completions that nobody has polled go too, as providers
-    /// for RNICs have it: the queue pair may be used anew at once, and what it did before would be taken for that.
+    /// Discards everything, without a completion (IBTA 10.3.1.1). Completions that are not polled are removed, too, as
+    /// providers for RNICs do. The queue pair can be reused at once, and earlier completions would be taken for new
+    /// ones.
     fn reset(&mut self) {
         if !mutated!("reset-leaves-completions", by "uroce --test services a_reset_leaves_no_completion") {
             self.forget_completions();
@@ -306,31 +308,33 @@ impl QueuePairMachine {
         self.pacer = pacer(&self.recovery);
     }
 
-    /// Takes its completions out of its completion queues.
+    /// Removes its completions from its completion queues.
     pub(super) fn forget_completions(&self) {
         for cq in [&self.connection.send_cq, &self.connection.receive_cq] {
             cq.forget(self.connection.qpn);
         }
     }
 
-    /// Whether it completes into a queue that is in error, and has not gone to the error state itself.
+    /// Whether a completion queue of it is in error, and it has not gone to the error state itself.
     pub(super) fn has_failed_queue(&self) -> bool {
         let queues = [&self.connection.send_cq, &self.connection.receive_cq];
         !matches!(self.state, State::Reset | State::Error) && queues.iter().any(|cq| cq.has_overflowed())
     }
 
-    /// A completion queue of it is in error: no completion can say why the queue pair is, too (IBTA 11.6.3.3).
+    /// Goes to the error state, since a completion queue of it is in error. No completion can report why (IBTA
+    /// 11.6.3.3).
     pub(super) fn fail_for_its_queue(&mut self, cx: &mut Context<'_>) {
         self.fail(cx);
         cx.push_event(Event::QueuePairFatal(self.connection.qpn));
     }
 
-    /// Whether it uses several paths, or its peer does.
+    /// Whether it or its peer uses several paths.
     pub(super) fn wants_multipath(&self) -> bool {
         self.connection.extension.wants_paths() && self.connection.path.is_some()
     }
 
-    /// What it needs for that, on a device whose further interfaces have the addresses of `local_rails`.
+    /// The state of its paths, on a device whose further interfaces have the addresses `local_rails`. `None` unless it
+    /// or its peer uses several.
     pub(super) fn multipath(
         &self,
         local_rails: &[Vec<IpAddr>],
@@ -341,7 +345,7 @@ impl QueuePairMachine {
         Some(Box::new(Multipath::new(&self.recovery, path, local_rails, port_is_imposed, now)))
     }
 
-    /// Bytes of memory that it takes for packets that are in flight, or came early.
+    /// Memory that it holds for packets that are in flight or arrived early, in bytes.
     pub fn recovery_memory_bytes(&self) -> usize {
         let early = match &self.responder {
             AnyResponder::Reliable(responder) => responder.memory_bytes(),
@@ -350,7 +354,7 @@ impl QueuePairMachine {
         self.requester.memory_bytes() + early
     }
 
-    /// Bytes of requests that came early and wait.
+    /// Bytes of requests that arrived early and wait.
     pub fn waiting_bytes(&self) -> usize {
         match &self.responder {
             AnyResponder::Reliable(responder) => responder.waiting_bytes(),
@@ -358,12 +362,12 @@ impl QueuePairMachine {
         }
     }
 
-    /// Whether the peer has shown that it understands docs/EXTENSIONS.md.
+    /// Whether the peer has shown that it understands docs/EXTENSIONS.md, or is assumed to.
     pub fn is_extended(&self) -> bool {
         self.connection.extension.is_on()
     }
 
-    /// Completes everything that is posted as flushed (IBTA 10.3.1.6). What is owed to requests served before stays
+    /// Completes everything that is posted as flushed (IBTA 10.3.1.6). Answers to requests that were served before stay
     /// owed, and so does the NAK that led here.
     fn flush(&mut self, cx: &mut Context<'_>) {
         self.state = State::Error;
@@ -380,7 +384,7 @@ impl QueuePairMachine {
         }
     }
 
-    /// Goes to the error state. A completion said why, or the event of a refused request (IBTA 11.6.3.2).
+    /// Goes to the error state. A completion has reported why, or the event of a refused request does (IBTA 11.6.3.2).
     fn fail(&mut self, cx: &mut Context<'_>) {
         if self.state != State::Error {
             traced!(warn, "failed: its state is Error now", qpn = self.connection.qpn);
@@ -391,7 +395,7 @@ impl QueuePairMachine {
         }
     }
 
-    /// A send request failed. Unreliable services stop sending only (IBTA 10.3.1.5).
+    /// Handles a failed send request. Unreliable services stop only sending (IBTA 10.3.1.5).
     fn fail_sending(&mut self, cx: &mut Context<'_>) {
         let is_fatal = mutated!("unreliable-send-error-is-fatal", by "uroce --test services an_unreliable_send_queue");
         if self.connection.service == Service::Rc || is_fatal {
@@ -403,7 +407,7 @@ impl QueuePairMachine {
         }
     }
 
-    /// Tells, once, that the send queue is drained (IBTA 10.3.1.4).
+    /// Reports, once, that the send queue is drained (IBTA 10.3.1.4).
     fn check_drained(&mut self, cx: &mut Context<'_>) {
         if self.state == State::SendQueueDrained && self.notify_drained && self.requester.is_drained() {
             self.notify_drained = mutated!("drained-is-told-twice", by "uroce --test services a_drained_send_queue");
@@ -442,7 +446,7 @@ impl QueuePairMachine {
         Ok(())
     }
 
-    /// Takes a packet whose ICRC, keys and addresses are right.
+    /// Takes a packet whose ICRC, keys and addresses are valid.
     pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let opcode = packet.bth().opcode();
         let admitted = match self.connection.service {
@@ -531,8 +535,8 @@ impl QueuePairMachine {
         }
     }
 
-    /// Looks whether a packet of a reliable connection may be the peer's, as far as its tag and its PSN tell, and what it says of
-    /// the extension.
+    /// Checks whether a packet of a reliable connection can be the peer's, as far as its tag and its PSN show, and
+    /// learns what it reports of the extension. `None` for a packet that is refused, and counted.
     #[inline]
     fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Context<'_>) -> Option<Admitted<'a>> {
         let next = (self.requester.unacknowledged(), self.responder.expected());
@@ -558,8 +562,8 @@ impl QueuePairMachine {
         Some(admitted)
     }
 
-    /// Whether the peer may have sent that now: what it answers is in flight or was lately, what it asks is near what is expected,
-    /// or was asked for before.
+    /// Whether the peer can have sent that now. An answer must be in flight, or have been so recently. A request must
+    /// be near the expected one, or be one that can be requested again.
     fn is_plausible(&self, packet: &Packet<'_>) -> bool {
         let psn = packet.bth().psn();
         if packet.bth().opcode().is_response() {
@@ -596,15 +600,15 @@ impl QueuePairMachine {
         }
     }
 
-    /// The requests that have not been sent: all, while the attributes do not say with which PSN they begin.
+    /// The requests that have not been sent: all, while the attributes do not set their first PSN.
     fn not_sent_yet(&self) -> Tagged {
         if self.state.sends() { Tagged::From(self.requester.sent()) } else { Tagged::All }
     }
 
-    /// Takes a probe of a path, which is to be answered, or the answer to one of ours.
+    /// Takes a probe of a path, which must be answered, or the answer to one of ours.
     fn take_probe(&mut self, probe: &PathProbe, way: Way, cx: &mut Context<'_>) {
         self.connection.extension.has_named_paths = true;
-        // From now on there are paths; the peer will probe again.
+        // From now on there are several paths; the peer will probe again.
         let Some(multipath) = cx.multipath.as_mut().filter(|_| self.state.receives()) else { return };
         if !probe.is_answer {
             cx.counters.answer_overflow += u64::from(!multipath.probed(probe, way, cx.now));
@@ -646,14 +650,14 @@ impl QueuePairMachine {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     pub(super) fn deadline(&self, multipath: Option<&Multipath>) -> Option<Instant> {
         let requester = self.requester.deadline().filter(|_| self.state.sends());
         let paths = multipath.filter(|_| self.state.receives()).and_then(Multipath::deadline);
         [requester, self.paced_until, paths].into_iter().flatten().min()
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
+    /// Whether [`poll_transmit`](Self::poll_transmit) can have a packet.
     pub(super) fn may_transmit(&self, multipath: Option<&Multipath>) -> bool {
         if self.owes_hello() {
             return true;
@@ -662,7 +666,7 @@ impl QueuePairMachine {
             return true;
         }
         if self.paced_until.is_some() {
-            // All but acknowledges waits.
+            // Everything waits, except answers that are exempt from the rate.
             return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_at_once());
         }
         let answers = matches!(&self.responder, AnyResponder::Reliable(responder) if responder.has_answers());
@@ -682,8 +686,8 @@ impl QueuePairMachine {
         matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_only_an_acknowledge())
     }
 
-    /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, but one request goes
-    /// before a plain acknowledge: it is what the peer waits for when messages go to and fro.
+    /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, except that one request
+    /// goes before a plain acknowledge: the peer waits for it when messages alternate.
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if self.owes_hello()
             && let Some(transmit) = self.poll_hello(out, cx)
@@ -697,7 +701,7 @@ impl QueuePairMachine {
             self.pacer.sent(cx.now, transmit.len);
             return Some(transmit);
         }
-        // Paths that carry nothing take their share of the rate along.
+        // Paths that carry nothing take their share of the rate with them.
         let (good, count) = match &cx.multipath {
             Some(multipath) => (multipath.set.good(), multipath.set.count()),
             None => (1, self.recovery.paths),
@@ -717,8 +721,8 @@ impl QueuePairMachine {
         Some(transmit)
     }
 
-    /// Writes what is owed to know how the paths fare: answers to probes, our further addresses, probes. Each is a plain
-    /// acknowledge, too.
+    /// Writes what is owed for the state of the paths: answers to probes, our further addresses, and probes. Each is a
+    /// plain acknowledge, too.
     fn poll_paths(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         let (connection, AnyResponder::Reliable(responder)) = (&self.connection, &self.responder) else { return None };
         let base = connection.path.as_ref().filter(|_| self.state.receives())?;
@@ -737,7 +741,7 @@ impl QueuePairMachine {
                 trailer.extend(PathProbe { path, is_answer: false, delay_us: 0, token }.to_bytes());
                 multipath.path(base, path)
             };
-            // A rail may have lost its next hop meanwhile.
+            // The rail can have lost its next hop meanwhile.
             let Some(path) = path else { continue };
             let headers = responder.acknowledge_of_all(connection);
             let packet = Outgoing { trailer: &trailer, tag: connection.extension.tag(), ..Outgoing::headers(headers) };
@@ -746,7 +750,7 @@ impl QueuePairMachine {
         }
     }
 
-    /// Writes the hello that is owed. It is a plain acknowledge, too.
+    /// Writes the hello that is owed, which is a plain acknowledge, too.
     fn poll_hello(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         let (hello, tag) = self.connection.extension.poll_hello()?;
         let (connection, AnyResponder::Reliable(responder)) = (&self.connection, &self.responder) else { return None };
@@ -770,14 +774,14 @@ impl QueuePairMachine {
             match responder.poll_transmit(out, &self.connection, cx) {
                 Ok(Some(transmit)) => return Some(transmit),
                 Ok(None) => break,
-                // The refusal is the next answer.
+                // The NAK is the next answer.
                 Err(Fatal) => self.fail(cx),
             }
         }
         self.poll_request(out, cx)
     }
 
-    /// Writes the next acknowledge, refusal or result of an atomic that is owed.
+    /// Writes the next acknowledge, NAK or result of an atomic that is owed.
     pub(super) fn poll_owed(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         match &mut self.responder {
             AnyResponder::Reliable(responder) => responder.poll_owed(out, &self.connection, cx),

@@ -6,24 +6,24 @@ use crate::frame::Hop;
 use crate::time::{Duration, Instant};
 use crate::wire::{AddressList, Addresses};
 
-/// The pairs of addresses that packets of one queue pair go between, beside its own.
+/// The rails of one queue pair: the pairs of addresses that its packets go between.
 ///
-/// Rail 0 is the queue pair's address vector. Each side tells the other its further addresses, and rail i is between the two
-/// that were named i-th. A rail is used as soon as the link knows a next hop for it and a probe has come back over it: a peer
-/// that names others' addresses has them probed, and nothing more.
+/// Rail 0 is the queue pair's address vector. Each side announces its further addresses to the other, and rail i is
+/// between the two that were announced i-th. A rail is used once the link has resolved a next hop for it, and a probe
+/// has come back over it. When a peer announces addresses of other hosts, these are probed, and nothing more.
 #[derive(Debug, Default)]
 pub(super) struct Rails {
     own: ArrayVec<IpAddr, { AddressList::MAX }>,
     peer: ArrayVec<IpAddr, { AddressList::MAX }>,
-    /// The peer has said which further addresses it has.
+    /// Whether the peer has announced its further addresses.
     peer_said: bool,
-    /// The peer has said that it knows ours.
+    /// Whether the peer has confirmed that it knows ours.
     peer_knows: bool,
     /// Next hops, from rail 1 on.
     hops: [RailHop; AddressList::MAX],
-    /// A list is to be sent.
+    /// Whether a list is owed to the peer.
     is_owed: bool,
-    /// When to send it again, while the peer does not know it, and how often that was done.
+    /// When to repeat the list while the peer does not know it, and how often it was repeated.
     repeat_at: Option<Instant>,
     repeats: u32,
 }
@@ -31,11 +31,11 @@ pub(super) struct Rails {
 #[derive(Clone, Copy, Debug, Default)]
 struct RailHop {
     hop: Option<Hop>,
-    /// The link is to be asked.
+    /// Whether the link must resolve the hop.
     is_wanted: bool,
 }
 
-/// A rail whose next hop the link shall say.
+/// A rail whose next hop the link must resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RailQuery {
     pub rail: u8,
@@ -43,14 +43,14 @@ pub(super) struct RailQuery {
     pub destination: IpAddr,
 }
 
-/// The first pause before a list is sent again; it doubles each time.
+/// The first interval before a list is repeated; it doubles each time.
 const REPEAT_AFTER: Duration = Duration::from_millis(10);
 
-/// How often it is sent again before the peer is left alone: ten seconds.
+/// Upper bound on the repetitions of a list: the last is due after ten seconds.
 const REPEATS_MAX: u32 = 10;
 
 impl Rails {
-    /// The rails of a queue pair with these addresses, on a device whose further interfaces have those of `local`.
+    /// The rails of a queue pair with these addresses, on a device whose further interfaces have the addresses `local`.
     pub fn new(addresses: Addresses, local: &[Vec<IpAddr>], now: Instant) -> Rails {
         let own: ArrayVec<_, { AddressList::MAX }> =
             local.iter().filter_map(|interface| address_for(addresses, interface)).take(AddressList::MAX).collect();
@@ -59,32 +59,33 @@ impl Rails {
         Rails { own, is_owed, repeat_at, ..Rails::default() }
     }
 
-    /// How many there are, with rail 0.
+    /// The number of rails, with rail 0.
     pub fn count(&self) -> usize {
         1 + self.own.len().min(self.peer.len())
     }
 
-    /// Whether the peer may still name addresses that rails are made of.
+    /// Whether the peer can still announce addresses that make rails.
     pub fn may_grow(&self) -> bool {
         !self.peer_said && self.repeat_at.is_some()
     }
 
-    /// The addresses and the next hop of a rail from 1 on; `None` when the link knows no way.
+    /// The addresses and the next hop of a rail, from 1 on. `None` when there is no such rail, or the link knows no
+    /// next hop.
     pub fn rail(&self, rail: usize) -> Option<(Addresses, Hop)> {
         let index = rail.checked_sub(1).filter(|_| rail < self.count())?;
         let hop = self.hops[index].hop?;
         Some((Addresses::new(self.own[index], self.peer[index])?, hop))
     }
 
-    /// The rail that a packet with these addresses came over, if it is one from 1 on.
+    /// The rail, from 1 on, that a packet with these addresses came over, if it is one.
     pub fn find(&self, addresses: Addresses) -> Option<u8> {
         let pair = (addresses.destination(), addresses.source());
         let rails = self.own.iter().zip(&self.peer);
         rails.zip(1..).find(|((own, peer), _)| (**own, **peer) == pair).map(|(_, rail)| rail)
     }
 
-    /// The peer says which further addresses it has. Returns whether that is believed: it is said once, and each of them may be
-    /// reached.
+    /// Takes the peer's list of further addresses. Returns whether it is accepted: the list must not change, and each
+    /// address must be usable.
     pub fn take(&mut self, list: &AddressList, primary: Addresses) -> bool {
         let addresses: ArrayVec<IpAddr, { AddressList::MAX }> = list.addresses.clone();
         if self.peer_said && addresses != self.peer {
@@ -108,12 +109,12 @@ impl Rails {
         if self.peer_knows {
             self.repeat_at = None;
         }
-        // Whoever does not know yet that we know asks for it by saying so.
+        // A peer that reports that it does not know our list gets it again.
         self.is_owed |= !list.is_known;
         true
     }
 
-    /// The list to be sent now, if one is owed.
+    /// Takes the list to be sent now, if one is owed.
     pub fn poll(&mut self) -> Option<AddressList> {
         std::mem::take(&mut self.is_owed).then(|| AddressList { addresses: self.own.clone(), is_known: self.peer_said })
     }
@@ -135,7 +136,7 @@ impl Rails {
         self.repeat_at = (self.repeats < REPEATS_MAX).then(|| now + REPEAT_AFTER * (1 << self.repeats));
     }
 
-    /// The next rail that the link is to be asked about.
+    /// The next rail whose next hop the link must resolve.
     pub fn poll_query(&mut self) -> Option<RailQuery> {
         let rails = self.count() - 1;
         let index = self.hops[..rails].iter().position(|hop| hop.is_wanted)?;
@@ -147,7 +148,7 @@ impl Rails {
         self.hops[..self.count() - 1].iter().any(|hop| hop.is_wanted)
     }
 
-    /// The link's answer. Returns whether it is for a rail that there is.
+    /// Takes the link's answer. Returns whether there is such a rail.
     pub fn hop_found(&mut self, query: RailQuery, hop: Option<Hop>) -> bool {
         let index = usize::from(query.rail).wrapping_sub(1);
         let is_ours =
@@ -158,14 +159,14 @@ impl Rails {
         is_ours
     }
 
-    /// Has the link asked about all rails: they are new, or its routes have changed.
+    /// Has the link resolve the next hops of all rails: they are new, or its routes have changed.
     pub fn ask_again(&mut self) {
         let rails = self.count() - 1;
         self.hops[..rails].iter_mut().for_each(|hop| hop.is_wanted = true);
     }
 }
 
-/// The first address of an interface that fits to a queue pair's own: of its family, and global before link-local.
+/// The first address of an interface that fits a queue pair's own: of its family, and global before link-local.
 fn address_for(primary: Addresses, interface: &[IpAddr]) -> Option<IpAddr> {
     let link_local = |address: &IpAddr| match address {
         IpAddr::V4(address) => address.is_link_local(),

@@ -1,17 +1,17 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges of this process's memory, each with an owner, which may overlap.
+/// Ranges of this process's memory, each with an owner. They can overlap.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
-    /// By the first address and the owner: the end, and the place of the first byte in the owner's message.
+    /// Key: the first address and the owner. Value: the end, and the offset of the first byte in the owner's message.
     by_start: BTreeMap<(usize, u64), (usize, u64)>,
-    /// The longest that there was.
+    /// The length of the longest range so far, in bytes.
     longest: usize,
 }
 
-/// Ranges that are looked at for one answer: more than overlap where messages go to places of their own; beyond, the answer is
-/// the careful one.
+/// Upper bound on the ranges that a query examines: more than overlap where each message has a buffer of its own. With
+/// more of them the answer is the conservative one.
 const LOOK_AT: usize = 64;
 
 impl Ranges {
@@ -25,7 +25,8 @@ impl Ranges {
         self.by_start.remove(&(start, owner));
     }
 
-    /// Whether `is_fine` says so of all that overlap `range`: asked with the owner, and which part of its message that is.
+    /// Whether `is_fine` holds for all ranges that overlap `range`. It gets the owner, and the overlap as offsets in
+    /// the owner's message. False, too, when there are too many ranges to examine.
     pub fn all_overlapping(&self, range: &Range<usize>, is_fine: impl Fn(u64, Range<u64>) -> bool) -> bool {
         let from = range.start.saturating_sub(self.longest);
         let mut candidates = self.by_start.range((from, 0)..(range.end, 0)).rev();

@@ -10,9 +10,9 @@ use super::work::ReceiveRequest;
 /// Where a queue pair takes receive requests from.
 #[derive(Debug)]
 pub(super) enum ReceiveQueue {
-    /// Its own queue.
+    /// A receive queue of its own.
     Own(VecDeque<ReceiveRequest>),
-    /// One that it shares with others.
+    /// A shared receive queue.
     Shared(Srq),
 }
 
@@ -23,7 +23,7 @@ impl Default for ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The oldest request, removed. The second value: this shared queue has just fallen below its limit.
+    /// Removes the oldest request. The second value is the shared queue if it has just fallen below its limit.
     pub fn take(&mut self, shared: &mut SharedReceiveQueues) -> (Option<ReceiveRequest>, Option<Srq>) {
         match self {
             ReceiveQueue::Own(queue) => (queue.pop_front(), None),
@@ -31,7 +31,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Gives a request back that was taken and not used: it is the oldest again.
+    /// Gives back a request that was taken and not used: it is the oldest again.
     pub fn put_back(&mut self, request: ReceiveRequest, shared: &mut SharedReceiveQueues) {
         match self {
             ReceiveQueue::Own(queue) => queue.push_front(request),
@@ -43,7 +43,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// The oldest request.
+    /// The oldest request, which stays in the queue.
     pub fn front<'a>(&'a self, shared: &'a SharedReceiveQueues) -> Option<&'a ReceiveRequest> {
         match self {
             ReceiveQueue::Own(queue) => queue.front(),
@@ -63,25 +63,25 @@ pub(super) struct SharedReceiveQueues {
 struct Shared {
     pd: Pd,
     capacity: usize,
-    /// When fewer requests are left, an event says so, once; 0 for never.
+    /// When fewer requests are left, an event reports it, once; 0 for never.
     limit: usize,
     requests: VecDeque<ReceiveRequest>,
     queue_pairs: u32,
 }
 
-/// Why a shared receive queue does not do what it was asked to.
+/// Why an operation on a shared receive queue failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SrqError {
-    /// There is no such queue.
+    /// There is no shared receive queue with this number.
     #[error("there is no shared receive queue {}", .0.0)]
     NoSuchSrq(Srq),
-    /// Queue pairs still use it.
+    /// This many queue pairs still use the queue.
     #[error("{0} queue pairs use the shared receive queue")]
     InUse(u32),
-    /// It is full.
+    /// The queue is full with this many requests.
     #[error("the shared receive queue is full with {0} requests")]
     Full(usize),
-    /// A queue of no request or of too many, or a limit above the queue's size.
+    /// The capacity is 0, above 65536, or too small for the queue; or the limit is above the capacity.
     #[error("{0} requests are not possible")]
     Size(usize),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
@@ -140,24 +140,24 @@ impl SharedReceiveQueues {
         Ok(())
     }
 
-    /// The queue's capacity and its limit.
+    /// The queue's capacity and its limit, in requests.
     pub fn query(&mut self, srq: Srq) -> Result<(usize, usize), SrqError> {
         self.find(srq).map(|queue| (queue.capacity, queue.limit))
     }
 
-    /// Another queue pair uses it.
+    /// Counts one more queue pair that uses the queue.
     pub fn attach(&mut self, srq: Srq) -> Result<(), SrqError> {
         self.find(srq).map(|queue| queue.queue_pairs += 1)
     }
 
-    /// One queue pair fewer uses it.
+    /// Counts one queue pair fewer that uses the queue.
     pub fn detach(&mut self, srq: Srq) {
         if let Ok(queue) = self.find(srq) {
             queue.queue_pairs -= 1;
         }
     }
 
-    /// The domain that its requests' keys belong to.
+    /// The protection domain of the queue's requests.
     pub fn pd(&self, srq: Srq) -> Option<Pd> {
         self.queues.get(&srq.0).map(|queue| queue.pd)
     }

@@ -9,8 +9,8 @@ use super::counters::Counters;
 use super::early::{Arrival, Messages, Placed, Spot};
 use super::extension::RecoverySettings;
 
-/// What the responder keeps of requests that came before earlier ones: of those whose bytes are where they belong, what it takes
-/// to finish them in their turn; and the others, which wait.
+/// What the responder keeps of requests that arrived before earlier ones. Those whose bytes are placed keep what
+/// finishes them in their turn; the others wait as a whole.
 ///
 /// Positions are PSNs that do not wrap.
 #[derive(Debug)]
@@ -19,61 +19,61 @@ pub(super) struct Reorder {
     expected: u64,
     /// The position after the highest that was kept, or the expected one.
     end: u64,
-    /// Requests that came early, from the BTH to the ICRC, without their trailers. Of a peer that goes back, empty where two differed:
-    /// one is a stranger's, and nobody can tell which.
+    /// Requests that arrived early, from the BTH to the ICRC, without their trailers. From a peer with go-back-N, empty
+    /// where two differed: one is a stranger's, and neither is trusted.
     waiting: FxHashMap<u64, Box<[u8]>>,
     waiting_bytes: usize,
-    /// Requests that came early, and whose bytes are in memory.
+    /// Requests that arrived early, and whose bytes are in memory.
     placed: FxHashMap<u64, Placed>,
     messages: Messages,
-    /// Positions of requests that wait although they may be placed once more is known or done, in the order of their tries.
+    /// Positions of requests that wait, but can be placed once more is known or placed, in the order of their attempts.
     tries: VecDeque<u64>,
 }
 
-/// What becomes of a request that came early.
+/// The result for a request that arrived early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Early {
-    /// It waits; or its bytes are where they belong, and the rest of it waits.
+    /// It waits; or its bytes are placed, and the rest of it waits.
     Kept,
-    /// It was here before.
+    /// It arrived before.
     Duplicate,
     /// There is no room for it, or it is too far ahead.
     Overflow,
 }
 
-/// A request that came early, and whose turn it is.
+/// A request that arrived early, and whose turn has come.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// From the BTH to the ICRC.
+    /// The packet from the BTH to the ICRC.
     Bytes(Box<[u8]>),
     Placed(Placed),
 }
 
-/// The first position: no message that is coming in begins before zero.
+/// The first position, large enough for no message to begin before zero.
 const START: u64 = 1 << 32;
 
-/// Requests that wait which are tried anew with each that comes early: more than can be added by it.
+/// Upper bound on the waiting requests that are tried again with each early one: more than one can add.
 const TRIES: usize = 2;
 
-/// What a request takes whose bytes are placed: its entry, and its share of the tables.
+/// Bytes that a request takes when its bytes are placed: its entry, and its share of the tables.
 const PLACED_BYTES: usize = 32;
 
 const WINDOW: u64 = RecoverySettings::MAX_WINDOW as u64;
 
-/// What a request that waits counts for, beside its entry: no less than once it is placed.
+/// Bytes that a waiting request counts for, beside its entry: at least as many as once it is placed.
 fn charge(waiting: &[u8]) -> usize {
     waiting.len().max(PLACED_BYTES - 1)
 }
 
-/// Whether a request was sent twice, from the BTH on: some bits may differ, since an acknowledge may be asked for at other places,
-/// and routers tell of congestion.
+/// Whether two packets, from the BTH on, are copies of one request. Some bits can differ: the acknowledge request, and
+/// the congestion marks that routers set.
 fn is_the_same(a: &[u8], b: &[u8]) -> bool {
     const MAY_DIFFER: [usize; 2] = [4, 8];
     let differs = |at: usize| a[at] != b[at] && !MAY_DIFFER.contains(&at);
     a.len() == b.len() && !(0..Bth::BYTES).any(differs) && a[Bth::BYTES..] == b[Bth::BYTES..]
 }
 
-/// Places the bytes of a request that belongs to `spot`, if they may be placed before its turn, and keeps the rest of it.
+/// Places the bytes of a request that belongs to `spot`, if that is allowed before its turn, and keeps the rest of it.
 fn place(
     messages: &mut Messages,
     placed: &mut FxHashMap<u64, Placed>,
@@ -104,8 +104,8 @@ impl Default for Reorder {
 }
 
 impl Reorder {
-    /// Keeps a request that is `ahead` PSNs after the expected one, of which at most `window` are kept, in `limit` bytes;
-    /// its bytes go to their place when they may. `is_vouched_for`: it is the peer's beyond doubt.
+    /// Keeps a request that is `ahead` PSNs after the expected one: less than `window`, and in at most `limit` bytes.
+    /// Its bytes are placed where that is allowed. `is_vouched_for`: its tag proves that it is the peer's.
     pub fn keep(
         &mut self,
         ahead: u32,
@@ -118,7 +118,7 @@ impl Reorder {
         if u64::from(ahead) >= u64::from(window).min(WINDOW) {
             return Early::Overflow;
         }
-        // Of what nobody vouches for nothing is placed, and where two copies differ neither counts.
+        // Without such proof nothing is placed, and where two copies differ neither counts.
         if !is_vouched_for && let Some(waiting) = self.waiting.get_mut(&position) {
             if !is_the_same(waiting, &arrival.packet.without_trailer())
                 && !mutated!("first-copy-of-a-plain-peer-counts", by "uroce --test early what_a_stranger_sends")
@@ -131,7 +131,7 @@ impl Reorder {
         if self.has(position) && (self.waiting.contains_key(&position) || !mutated!("early-request-placed-again")) {
             return Early::Duplicate;
         }
-        // What it takes at least, beside what is known of its message and of the one that is coming in.
+        // This is the minimum that it takes, beside what is known of its message and of the one being received.
         if self.waiting_bytes() + PLACED_BYTES + 2 * Messages::MESSAGE_BYTES > limit {
             return Early::Overflow;
         }
@@ -166,8 +166,8 @@ impl Reorder {
         Early::Kept
     }
 
-    /// Places a request that waits, if it may be by now: the last packet of a WRITE whose others are placed; one that might
-    /// have been overwritten.
+    /// Places a request that waits, if that is allowed by now: the last packet of a WRITE whose others are placed, or
+    /// one that could have been overwritten.
     fn place_waiting(&mut self, spot: Spot, arrival: &Arrival<'_>) -> bool {
         let Some(bytes) = self.waiting.get(&spot.position()) else { return false };
         let Ok(packet) = Packet::parse(FrameBytes::from(&bytes[..])) else { return false };
@@ -180,8 +180,8 @@ impl Reorder {
         was_placed
     }
 
-    /// Whether the request that is `ahead` PSNs after the expected one waits already, just as it came again, and so does all before
-    /// it.
+    /// Whether the request that is `ahead` PSNs after the expected one waits already, in the same bytes as `packet`,
+    /// and everything before it waits, too.
     pub fn is_sent_again(&self, ahead: u32, packet: &Packet<'_>, path_mtu: PathMtu) -> bool {
         let (mut position, end) = (self.expected, self.expected + u64::from(ahead));
         let is_here = |waiting: &[u8]| {
@@ -204,12 +204,12 @@ impl Reorder {
         position == end
     }
 
-    /// Whether the request at `position`, not before the expected one, is here.
+    /// Whether the request at `position`, which is not before the expected one, is kept.
     fn has(&self, position: u64) -> bool {
         self.waiting.contains_key(&position) || self.placed.contains_key(&position)
     }
 
-    /// The request with the expected PSN, if it came early.
+    /// Removes the request with the expected PSN, if it arrived early.
     pub fn take_expected(&mut self) -> Option<Waiting> {
         if let Some(placed) = self.placed.remove(&self.expected) {
             return Some(Waiting::Placed(placed));
@@ -219,12 +219,12 @@ impl Reorder {
         Some(Waiting::Bytes(waiting))
     }
 
-    /// Whether the request with the expected PSN came early.
+    /// Whether the request with the expected PSN arrived early.
     pub fn has_expected(&self) -> bool {
         self.expected < self.end && self.has(self.expected)
     }
 
-    /// It could not be carried out yet.
+    /// Gives back a request that could not execute yet.
     pub fn put_back(&mut self, waiting: Waiting) {
         match waiting {
             Waiting::Bytes(waiting) => {
@@ -237,15 +237,15 @@ impl Reorder {
         }
     }
 
-    /// What is known of messages, and the position of the expected PSN.
+    /// The known messages, and the position of the expected PSN.
     pub fn messages(&mut self) -> (&mut Messages, u64) {
         (&mut self.messages, self.expected)
     }
 
-    /// The expected PSN moved on.
+    /// Moves the expected PSN on.
     pub fn advance(&mut self, packets: u32) {
         let to = self.expected + u64::from(packets);
-        // Something with a PSN that a READ takes is nothing that can be carried out.
+        // Requests at the PSNs that a READ's responses take cannot execute.
         for position in self.expected..to.min(self.end) {
             if let Some(waiting) = self.waiting.remove(&position) {
                 self.waiting_bytes -= charge(&waiting);
@@ -256,7 +256,7 @@ impl Reorder {
         self.end = self.end.max(to);
     }
 
-    /// Forgets what came early.
+    /// Discards what arrived early.
     pub fn forget(&mut self) {
         self.waiting = FxHashMap::default();
         self.waiting_bytes = 0;
@@ -271,7 +271,7 @@ impl Reorder {
         self.waiting_bytes + self.waiting.len() + self.placed.len() * PLACED_BYTES + self.messages.bytes()
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory that it holds, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.waiting_bytes
             + self.waiting.capacity() * size_of::<(u64, Box<[u8]>)>()

@@ -24,13 +24,13 @@ use patience::Patience;
 use request_packet::{RequestPacket, write_datagram};
 use send_queue::{SPAN_PACKETS, SendQueue};
 
-/// The requester: posted send requests become packets, in their order; what is lost is sent again as the [`Recovery`] has it, which
-/// depends on what the peer understands.
+/// The requester: posted send requests become packets, in order. The [`Recovery`], which depends on what the peer
+/// understands, decides what is retransmitted.
 ///
-/// Packet numbers are PSNs that do not wrap. They become PSNs where packets are written, and PSNs become packet numbers where packets
-/// come in.
+/// Packet numbers are PSNs that do not wrap. They become PSNs where packets are written, and PSNs become packet numbers
+/// where packets are received.
 ///
-/// Unreliable services use the same queue; what they have sent counts as carried out at once.
+/// Unreliable services use the same queue; their packets count as executed once they are sent.
 #[derive(Debug)]
 pub(super) struct Requester {
     service: Service,
@@ -38,12 +38,12 @@ pub(super) struct Requester {
     recovery: Box<dyn Recovery>,
     patience: Patience,
     timeout: Option<Duration>,
-    /// After an RNR NAK: when to try again.
+    /// When the RNR delay ends, after an RNR NAK.
     rnr_until: Option<Instant>,
-    /// Requests from this packet number on made the offer whenever they were sent.
+    /// The packet number from which on each transmission of a request has made the offer.
     offers_from: Option<u64>,
     early_answers: EarlyAnswers,
-    /// For datagrams that name a privileged key.
+    /// The own queue key, for datagrams that name a privileged one.
     q_key: QKey,
 }
 
@@ -81,12 +81,12 @@ impl Requester {
         self.early_answers.is_on = connection.extension.early_window() > 0;
     }
 
-    /// Nothing is in flight: what is posted next is sent, and sent again, as the peer understands it.
+    /// Begins a new recovery, as the peer understands it. Nothing is in flight.
     fn start(&mut self, connection: &Connection) {
         self.recovery = connection.extension.recovery(self.queue.posted(), self.timeout);
     }
 
-    /// The peer has shown only now that it understands: what is in flight is taken over.
+    /// Changes to selective repeat, and takes over what is in flight: the peer has shown only now that it understands.
     pub fn repeat_selectively(&mut self, connection: &Connection, now: Instant) {
         let (first, next) = (self.recovery.first(), self.recovery.next());
         let mut recovery = connection.extension.selective(first, self.timeout);
@@ -103,11 +103,11 @@ impl Requester {
             recovery.receiver_not_ready(first, now);
         }
         self.recovery = Box::new(recovery);
-        // What came early may be a stranger's.
+        // Early answers can be a stranger's.
         self.early_answers.clear();
     }
 
-    /// Moves on as if so much had been sent and acknowledged. Nothing may be in flight.
+    /// Moves on as if `skipped` had been sent and acknowledged. Nothing can be in flight.
     pub fn skip(&mut self, skipped: Skipped, connection: &Connection) {
         self.queue.skip(skipped);
         self.start(connection);
@@ -122,17 +122,17 @@ impl Requester {
         Psn::of(self.queue.posted())
     }
 
-    /// The oldest PSN not acknowledged.
+    /// The oldest PSN that is not acknowledged.
     pub fn unacknowledged(&self) -> Psn {
         Psn::of(self.recovery.first())
     }
 
-    /// The PSN after the highest one ever sent.
+    /// The PSN after the highest one that was sent.
     pub fn sent(&self) -> Psn {
         Psn::of(self.recovery.next())
     }
 
-    /// The PSN of the packet that goes out next in its order.
+    /// The PSN of the packet that goes out next in order.
     pub fn upcoming(&self) -> Psn {
         Psn::of(self.recovery.upcoming())
     }
@@ -176,7 +176,7 @@ impl Requester {
         Ok(())
     }
 
-    /// IBTA 10.8.2, Table 73.
+    /// Whether the service has the operation (IBTA 10.8.2, Table 73).
     fn knows(&self, operation: &SendOperation) -> bool {
         use SendOperation as Op;
         match self.service {
@@ -192,7 +192,7 @@ impl Requester {
         }
         self.rnr_until = None;
         self.early_answers.clear();
-        // Nothing is in flight or half sent: what is posted next starts here, should the queue pair leave SQE.
+        // Nothing is in flight or half sent. What is posted next starts here, if the queue pair leaves SQE.
         if !mutated!("flush-leaves-half-a-message", by "uroce --test services a_send_queue_that_left_its_error") {
             self.start(connection);
         }
@@ -202,17 +202,17 @@ impl Requester {
         self.rnr_until.or(self.recovery.deadline())
     }
 
-    /// Whether the request with that PSN made the offer whenever it was sent.
+    /// Whether each transmission of the request with that PSN made the offer.
     pub fn has_offered(&self, psn: Psn) -> bool {
         self.offers_from.is_some_and(|from| self.number(psn) >= from)
     }
 
-    /// Bytes of memory that it takes for packets in flight.
+    /// Memory that it holds for packets in flight, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.recovery.memory_bytes()
     }
 
-    /// Whether nothing is in flight and no message half sent.
+    /// Whether nothing is in flight, and no message is half sent.
     pub fn is_drained(&self) -> bool {
         let is_done = self.recovery.first() == self.recovery.next();
         (is_done || mutated!("drained-before-all-is-acknowledged")) && !self.queue.is_within_message()
@@ -222,7 +222,7 @@ impl Requester {
         self.rnr_until.is_none() && (self.recovery.wants_anything() || self.queue.has_unsent())
     }
 
-    /// Writes the next packet, if there is one and it may go. When `draining`, no new message is begun.
+    /// Writes the next packet, if one can go now. When `draining`, no new message is begun.
     pub fn poll_transmit(
         &mut self,
         draining: bool,
@@ -235,7 +235,7 @@ impl Requester {
         }
         if self.recovery.wants_anything() {
             let again = self.poll_again(out, connection, cx)?;
-            // What is to be sent again, and cannot be, goes before all that is new.
+            // A retransmission that cannot be written now goes before all that is new.
             if again.is_some() || self.recovery.wants_anything() {
                 return Ok(again);
             }
@@ -264,7 +264,7 @@ impl Requester {
         Ok(None)
     }
 
-    /// Writes what is to be sent or asked for again, if there is something.
+    /// Writes what must be retransmitted or requested again, if there is something.
     fn poll_again(
         &mut self,
         out: &mut [u8],
@@ -275,7 +275,7 @@ impl Requester {
             let position = what.position();
             let found = self.queue.find(position).filter(|index| self.queue[*index].failed.is_none());
             let Some(index) = found else {
-                // It will be reported when all before it are complete.
+                // The failed request is reported when all before it are complete.
                 self.recovery.forgo(what);
                 continue;
             };
@@ -306,7 +306,7 @@ impl Requester {
         Ok(None)
     }
 
-    /// Writes packet number `packet` of the request at `index`, which was never sent, and may be.
+    /// Writes packet number `packet` of the request at `index` for the first time.
     fn send_new(
         &mut self,
         index: usize,
@@ -342,8 +342,8 @@ impl Requester {
         Ok(written)
     }
 
-    /// A packet of the request at `index` cannot be written (IBTA 10.8.3.3, a local protection error): it is reported when all before
-    /// it are complete.
+    /// Fails the request at `index`, since a packet of it cannot be written: a local protection error (IBTA 10.8.3.3).
+    /// It is reported when all before it are complete.
     fn fail_locally(&mut self, index: usize, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         cx.counters.send_err += 1;
         self.queue[index].failed = Some(Status::LocalProtection);
@@ -357,7 +357,7 @@ impl Requester {
         offers
     }
 
-    /// Carries out the local operation at `index`.
+    /// Executes the local operation at `index`.
     fn run_local(&self, index: usize, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Status> {
         let done = match self.queue[index].request.operation {
             SendOperation::BindWindow(binding) => cx.memory.bind(connection.scope(), &binding).is_ok(),
@@ -367,7 +367,7 @@ impl Requester {
         if done { Ok(()) } else { Err(Status::MwBind) }
     }
 
-    /// Completes and removes requests that are done, from the oldest on.
+    /// Completes and removes requests that are done, the oldest first, until one is not done or has failed.
     fn retire(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let first = self.recovery.first();
         loop {
@@ -384,7 +384,7 @@ impl Requester {
         }
     }
 
-    /// Reports the oldest request as failed; the caller flushes the others.
+    /// Completes the oldest request with an error; the caller flushes the others.
     fn fail_oldest(&mut self, status: Status, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         if let Some(wqe) = self.queue.pop() {
             connection.complete_send(wqe.request.wr_id, wqe.kind(), status, 0, cx);
@@ -392,12 +392,12 @@ impl Requester {
         Err(Fatal)
     }
 
-    /// The packet number with that PSN, if it is in flight or was lately.
+    /// The packet number with that PSN, if it is in flight or was so recently.
     fn number(&self, psn: Psn) -> u64 {
         psn.expand(self.recovery.first())
     }
 
-    /// One retry less, since something is sent again; the oldest request fails when there are none (IBTA 9.9.2.4.1.1).
+    /// Takes a retry for a retransmission. The oldest request fails when there are none left (IBTA 9.9.2.4.1.1).
     fn take_retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let psn = self.unacknowledged();
         if self.patience.take_retry() {
@@ -410,7 +410,7 @@ impl Requester {
         self.fail_oldest(Status::RetryExceeded, connection, cx)
     }
 
-    /// Something is sent again: one retry less.
+    /// Takes a retry, as [`take_retry`](Self::take_retry), and counts it.
     fn retry(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         self.take_retry(connection, cx)?;
         cx.counters.completer_retry += 1;
@@ -438,7 +438,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The recovery learns what the paths mean for it, if there are several.
+    /// Passes to the recovery what the paths mean for it, if there are several.
     fn learn_paths(&mut self, cx: &Context<'_>) {
         if let Some(multipath) = &*cx.multipath {
             let spread = (multipath.set.count() > 1).then(|| multipath.set.spread());
@@ -446,7 +446,7 @@ impl Requester {
         }
     }
 
-    /// Whoever chooses paths learns what became of packets on them.
+    /// Passes to the path policy the result of each packet.
     fn tell_paths(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         let (now, Some(multipath)) = (cx.now, cx.multipath.as_mut()) else { return };
         self.recovery.report(&mut |report| match report {
@@ -461,7 +461,7 @@ impl Requester {
         });
     }
 
-    /// The peer answered a probe of a path.
+    /// Passes to the recovery that the peer answered a probe of a path.
     pub fn path_answered(&mut self, path: u8, answered: Answered) {
         self.recovery.path_answered(path, answered.round_trip, answered.is_back);
     }

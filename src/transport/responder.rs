@@ -25,17 +25,18 @@ use owed::{ReadAnswer, Reply};
 use saved::{FORGOTTEN_AFTER, Saved};
 use server::Server;
 
-/// The responder: checks the peer's requests in the order of IBTA 9.7.4, carries them out, and answers.
+/// The responder: checks the peer's requests in the order of IBTA 9.7.4, executes them, and answers.
 #[derive(Debug)]
 pub(super) struct Responder {
     pub server: Server,
     min_rnr_timer: RnrTimer,
     expected: Psn,
-    /// A NAK was sent for the expected PSN; everything later is dropped until it comes (IBTA 9.7.5.2.8: once a gap).
+    /// Whether a NAK was sent for the expected PSN. Everything later is dropped until that arrives (IBTA 9.7.5.2.8: one
+    /// NAK a gap).
     nak_outstanding: bool,
-    /// How the peer is told what arrived.
+    /// How what arrived is reported to the peer.
     acks: Box<dyn AckPolicy>,
-    /// What came early.
+    /// Requests that arrived early.
     reorder: Option<Box<Reorder>>,
 }
 
@@ -65,7 +66,8 @@ impl Responder {
         }
     }
 
-    /// The peer has shown only now what it understands. What came before may be anybody's.
+    /// Takes over the acknowledges of the extension: the peer has shown only now that it understands. Early requests
+    /// are discarded, since they can be a stranger's.
     pub fn met_peer(&mut self, connection: &Connection) {
         self.acks = connection.extension.acks();
         if !mutated!("what-waited-for-anybody-is-kept", by "uroce --test strangers what_waits_is_forgotten") {
@@ -77,17 +79,17 @@ impl Responder {
         self.expected
     }
 
-    /// Whether a READ or atomic that may be asked for again has this PSN.
+    /// Whether a READ or atomic that the peer can request again has this PSN.
     pub fn is_saved(&self, psn: Psn) -> bool {
         self.server.saved.of(psn).is_some()
     }
 
-    /// Moves on as if so much had been received, carried out and acknowledged: SENDs and WRITEs, in order.
+    /// Moves on as if the messages of `skipped` had been received, executed and acknowledged, in order.
     pub fn skip(&mut self, skipped: Skipped) {
         debug_assert!(self.server.owed.is_empty(), "only an idle responder can be moved on");
         let mut packets = skipped.packets;
         while packets > 0 {
-            // In steps in which what is old is noticed.
+            // The steps are short enough for what is old to be noticed.
             let step = packets.min(FORGOTTEN_AFTER / 2);
             self.expected = self.expected.plus(step);
             self.server.saved.forget_old(self.expected);
@@ -105,31 +107,31 @@ impl Responder {
         !self.server.owed.is_empty() || self.acks.owed() != OwedAck::None
     }
 
-    /// Whether the next answer is an acknowledge, a refusal or the result of an atomic, which keep to no rate. What acknowledges do
-    /// not overtake stays behind the READ responses before it.
+    /// Whether the next answer is exempt from the rate. Where acknowledges overtake the other answers, only these are.
+    /// Otherwise an acknowledge, a NAK or the result of an atomic is, when no READ response comes before it.
     pub fn owes_at_once(&self) -> bool {
         let keep_to_it = mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate");
         self.acks.owed() != OwedAck::None
             || (!self.acks.overtakes() && self.server.owed.is_next_without_payload() && !keep_to_it)
     }
 
-    /// Bytes of memory that requests which came early take.
+    /// Memory that early requests take, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.reorder.as_ref().map_or(0, |reorder| reorder.memory_bytes()) + self.acks.memory_bytes()
     }
 
-    /// Bytes of requests that came early and wait.
+    /// Bytes of requests that arrived early and wait.
     pub fn waiting_bytes(&self) -> usize {
         self.reorder.as_ref().map_or(0, |reorder| reorder.waiting_bytes())
     }
 
-    /// Forgets what came early, but not what is owed for what was carried out.
+    /// Discards early requests, but not the answers to those that have executed.
     pub fn drop_early(&mut self) {
         self.reorder.iter_mut().for_each(|reorder| reorder.forget());
         self.acks.forget();
     }
 
-    /// Whether one acknowledge that is no NAK is all that is owed.
+    /// Whether a single acknowledge, not a NAK, is all that is owed.
     pub fn owes_only_an_acknowledge(&self) -> bool {
         match self.server.owed.only_acknowledges() {
             Some(0) => self.acks.owed() != OwedAck::None,
@@ -138,12 +140,12 @@ impl Responder {
         }
     }
 
-    /// Forgets READ responses that are owed: from now on nobody's memory is read.
+    /// Discards the READ responses that are owed: no memory is read from now on.
     pub fn drop_reads(&mut self) {
         self.server.owed.drop_reads();
     }
 
-    /// Takes a request packet. `is_marked`: the network was congested on its way.
+    /// Takes a request packet; `is_marked` when it arrived with «congestion experienced».
     pub fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -155,12 +157,12 @@ impl Responder {
         let (psn, asks) = (packet.bth().psn(), packet.bth().ack_request());
         let attempt = trailer.map_or(0, |trailer| trailer.attempt);
         self.acks.arrived(Arrived { psn, attempt, is_marked, asks, at: cx.now });
-        // Step 1: is it the next one?
+        // Step 1: is it the expected one?
         let ahead = psn.since(self.expected);
         if ahead < 0 {
             cx.counters.duplicate_request += 1;
             if cx.multipath.is_some() {
-                // It was not heard that it had arrived: perhaps on another path it is.
+                // The peer did not learn that it had arrived: a copy of the acknowledge goes over another path.
                 self.acks.owe_copy();
             }
             self.handle_duplicate(packet, connection, cx);
@@ -172,7 +174,7 @@ impl Responder {
         if ahead > i32::from(mutated!("every-gap-packet-accepted")) {
             return self.take_early(ahead as u32, packet, trailer, connection, cx);
         }
-        // Nothing waits where nothing was ever early.
+        // Where no request was ever early, none waits.
         if self.reorder.is_none() {
             return self.carry_out(packet, None, connection, cx);
         }
@@ -184,17 +186,20 @@ impl Responder {
     }
 
     fn vouches_for_early(&self) -> bool {
-        // A peer that is not known yet is served as a plain one, whatever its packets say of themselves.
+        // A peer that is not known yet is served as a plain one, whatever its packets claim.
         self.acks.vouches_for_early()
             || mutated!("stranger-served-as-a-known-peer", by "uroce --test early a_send_of_a_peer")
     }
 
-    /// Takes a request that came before earlier ones.
+    /// Takes a request that arrived before earlier ones.
     ///
-    /// When nobody vouches for it, a stranger has a window of PSNs to hit. So it is kept, and carried out only when the peer has gone
-    /// back, has come to something after it, and nothing else came in its place meanwhile: then what is missing of what is sent again
-    /// need not be sent a third time. The peer hears of nothing that it has not sent again: an rxe that does waits for ever when the
-    /// last packet is lost then (docs/INTEROP.md).
+    /// Without a tag that proves whose it is, a stranger has a window of PSNs to hit. So the request is kept, and
+    /// executed only after the peer has gone back. The same bytes, or those of a later request, must arrive again, and
+    /// no other bytes for the same PSN in between. Then a loss among the retransmitted packets needs no third
+    /// transmission.
+    ///
+    /// The peer learns nothing of requests that it has not retransmitted. Otherwise an rxe would wait for ever if the
+    /// last packet is then lost (docs/INTEROP.md).
     fn take_early(
         &mut self,
         ahead: u32,
@@ -214,10 +219,10 @@ impl Responder {
         }
         if self.reorder.as_ref().is_some_and(|reorder| reorder.is_sent_again(ahead, packet, connection.path_mtu)) {
             self.carry_out_waiting(Some(psn), connection, cx)?;
-            // One before it may have to wait for a receive request.
+            // An earlier one can still have to wait for a receive request.
             return if self.expected == psn { self.carry_out(packet, None, connection, cx) } else { Ok(()) };
         }
-        // Duplicates, and what there is no room for, are counted as out of sequence only.
+        // Duplicates, and those without room, are counted as out of sequence only.
         self.keep(ahead, packet, None, connection, cx);
         cx.counters.out_of_seq_request += 1;
         if self.reorder.is_some() && mutated!("early-request-of-a-plain-peer-acknowledged") {
@@ -231,7 +236,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Keeps a request that came early, and places its bytes if they may be.
+    /// Keeps a request that arrived early, and places its bytes if that is allowed.
     fn keep(
         &mut self,
         ahead: u32,
@@ -264,7 +269,7 @@ impl Responder {
         early
     }
 
-    /// Carries out what waits from the expected PSN on, up to that one or all.
+    /// Executes the requests that wait from the expected PSN on, up to `to` or all.
     fn carry_out_waiting(
         &mut self,
         to: Option<Psn>,
@@ -285,7 +290,7 @@ impl Responder {
             let Ok(packet) = packet else { break };
             self.carry_out(&packet, placed, connection, cx)?;
             if self.expected == psn {
-                // There is no receive request for it now.
+                // It has no receive request now.
                 if let Some(reorder) = &mut self.reorder {
                     reorder.put_back(waiting);
                 }
@@ -295,7 +300,8 @@ impl Responder {
         Ok(())
     }
 
-    /// The request with the expected PSN, if it came early; with the headers of one whose bytes are placed.
+    /// Removes the request with the expected PSN, if it arrived early. The headers are those of one whose bytes are
+    /// placed.
     fn take_waiting(&mut self, connection: &Connection) -> Option<(Waiting, Option<Headers>)> {
         let reorder = self.reorder.as_mut()?;
         let waiting = reorder.take_expected()?;
@@ -309,7 +315,7 @@ impl Responder {
         Some((waiting, headers))
     }
 
-    /// Carries out the expected request, or refuses it.
+    /// Executes the expected request, or refuses it.
     fn carry_out(
         &mut self,
         packet: &Packet<'_>,
@@ -327,7 +333,7 @@ impl Responder {
                 self.server.saved.forget_old(self.expected);
                 if was_not_ready && !mutated!("refusal-outlives-its-reason", by "uroce --test selective a_refusal_that")
                 {
-                    // A refusal would be of what was carried out.
+                    // The RNR NAK would be for a request that has executed.
                     self.server.owed.forget_rnr_naks();
                 }
                 self.acks.advance(packets);
@@ -368,8 +374,8 @@ impl Responder {
         }
     }
 
-    /// Steps 2 to 6 of IBTA 9.7.4.1: opcode sequence, opcode, resources, keys and lengths; then carries it out.
-    /// Returns the PSNs it takes.
+    /// Steps 2 to 6 of IBTA 9.7.4.1: opcode sequence, opcode, resources, keys and lengths; then executes the request.
+    /// Returns the PSNs that it takes.
     fn serve(
         &mut self,
         packet: &Packet<'_>,
@@ -390,8 +396,8 @@ impl Responder {
         Ok(packets)
     }
 
-    /// Whether what packets of this message told when they came early is so. If not, and something was placed by it, the peer
-    /// has invented the request.
+    /// Checks what packets of this message claimed when they arrived early. If it was wrong, and bytes were placed by
+    /// it, the peer has invented the request.
     fn check_told(
         &mut self,
         packet: &Packet<'_>,
@@ -420,8 +426,8 @@ impl Responder {
         })
     }
 
-    /// A request that was served before: its answer was lost, or is still on its way (IBTA 9.7.5.1.3). The MSN is that
-    /// of now, of the latest message completed (IBTA 9.7.7.1), as rxe has it.
+    /// Answers a request that was served before: its answer was lost, or is still in flight (IBTA 9.7.5.1.3). The MSN
+    /// is the current one, of the latest completed message (IBTA 9.7.7.1), as in rxe.
     fn handle_duplicate(&mut self, packet: &Packet<'_>, connection: &Connection, cx: &mut Context<'_>) {
         let psn = packet.bth().psn();
         match (packet.bth().opcode().operation(), self.server.saved.of(psn)) {
@@ -436,7 +442,7 @@ impl Responder {
                 let msn = self.server.msn;
                 self.server.owed.push_if_room(Reply::Atomic { psn, msn, original, is_repeat: true }, cx);
             }
-            // Carried out, as all before the expected PSN; there is nothing to be known of it.
+            // It has executed, as all before the expected PSN; no result is needed to answer it.
             (Operation::AtomicWrite | Operation::Flush, _) => {
                 if mutated!("atomic-write-carried-out-again", by "uroce --test flush duplicates_are_answered_again") {
                     let _ = self.server.serve_atomic_write(packet, connection, cx);
@@ -444,13 +450,14 @@ impl Responder {
                 let msn = self.server.msn;
                 self.server.owed.push_if_room(Reply::Empty { psn, msn, is_outstanding: false }, cx);
             }
-            // Longer ago than the peer may ask for: the IBTA has it dropped.
+            // It is older than what the peer can request again: the IBTA has it dropped.
             _ => cx.counters.stray_response += 1,
         }
     }
 
-    /// A SEND or WRITE came again. It is not placed again: newer data may stand there. It is acknowledged as far as we have come, but
-    /// not beyond a READ or atomic: these are answered by their data only, and rxe takes an acknowledge for it.
+    /// Acknowledges a duplicate SEND or WRITE. It is not placed again: newer data can be there. The acknowledge covers
+    /// what has executed, but nothing from a READ or atomic on: only their data answers these, and rxe takes an
+    /// acknowledge for that.
     fn acknowledge_again(&mut self, packet: &Packet<'_>, connection: &Connection, cx: &mut Context<'_>) {
         let is_single = packet.bth().opcode().position() == Position::Only;
         if is_single && packet.reth().is_some() && mutated!("duplicate-write-placed-again") {
@@ -465,7 +472,7 @@ impl Responder {
         }
     }
 
-    /// All or some of a READ is asked for again.
+    /// Answers a READ, or a part of it, that is requested again.
     fn read_again(&mut self, packet: &Packet<'_>, saved: &Saved, connection: &Connection, cx: &mut Context<'_>) {
         let Some(reth) = packet.reth() else { return };
         let psn = packet.bth().psn();
@@ -476,8 +483,8 @@ impl Responder {
             cx.counters.stray_response += 1;
             return;
         }
-        // MigReq is clear in rxe's requests. It wants its answers to go on where they were, with MIDDLE; the
-        // IBTA wants them to start with FIRST.
+        // MigReq is clear in rxe's requests. rxe expects its answers to continue with MIDDLE; the IBTA wants them to
+        // start with FIRST.
         let index = if packet.bth().mig_req() { 0 } else { index };
         let (request, msn, count) = (saved.first_psn, self.server.msn, index + packets);
         let answer = ReadAnswer { request, msn, key, psn, address, rest, index, count, is_repeat: true };
@@ -501,13 +508,13 @@ impl Responder {
         self.server.owed.push(Reply::Acknowledge { psn, syndrome, msn: self.server.msn });
     }
 
-    /// The headers of an acknowledge of all that was carried out.
+    /// The headers of an acknowledge of all that has executed.
     pub fn acknowledge_of_all(&self, connection: &Connection) -> Headers {
         self.acknowledge_to(self.expected.minus(u32::from(!mutated!("sack-acknowledges-what-waits"))), connection)
     }
 
-    /// The headers of an acknowledge of all before the first answer with data that is owed: whoever goes back takes an acknowledge
-    /// beyond it for its loss.
+    /// The headers of an acknowledge of all before the first READ response or result that is owed. A requester with
+    /// go-back-N takes an acknowledge beyond that for its loss.
     pub fn acknowledge_of_answered(&self, connection: &Connection) -> Headers {
         let first = self.server.owed.first_result(self.expected);
         let is_beyond = mutated!("hello-acknowledges-what-was-not-answered", by "uroce --test strangers a_hello_goes");
@@ -520,7 +527,8 @@ impl Responder {
         Headers { bth, extension: Extension::Aeth(Aeth::new(Syndrome::ACK, self.server.msn)) }
     }
 
-    /// Writes the acknowledge of its own that the policy owes. Not part of its callers, which need not have room for its kilobyte then.
+    /// Writes the acknowledge of its own that the policy owes. It is not inlined, so that its callers need no room for
+    /// its kilobyte of stack.
     #[inline(never)]
     fn poll_acks(&mut self, out: &mut [u8], connection: &Connection, cx: &mut Context<'_>) -> Option<Transmit> {
         let mut path = cx.quickest_path();
@@ -552,7 +560,7 @@ impl Responder {
         self.server.owed.poll_transmit(out, connection, cx)
     }
 
-    /// Writes the next answer that carries none of our memory, if one is owed.
+    /// Writes the next answer that carries none of our memory, if one is owed, also before READ responses.
     pub fn poll_owed(&mut self, out: &mut [u8], connection: &Connection, cx: &mut Context<'_>) -> Option<Transmit> {
         if self.acks.owed() != OwedAck::None {
             return self.poll_acks(out, connection, cx);

@@ -1,10 +1,10 @@
-/// What a queue pair is moved on by, in one direction.
+/// By how much a queue pair is moved on, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// PSNs, less than 2^24.
+    /// The number of PSNs, less than 2^24.
     pub packets: u32,
-    /// Messages that took them: SENDs and WRITEs.
+    /// The number of messages, SENDs and WRITEs, that took them.
     pub messages: u32,
-    /// Those among them that took a receive request.
+    /// The number of these messages that consumed a receive request.
     pub receives: u32,
 }

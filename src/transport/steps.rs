@@ -5,36 +5,38 @@ use crate::wire::{QKey, RnrTimer};
 
 use super::attributes::{Attributes, QpAttributes, Service, State, transition};
 
-/// What a queue pair passes on its way from nothing to everything.
+/// The states of a queue pair on its way from RESET to RTS.
 const WAY: [State; 4] = [State::Reset, State::Init, State::ReadyToReceive, State::ReadyToSend];
 
 impl QpAttributes {
-    /// What [`steps`](Self::steps) sets when it is not told otherwise. Numbers are those of `ibv_rc_pingpong` and perftest.
+    /// The values that [`steps`](Self::steps) uses for attributes that are not given. Its numbers are those of
+    /// `ibv_rc_pingpong` and perftest.
     pub const HABITS: QpAttributes = QpAttributes {
         port: Some(1),
         p_key_index: Some(0),
-        // Each region says for itself what peers may do with it.
+        // Each region decides for itself what peers can do with it.
         access: Some(Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC)),
         q_key: Some(QKey(0x1111_1111)),
-        // What ConnectX offers; rxe takes up to 128.
+        // ConnectX offers 16; rxe takes up to 128.
         max_dest_rd_atomic: Some(16),
         max_rd_atomic: Some(16),
-        // 0.64 ms.
+        // Code 12 is 0.64 ms.
         min_rnr_timer: Some(RnrTimer::new(12)),
-        // 67 ms.
+        // Code 14 is 67 ms.
         timeout: Some(14),
         retry_count: Some(7),
-        // For ever: a peer that is slow to post receive requests is no error.
+        // There is no limit: a peer that is slow to post receive requests is no error.
         rnr_retry: Some(7),
         ..QpAttributes::NONE
     };
 
-    /// The modifications that take a queue pair from state `from` (`RESET`, `INIT` or `RTR`; there are none from others) to
-    /// `RTS`, at most three. Each sets what its transition requires, and what it allows of what is given and was not set before.
+    /// The modifications that take a queue pair from state `from` to `RTS`, at most three. `from` is `RESET`, `INIT` or
+    /// `RTR`; from other states there are none. Each sets what its transition requires, and what it allows if that is
+    /// given and was not set before.
     ///
-    /// What is required and not given is as in [`HABITS`](Self::HABITS); that leaves `path`, `path_mtu`, `destination` and
-    /// `receive_psn` of connected services, and `send_psn` of all, to be given. What the service has no use for is left out, so
-    /// that the same attributes do for all services. The states in `self` do not count.
+    /// Required attributes that are not given are as in [`HABITS`](Self::HABITS). It does not have `path`, `path_mtu`,
+    /// `destination` and `receive_psn`, which connected services need, and `send_psn`, which all need. What the service
+    /// has no use for is left out, so that the same attributes serve all services. The states in `self` are ignored.
     ///
     /// ```
     /// # use uroce::transport::{QpAttributes, Service, State};
@@ -58,7 +60,7 @@ impl QpAttributes {
         transitions.map(step).collect()
     }
 
-    /// Those of that name alone, without states.
+    /// The attributes of `set` alone, without states.
     fn only(&self, set: Attributes) -> QpAttributes {
         use Attributes as A;
         fn keep<T>(value: Option<T>, is_kept: bool) -> Option<T> {

@@ -17,7 +17,7 @@ use super::event::Event;
 use super::extension::Extension;
 use super::receive_queue::SharedReceiveQueues;
 
-/// What the roles of a queue pair work with.
+/// What the roles of a queue pair need for their work.
 pub(super) struct World {
     pub connection: Connection,
     pub memory: MemoryTable,

@@ -4,9 +4,9 @@ use std::collections::BinaryHeap;
 use crate::time::Instant;
 use crate::wire::Qpn;
 
-/// When which queue pair wants to be woken. An entry may be early (the deadline moved on since): whoever is woken looks
-/// at its own deadline. So a deadline that moves with every ACK costs nothing until it would have fired. A deadline that
-/// moves forward leaves its entry behind; those are swept out before they become many.
+/// The deadlines of queue pairs. An entry can be early, when the deadline has moved on since: the queue pair that is
+/// woken checks its own deadline. So a deadline that moves with every ACK costs nothing until it would have fired. A
+/// deadline that moves forward leaves its entry behind; such entries are swept out before they become many.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u32)>>,
@@ -21,7 +21,7 @@ impl Timers {
         self.heap.len()
     }
 
-    /// Keeps the entries that `is_live` says are somebody's.
+    /// Keeps the entries for which `is_live` holds, and drops the others.
     pub fn sweep(&mut self, is_live: impl Fn(Instant, Qpn) -> bool) {
         self.heap.retain(|Reverse((at, qpn))| is_live(*at, Qpn::new(*qpn)));
     }
@@ -30,7 +30,7 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next entry that is due, removed.
+    /// Removes the next entry, if it is due.
     pub fn pop_due(&mut self, now: Instant) -> Option<(Instant, Qpn)> {
         let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {

@@ -1,10 +1,10 @@
 use crate::frame::Hop;
 
-/// A packet that was written.
+/// A packet that was written to the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Bytes from the IP header to the ICRC.
+    /// Length of the packet from the IP header to the ICRC, in bytes.
     pub len: usize,
-    /// Where it goes.
+    /// The next hop that it goes to.
     pub hop: Hop,
 }

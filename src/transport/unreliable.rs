@@ -5,13 +5,13 @@ use super::connection::Connection;
 use super::context::{Context, Fatal};
 use super::inbound::{Inbound, Refusal, check_length};
 
-/// The responder of an unreliable connection (IBTA 9.8.2): nothing is answered; a message that lacks a packet, or breaks
-/// a rule, is dropped as a whole, and the next one starts anew.
+/// The responder of an unreliable connection (IBTA 9.8.2), which answers nothing. A message with a missing or invalid
+/// packet is dropped as a whole, and the next one starts anew.
 #[derive(Debug, Default)]
 pub(super) struct UnreliableResponder {
     pub inbound: Inbound,
     expected: Psn,
-    /// The rest of a broken message is passing by.
+    /// Whether the rest of a dropped message is still arriving.
     dropping: bool,
 }
 
@@ -25,7 +25,7 @@ impl UnreliableResponder {
         self.expected
     }
 
-    /// Takes a packet.
+    /// Takes a packet, executes it or drops its message.
     pub fn handle_request(
         &mut self,
         packet: &Packet<'_>,

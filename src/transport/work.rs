@@ -7,78 +7,79 @@ use crate::wire::{Key, Opcode, Placement, Position, QKey, Qpn, Selectivity};
 use super::attributes::{Path, Service, State};
 use super::inline::InlineBytes;
 
-/// Scatter and gather entries a work request may have. Hardware offers 30 or so, rxe 32; perftest and UCX use few.
+/// Upper bound on the scatter or gather entries of a work request. Hardware offers 30 or so, rxe 32; perftest and UCX
+/// use few.
 pub const MAX_SGE: usize = 16;
 
-/// The longest message (IBTA 9.7.7).
+/// The length of the longest message, in bytes (IBTA 9.7.7).
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
 
-/// The entries of a work request.
+/// The scatter or gather entries of a work request, at most [`MAX_SGE`].
 pub type SgeList = ArrayVec<Sge, MAX_SGE>;
 
 /// A scatter or gather entry: a range of local memory (IBTA 10.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// The first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// The length of the range, in bytes.
     pub length: u32,
-    /// The L_Key of the region it lies in.
+    /// The L_Key of the region that the range lies in.
     pub lkey: Key,
 }
 
-/// Remote memory.
+/// Memory of the peer, from an address on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// The first byte, as the peer registered it.
+    /// The address of the first byte, as the peer registered it.
     pub address: u64,
-    /// The R_Key of the peer's region.
+    /// The R_Key of the peer's region or window.
     pub key: Key,
 }
 
-/// What a send request asks for (IBTA 10.8.2).
+/// The operation that a send request asks for (IBTA 10.8.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOperation {
     /// SEND into a receive request of the peer.
     Send,
-    /// SEND with four bytes for the peer's completion.
+    /// SEND with four bytes of immediate data for the peer's completion.
     SendWithImmediate(u32),
-    /// SEND, and the peer invalidates its key.
+    /// SEND with the R_Key that the peer then invalidates.
     SendWithInvalidate(Key),
-    /// RDMA WRITE.
+    /// RDMA WRITE to the peer's memory.
     Write(Remote),
-    /// RDMA WRITE that consumes a receive request of the peer, with four bytes for its completion.
+    /// RDMA WRITE that consumes a receive request of the peer, with four bytes of immediate data for its completion.
     WriteWithImmediate(Remote, u32),
-    /// RDMA READ.
+    /// RDMA READ from the peer's memory.
     Read(Remote),
-    /// If the eight bytes equal `compare`, they become `swap`; the old ones come back.
+    /// Compare and swap: if the eight bytes equal `compare`, they become `swap`. The answer is their original value.
     CompareSwap {
-        /// Where.
+        /// The eight bytes, at a multiple of 8.
         remote: Remote,
-        /// What to compare with.
+        /// The value to compare with.
         compare: u64,
-        /// What to store.
+        /// The value to store if they are equal.
         swap: u64,
     },
-    /// `add` is added to the eight bytes; the old ones come back.
+    /// Fetch and add: adds `add` to the eight bytes, modulo 2^64. The answer is their original value.
     FetchAdd {
-        /// Where.
+        /// The eight bytes, at a multiple of 8.
         remote: Remote,
-        /// What to add.
+        /// The value to add.
         add: u64,
     },
-    /// Writes the eight bytes of data in one step: no reader sees some of them only (IBTA A19.5).
+    /// ATOMIC WRITE: writes the eight bytes of data in one step, so that no reader sees only some of them (IBTA A19.5).
     AtomicWrite(Remote),
-    /// Answered when earlier WRITEs to the range, or to all that the key stands for, are visible to all who read there
-    /// (IBTA A19.4). It has no data.
+    /// FLUSH: is answered when earlier WRITEs to the range, or to all memory of the key, are visible to all readers
+    /// there (IBTA A19.4). It has no data.
     Flush {
-        /// Where.
+        /// The first byte of the range, and the key.
         remote: Remote,
-        /// How many bytes, of a range.
+        /// The length of the range, in bytes.
         length: u32,
-        /// What is asked for.
+        /// The placement that is requested: visibility, persistence, or both.
         placement: Placement,
-        /// Whether it is about a range.
+        /// Whether it covers the range, or all memory of the key.
         selectivity: Selectivity,
     },
     /// Binds a type 2 memory window; nothing is sent.
@@ -93,19 +94,20 @@ impl SendOperation {
         matches!(self, SendOperation::Read(_)) || self.is_atomic()
     }
 
-    /// Whether it counts against `max_rd_atomic`, and fenced requests wait for it (IBTA A19.4.4, A19.5.4): READ and atomics,
-    /// which are answered with data; FLUSH and ATOMIC WRITE, whose answer is a READ response without any. Like WRITEs
-    /// these two are complete with any later answer, too.
+    /// Whether it counts against `max_rd_atomic`, and fenced requests wait for it (IBTA A19.4.4, A19.5.4).
+    ///
+    /// READs and atomics count: they are answered with data. So do FLUSH and ATOMIC WRITE, whose answer is a READ
+    /// response without data. These two, like WRITEs, are complete with any later answer, too.
     pub fn counts_as_read(&self) -> bool {
         self.is_read_or_atomic() || matches!(self, SendOperation::AtomicWrite(_) | SendOperation::Flush { .. })
     }
 
-    /// Whether it is an atomic that brings the old value.
+    /// Whether it is an atomic whose answer is the original value.
     pub fn is_atomic(&self) -> bool {
         matches!(self, SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. })
     }
 
-    /// Whether it takes a receive request of the peer.
+    /// Whether it consumes a receive request of the peer.
     pub(super) fn takes_receive(&self) -> bool {
         use SendOperation as Op;
         match self {
@@ -115,7 +117,7 @@ impl SendOperation {
         }
     }
 
-    /// Whether nothing goes over the wire.
+    /// Whether it is local: nothing goes over the wire.
     pub fn is_local(&self) -> bool {
         matches!(self, SendOperation::BindWindow(_) | SendOperation::LocalInvalidate(_))
     }
@@ -149,12 +151,12 @@ impl SendOperation {
     }
 }
 
-/// Where a send request's bytes come from (or go to, for READ and atomics).
+/// Where a send request's bytes come from; of READs and atomics, where the answer goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Registered memory, read when packets are made.
+    /// Registered memory. It is read when packets are written, not when the request is posted.
     Sges(SgeList),
-    /// The bytes themselves: the program's buffer is free again at once.
+    /// The bytes themselves, copied into the request: the program's buffer is free again at once.
     Inline(InlineBytes),
 }
 
@@ -165,15 +167,15 @@ impl From<Sge> for Data {
 }
 
 impl Data {
-    /// No bytes.
+    /// A message without bytes, and without entries.
     pub const EMPTY: Data = Data::Sges(SgeList::new_const());
 
-    /// One range.
+    /// One range of registered memory: `length` bytes from `address` on.
     pub fn sge(address: u64, length: u32, lkey: Key) -> Data {
         Sge { address, length, lkey }.into()
     }
 
-    /// Bytes in all.
+    /// The length of the message, in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Data::Sges(sges) => total(sges),
@@ -181,12 +183,12 @@ impl Data {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies `out.len()` bytes from `offset` of the message on to `out`.
+    /// Copies `out.len()` bytes of the message, from `offset` on, to `out`.
     pub(super) fn gather(
         &self,
         memory: &MemoryTable,
@@ -208,68 +210,68 @@ impl Data {
     }
 }
 
-/// A request to send (IBTA 10.8.2).
+/// A request that is posted to a send queue (IBTA 10.8.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// The program's own name for it, given back in the completion.
+    /// The program's own identifier, which the completion returns.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation, with its operands.
     pub operation: SendOperation,
-    /// The bytes.
+    /// The bytes to send, or the place for the answer.
     pub data: Data,
-    /// Whether success is reported too; failure always is.
+    /// Whether success is reported, too; failure always is.
     pub signaled: bool,
     /// Whether the peer's completion counts as solicited.
     pub solicited: bool,
-    /// Whether it waits until all earlier READs and atomics are complete.
+    /// Whether it waits until all earlier READs, atomics, FLUSHes and ATOMIC WRITEs are complete.
     pub fence: bool,
-    /// Where it goes: for datagrams.
+    /// The destination, of datagrams only.
     pub destination: Option<Destination>,
 }
 
-/// Where a datagram goes (IBTA 11.4.1.1).
+/// The destination of a datagram (IBTA 11.4.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// How to get there: the address handle.
+    /// The path to the destination: the address handle.
     pub path: Path,
-    /// The queue pair there.
+    /// The number of the queue pair there.
     pub qpn: Qpn,
-    /// Its queue key. With the top bit set, the sender's own is used instead (IBTA 10.2.5).
+    /// The queue key there. When its top bit is set, the sender's own is used instead (IBTA 10.2.5).
     pub q_key: QKey,
 }
 
 impl SendRequest {
-    /// A signaled request.
+    /// A signaled request, not solicited, without fence and destination.
     pub fn new(wr_id: u64, operation: SendOperation, data: Data) -> SendRequest {
         SendRequest { wr_id, operation, data, signaled: true, solicited: false, fence: false, destination: None }
     }
 }
 
-/// A buffer for a SEND, or a completion for a WRITE with immediate (IBTA 10.8.3).
+/// A receive request: a buffer for a SEND, or a completion for a WRITE with immediate (IBTA 10.8.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// The program's own name for it, given back in the completion.
+    /// The program's own identifier, which the completion returns.
     pub wr_id: u64,
-    /// Where the bytes go.
+    /// The memory that the bytes go to.
     pub sges: SgeList,
 }
 
 impl ReceiveRequest {
-    /// A request whose bytes go to these places, one after the other.
+    /// A request whose bytes go to these ranges, one after the other.
     ///
     /// # Panics
-    /// When there are more than [`MAX_SGE`].
+    /// When there are more than [`MAX_SGE`] ranges.
     pub fn new(wr_id: u64, sges: impl IntoIterator<Item = Sge>) -> ReceiveRequest {
         ReceiveRequest { wr_id, sges: sges.into_iter().collect() }
     }
 }
 
-/// Bytes that `sges` hold.
+/// The length of all `sges` together, in bytes.
 pub(super) fn total(sges: &SgeList) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
-/// Copies `bytes` to `offset` of the message on. The caller checked that they fit.
+/// Copies `bytes` to the message, from `offset` on. The caller has checked that they fit.
 pub(super) fn scatter(
     memory: &MemoryTable,
     pd: Pd,
@@ -285,7 +287,7 @@ pub(super) fn scatter(
     Ok(())
 }
 
-/// The memory that holds `len` bytes from `offset` of the message on, to be written.
+/// The memory of `len` bytes of the message, from `offset` on, for writing.
 pub(super) fn spans<'a>(
     memory: &'a MemoryTable,
     pd: Pd,
@@ -298,7 +300,7 @@ pub(super) fn spans<'a>(
         .collect()
 }
 
-/// The parts of `sges` that hold `len` bytes from `offset` of the message on: entry, offset in it, bytes.
+/// The parts of `sges` that hold `len` bytes of the message from `offset` on: entry, offset in it, bytes.
 fn pieces(sges: &SgeList, offset: u32, len: usize) -> impl Iterator<Item = (&Sge, u64, usize)> {
     let mut skip = u64::from(offset);
     let mut left = len as u64;
@@ -318,36 +320,37 @@ pub enum PostError {
     /// The queue is full: poll the completion queue.
     #[error("the queue is full with {0} requests")]
     Full(usize),
-    /// The queue pair's state does not take such requests.
+    /// The queue pair's state does not allow such requests.
     #[error("a queue pair in {0} takes no such request")]
     State(State),
-    /// A message longer than 2^31 bytes (IBTA 9.7.7), a datagram longer than the path MTU, or a FLUSH with data.
+    /// The message is longer than 2^31 bytes (IBTA 9.7.7; 2^31 − 256 at path MTU 256). Or the datagram is longer than
+    /// the path MTU, or the FLUSH has data.
     #[error("a message of {len} bytes is longer than {limit}")]
     TooLong {
-        /// Bytes asked for.
+        /// The length of the message, in bytes.
         len: u64,
-        /// Bytes possible.
+        /// The upper bound on its length, in bytes.
         limit: u64,
     },
-    /// The local buffer of an atomic or ATOMIC WRITE must be eight bytes.
+    /// The local buffer of the atomic or ATOMIC WRITE is not eight bytes long.
     #[error("an atomic's local buffer has {0} bytes, not 8")]
     AtomicLength(u64),
-    /// READs and atomics are answered into memory, not into the request.
+    /// The READ or atomic has inline data: its answer goes to memory, not to the request.
     #[error("a READ or atomic cannot be inline")]
     Inline,
-    /// READs, atomics, FLUSHes or ATOMIC WRITEs on a queue pair that may have none outstanding.
+    /// `max_rd_atomic` is 0, and the request is a READ, an atomic, a FLUSH or an ATOMIC WRITE.
     #[error("max_rd_atomic is 0: no READs or atomics")]
     NoReads,
-    /// The service knows no such operation (IBTA 10.8.2, Table 73).
+    /// The service does not have the operation (IBTA 10.8.2, Table 73).
     #[error("{0} queue pairs know no such operation")]
     Operation(Service),
-    /// A datagram without a destination.
+    /// The datagram has no destination.
     #[error("a datagram needs an address handle")]
     NoDestination,
     /// The queue pair has no receive queue of its own.
     #[error("the queue pair takes its receive requests from a shared receive queue: post them there")]
     HasSrq,
-    /// No such queue pair.
+    /// There is no queue pair with this number.
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.

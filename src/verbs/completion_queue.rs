@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::engine::{Engine, Process};
 use crate::transport::{self, Completion, Notify};
 
-/// A completion queue. Polling it waits for nobody, and drives the engine when there is nothing yet.
+/// A completion queue. Polling it waits for no other thread, and drives the engine while the queue is empty.
 #[derive(Debug)]
 pub struct CompletionQueue {
     engine: Arc<Engine>,
@@ -15,8 +15,8 @@ pub struct CompletionQueue {
     polls: AtomicU32,
 }
 
-/// A poll in so many drives the engine although there was a completion: a program that always finds one must not starve
-/// its own acknowledges.
+/// One poll in so many drives the engine although there was a completion: a program that always finds one must not
+/// starve its own acknowledges.
 const STEP_EVERY: u32 = 16;
 
 impl CompletionQueue {
@@ -28,12 +28,12 @@ impl CompletionQueue {
         &self.ring
     }
 
-    /// The oldest completion, if there is one. A child of the process that opened the device never finds one.
+    /// The oldest completion; `None` when there is none. A child of the process that opened the device never finds one.
     pub fn poll(&self) -> Option<Completion> {
         if self.engine.is_forked() {
             return None;
         }
-        // Threads may lose each other's counts, which is no harm, and cheaper than an atomic addition at every poll.
+        // Threads can lose each other's counts; that is harmless, and cheaper than an atomic addition at every poll.
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
         if polls.is_multiple_of(STEP_EVERY) {
@@ -45,20 +45,20 @@ impl CompletionQueue {
         })
     }
 
-    /// Makes room for `capacity` completions, at least one, instead of as many as before. Those in it stay (IBTA 11.2.8.4).
+    /// Changes the capacity to `capacity` completions; 0 counts as 1. Completions in the queue stay (IBTA 11.2.8.4).
     ///
     /// # Errors
-    /// The number of completions in it when they are more; nothing was changed then.
+    /// The number of completions in the queue, when it exceeds `capacity`; the queue is unchanged then.
     pub fn resize(&self, capacity: usize) -> Result<(), usize> {
         self.ring.resize(capacity)
     }
 
-    /// Whether completions were lost because the queue was full.
+    /// Whether a completion was lost because the queue was full. The queue is in error from then on (IBTA 11.6.3.1).
     pub fn has_overflowed(&self) -> bool {
         self.ring.has_overflowed()
     }
 
-    /// Asks for one notification over the channel. Poll once more afterwards: a completion may have come just before.
+    /// Requests one notification over the channel. Poll once more afterwards: a completion can have come just before.
     pub fn request_notification(&self, notify: Notify) {
         self.ring.request_notification(notify);
         self.engine.will_sleep();
@@ -73,17 +73,17 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    /// A channel.
+    /// Makes a channel, an eventfd of its own.
     ///
     /// # Errors
-    /// When the kernel gives no descriptor.
+    /// [`io::Error`] when the kernel gives no descriptor.
     pub fn new() -> io::Result<CompletionChannel> {
         // SAFETY: no pointers are involved.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made, and nothing else owns it.
         Ok(CompletionChannel { fd: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }), process: Process::current() })
     }
 
@@ -96,11 +96,12 @@ impl CompletionChannel {
         }
     }
 
-    /// Sleeps until a notification or for `timeout`, and takes all notifications there are. Returns their number.
+    /// Sleeps until a notification, a signal, or the end of `timeout` (in whole milliseconds), and takes all
+    /// notifications. Returns their number; 0 without any.
     ///
     /// # Errors
-    /// When poll(2) fails, other than by a signal; and in a child of the process that made the channel, whose
-    /// notifications are the parent's.
+    /// [`io::Error`] when poll(2) fails, except for a signal; and in a child of the process that made the channel,
+    /// whose notifications are the parent's.
     pub fn wait(&self, timeout: Duration) -> io::Result<u64> {
         if Process::current() != self.process {
             return Err(forked());
@@ -125,7 +126,7 @@ pub(super) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
     Ok(())
 }
 
-/// What a child gets that waits for what is its parent's.
+/// The error for a child that waits for an object of its parent.
 pub(super) fn forked() -> io::Error {
     io::Error::other("opened before fork(2), by the parent of this process: open it anew")
 }

@@ -5,7 +5,7 @@ use crate::transport::{Destination, ModifyError, Path, QpAttributes, State};
 use super::context::{AddressVector, PathError, find_path, gid_of, source_port};
 use super::{Peer, QueuePair};
 
-/// How a queue pair is connected, where [`QueuePair::connect`] would do otherwise.
+/// Options for a connection: what differs from [`QueuePair::connect`].
 ///
 /// ```
 /// use uroce::verbs::{Access, ConnectOptions, QpAttributes};
@@ -16,47 +16,48 @@ use super::{Peer, QueuePair};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// Our address: an index of the device's GID table; `None` for [`Device::default_gid_index`].
+    /// The index of our address in the device's GID table; `None` for [`Device::default_gid_index`].
     ///
     /// [`Device::default_gid_index`]: crate::link::device::Device::default_gid_index
     pub gid_index: Option<usize>,
-    /// DSCP and ECN of what is sent.
+    /// DSCP and ECN of the packets that are sent.
     pub traffic_class: u8,
     /// IPv4 time to live or IPv6 hop limit; 0 counts as 64.
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits.
     pub flow_label: u32,
-    /// What is set otherwise than it would be: than what the peer says, what the device can, and [`QpAttributes::HABITS`].
+    /// Attributes that replace the negotiated ones: those of the peer, those of the device, and
+    /// [`QpAttributes::HABITS`].
     pub attributes: QpAttributes,
 }
 
 impl ConnectOptions {
-    /// The defaults.
+    /// The default options: no attribute is replaced.
     pub fn new() -> ConnectOptions {
         ConnectOptions::default()
     }
 
-    /// With that [`gid_index`](Self#structfield.gid_index).
+    /// Sets the index of our address ([`gid_index`](Self#structfield.gid_index)).
     pub fn gid_index(self, index: usize) -> ConnectOptions {
         ConnectOptions { gid_index: Some(index), ..self }
     }
 
-    /// With that [`traffic_class`](Self#structfield.traffic_class).
+    /// Sets DSCP and ECN ([`traffic_class`](Self#structfield.traffic_class)).
     pub fn traffic_class(self, traffic_class: u8) -> ConnectOptions {
         ConnectOptions { traffic_class, ..self }
     }
 
-    /// With that [`hop_limit`](Self#structfield.hop_limit).
+    /// Sets the hop limit ([`hop_limit`](Self#structfield.hop_limit)).
     pub fn hop_limit(self, hop_limit: u8) -> ConnectOptions {
         ConnectOptions { hop_limit, ..self }
     }
 
-    /// With that [`flow_label`](Self#structfield.flow_label).
+    /// Sets the flow label ([`flow_label`](Self#structfield.flow_label)).
     pub fn flow_label(self, flow_label: u32) -> ConnectOptions {
         ConnectOptions { flow_label, ..self }
     }
 
-    /// With those [`attributes`](Self#structfield.attributes).
+    /// Sets the attributes to replace ([`attributes`](Self#structfield.attributes)).
     pub fn attributes(self, attributes: QpAttributes) -> ConnectOptions {
         ConnectOptions { attributes, ..self }
     }
@@ -68,22 +69,24 @@ pub enum ConnectError {
     /// There is no path to the peer.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// A step was refused; the queue pair is in the state before it.
+    /// A transition was refused; the queue pair stays in the state before it.
     #[error(transparent)]
     Modify(#[from] ModifyError),
 }
 
 impl QueuePair {
-    /// What the peer is to know of this queue pair: our default GID, a first PSN that nobody can guess, the device's MTU, and as
-    /// many READs as [`QpAttributes::HABITS`] has it. The same at every call. A device without addresses says `::`.
+    /// The description of this queue pair that the peer needs to connect.
+    ///
+    /// It holds our default GID, a random first PSN, the device's path MTU and the READs that [`QpAttributes::HABITS`]
+    /// allow. It is equal at every call. The GID of a device without addresses is `::`.
     pub fn local(&self) -> Peer {
         self.local_with(&ConnectOptions::new()).unwrap_or_else(|_| self.local_at(Ipv6Addr::UNSPECIFIED))
     }
 
-    /// The same, for who connects with these options.
+    /// The description of this queue pair, as [`local`](Self::local), for a connection with these options.
     ///
     /// # Errors
-    /// [`PathError::NoSuchGid`].
+    /// [`PathError::NoSuchGid`] when the GID table has no entry at the index.
     pub fn local_with(&self, options: &ConnectOptions) -> Result<Peer, PathError> {
         let index = options.gid_index.unwrap_or_else(|| self.device.default_gid_index());
         let local = self.local_at(gid_of(&self.device, index)?.address);
@@ -101,33 +104,37 @@ impl QueuePair {
         Peer { path_mtu: Some(self.path_mtu), max_dest_rd_atomic, ..Peer::new(self.qpn(), self.first_psn, gid) }
     }
 
-    /// Takes a queue pair from `RESET` to `INIT`, where receive requests can be posted before the peer may send. Who posts none, or
-    /// leaves it to the peer to wait for them, need not call it.
+    /// Takes a queue pair from `RESET` to `INIT`, where receive requests can be posted before the peer sends.
+    ///
+    /// A program that posts none, or leaves it to the peer to retry until there are some, need not call it.
     ///
     /// # Errors
-    /// [`ModifyError`].
+    /// [`ModifyError`] when the transition is refused; the queue pair is unchanged then.
     pub fn init(&self, options: &ConnectOptions) -> Result<(), ModifyError> {
         let service = self.query()?.service;
         let steps = options.attributes.steps(service, State::Reset);
         self.modify(&steps[0])
     }
 
-    /// Connects with a peer: takes the queue pair from `RESET` (or `INIT`, or `RTR`) to `RTS`, after which both ends may send. The
-    /// path MTU is the smaller one of both ends', and we have as many READs outstanding as the peer takes.
+    /// Connects with a peer: takes the queue pair from `RESET` (or `INIT`, or `RTR`) to `RTS`, after which both ends
+    /// can send.
     ///
-    /// A datagram queue pair becomes ready to send, with nobody in particular; [`destination`](Self::destination) is what its
-    /// requests need then.
+    /// The path MTU is the smaller one of both ends. Outstanding READs and atomics are as many as the peer accepts, at
+    /// most those of [`QpAttributes::HABITS`].
+    ///
+    /// A datagram queue pair becomes ready to send, to any peer; its requests need a [`destination`](Self::destination)
+    /// then.
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// [`ConnectError::Path`] when there is no path to the peer; [`ConnectError::Modify`] when a transition is refused.
     pub fn connect(&self, peer: &Peer) -> Result<(), ConnectError> {
         self.connect_with(peer, &ConnectOptions::new())
     }
 
-    /// The same in another manner.
+    /// Connects with a peer, as [`connect`](Self::connect), with these options.
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// As [`connect`](Self::connect).
     pub fn connect_with(&self, peer: &Peer, options: &ConnectOptions) -> Result<(), ConnectError> {
         let QpAttributes { max_rd_atomic: most, .. } = QpAttributes::HABITS;
         let mut agreed = QpAttributes { send_psn: Some(self.first_psn), ..Default::default() };
@@ -142,10 +149,10 @@ impl QueuePair {
         Ok(self.engine.with(|core, now| core.endpoint.connect(now, self.qpn(), &attributes))?)
     }
 
-    /// Where a datagram to the peer's queue pair goes, with the Q_Key of the options.
+    /// The destination of datagrams to the peer's queue pair, with the Q_Key of the options.
     ///
     /// # Errors
-    /// [`PathError`].
+    /// [`PathError`] when there is no path to the peer.
     pub fn destination(&self, peer: &Peer, options: &ConnectOptions) -> Result<Destination, PathError> {
         let path = self.path_to(peer, options, source_port(self.qpn(), self.qpn()))?;
         let q_key = options.attributes.q_key.or(QpAttributes::HABITS.q_key).unwrap_or_default();

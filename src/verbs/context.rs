@@ -21,11 +21,11 @@ use super::{
     SharedReceiveQueue,
 };
 
-/// An open device.
+/// A device that is open, and the engine that drives it.
 ///
-/// It belongs to the process that opened it. In a child made by fork(2) it, and all that was made from it, is dead: calls
-/// fail with an error that says so (`Forked`) or do nothing, and nothing that the child does reaches the parent. A child
-/// opens the device anew.
+/// It belongs to the process that opened it. In a child made by fork(2) the context, and all objects made from it, are
+/// dead. Calls there fail with an error (`Forked`) or do nothing, and nothing that the child does reaches the parent. A
+/// child must open the device anew.
 #[derive(Debug)]
 pub struct Context {
     engine: Arc<Engine>,
@@ -34,16 +34,16 @@ pub struct Context {
     why_not_xdp: Option<String>,
 }
 
-/// How to reach a peer, as programs say it (IBTA 11.2.2.1).
+/// How to reach a peer: the address vector of an address handle or connection (IBTA 11.2.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
-    /// Our address: an index of the device's GID table.
+    /// The index of our address in the device's GID table, from 0.
     pub source_gid_index: usize,
     /// The peer's GID; `::ffff:a.b.c.d` for an IPv4 address.
     pub destination_gid: Ipv6Addr,
-    /// DSCP and ECN.
+    /// DSCP (upper six bits) and ECN (lower two).
     pub traffic_class: u8,
-    /// IPv4 time to live or IPv6 hop limit; 0 counts as 64, as rxe has it.
+    /// IPv4 time to live or IPv6 hop limit; 0 counts as 64, as with rxe.
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits.
     pub flow_label: u32,
@@ -52,39 +52,39 @@ pub struct AddressVector {
 /// Why there is no path to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// The GID table is shorter.
+    /// The GID table has no entry at the index.
     #[error("{device} has no GID with index {index}: there are {count}, see `uroce devices`")]
     NoSuchGid {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// The index asked for.
+        /// The index that was given.
         index: usize,
-        /// The length of the table.
+        /// The number of GIDs in the table.
         count: usize,
     },
-    /// One is IPv4 and the other IPv6.
+    /// One address is IPv4 and the other IPv6.
     #[error("GID {index} is {own}, the peer's is {peer}: one is IPv4, the other IPv6; choose another GID index")]
     Family {
         /// The index of our GID.
         index: usize,
-        /// Our address.
+        /// The address of our GID.
         own: IpAddr,
-        /// The peer's.
+        /// The address of the peer.
         peer: IpAddr,
     },
-    /// The kernel has no way there by this device.
+    /// The kernel has no route to the peer by this device.
     #[error(transparent)]
     Hop(#[from] HopError),
 }
 
-/// The hop limit when none is given (rxe_av.c and the kernel's default TTL).
+/// The hop limit when none is given (rxe_av.c, and the kernel's default TTL).
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 impl Context {
-    /// Opens a device.
+    /// Opens a device, as [`OpenOptions::open`].
     ///
     /// # Errors
-    /// [`OpenError`] says in one line what is missing, where, and what to do.
+    /// [`OpenError`] states in one line what is missing, where, and the remedy.
     pub fn open(options: &OpenOptions) -> Result<Context, OpenError> {
         if options.device.is_none() && !options.rails.is_empty() {
             return Err(OpenError::NoFirst { rails: options.rails.len() });
@@ -104,10 +104,11 @@ impl Context {
         Ok(context)
     }
 
-    /// Opens a device over a link that is open already.
+    /// Opens a device over a link that is already open.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError::Mtu`] when the link cannot carry the smallest path MTU; [`OpenError::Engine`] when the kernel gives
+    /// no thread, descriptor or randomness.
     pub fn with_link(device: Device, link: Box<dyn Link>) -> Result<Context, OpenError> {
         let bytes = link.max_packet_bytes();
         let Some(path_mtu) = PathMtu::fitting(bytes) else {
@@ -118,7 +119,8 @@ impl Context {
         Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None })
     }
 
-    /// Sets how queue pairs that are created from now on deal with losses (docs/EXTENSIONS.md).
+    /// Sets how queue pairs that are created from now on recover losses, and the rate that they keep to
+    /// (docs/EXTENSIONS.md).
     pub fn set_recovery(&self, recovery: RecoveryMode, rate: Option<Rate>) {
         self.engine.without_sending(|core, _| {
             let settings = core.endpoint.recovery().on_link(recovery, rate, core.link.max_packet_bytes());
@@ -126,8 +128,8 @@ impl Context {
         });
     }
 
-    /// Sets how many paths queue pairs that are created from now on have to a peer that understands the extension, and how they
-    /// use them, as [`OpenOptions::paths`] has it.
+    /// Sets how many paths queue pairs that are created from now on use, and how, as [`OpenOptions::paths`]. It applies
+    /// to peers that understand the extension.
     pub fn set_paths(&self, paths: Option<u16>, policy: PathPolicy) {
         self.engine.without_sending(|core, _| {
             let (settings, interfaces) = (core.endpoint.recovery(), core.endpoint.local_rails().len() as u16 + 1);
@@ -143,45 +145,48 @@ impl Context {
         &self.device
     }
 
-    /// What its link is, in a word: `xdp-native-copy`, say.
+    /// The mode of the link, in one word: `xdp-native-copy`, for example.
     pub fn link_mode(&self) -> String {
         self.engine.with(|core, _| core.link.mode())
     }
 
-    /// Why it is over UDP sockets although either link would have done ([`LinkKind::Auto`](super::LinkKind::Auto)), in a line; `None` otherwise.
+    /// Why [`LinkKind::Auto`](super::LinkKind::Auto) chose UDP sockets instead of AF_XDP, in one line; `None`
+    /// otherwise.
     pub fn why_not_xdp(&self) -> Option<&str> {
         self.why_not_xdp.as_deref()
     }
 
-    /// Its addresses.
+    /// The GID table of the device, from index 0 on.
     pub fn gids(&self) -> &[Gid] {
         &self.device.gids
     }
 
-    /// The largest path MTU that the link can carry.
+    /// The largest path MTU that the link can carry, or [`OpenOptions::path_mtu`] if that is smaller.
     pub fn active_mtu(&self) -> PathMtu {
         self.path_mtu
     }
 
-    /// A new protection domain.
+    /// Allocates a new protection domain.
     pub fn allocate_pd(&self) -> ProtectionDomain {
         let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
         ProtectionDomain { engine: self.engine.clone(), device: self.device.clone(), pd, path_mtu: self.path_mtu }
     }
 
-    /// A completion queue of `capacity` completions.
+    /// Creates a completion queue of `capacity` completions; 0 counts as 1. It does not notify.
     pub fn create_completion_queue(&self, capacity: usize) -> CompletionQueue {
         CompletionQueue::new(self.engine.clone(), transport::CompletionRing::new(capacity, || {}))
     }
 
-    /// A completion queue that notifies over `channel`.
+    /// Creates a completion queue of `capacity` completions that notifies over `channel`.
     pub fn create_completion_queue_on(&self, capacity: usize, channel: &CompletionChannel) -> CompletionQueue {
         self.create_completion_queue_with(capacity, false, channel.notifier())
     }
 
-    /// A completion queue that notifies by a call of `on_notify`, in whatever thread drives the engine. It must be short,
-    /// and use nothing of this context: the engine is locked. With `ignores_overrun`, a completion that finds no room takes
-    /// that of the oldest instead of putting the queue into error (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
+    /// Creates a completion queue that notifies by a call of `on_notify`, in whichever thread drives the engine.
+    ///
+    /// The function must be short, and use nothing of this context: the engine is locked. With `ignores_overrun`, a
+    /// completion replaces the oldest one of a full queue, instead of putting the queue into error
+    /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
     pub fn create_completion_queue_with(
         &self,
         capacity: usize,
@@ -197,7 +202,7 @@ impl Context {
     /// from both numbers as with rxe, so that both directions use the same.
     ///
     /// # Errors
-    /// [`PathError`].
+    /// [`PathError`] when the GID index is out of range, the address families differ, or the kernel has no route.
     pub fn path(&self, vector: &AddressVector, local: Qpn, remote: Qpn) -> Result<Path, PathError> {
         find_path(&self.engine, &self.device, vector, source_port(local, remote))
     }
@@ -205,45 +210,49 @@ impl Context {
     /// The path for datagrams: an address handle. Its UDP source port follows from our queue pair's number.
     ///
     /// # Errors
-    /// [`PathError`].
+    /// As [`path`](Self::path).
     pub fn address_handle(&self, vector: &AddressVector, local: Qpn) -> Result<Path, PathError> {
         find_path(&self.engine, &self.device, vector, source_port(local, local))
     }
 
-    /// A PSN to start from that nobody can guess.
+    /// A random first PSN, which no one can predict.
     pub fn random_psn(&self) -> Psn {
         self.engine.with(|core, _| core.endpoint.memory().keys().psn())
     }
 
-    /// Has asynchronous events passed to `on_event`, in whatever thread drives the engine, instead of being kept for
-    /// [`poll_event`](Context::poll_event). It must be short, and use nothing of this context: the engine is locked.
-    /// Only the first call counts.
+    /// Passes asynchronous events to `on_event` from now on, instead of keeping them for
+    /// [`poll_event`](Context::poll_event).
+    ///
+    /// The thread that drives the engine calls the function. It must be short, and use nothing of this context: the
+    /// engine is locked. Only the first call of this method has an effect.
     pub fn set_event_handler(&self, on_event: impl Fn(Event) + Send + Sync + 'static) {
         self.engine.set_event_handler(Box::new(on_event));
     }
 
-    /// Sends what is owed to peers, acknowledges above all, and brings the capture to its file. For programs that exit
-    /// without dropping the context. Gives up after `patience` when another thread does not let the engine go; returns
-    /// whether it was done.
+    /// Sends what peers are owed, above all acknowledges, and writes the capture to its file. It is for programs that
+    /// exit without dropping the context.
+    ///
+    /// It gives up after `patience` when another thread does not release the engine. Returns whether it was done.
     pub fn settle(&self, patience: Duration) -> bool {
         self.engine.settle(patience)
     }
 
-    /// The oldest asynchronous event that nobody has taken yet.
+    /// Takes the oldest asynchronous event; `None` when there is none.
     pub fn poll_event(&self) -> Option<Event> {
         self.engine.with(|core, _| core.endpoint.poll_event())
     }
 
-    /// A descriptor that is readable while there are events for [`poll_event`](Context::poll_event), for poll(2) and its
-    /// like. It is not to be read.
+    /// A descriptor that is readable while there are events for [`poll_event`](Context::poll_event), for poll(2) and
+    /// its like. Programs must not read from it.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.engine.event_fd()
     }
 
-    /// Sleeps until there is an event, for `timeout` or until a signal at the most, and takes it.
+    /// Sleeps until an event, a signal or the end of `timeout` (in whole milliseconds), and takes the event; `None`
+    /// when there is none.
     ///
     /// # Errors
-    /// When poll(2) fails, other than by a signal; and in a child of the process that opened the device.
+    /// [`io::Error`] when poll(2) fails, except for a signal; and in a child of the process that opened the device.
     pub fn wait_event(&self, timeout: Duration) -> io::Result<Option<Event>> {
         if self.engine.is_forked() {
             return Err(forked());
@@ -256,19 +265,19 @@ impl Context {
         Ok(self.poll_event())
     }
 
-    /// The time on the clock that completions are stamped by: the Unix time at the device's opening, carried on by the
+    /// The time of the clock that stamps completions: the Unix time when the device was opened, continued by the
     /// monotonic clock.
     pub fn now(&self) -> Instant {
         self.engine.now()
     }
 
-    /// What happened so far, by name: the transport's counters, then the link's.
+    /// All counters, by name: the transport's, then the link's.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.engine.with(|core, _| core.endpoint.counters().list().chain(core.link.counters()).collect())
     }
 }
 
-/// A protection domain: regions and queue pairs made by it work together. A clone is the same domain.
+/// A protection domain: its regions and queue pairs work together. A clone is the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     engine: Arc<Engine>,
@@ -278,27 +287,33 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// Maps and registers `len` bytes of zeroed memory.
+    /// Maps `len` bytes of zeroed memory, and registers them.
     ///
     /// # Errors
-    /// When the kernel gives no memory.
+    /// [`MapError`] when the kernel gives no memory.
     pub fn allocate_region(&self, len: usize, access: Access) -> Result<MemoryRegion, MapError> {
         let memory = Arc::new(HostMemory::new(len)?);
         let key = self.engine.with(|core, _| core.endpoint.memory().register(self.pd, memory.clone(), access));
         Ok(MemoryRegion::new(self.engine.clone(), memory, access, key))
     }
 
-    /// Registers `len` bytes at `start` that the program lends, known to peers as `iova` and on, or by their offset with
-    /// [`Access::ZERO_BASED`]. Its pages are populated now; what the program unmaps later is an access error then, not a fault.
+    /// Registers `len` bytes at `start` that the program lends. Peers address them from `iova` on, or from 0 on with
+    /// [`Access::ZERO_BASED`].
+    ///
+    /// The pages are populated now. Access to pages that the program unmaps later is an access error, not a fault.
     ///
     /// # Errors
-    /// [`RegisterError`] when some of it is not mapped, or not writable although the access needs that.
+    /// [`RegisterError`] when a page is not mapped, or not writable although the access needs that.
     ///
     /// # Safety
-    /// Whoever owns the memory must expect peers to read it, and to write it as `access` allows, until the registration
-    /// is dropped. It may unmap it before; memory that comes to the same addresses later is read and written then. The
-    /// handler that finds that out must stay: a program's own for SIGSEGV or SIGBUS, if it has one, is to be there before, and
-    /// threads must not block these signals once they have worked with the context ([`faults`](crate::memory::faults)).
+    /// - The owner of the memory must expect peers to read it, and to write it as `access` allows, until the
+    ///   registration is dropped.
+    /// - The owner can unmap the memory before. Memory that is mapped at the same addresses later is read and written
+    ///   then.
+    /// - The handler that makes a copy of unmapped memory fail must stay. A program that has a handler of its own for
+    ///   SIGSEGV or SIGBUS must install it before.
+    /// - Threads must not block these signals once they have worked with the context
+    ///   ([`faults`](crate::memory::faults)).
     pub unsafe fn register_borrowed(
         &self,
         start: *mut u8,
@@ -313,28 +328,29 @@ impl ProtectionDomain {
         Ok(Registration::new(self.engine.clone(), key))
     }
 
-    /// A key for local requests behind which there is no memory: what they read of it is zeros, and what they write to it is
-    /// gone. Any address and length will do.
+    /// Registers a key without memory, for local requests with any address and length. What they read is zeros, and
+    /// what they write is discarded.
     pub fn register_null(&self) -> Registration {
         let key = self.engine.with(|core, _| core.endpoint.memory().register_null(self.pd));
         Registration::new(self.engine.clone(), key)
     }
 
-    /// Its number, for [`Registration::reregister`].
+    /// The number of the domain, for [`Registration::reregister`].
     pub(super) fn number(&self) -> Pd {
         self.pd
     }
 
-    /// Makes a memory window, not yet bound.
+    /// Allocates a memory window, not yet bound.
     pub fn allocate_window(&self, kind: WindowKind) -> MemoryWindow {
         let key = self.engine.with(|core, _| core.endpoint.memory().allocate_window(self.pd, kind));
         MemoryWindow::new(self.engine.clone(), key)
     }
 
-    /// A queue pair in the RESET state.
+    /// Creates a queue pair, in the `RESET` state.
     ///
     /// # Errors
-    /// [`CreateError`].
+    /// [`CreateError`] when a capacity is out of range, there are too many queue pairs, or the shared receive queue is
+    /// missing.
     pub fn create_queue_pair(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateError> {
         let init = QueuePairInit {
             service: options.service,
@@ -353,17 +369,17 @@ impl ProtectionDomain {
         Ok(QueuePair { engine, device, qpn, first_psn, path_mtu: self.path_mtu })
     }
 
-    /// A receive queue of `capacity` requests for several queue pairs.
+    /// Creates a receive queue of `capacity` requests, 1 to 65536, for several queue pairs.
     ///
     /// # Errors
-    /// [`SrqError::Size`].
+    /// [`SrqError::Size`] when `capacity` is out of range; [`SrqError::Forked`] in a child.
     pub fn create_shared_receive_queue(&self, capacity: usize) -> Result<SharedReceiveQueue, SrqError> {
         let srq = self.engine.with(|core, _| core.endpoint.create_srq(self.pd, capacity))?;
         Ok(SharedReceiveQueue::new(self.engine.clone(), srq))
     }
 }
 
-/// What a queue pair is made of.
+/// The options for a queue pair: its service, its queues and their sizes.
 ///
 /// ```
 /// # use uroce::verbs::{Capabilities, CompletionQueue, QueuePairOptions, Service};
@@ -374,27 +390,27 @@ impl ProtectionDomain {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairOptions<'a> {
-    /// The transport service.
+    /// The transport service of the queue pair.
     pub service: Service,
-    /// The sizes of its queues.
+    /// The capacities of its send and receive queue, in requests.
     pub capabilities: Capabilities,
-    /// Where send requests are reported.
+    /// The queue for completions of send requests.
     pub send: &'a CompletionQueue,
-    /// Where receive requests are reported.
+    /// The queue for completions of receive requests.
     pub receive: &'a CompletionQueue,
-    /// Where receive requests come from, if not from a queue of its own.
+    /// The shared receive queue; `None` for a receive queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
 }
 
 impl<'a> QueuePairOptions<'a> {
-    /// A queue pair with room for 128 requests of each kind, all of which are reported to `cq`.
+    /// Options with room for 128 requests of each kind, whose completions all go to `cq`.
     pub fn new(service: Service, cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
         let capabilities = Capabilities { max_send_requests: 128, max_receive_requests: 128 };
         QueuePairOptions { service, capabilities, send: cq, receive: cq, srq: None }
     }
 }
 
-/// The path from one of a device's GIDs to a peer, by the device's link.
+/// Resolves the path from one of a device's GIDs to a peer, over the device's link.
 pub(super) fn find_path(
     engine: &Engine,
     device: &Device,
@@ -415,14 +431,14 @@ pub(super) fn find_path(
     Ok(Path { flow, hop })
 }
 
-/// The device's GID with that index.
+/// The device's GID at the index.
 pub(super) fn gid_of(device: &Device, index: usize) -> Result<&Gid, PathError> {
     let (name, count) = (&device.name, device.gids.len());
     device.gids.get(index).ok_or_else(|| PathError::NoSuchGid { device: name.clone(), index, count })
 }
 
-/// The UDP source port of a connection: folded from both numbers, in the dynamic range, the same both ways
-/// (rdma_calc_flow_label and rdma_flow_label_to_udp_sport in the kernel's ib_verbs.h).
+/// The UDP source port of a connection, in the dynamic range from 49152 on: both numbers folded, the same in both
+/// directions (rdma_calc_flow_label and rdma_flow_label_to_udp_sport in the kernel's ib_verbs.h).
 pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
     let mut v = u64::from(local.value()) * u64::from(remote.value());
     v ^= v >> 20;

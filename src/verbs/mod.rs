@@ -1,6 +1,7 @@
-//! The public API: RDMA verbs in Rust. The crate's [first page](crate) says what to call in which order.
+//! The public API: RDMA verbs in Rust. The crate's [first page](crate) lists the calls in their order.
 //!
-//! With it come the types of its options and results, whichever module they are from: a program needs no other.
+//! The module also exports the types of its options and results, from whichever module they are: a program needs no
+//! other.
 
 mod completion_queue;
 mod connect;

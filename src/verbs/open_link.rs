@@ -8,8 +8,9 @@ use crate::link::{Capture, Link, Loopback, Rail, Rails, Tapped};
 use super::{LinkKind, OpenError, OpenOptions};
 
 impl OpenOptions {
-    /// The link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets; and why it is not over
-    /// AF_XDP, if that was not asked for.
+    /// Opens the link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets.
+    ///
+    /// Returns also why it is not over AF_XDP, unless UDP sockets were requested.
     pub(super) fn open_link(&self, devices: &[Device]) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
         let is_unnamed = self.device.is_none() || self.is_picked;
         let unnamed = devices.iter().find(|device| is_unnamed && device.has_default_route);
@@ -21,7 +22,7 @@ impl OpenOptions {
         };
         match (self.link, opened) {
             (_, Ok(link)) => Ok((link, None)),
-            // What the kernel or the host refuses; not what is wrong with the options, or with the capture.
+            // Falls back when the kernel or the host refuses, but not when the options or the capture are wrong.
             (LinkKind::Auto, Err(error))
                 if !matches!(error, OpenError::Xdp(XdpOpenError::Option { .. }) | OpenError::Capture { .. }) =>
             {
@@ -52,7 +53,7 @@ impl OpenOptions {
         }
     }
 
-    /// Puts the capture and the faults that were asked for around a link.
+    /// Puts the requested capture and faults around a link.
     fn tap(&self, link: impl Link + 'static) -> Result<Box<dyn Link>, OpenError> {
         let capture = self
             .capture
@@ -65,12 +66,12 @@ impl OpenOptions {
     }
 }
 
-/// A device's addresses, in the order of its GID table.
+/// The addresses of a device, in the order of its GID table.
 pub(super) fn addresses(device: &Device) -> Vec<IpAddr> {
     device.gids.iter().map(Gid::ip).collect()
 }
 
-/// One link of several, of which `open` makes each.
+/// One link that combines several; `open` opens each of them.
 fn rails<L: Link + 'static, E>(devices: &[Device], open: impl Fn(&Device) -> Result<L, E>) -> Result<Rails, E> {
     let rail = |device| Ok(Rail { link: Box::new(open(device)?), addresses: addresses(device) });
     devices.iter().map(rail).collect::<Result<_, E>>().map(Rails::new)

@@ -17,7 +17,7 @@ use crate::wire::PathMtu;
 
 use super::Context;
 
-/// How a device is opened: built up call by call, or read from the environment.
+/// The options for opening a device: set call by call, or read from the environment.
 ///
 /// ```no_run
 /// use uroce::verbs::{LinkKind, OpenOptions};
@@ -27,57 +27,61 @@ use super::Context;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`from_env`](Self::from_env) reads these, each as the flag of the command line after which it is called; what is not set, or
-/// empty, stays as it is by default:
+/// [`from_env`](Self::from_env) reads these variables, each named after its flag of the command line. A variable that
+/// is not set, or empty, leaves the default:
 ///
 /// | variable | sets | is |
 /// |---|---|---|
-/// | `UROCE_DEV` | `device`, `rails` | interfaces' names, with commas |
+/// | `UROCE_DEV` | `device`, `rails` | names of interfaces, separated by commas |
 /// | `UROCE_LINK` | `link` | a [`LinkKind`]: `auto`, `xdp`, `udp` |
 /// | `UROCE_XDP_MODE` | `xdp.mode` | an [`AttachMode`](crate::link::xdp::AttachMode): `native`, `skb` |
-/// | `UROCE_CAPTURE` | `capture` | a file |
+/// | `UROCE_CAPTURE` | `capture` | the path of a file |
 /// | `UROCE_FAULT` | `faults` | a [`FaultSpec`]: `loss=0.01,seed=7` |
 /// | `UROCE_MTU` | `path_mtu` | a [`PathMtu`]: `256`, `512`, `1024`, `2048`, `4096` |
 /// | `UROCE_RECOVERY` | `recovery` | a [`RecoveryMode`]: `auto`, `selective`, `go-back-n` |
 /// | `UROCE_RATE` | `rate` | a [`Rate`]: `500M`, `2.5G` |
-/// | `UROCE_PATHS` | `paths` | 1 to 256 |
+/// | `UROCE_PATHS` | `paths` | a number of paths: 1 to 256 |
 /// | `UROCE_PATH_POLICY` | `path_policy` | a [`PathPolicy`]: `single`, `round-robin`, `weighted`, `recycle` |
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {
     /// The interface's name; `None` for the first usable one ([`Device::default_of`]).
     pub device: Option<String>,
-    /// A program picked the device from a list, and no person named it: as without a name, it is not opened over AF_XDP if a
-    /// default route leaves by it.
+    /// Whether a program picked the device from a list, and no person named it. As without a name, it is then not
+    /// opened over AF_XDP if a default route leaves by it.
     pub is_picked: bool,
-    /// Further interfaces that the device is to have, up to seven beside the first: the names of its other rails. Queue
-    /// pairs spread over all of them towards peers that understand the extension. The device is called after the first,
-    /// has its GIDs, and the smallest MTU of all.
+    /// The names of further interfaces of the device, its other rails: up to seven beside the first.
+    ///
+    /// Queue pairs spread over all of them towards peers that understand the extension. The device has the name and the
+    /// GIDs of the first, and the smallest MTU of all.
     pub rails: Vec<String>,
-    /// How frames leave and arrive.
+    /// The kind of link over which frames are sent and received.
     pub link: LinkKind,
-    /// How the AF_XDP link is opened, if it is.
+    /// The options of the AF_XDP link, if it is used.
     pub xdp: XdpOptions,
-    /// A file for every frame that is sent or received: pcap with nanoseconds, or pcapng by its suffix.
+    /// The file that every sent or received frame is written to: pcap with nanoseconds, or pcapng if its suffix is
+    /// `.pcapng`.
     pub capture: Option<PathBuf>,
-    /// What goes wrong on purpose.
+    /// The faults to inject into the link; `None` for none.
     pub faults: Option<FaultSpec>,
-    /// The largest path MTU to offer, if the link could carry more.
+    /// The upper bound on the path MTU that is offered; `None` for the largest that the link can carry.
     pub path_mtu: Option<PathMtu>,
-    /// How losses are dealt with; `None` for the default.
+    /// How queue pairs recover losses; `None` for the default.
     pub recovery: Option<RecoveryMode>,
-    /// What queue pairs keep to, towards peers that understand the extension.
+    /// The rate that queue pairs keep to, towards peers that understand the extension; `None` for no limit.
     pub rate: Option<Rate>,
-    /// Paths of a queue pair to such a peer, 1 to 256: each has a UDP source port of its own and is on one of the interfaces in
-    /// turn. `None` for one on each interface, and as many as the peer uses; over UDP sockets, whose source port is the
-    /// kernel's, there are no more than one on each.
+    /// The number of paths of a queue pair to a peer that understands the extension, 1 to 256. Each path has a UDP
+    /// source port of its own, and they take the interfaces in turn.
+    ///
+    /// `None` is for one path on each interface, or more if the peer uses more. Over UDP sockets, whose source port is
+    /// always 4791, each interface has one path.
     pub paths: Option<u16>,
-    /// How packets are spread over them.
+    /// How packets are spread over the paths.
     pub path_policy: PathPolicy,
 }
 
 impl OpenOptions {
-    /// The defaults: the first usable interface, over AF_XDP where that can be opened.
+    /// The default options: the first usable interface, over AF_XDP where that can be opened.
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }
@@ -85,95 +89,96 @@ impl OpenOptions {
     /// Opens the device: [`Context::open`].
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] states in one line what is missing, where, and the remedy.
     pub fn open(&self) -> Result<Context, OpenError> {
         Context::open(self)
     }
 
-    /// On the interface of that name ([`device`](Self#structfield.device)).
+    /// Sets the interface by its name ([`device`](Self#structfield.device)).
     pub fn device(mut self, name: impl Into<String>) -> OpenOptions {
         self.device = Some(name.into());
         self
     }
 
-    /// Whether a program picked the device ([`is_picked`](Self#structfield.is_picked)).
+    /// Sets whether a program picked the device ([`is_picked`](Self#structfield.is_picked)).
     pub fn picked(mut self, is_picked: bool) -> OpenOptions {
         self.is_picked = is_picked;
         self
     }
 
-    /// On these interfaces besides ([`rails`](Self#structfield.rails)).
+    /// Sets the further interfaces by their names ([`rails`](Self#structfield.rails)).
     pub fn rails<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> OpenOptions {
         self.rails = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Over that kind of link ([`link`](Self#structfield.link)).
+    /// Sets the kind of link ([`link`](Self#structfield.link)).
     pub fn link(mut self, link: LinkKind) -> OpenOptions {
         self.link = link;
         self
     }
 
-    /// Over AF_XDP in that manner ([`xdp`](Self#structfield.xdp)).
+    /// Sets the options of the AF_XDP link ([`xdp`](Self#structfield.xdp)).
     pub fn xdp(mut self, xdp: XdpOptions) -> OpenOptions {
         self.xdp = xdp;
         self
     }
 
-    /// With every frame written to a file ([`capture`](Self#structfield.capture)).
+    /// Sets the file that every frame is written to ([`capture`](Self#structfield.capture)).
     pub fn capture(mut self, file: impl Into<PathBuf>) -> OpenOptions {
         self.capture = Some(file.into());
         self
     }
 
-    /// With what goes wrong on purpose ([`faults`](Self#structfield.faults)).
+    /// Sets the faults to inject ([`faults`](Self#structfield.faults)).
     pub fn faults(mut self, faults: FaultSpec) -> OpenOptions {
         self.faults = Some(faults);
         self
     }
 
-    /// With no larger path MTU ([`path_mtu`](Self#structfield.path_mtu)).
+    /// Sets the upper bound on the path MTU ([`path_mtu`](Self#structfield.path_mtu)).
     pub fn path_mtu(mut self, limit: PathMtu) -> OpenOptions {
         self.path_mtu = Some(limit);
         self
     }
 
-    /// With that way to deal with losses ([`recovery`](Self#structfield.recovery)).
+    /// Sets how losses are recovered ([`recovery`](Self#structfield.recovery)).
     pub fn recovery(mut self, recovery: RecoveryMode) -> OpenOptions {
         self.recovery = Some(recovery);
         self
     }
 
-    /// With no higher rate ([`rate`](Self#structfield.rate)).
+    /// Sets the upper bound on the rate ([`rate`](Self#structfield.rate)).
     pub fn rate(mut self, rate: Rate) -> OpenOptions {
         self.rate = Some(rate);
         self
     }
 
-    /// With so many paths ([`paths`](Self#structfield.paths)).
+    /// Sets the number of paths ([`paths`](Self#structfield.paths)).
     pub fn paths(mut self, paths: u16) -> OpenOptions {
         self.paths = Some(paths);
         self
     }
 
-    /// With that way to choose among them ([`path_policy`](Self#structfield.path_policy)).
+    /// Sets how packets are spread over the paths ([`path_policy`](Self#structfield.path_policy)).
     pub fn path_policy(mut self, policy: PathPolicy) -> OpenOptions {
         self.path_policy = policy;
         self
     }
 
-    /// What the environment says, by the variables [above](Self). So do `uroce` and the C library.
+    /// Reads the options from the variables of the environment [above](Self), as `uroce` and the C library do.
     ///
     /// # Errors
-    /// [`OptionError`] of the first variable that cannot be read.
+    /// [`OptionError`] of the first variable whose value is not valid.
     pub fn from_env() -> Result<OpenOptions, OptionError> {
         OpenOptions::from_variables(|name| std::env::var_os(name))
     }
 
-    /// The same of another environment: `value` says what a variable is set to.
+    /// Reads the options from another environment, as [`from_env`](Self::from_env); `value` returns the value of a
+    /// variable.
     ///
     /// # Errors
-    /// [`OptionError`] of the first variable that cannot be read.
+    /// [`OptionError`] of the first variable whose value is not valid.
     pub fn from_variables(value: impl Fn(&str) -> Option<OsString>) -> Result<OpenOptions, OptionError> {
         let mut options = OpenOptions::new();
         for Variable { name, read, .. } in &VARIABLES {
@@ -184,9 +189,11 @@ impl OpenOptions {
         Ok(options)
     }
 
-    /// An environment of which [`from_env`](Self::from_env) makes the same: every variable, and what to set it to, or that it must
-    /// not be set. For who starts another program with it. What only programs say has none: `is_picked`, and of `xdp` all but
-    /// its mode.
+    /// The environment from which [`from_env`](Self::from_env) reads these options: every variable, with its value, or
+    /// `None` if it must not be set.
+    ///
+    /// It is for programs that start another program. `is_picked`, and the options of `xdp` except its mode, have no
+    /// variable.
     pub fn variables(&self) -> impl Iterator<Item = (&'static str, Option<OsString>)> {
         VARIABLES.iter().map(|Variable { name, write, .. }| (*name, write(self)))
     }
@@ -290,7 +297,7 @@ fn unless_default<T: Display + Default + PartialEq>(option: &T) -> Option<OsStri
     (*option != T::default()).then(|| option.to_string().into())
 }
 
-/// A variable of the environment is set to what it cannot be.
+/// A variable of the environment has a value that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {reason}")]
 pub struct OptionError {
@@ -298,30 +305,31 @@ pub struct OptionError {
     reason: String,
 }
 
-/// How frames leave and arrive.
+/// The kind of link over which frames are sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// AF_XDP where that can be opened, else UDP sockets ([`Context::why_not_xdp`] has the reason). An interface by which a
-    /// default route leaves is opened over UDP sockets unless it is named: with some drivers attaching an XDP program resets
-    /// the interface, and the connections by which the host is reached may be cut.
+    /// AF_XDP where that can be opened, otherwise UDP sockets; [`Context::why_not_xdp`] has the reason.
+    ///
+    /// An interface by which a default route leaves is opened over UDP sockets unless it is named. With some drivers
+    /// attaching an XDP program resets the interface, which can cut the connections to the host.
     #[default]
     Auto,
-    /// AF_XDP sockets.
+    /// AF_XDP sockets on the queues of the interface.
     Xdp,
-    /// UDP sockets: no capability is needed, and any interface will do.
+    /// UDP sockets: they need no capability, and work on any interface.
     Udp,
 }
 
-/// A text is no kind of link.
+/// A text that is not a kind of link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no link: auto, xdp and udp are known")]
 pub struct LinkKindError(String);
 
 impl LinkKind {
-    /// All of them.
+    /// All kinds of link, in the order of their declaration.
     pub const ALL: [LinkKind; 3] = [LinkKind::Auto, LinkKind::Xdp, LinkKind::Udp];
 
-    /// As options call it.
+    /// The name of the kind in options: `auto`, `xdp` or `udp`.
     pub fn name(self) -> &'static str {
         match self {
             LinkKind::Auto => "auto",
@@ -348,54 +356,54 @@ impl Display for LinkKind {
 /// Why a device was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such device.
+    /// There is no such device, or it is not usable.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Its link was not opened.
+    /// The AF_XDP link was not opened.
     #[error(transparent)]
     Xdp(#[from] XdpOpenError),
-    /// Its link over UDP sockets was not opened.
+    /// The link over UDP sockets was not opened.
     #[error(transparent)]
     Udp(#[from] UdpOpenError),
-    /// The first interface of several was not named.
+    /// Further interfaces are named, but not the first one.
     #[error("{rails} further interfaces and no first one: name it, too")]
     NoFirst {
-        /// How many others are named.
+        /// The number of further interfaces.
         rails: usize,
     },
-    /// AF_XDP is asked for, no device is named, and the default one is the host's way to the world.
+    /// AF_XDP is requested, no person named the device, and a default route leaves by it.
     #[error("the default route leaves by {device}, and nobody named it: --dev {device} opens it over AF_XDP")]
     Unnamed {
-        /// The interface.
+        /// The name of the interface.
         device: String,
     },
-    /// More paths than interfaces are asked for over UDP sockets.
+    /// More paths than interfaces are requested over UDP sockets.
     #[error(
         "{paths} paths over UDP sockets, which have one for each interface, since the source port is always 4791: leave --paths \
          out, give {interfaces}, or open the device over AF_XDP"
     )]
     UdpPaths {
-        /// How many are asked for.
+        /// The number of paths that was requested.
         paths: u16,
-        /// How many there can be.
+        /// The number of interfaces, and so of possible paths.
         interfaces: usize,
     },
-    /// Its MTU is too small for the smallest path MTU and its headers.
+    /// The MTU is too small for the smallest path MTU and its headers.
     #[error(
         "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
     )]
     Mtu {
-        /// The interface.
+        /// The name of the interface.
         device: String,
-        /// Its largest packet.
+        /// The largest IP packet of the link, in bytes.
         bytes: usize,
     },
-    /// The capture cannot be written.
+    /// The capture file cannot be created or written.
     #[error("cannot write the capture {}: {source}", file.display())]
     Capture {
-        /// The file.
+        /// The path of the file.
         file: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
     /// The kernel gave no thread, descriptor or randomness.

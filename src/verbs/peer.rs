@@ -4,9 +4,10 @@ use std::str::FromStr;
 
 use crate::wire::{PathMtu, Psn, Qpn};
 
-/// What one end of a connection is to know of the other: [`QueuePair::local`](super::QueuePair::local) makes it,
-/// [`QueuePair::connect`](super::QueuePair::connect) takes it. How it gets from one process to the other is the programs' affair;
-/// as text it is one word.
+/// What one end of a connection needs to know of the other. [`QueuePair::local`](super::QueuePair::local) makes it, and
+/// [`QueuePair::connect`](super::QueuePair::connect) takes it.
+///
+/// The programs decide how it gets from one process to the other; as text it is one word.
 ///
 /// ```
 /// use uroce::verbs::Peer;
@@ -19,19 +20,19 @@ use crate::wire::{PathMtu, Psn, Qpn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// The number of its queue pair (`qpn`).
+    /// The number of the peer's queue pair (`qpn`).
     pub qpn: Qpn,
-    /// The first PSN that it will send (`psn`).
+    /// The first PSN that the peer will send (`psn`).
     pub psn: Psn,
-    /// Its address: a GID; `::ffff:a.b.c.d` for an IPv4 address (`gid`).
+    /// The peer's GID; `::ffff:a.b.c.d` for an IPv4 address (`gid`).
     pub gid: Ipv6Addr,
-    /// The largest path MTU that it takes (`mtu`, in bytes); `None` when it did not say.
+    /// The largest path MTU that the peer accepts (`mtu`, in bytes); `None` when it is not given.
     pub path_mtu: Option<PathMtu>,
-    /// READs and atomics that it takes at once (`reads`); `None` when it did not say.
+    /// The READs and atomics that the peer accepts at once (`reads`, 0 to 255); `None` when it is not given.
     pub max_dest_rd_atomic: Option<u8>,
 }
 
-/// A text does not say who the peer is.
+/// A text that does not describe a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` names no peer: {reason}; it looks like qpn=0x000011,psn=0x1a2b3c,gid=::ffff:10.0.0.1,mtu=1024,reads=16, and mtu and \
@@ -43,7 +44,7 @@ pub struct PeerError {
 }
 
 impl Peer {
-    /// A peer that has said no more than that.
+    /// A peer without path MTU and number of READs.
     pub fn new(qpn: Qpn, psn: Psn, gid: Ipv6Addr) -> Peer {
         Peer { qpn, psn, gid, path_mtu: None, max_dest_rd_atomic: None }
     }
@@ -63,7 +64,8 @@ impl fmt::Display for Peer {
 impl FromStr for Peer {
     type Err = PeerError;
 
-    /// Reads items `key=value`, separated by commas, in any order. Keys that are not known are those of later versions.
+    /// Reads items `key=value`, separated by commas, in any order. Unknown keys are ignored: later versions can add
+    /// some.
     fn from_str(text: &str) -> Result<Peer, PeerError> {
         read(text.trim()).map_err(|reason| PeerError { text: text.to_owned(), reason })
     }
@@ -94,7 +96,7 @@ fn read(text: &str) -> Result<Peer, String> {
     Ok(Peer { path_mtu, max_dest_rd_atomic, ..peer })
 }
 
-/// A number of 24 bits, hexadecimal after 0x.
+/// Reads a number below 2^24: hexadecimal after `0x`, otherwise decimal.
 fn number24(key: &str, value: &str) -> Result<u32, String> {
     let number = match value.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -9,30 +9,30 @@ use crate::transport::{
 };
 use crate::wire::{PathMtu, Psn, Qpn};
 
-/// A queue pair. Dropping it destroys it, after sending the acknowledges that it owes its peer.
+/// A queue pair. Dropping it destroys it, after it has sent the acknowledges that it owes its peer.
 #[derive(Debug)]
 pub struct QueuePair {
     pub(super) engine: Arc<Engine>,
     pub(super) device: Arc<Device>,
     pub(super) qpn: Qpn,
-    /// The first PSN that we send, unless who connects has another.
+    /// The first PSN that we send, unless [`connect_with`](QueuePair::connect_with) gets another.
     pub(super) first_psn: Psn,
-    /// The largest path MTU that the device's link takes.
+    /// The largest path MTU of the device, as [`Context::active_mtu`](super::Context::active_mtu).
     pub(super) path_mtu: PathMtu,
 }
 
 impl QueuePair {
-    /// Its number.
+    /// The number of the queue pair.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Its state.
+    /// The current state; `RESET` in a child of the process that opened the device.
     pub fn state(&self) -> State {
         self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map_or(State::Reset, |qp| qp.state()))
     }
 
-    /// All its attributes as they are now (IBTA 11.2.5.3).
+    /// All attributes of the queue pair as they are now (IBTA 11.2.5.3).
     ///
     /// # Errors
     /// [`ModifyError::Forked`] in a child of the process that opened the device.
@@ -44,12 +44,12 @@ impl QueuePair {
         info.map_err(|_| ModifyError::NoSuchQueuePair(self.qpn))
     }
 
-    /// The PSN that the next send request will take, and the next one expected from the peer.
+    /// The PSN of the next send request, and the next PSN expected from the peer.
     pub fn psns(&self) -> (Psn, Psn) {
         self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map(|qp| qp.psns()).unwrap_or_default())
     }
 
-    /// What happened on it, by name.
+    /// The counters of the queue pair since its creation.
     pub fn counters(&self) -> Counters {
         self.engine.with(|core, _| core.endpoint.queue_pair_counters(self.qpn).unwrap_or_default())
     }
@@ -57,32 +57,35 @@ impl QueuePair {
     /// Changes state and attributes (IBTA 11.2.5.2).
     ///
     /// # Errors
-    /// [`ModifyError`] names the transition and the attribute; nothing was changed then.
+    /// [`ModifyError`] names the transition or the attribute that was refused; nothing was changed then.
     pub fn modify(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
         self.engine.with(|core, now| core.endpoint.modify(now, self.qpn, attributes))
     }
 
-    /// Posts a send request, and sends what may go at once.
+    /// Posts a send request, and sends as much as is allowed at once.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`] when the queue is full, or the queue pair or its state does not take the request; nothing was
+    /// posted then.
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
         self.engine.with(|core, now| core.endpoint.post_send(now, self.qpn, request))
     }
 
-    /// Posts send requests one after the other up to the first that is refused, then sends what may go. Cheaper than one
-    /// by one: they take the engine, and the system call, once. Returns how many were posted.
+    /// Posts send requests in order until one is refused, and sends as much as is allowed. Returns the number of posted
+    /// ones.
+    ///
+    /// It is cheaper than separate calls: the requests lock the engine once, and share a system call.
     ///
     /// # Errors
-    /// [`PostError`] of the first that was refused.
+    /// The [`PostError`] of the refused request, as of [`post_send`](Self::post_send).
     pub fn post_sends(&self, requests: impl Iterator<Item = SendRequest>) -> (usize, Result<(), PostError>) {
         self.engine.with(|core, now| post_all(requests, |request| core.endpoint.post_send(now, self.qpn, request)))
     }
 
-    /// Posts receive requests one after the other up to the first that is refused. Returns how many were posted.
+    /// Posts receive requests in order until one is refused. Returns the number of posted ones.
     ///
     /// # Errors
-    /// [`PostError`] of the first that was refused.
+    /// The [`PostError`] of the refused request, as of [`post_receive`](Self::post_receive).
     pub fn post_receives(&self, requests: impl Iterator<Item = ReceiveRequest>) -> (usize, Result<(), PostError>) {
         self.engine.without_sending(|core, now| {
             post_all(requests, |request| core.endpoint.post_receive(now, self.qpn, request))
@@ -92,7 +95,8 @@ impl QueuePair {
     /// Posts a receive request.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`] when the queue is full, the state is `RESET`, or a shared receive queue is used; nothing was
+    /// posted then.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         self.engine.without_sending(|core, now| core.endpoint.post_receive(now, self.qpn, request))
     }
@@ -101,27 +105,29 @@ impl QueuePair {
 /// Why a queue pair was not attached to a multicast group, or detached from it.
 #[derive(Debug, thiserror::Error)]
 pub enum MulticastError {
-    /// The queue pair or the group is none of the kind, or there are too many.
+    /// The queue pair or the address cannot have multicast, or there are too many groups or members.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The kernel did not let the device join.
+    /// The kernel refused to let the device join.
     #[error("the kernel does not join {group}: {error}")]
     Join {
-        /// The group.
+        /// The address of the group.
         group: IpAddr,
-        /// What it says.
+        /// The error of the kernel.
         error: io::Error,
     },
 }
 
 impl QueuePair {
-    /// Attaches a datagram queue pair to a multicast group (IBTA 11.3.1): it gets a copy of what is sent to the group and to
-    /// [`Qpn::MULTICAST`], by others on this device too. The first that attaches makes the device join, which the kernel
-    /// tells the network (IGMP, MLD); its socket is made in the calling thread's network namespace. `::ffff:a.b.c.d` is an IPv4
-    /// group. Once more does nothing.
+    /// Attaches a datagram queue pair to a multicast group (IBTA 11.3.1); `::ffff:a.b.c.d` is an IPv4 group.
+    ///
+    /// The queue pair gets a copy of every datagram to the group and [`Qpn::MULTICAST`], also from others on this
+    /// device. The first to attach makes the device join, which the kernel announces to the network (IGMP, MLD). The
+    /// socket for that is in the calling thread's network namespace. Attaching again has no effect.
     ///
     /// # Errors
-    /// [`MulticastError`].
+    /// [`MulticastError::Attach`] when the queue pair is not UD, the address is not a group, or there are too many;
+    /// [`MulticastError::Join`] when the kernel refuses.
     pub fn attach(&self, group: Ipv6Addr) -> Result<(), MulticastError> {
         let group = IpAddr::V6(group).to_canonical();
         self.engine.without_sending(|core, _| {
@@ -135,10 +141,10 @@ impl QueuePair {
         })
     }
 
-    /// Detaches it (IBTA 11.3.2). The last that detaches makes the device leave the group.
+    /// Detaches the queue pair from the group (IBTA 11.3.2). The last to detach makes the device leave the group.
     ///
     /// # Errors
-    /// [`AttachError::NotAttached`], and what [`attach`](QueuePair::attach) would say.
+    /// [`AttachError::NotAttached`] when it is not attached; [`AttachError::Service`] when the queue pair is not UD.
     pub fn detach(&self, group: Ipv6Addr) -> Result<(), AttachError> {
         let group = IpAddr::V6(group).to_canonical();
         self.engine.without_sending(|core, _| detach(core, self.qpn, group))

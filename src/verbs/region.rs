@@ -7,9 +7,10 @@ use crate::wire::Key;
 
 use super::ProtectionDomain;
 
-/// Registered memory of its own. Read and written through copies, since peers may write at any time.
+/// Registered memory that the region owns. It is read and written through copies, since peers can write at any time.
 ///
-/// The registration ends when it is dropped, and with it all access by peers; the pages go afterwards.
+/// Dropping it ends the registration, and with it all access by peers; the pages are unmapped afterwards. A region with
+/// windows bound stays registered, and mapped, until the context is dropped.
 #[derive(Debug)]
 pub struct MemoryRegion {
     engine: Arc<Engine>,
@@ -25,7 +26,7 @@ impl MemoryRegion {
         MemoryRegion { engine, memory, address, key }
     }
 
-    /// L_Key and R_Key.
+    /// The key of the region: both its L_Key and its R_Key.
     pub fn key(&self) -> Key {
         self.key
     }
@@ -35,27 +36,28 @@ impl MemoryRegion {
         self.address
     }
 
-    /// Bytes.
+    /// The length of the region in bytes.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether there are none.
+    /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }
 
-    /// The memory itself, for copying in and out.
+    /// The memory of the region, for copies in and out.
     pub fn memory(&self) -> &HostMemory {
         &self.memory
     }
 
-    /// An entry for work requests: `length` bytes at `offset`. It is checked when it is used.
+    /// A scatter/gather entry for work requests: `length` bytes at `offset`. Its bounds are checked when a request uses
+    /// it.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge { address: self.address().wrapping_add(offset as u64), length: length as u32, lkey: self.key }
     }
 
-    /// What a peer needs to know to reach the byte at `offset`.
+    /// The address and R_Key that a peer needs to reach the byte at `offset`.
     pub fn remote(&self, offset: usize) -> Remote {
         Remote { address: self.address().wrapping_add(offset as u64), key: self.key }
     }
@@ -63,12 +65,13 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // A region with windows bound stays registered, and its memory alive with it, until the context goes.
+        // A region with windows bound stays registered, and its memory mapped, until the context is dropped.
         let _ = self.engine.with(|core, _| core.endpoint.memory().deregister(self.key));
     }
 }
 
-/// The registration of memory that the program lends. Dropping it ends all access by peers.
+/// The registration of memory that the program lends. Dropping it ends all access by peers, unless windows are bound to
+/// it.
 #[derive(Debug)]
 pub struct Registration {
     engine: Arc<Engine>,
@@ -80,24 +83,25 @@ impl Registration {
         Registration { engine, key }
     }
 
-    /// L_Key and R_Key.
+    /// The key of the registration: both its L_Key and its R_Key.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// Changes the domain, the access, or both; the key stays (IBTA 11.2.8.6).
+    /// Changes the protection domain, the access, or both; `None` keeps the current one. The key stays (IBTA 11.2.8.6).
     ///
     /// # Errors
-    /// [`AccessError::Denied`] while windows are bound to it.
+    /// [`AccessError::Denied`] while windows are bound to it; [`AccessError::NoSuchKey`] for a key without memory
+    /// ([`register_null`](ProtectionDomain::register_null)).
     pub fn reregister(&self, pd: Option<&ProtectionDomain>, access: Option<Access>) -> Result<(), AccessError> {
         let pd = pd.map(ProtectionDomain::number);
         self.engine.with(|core, _| core.endpoint.memory().reregister(self.key, pd, access))
     }
 
-    /// Ends it, unless windows are bound to it.
+    /// Ends the registration, unless windows are bound to it.
     ///
     /// # Errors
-    /// [`AccessError::Denied`], and the registration back.
+    /// [`AccessError::Denied`] while windows are bound to it; the registration is returned with the error.
     pub fn deregister(self) -> Result<(), (Registration, AccessError)> {
         match self.engine.with(|core, _| core.endpoint.memory().deregister(self.key)) {
             Ok(()) => Ok(()),
@@ -108,13 +112,13 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Not there any more after `deregister`. With windows bound it stays, in the table only: what it names may
-        // vanish.
+        // After `deregister` the key is gone. With windows bound the registration stays, but only in the table: the
+        // program can still unmap the memory.
         let _ = self.engine.with(|core, _| core.endpoint.memory().deregister(self.key));
     }
 }
 
-/// A memory window: bound by [`SendOperation::BindWindow`](crate::transport::SendOperation::BindWindow).
+/// A memory window, which [`SendOperation::BindWindow`](crate::transport::SendOperation::BindWindow) binds.
 #[derive(Debug)]
 pub struct MemoryWindow {
     engine: Arc<Engine>,
@@ -126,26 +130,27 @@ impl MemoryWindow {
         MemoryWindow { engine, key }
     }
 
-    /// The key it was made with. Binding gives it a new one, with the same upper 24 bits.
+    /// The key that the window was made with, or the last one of [`next_key`](MemoryWindow::next_key). Binding gives
+    /// the window a new key with the same upper 24 bits.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// The next key to bind it with.
+    /// The next key to bind the window with: the lowest 8 bits are one higher, modulo 256.
     pub fn next_key(&mut self) -> Key {
         self.key = Key(self.key.0 & !0xff | (self.key.0.wrapping_add(1) & 0xff));
         self.key
     }
 
-    /// Ends it, whichever of its keys it has now.
+    /// Deallocates the window, whichever of its 256 keys is current.
     pub fn deallocate(self) {
         let _ = self.engine.with(|core, _| core.endpoint.memory().deallocate_window(self.key));
     }
 
-    /// Ends it, by the key it has now.
+    /// Deallocates the window, by its current key.
     ///
     /// # Errors
-    /// [`AccessError`] when it has another.
+    /// [`AccessError::NoSuchKey`] when the window has another key.
     pub fn destroy(self, current: Key) -> Result<(), AccessError> {
         self.engine.with(|core, _| core.endpoint.memory().deregister(current))
     }

@@ -2,13 +2,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{AddressVector, Completion, Context, Path, PathError, Qpn};
 
-/// Bytes before a datagram's payload in the receive buffer: what is known of the way it came (IBTA 11.4.1.2).
+/// Length in bytes of the routing header before a datagram's payload in the receive buffer: the headers that it came
+/// with (IBTA 11.4.1.2).
 pub const ROUTING_HEADER_BYTES: usize = 40;
 
-/// Why there is no way back to the sender of a datagram.
+/// Why a datagram cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// The completion is none of a datagram's.
+    /// The completion is not that of a datagram.
     #[error("the completion is not of a datagram: its buffer has no routing header")]
     NoRoutingHeader,
     /// The first 40 bytes of the buffer are neither an IPv6 header nor, at their end, an IPv4 header.
@@ -16,7 +17,7 @@ pub enum ReplyError {
         "the 40 bytes before the payload hold no IP header: pass the buffer's first 40 bytes as they were received"
     )]
     Malformed,
-    /// It was sent to an address that is not in the GID table (any more).
+    /// The datagram's destination address is not, or no longer, in the GID table.
     #[error("{0} is none of the device's GIDs now: see `uroce devices`")]
     NotOurs(IpAddr),
     /// There is no path to the sender.
@@ -24,8 +25,10 @@ pub enum ReplyError {
     Path(#[from] PathError),
 }
 
-/// The addresses, traffic class, hop limit and flow label of a routing header. IPv4 headers stand in the last 20 bytes;
-/// the first 20 then mean nothing, so that an IPv4 header whose checksum is right comes first (IBTA Annex A17.4.5.2).
+/// The sender, the destination, the traffic class, the hop limit and the flow label of a routing header.
+///
+/// IPv4 headers are in the last 20 bytes, and the first 20 are undefined then. So an IPv4 header with a correct
+/// checksum takes precedence (IBTA Annex A17.4.5.2).
 fn parse(header: &[u8; ROUTING_HEADER_BYTES]) -> Option<(IpAddr, IpAddr, u8, u8, u32)> {
     let v4 = &header[20..];
     let sum = v4.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum::<u32>();
@@ -45,10 +48,12 @@ fn parse(header: &[u8; ROUTING_HEADER_BYTES]) -> Option<(IpAddr, IpAddr, u8, u8,
 }
 
 impl Context {
-    /// How to answer a datagram: `routing_header` are the first 40 bytes of its receive buffer (`ibv_init_ah_from_wc`).
+    /// The address vector that answers a datagram; `routing_header` is the first 40 bytes of its receive buffer
+    /// (`ibv_init_ah_from_wc`).
     ///
     /// # Errors
-    /// [`ReplyError`], but for [`ReplyError::Path`].
+    /// [`ReplyError::NoRoutingHeader`] when the completion is not a datagram's, and those of
+    /// [`sender_vector`](Context::sender_vector).
     pub fn reply_vector(
         &self,
         completion: &Completion,
@@ -57,10 +62,12 @@ impl Context {
         if completion.has_grh { self.sender_vector(routing_header) } else { Err(ReplyError::NoRoutingHeader) }
     }
 
-    /// As [`reply_vector`](Context::reply_vector), for who has only the routing header, and knows that it is one.
+    /// The address vector that answers a datagram, as [`reply_vector`](Context::reply_vector), for a caller without the
+    /// completion. The caller must know that the bytes are a routing header.
     ///
     /// # Errors
-    /// [`ReplyError::Malformed`] and [`ReplyError::NotOurs`].
+    /// [`ReplyError::Malformed`] when the bytes hold no IP header; [`ReplyError::NotOurs`] when the GID table does not
+    /// have the destination.
     pub fn sender_vector(&self, routing_header: &[u8; ROUTING_HEADER_BYTES]) -> Result<AddressVector, ReplyError> {
         let (sender, own, traffic_class, hop_limit, flow_label) = parse(routing_header).ok_or(ReplyError::Malformed)?;
         let source_gid_index = self.gids().iter().position(|gid| gid.ip() == own).ok_or(ReplyError::NotOurs(own))?;
@@ -75,7 +82,7 @@ impl Context {
     /// `source_qpn` (`ibv_create_ah_from_wc`).
     ///
     /// # Errors
-    /// [`ReplyError`].
+    /// As [`reply_vector`](Context::reply_vector), and [`ReplyError::Path`] when there is no path to the sender.
     pub fn reply_handle(
         &self,
         completion: &Completion,
@@ -91,7 +98,7 @@ impl Context {
 mod tests {
     use super::*;
 
-    /// As Linux 6.1 sent it: 10.78.0.1 to 10.78.0.2, ToS 0x20, TTL 64.
+    /// The header as Linux 6.1 sent it: 10.78.0.1 to 10.78.0.2, ToS 0x20, TTL 64.
     fn v4_header() -> [u8; 40] {
         let mut header = [0; 40];
         let ip = [0x45, 0x20, 0, 60, 0x1c, 0x46, 0x40, 0, 64, 17, 0, 0, 10, 78, 0, 1, 10, 78, 0, 2];

@@ -11,7 +11,7 @@ use crate::transport::connection::Connection;
 use crate::transport::context::{Context, Fatal};
 use crate::transport::work::{Data, SendOperation, scatter};
 
-/// The completer: what the peer's answers mean for the requests in flight.
+/// The completer: processes the peer's answers to the requests in flight.
 impl Requester {
     /// Takes an acknowledge, a READ response or an atomic acknowledge (IBTA 9.7.5).
     pub fn handle_response(
@@ -23,11 +23,12 @@ impl Requester {
     ) -> Result<(), Fatal> {
         let number = self.number(packet.bth().psn());
         let (first, next) = (self.recovery.first(), self.recovery.next());
-        // Only what is in flight can be answered. rxe believes acknowledges for PSNs it has not sent; we don't.
+        // Only what is in flight can be answered. rxe accepts acknowledges for PSNs that it has not sent; this
+        // requester does not.
         let is_sent = number < next || mutated!("acks-for-what-was-never-sent");
         let is_in_flight = first <= number && is_sent;
         match (packet.bth().opcode().operation(), packet.aeth().map(|aeth| aeth.syndrome())) {
-            // A late one acknowledges nothing, but may say what arrived.
+            // A late acknowledge acknowledges nothing, but can report what arrived.
             (Operation::Acknowledge, Some(Syndrome::Ack { .. }))
                 if is_sent && number + self.recovery.reach() >= first =>
             {
@@ -51,13 +52,13 @@ impl Requester {
         }
     }
 
-    /// Whether it answers a FLUSH or ATOMIC WRITE: for these it is an acknowledge (IBTA A19.4.2).
+    /// Whether it answers a FLUSH or ATOMIC WRITE, for which it is an acknowledge (IBTA A19.4.2).
     fn is_answer_without_data(&self, number: u64, packet: &Packet<'_>) -> bool {
         let is_empty = packet.bth().opcode() == Opcode::RC_READ_RESPONSE_ONLY && packet.payload().is_empty();
         is_empty && self.queue.find(number).is_some_and(|index| self.queue[index].is_acknowledged())
     }
 
-    /// Takes an acknowledge, and what it says of requests that came before earlier ones.
+    /// Takes an acknowledge, and its report of requests that arrived before earlier ones.
     fn take_acknowledge(
         &mut self,
         number: u64,
@@ -66,11 +67,11 @@ impl Requester {
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let Some(AcknowledgeTrailer::Sack(sack)) = trailer else {
-            // Whatever else is said, as in probes, takes any path.
+            // An acknowledge with another trailer, such as a probe, takes any path.
             let is_detour = trailer.is_some() && cx.multipath.is_some();
             return self.acknowledge(&Said { is_detour, ..Said::before(number + 1) }, connection, cx);
         };
-        // The longest delay stands for any longer one, too, and for another way.
+        // The maximum delay stands for any longer one, too, and for a copy over another path.
         let delay = Some(sack.delay_us).filter(|delay| *delay < u16::MAX);
         let trigger = Trigger {
             position: self.number(sack.trigger),
@@ -82,7 +83,7 @@ impl Requester {
         let mut arrived = ArrayVec::<(u64, u64), { Sack::MAX_BLOCKS }>::new();
         for (base, bits) in &sack.blocks {
             let base = self.number(*base);
-            // What was not sent cannot have arrived, whatever the peer says.
+            // What was not sent cannot have arrived, whatever the peer reports.
             let sent = u32::try_from(next.saturating_sub(base)).unwrap_or(u32::MAX);
             cx.counters.stray_response += u64::from(bits.checked_shr(sent).unwrap_or(0).count_ones());
             arrived.push((base, *bits));
@@ -92,7 +93,7 @@ impl Requester {
         self.acknowledge(&said, connection, cx)
     }
 
-    /// Takes what an acknowledge says, or an answer that stands for one.
+    /// Takes the contents of an acknowledge, or of an answer that implies one.
     pub(super) fn acknowledge(
         &mut self,
         said: &Said<'_>,
@@ -110,26 +111,26 @@ impl Requester {
         Ok(())
     }
 
-    /// After all that a packet said.
+    /// Completes what is done, after all that a packet reported.
     fn settle(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         let before = self.recovery.first();
         let first = self.recovery.settle(cx.now);
         self.tell_paths(connection, cx);
         if first > before {
             self.patience.renew();
-            // What the receiver was not ready for has arrived after all; a wait for something later begins anew.
+            // What the receiver was not ready for has arrived. An RNR delay for something later begins anew.
             self.rnr_until = self.rnr_until.filter(|_| mutated!("rnr-wait-outlives-progress"));
         }
         self.retire(connection, cx)
     }
 
-    /// Whether what was lost may be sent again at once: not while that will happen anyway, after a wait for the receiver, or by
-    /// itself in a moment, when the peer has shown that it understands.
+    /// Whether to retransmit at once what was lost. An RNR delay ends with a retransmission anyway. While the peer's
+    /// hello is expected, waiting for it lets only the lost packets be retransmitted.
     fn may_go_back(&self, connection: &Connection) -> bool {
         self.rnr_until.is_none() && !connection.extension.is_getting_acquainted()
     }
 
-    /// Takes a refusal of the packet `number`.
+    /// Takes a NAK for the packet `number`.
     fn take_nak(
         &mut self,
         number: u64,
@@ -160,8 +161,8 @@ impl Requester {
                     return Ok(());
                 };
                 self.acknowledge(&Said::before(number), connection, cx)?;
-                // The NAK may be for any packet of its message. When answers to an earlier READ are missing as well, that READ is not
-                // to blame; it is asked for again, and runs out of patience with a peer in error.
+                // The NAK can be for any packet of its message. When answers to an earlier READ are missing as well,
+                // that READ is not at fault. It is requested again until its retries end, since the peer is in error.
                 match self.queue.oldest() {
                     Some(wqe) if (wqe.first..wqe.end()).contains(&number) => self.fail_oldest(status, connection, cx),
                     _ => Ok(()),
@@ -174,7 +175,7 @@ impl Requester {
         }
     }
 
-    /// Waits because the peer had no receive request for the packet `number`.
+    /// Begins the RNR delay, since the peer had no receive request for the packet `number`.
     fn wait_for_receiver(
         &mut self,
         number: u64,
@@ -182,14 +183,14 @@ impl Requester {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        // A late NAK is about what has been carried out since.
+        // A late NAK is for a packet that has executed since.
         if self.rnr_until.is_some() || !self.recovery.is_news_of(number) {
             return Ok(());
         }
         if !self.patience.take_rnr_retry() {
             cx.counters.retry_rnr_exceeded_err += 1;
             traced!(warn, "RNR retries exceeded", qpn = connection.qpn, psn = Psn::of(number));
-            // Answers to earlier requests may still come.
+            // Answers to earlier requests can still arrive.
             if let Some(index) = self.queue.find(number) {
                 self.queue[index].failed = Some(Status::RnrRetryExceeded);
             }
@@ -203,7 +204,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Takes a READ response or atomic acknowledge.
+    /// Takes a READ response or atomic acknowledge: places it, keeps it, or drops it.
     fn take_answer(
         &mut self,
         number: u64,
@@ -222,14 +223,14 @@ impl Requester {
             && let Some(kept) = self.early_answers.take(oldest)
             && let Ok(kept) = Packet::parse(FrameBytes::from(&kept[..]))
         {
-            // It was lost for the second time.
+            // The kept answer replaces one that was lost for the second time.
             self.take_answer(oldest, &kept, connection, cx)?;
             answer = self.recovery.answer(number);
         }
         match (answer, self.queue.find(number)) {
             (Answer::Expected, Some(index)) => self.take_expected(index, number, packet, connection, cx),
             (Answer::Early { .. }, found) => {
-                // All before it has arrived, since answers come in order.
+                // All requests before it have executed, since answers come in order.
                 if found.is_some_and(|index| self.queue[index].request.operation.is_read_or_atomic()) {
                     self.early_answers.keep(number, packet);
                 }
@@ -242,7 +243,7 @@ impl Requester {
         }
     }
 
-    /// Takes the answer `number` to the request at `index`, which is missing.
+    /// Takes the missing answer `number` to the request at `index`.
     fn take_expected(
         &mut self,
         index: usize,
@@ -258,7 +259,7 @@ impl Requester {
             false => number - first,
         };
         if let Err(status) = self.place(index, at as u32, packet, connection, cx) {
-            // It fails when all before it are complete, which an answer implies that they are, except READs.
+            // It fails when all before it are complete. Its answer implies that they are, except READs.
             self.queue[index].failed = Some(status);
             return self.acknowledge(&Said::before(first), connection, cx);
         }
@@ -267,7 +268,7 @@ impl Requester {
         self.settle(connection, cx)
     }
 
-    /// Checks answer number `at` to a request against what was asked, and places it.
+    /// Checks answer number `at` to a request against the request, and places it.
     fn place(
         &self,
         index: usize,
@@ -288,8 +289,9 @@ impl Requester {
         if packet.bth().opcode().operation() != Operation::ReadResponse {
             return Err(Status::BadResponse);
         }
-        // First or middle, last or only: a READ asked for again from its middle may start with either (rxe goes on with MIDDLE, the
-        // IBTA says FIRST). Whoever asks for some of the answers only gets a last one among them.
+        // Only the end of the message is checked: a READ requested again from its middle can start with either FIRST,
+        // as the IBTA says, or MIDDLE, as rxe continues. A requester that requests only some of the answers gets a
+        // LAST among them.
         let ends = matches!(packet.bth().opcode().position(), Position::Last | Position::Only);
         let is_last = at + 1 == wqe.packets;
         if ends != is_last && (is_last || !self.recovery.asks_for_some_answers()) {
@@ -305,7 +307,7 @@ impl Requester {
     }
 }
 
-/// The status of a request that was refused so; `None` where the code refuses none.
+/// The status of a request that was refused with `code`; `None` for a code that refuses none.
 fn status_of(code: NakCode) -> Option<Status> {
     match code {
         NakCode::InvalidRequest | NakCode::InvalidRdRequest => Some(Status::RemoteInvalidRequest),

@@ -3,26 +3,29 @@ use rustc_hash::FxHashMap;
 use crate::frame::FrameBytes;
 use crate::wire::{Packet, Position};
 
-/// READ responses and atomic acknowledges of a peer that knows the IBTA only that came before earlier ones: kept, but not believed.
+/// READ responses and atomic acknowledges of a plain peer that arrived before earlier ones. They are kept, but not
+/// trusted.
 ///
-/// Nobody says whose an answer is, and a stranger has all PSNs in flight to hit. So everything from the first missing answer on is
-/// asked for again (go-back-N), and what was kept makes up for an answer that is lost for the second time: when the one right after
-/// it comes. Only two PSNs are believed at any time, that of the oldest missing answer and the next one.
+/// Nothing proves whose an answer is, and a stranger has all PSNs in flight to hit. So everything from the first
+/// missing answer on is requested again (go-back-N). What was kept replaces an answer that is lost for the second time,
+/// when the one right after it arrives. Only two PSNs are trusted at any time: the oldest missing answer's and the next
+/// one.
 #[derive(Debug, Default)]
 pub struct EarlyAnswers {
-    /// They are kept: not when nothing but go-back-N is wanted.
+    /// Whether answers are kept: not when only go-back-N is wanted.
     pub is_on: bool,
-    /// By packet number, as they came. Empty where two differed: one is a stranger's, and nobody can tell which.
+    /// Answers by packet number, as they arrived. Empty where two differed: one is a stranger's, and neither is
+    /// trusted.
     kept: FxHashMap<u64, Box<[u8]>>,
 }
 
-/// Answers that are kept before earlier ones, at most: 4 MiB at path MTU 4096. More are dropped, as by go-back-N.
+/// Upper bound on the answers that are kept: 4 MiB at path MTU 4096. More are dropped, as by go-back-N.
 const KEPT_MAX: usize = 1024;
 
-/// Whether two answers with one PSN say the same. The AETH may differ: answering again, the peer names its latest MSN.
+/// Whether two answers with one PSN are the same. The AETH can differ: a repeated answer has the peer's latest MSN.
 fn is_the_same(kept: &Packet<'_>, other: &Packet<'_>) -> bool {
     let original = |packet: &Packet<'_>| packet.atomic_ack_eth().map(|eth| eth.original());
-    // rxe goes on with MIDDLE where the IBTA begins anew with FIRST.
+    // rxe continues with MIDDLE where the IBTA begins anew with FIRST.
     let opcode = |packet: &Packet<'_>| packet.bth().opcode();
     let ends = |packet: &Packet<'_>| matches!(opcode(packet).position(), Position::Last | Position::Only);
     opcode(kept).operation() == opcode(other).operation()
@@ -32,7 +35,7 @@ fn is_the_same(kept: &Packet<'_>, other: &Packet<'_>) -> bool {
 }
 
 impl EarlyAnswers {
-    /// Keeps an answer that came before the oldest missing one.
+    /// Keeps an answer that arrived before the oldest missing one.
     pub fn keep(&mut self, number: u64, packet: &Packet<'_>) {
         if !self.is_on {
             return;
@@ -53,7 +56,7 @@ impl EarlyAnswers {
         }
     }
 
-    /// Takes out what was kept at `number`, if it is believed.
+    /// Removes the answer that was kept at `number`; `None` when there is none, or two differed.
     pub fn take(&mut self, number: u64) -> Option<Box<[u8]>> {
         if self.kept.is_empty() {
             return None;
@@ -61,7 +64,7 @@ impl EarlyAnswers {
         self.kept.remove(&number).filter(|bytes| !bytes.is_empty())
     }
 
-    /// Forgets all that was kept.
+    /// Discards all that was kept.
     pub fn clear(&mut self) {
         self.kept = FxHashMap::default();
     }

@@ -1,17 +1,17 @@
 use crate::transport::attributes::QpAttributes;
 
-/// How often a requester tries again, without progress between (IBTA 9.9.2.4.1).
+/// The retries that a requester has left until there is progress (IBTA 9.9.2.4.1).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     retry_count: u8,
     rnr_retry: u8,
     retries_left: u8,
     rnr_retries_left: u8,
-    /// How often the peer was silent for a timeout, without progress since.
+    /// Timeouts for which the peer was silent, since the last progress.
     timeouts: u32,
 }
 
-/// The RNR retry count that means «for ever».
+/// The RNR retry count that means no limit.
 const FOR_EVER: u8 = 7;
 
 impl Patience {
@@ -24,7 +24,7 @@ impl Patience {
         }
     }
 
-    /// There was progress: all patience starts anew.
+    /// Restores all retries, after progress.
     pub fn renew(&mut self) {
         if !mutated!("retry-count-not-reset") {
             self.heard();
@@ -34,39 +34,40 @@ impl Patience {
         self.timeouts = 0;
     }
 
-    /// The peer is there, and has said so: it may be for long that it has no receive request, and packets are lost meanwhile.
+    /// Restores the retries, but not those after RNR NAKs: the peer answers. Its receive request can be missing for
+    /// long, and packets are lost meanwhile.
     pub fn heard(&mut self) {
         self.retries_left = self.retry_count;
     }
 
-    /// How often the peer was silent for a timeout, without progress since.
+    /// Timeouts for which the peer was silent, since the last progress.
     pub fn timeouts(&self) -> u32 {
         self.timeouts
     }
 
-    /// The peer was silent for a timeout.
+    /// Counts a timeout for which the peer was silent.
     pub fn timed_out(&mut self) {
         self.timeouts += 1;
     }
 
-    /// How often something may be sent again.
+    /// The retransmissions that are left.
     pub fn retries_left(&self) -> u8 {
         self.retries_left
     }
 
-    /// How often a receive request of the peer may be waited for; seven, for ever, counts as seven.
+    /// The waits for a receive request of the peer that are left; seven when there is no limit.
     pub fn rnr_retries_left(&self) -> u8 {
         self.rnr_retries_left
     }
 
-    /// Whether something may be sent again once more.
+    /// Takes a retry. Returns whether there was one left.
     pub fn take_retry(&mut self) -> bool {
         let left = self.retries_left.checked_sub(1);
         self.retries_left = left.unwrap_or_default();
         left.is_some()
     }
 
-    /// Whether a receive request of the peer may be waited for once more (IBTA 9.7.5.2.8).
+    /// Takes a wait for a receive request of the peer (IBTA 9.7.5.2.8). Returns whether there was one left.
     pub fn take_rnr_retry(&mut self) -> bool {
         if self.rnr_retry == FOR_EVER {
             return true;

@@ -11,24 +11,24 @@ use crate::transport::outgoing::Outgoing;
 use crate::transport::transmit::Transmit;
 use crate::transport::work::SendOperation;
 
-/// A packet of a request, to be written.
+/// A packet of a request, before it is written.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestPacket {
-    /// Its place in its message.
+    /// Its index in its message.
     pub index: u32,
-    /// Answers that a READ asks for; all the rest when there are fewer.
+    /// Upper bound on the answers that a READ requests; fewer when fewer are left.
     pub answers: u32,
-    /// It was sent so often before.
+    /// Earlier transmissions of the packet.
     pub attempt: u8,
-    /// It asks for an acknowledge, although another packet of its message follows.
+    /// Whether it asks for an acknowledge, although it is not the last packet of its message.
     pub asks_for_acknowledge: bool,
-    /// It offers the extension.
+    /// Whether it offers the extension.
     pub offers: bool,
     pub path: u8,
 }
 
 impl RequestPacket {
-    /// Writes the packet of `wqe`. `Ok(None)` when it cannot be written, which is counted.
+    /// Writes the packet of `wqe`. `Ok(None)` when it cannot be written.
     pub fn write(
         self,
         wqe: &Wqe,
@@ -53,7 +53,7 @@ impl RequestPacket {
             .with_ack_request(position.ends() || asks_for_acknowledge || opcode == Opcode::RC_READ_REQUEST)
             .with_solicited(wqe.request.solicited && position.ends() && carries_event)
             .with_offer(offers);
-        // What says where it belongs, towards a peer that understands it.
+        // The trailer names the packet's place in its message, for a peer that understands it.
         let reth = wqe.reth().filter(|_| index > 0);
         let said = RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number };
         let trailer = connection.extension.trailer(&said);
@@ -64,13 +64,13 @@ impl RequestPacket {
         connection.write(path, out, packet, cx, gather)
     }
 
-    /// What follows the BTH, and how many bytes of payload follow that.
+    /// The headers after the BTH, and the bytes of payload after them.
     fn extension(&self, wqe: &Wqe, position: Position, mtu: u32) -> (Extension, u32) {
         let offset = self.index * mtu;
         let rest = wqe.len - offset;
         match wqe.request.operation {
             SendOperation::Read(remote) => {
-                // The rest of the answers, when some are there already.
+                // The rest of the answers, when some have arrived.
                 let len = rest.min(self.answers.saturating_mul(mtu));
                 let from = if mutated!("read-asked-again-from-its-beginning") { 0 } else { offset.into() };
                 let reth = Reth::new(remote.address.wrapping_add(from), remote.key, len);
@@ -111,7 +111,8 @@ impl RequestPacket {
     }
 }
 
-/// Writes the datagram that `wqe` asks for, of a queue pair with that key.
+/// Writes the datagram of `wqe`, for a queue pair whose own queue key is `own_key`. `Ok(None)` when it cannot be
+/// written.
 pub fn write_datagram(
     wqe: &Wqe,
     own_key: QKey,
@@ -120,7 +121,7 @@ pub fn write_datagram(
     cx: &mut Context<'_>,
 ) -> Result<Option<Transmit>, AccessError> {
     let Some(destination) = &wqe.request.destination else { return Ok(None) };
-    // IBTA 10.2.5: a key with the top bit set is privileged; the queue pair's own is sent in its place.
+    // IBTA 10.2.5: a key with the top bit set is privileged; the queue pair's own is sent instead.
     let q_key = if destination.q_key.0 >> 31 == 1 && !mutated!("ud-privileged-key-sent-as-it-is") {
         own_key
     } else {

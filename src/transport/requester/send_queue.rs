@@ -7,17 +7,17 @@ use crate::transport::completion::{CompletionKind, Status};
 use crate::transport::skipped::Skipped;
 use crate::transport::work::{SendOperation, SendRequest};
 
-/// Packet numbers from the first of the oldest request that is not complete to the last of the newest that was begun, at the most:
-/// with 2^23, half the PSNs, what is after the oldest could be taken for what is before it (IBTA 9.7.2.1).
+/// Upper bound on the packet numbers from the oldest incomplete request's first to the last of the newest that was
+/// begun. With 2^23, half the PSN space, PSNs after the oldest could be taken for earlier ones (IBTA 9.7.2.1).
 pub const SPAN_PACKETS: u32 = (1 << 23) - 1;
 
-/// Receive numbers have 24 bits.
+/// The mask of receive numbers, which have 24 bits.
 const RECEIVE_NUMBER_MASK: u32 = 0x00ff_ffff;
 
-/// Packet numbers begin here, and after it: there is room for what is before the first.
+/// The packet number of PSN 0 at the start: there is room for numbers before the first.
 const BEGINNING: u64 = 1 << 24;
 
-/// Posted send requests, and how far they were sent. It knows nothing of losses: what was sent once is done here.
+/// Posted send requests, and how far they are sent. Losses do not concern it: what was sent once is done here.
 ///
 /// ```text
 ///   queue:           [ sent ....... | posted, not sent ... ]
@@ -28,34 +28,34 @@ const BEGINNING: u64 = 1 << 24;
 #[derive(Debug)]
 pub struct SendQueue {
     wqes: VecDeque<Wqe>,
-    /// The packet number after the last posted request.
+    /// The packet number after the last posted request's.
     posted: u64,
-    /// Messages posted that take a receive request of the peer.
+    /// Messages posted so far that consume a receive request of the peer, modulo 2^24.
     receives_taken: u32,
     cursor: Cursor,
-    /// READs and what counts as such before the cursor.
+    /// Requests in the queue, before the cursor, that count as READs.
     reads_in_flight: u32,
     max_rd_atomic: u32,
 }
 
-/// A send request on its way.
+/// A send request in the queue.
 #[derive(Debug)]
 pub struct Wqe {
     pub request: SendRequest,
-    /// The number of its first packet.
+    /// The packet number of its first packet.
     pub first: u64,
-    /// Packet numbers that it takes: packets sent, or answers expected for a READ; none for local operations.
+    /// The packet numbers that it takes: one for each packet, or expected READ response; 0 for local operations.
     pub packets: u32,
     pub len: u32,
-    /// For local operations: carried out.
+    /// Whether it has executed, if it is a local operation.
     is_done: bool,
-    /// Why it fails as soon as all before it are complete.
+    /// The status with which it fails as soon as all before it are complete.
     pub failed: Option<Status>,
-    /// How many messages before it take a receive request of the peer.
+    /// Messages before it that consume a receive request of the peer, modulo 2^24.
     pub receive_number: u32,
 }
 
-/// The next packet to send is number `packet` of the request at `index`.
+/// The next packet to send: number `packet` of the request at `index`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     index: usize,
@@ -79,12 +79,12 @@ impl Wqe {
         }
     }
 
-    /// The packet number after its last.
+    /// The packet number after its last packet's.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
     }
 
-    /// The RETH of a WRITE.
+    /// The RETH, of a WRITE.
     pub fn reth(&self) -> Option<Reth> {
         match self.request.operation {
             SendOperation::Write(remote) | SendOperation::WriteWithImmediate(remote, _) => {
@@ -94,12 +94,12 @@ impl Wqe {
         }
     }
 
-    /// Whether it counts as a READ, and is complete as WRITEs are.
+    /// Whether it counts as a READ, but is complete with any later answer, as WRITEs are.
     pub fn is_acknowledged(&self) -> bool {
         self.request.operation.counts_as_read() && !self.request.operation.is_read_or_atomic()
     }
 
-    /// Whether it is complete when all before `first` is done.
+    /// Whether it is complete when everything before packet number `first` is done.
     fn is_complete(&self, first: u64) -> bool {
         let early = u64::from(self.packets > 1 && mutated!("completed-before-the-last-ack"));
         if self.packets == 0 { self.is_done } else { self.end() - early <= first }
@@ -134,22 +134,22 @@ impl IndexMut<usize> for SendQueue {
 }
 
 impl SendQueue {
-    /// The next request begins with that PSN. Nothing may be in it.
+    /// Makes the next request begin with that PSN. The queue must be empty.
     pub fn start_at(&mut self, psn: Psn) {
         self.posted = BEGINNING + u64::from(psn.value());
     }
 
-    /// READs and what counts as such in flight at the most.
+    /// Sets the upper bound on the requests in flight that count as READs.
     pub fn set_max_rd_atomic(&mut self, max: u32) {
         self.max_rd_atomic = max;
     }
 
-    /// Whether there may be such requests at all.
+    /// Whether requests that count as READs are possible at all.
     pub fn takes_reads(&self) -> bool {
         self.max_rd_atomic > 0
     }
 
-    /// Moves on as if so much had been sent and acknowledged.
+    /// Moves on as if `skipped` had been sent and acknowledged. The queue must be empty.
     pub fn skip(&mut self, skipped: Skipped) {
         debug_assert!(self.wqes.is_empty(), "only an idle requester can be moved on");
         self.posted += u64::from(skipped.packets);
@@ -160,7 +160,7 @@ impl SendQueue {
         self.wqes.len()
     }
 
-    /// The packet number after the last posted request.
+    /// The packet number after the last posted request's.
     pub fn posted(&self) -> u64 {
         self.posted
     }
@@ -173,7 +173,7 @@ impl SendQueue {
         self.receives_taken = (self.receives_taken + u32::from(takes_receive)) & RECEIVE_NUMBER_MASK;
     }
 
-    /// Takes out all that is posted.
+    /// Removes all requests.
     pub fn flush(&mut self) -> VecDeque<Wqe> {
         (self.cursor, self.reads_in_flight) = (Cursor::default(), 0);
         let mut all = std::mem::take(&mut self.wqes);
@@ -183,22 +183,22 @@ impl SendQueue {
         all
     }
 
-    /// Whether something was never sent.
+    /// Whether a packet was never sent.
     pub fn has_unsent(&self) -> bool {
         self.cursor.index < self.wqes.len()
     }
 
-    /// Whether the message at the cursor was begun.
+    /// Whether a packet of the message at the cursor was sent.
     pub fn is_within_message(&self) -> bool {
         self.cursor.packet > 0
     }
 
-    /// The first request that was not sent to its end: its index, and which of its packets is next.
+    /// The first request that is not sent to its end: its index, and which of its packets is next.
     pub fn unsent(&self) -> Option<(usize, u32)> {
         self.has_unsent().then_some((self.cursor.index, self.cursor.packet))
     }
 
-    /// Whether the packet at the cursor may be sent, as far as READs in flight, fences and the PSNs themselves go.
+    /// Whether the packet at the cursor can be sent, as far as READs in flight, fences and the PSN space allow it.
     pub fn may_send(&self) -> bool {
         let wqe = &self.wqes[self.cursor.index];
         let max_reads = self.max_rd_atomic * if mutated!("max-rd-atomic-ignored") { 4 } else { 1 };
@@ -208,7 +208,7 @@ impl SendQueue {
         if self.cursor.packet == 0 && self.is_fenced(wqe) && !mutated!("fence-ignored") {
             return false;
         }
-        // Else it would reach too far beyond the oldest one.
+        // The span limits how far the message can reach beyond the oldest incomplete one.
         wqe.end() - self.wqes[0].first <= u64::from(SPAN_PACKETS)
     }
 
@@ -216,7 +216,8 @@ impl SendQueue {
         wqe.request.fence && self.reads_in_flight > 0
     }
 
-    /// Moves the cursor past the packet that it is at. Returns how many packet numbers that takes, and whether they are answers.
+    /// Moves the cursor past the packet that it is at. Returns the packet numbers that this takes, and whether they are
+    /// answers.
     pub fn advance(&mut self) -> (u32, bool) {
         let wqe = &self.wqes[self.cursor.index];
         let rest = wqe.packets - self.cursor.packet;
@@ -230,17 +231,18 @@ impl SendQueue {
         (count, answers)
     }
 
-    /// Whether the local operation at the cursor may be carried out.
+    /// Whether the local operation at the cursor can execute.
     pub fn may_run_local(&self) -> bool {
         let wqe = &self.wqes[self.cursor.index];
         match wqe.request.operation {
-            // After everything before it: the peer may still need the window for that (IBTA 10.8.3.2, Table 76).
+            // It executes after everything before it: the peer can still need the window for that (IBTA 10.8.3.2, Table
+            // 76).
             SendOperation::LocalInvalidate(_) => self.cursor.index == 0,
             _ => !self.is_fenced(wqe),
         }
     }
 
-    /// The local operation at the cursor was carried out, or was not.
+    /// Records the result of the local operation at the cursor.
     pub fn local_done(&mut self, outcome: Result<(), Status>) {
         let wqe = &mut self.wqes[self.cursor.index];
         match outcome {
@@ -252,23 +254,23 @@ impl SendQueue {
         }
     }
 
-    /// The oldest request.
+    /// The oldest request in the queue.
     pub fn oldest(&self) -> Option<&Wqe> {
         self.wqes.front()
     }
 
-    /// Takes out the oldest request, if it is complete when all before `first` is done.
+    /// Removes the oldest request, if it is complete when everything before packet number `first` is done.
     pub fn pop_complete(&mut self, first: u64) -> Option<Wqe> {
         self.wqes.front().filter(|wqe| wqe.is_complete(first))?;
         self.pop()
     }
 
-    /// Takes out the oldest request.
+    /// Removes the oldest request.
     pub fn pop(&mut self) -> Option<Wqe> {
         let wqe = self.wqes.pop_front()?;
         self.cursor = match self.cursor.index.checked_sub(1) {
             Some(index) => {
-                // Only now: the peer must still know those that come after an incomplete one.
+                // Not earlier: the peer must still remember those that come after an incomplete one.
                 self.reads_in_flight -= u32::from(wqe.request.operation.counts_as_read());
                 Cursor { index, ..self.cursor }
             }
@@ -277,13 +279,13 @@ impl SendQueue {
         Some(wqe)
     }
 
-    /// The index of the request that a packet number, which was sent, belongs to.
+    /// The index of the request that a sent packet number belongs to.
     pub fn find(&self, number: u64) -> Option<usize> {
         let index = self.wqes.partition_point(|wqe| wqe.end() <= number);
         self.wqes.get(index).filter(|wqe| (wqe.first..wqe.end()).contains(&number)).map(|_| index)
     }
 
-    /// Those that were begun, from the oldest on.
+    /// The requests that were begun, the oldest first.
     pub fn begun(&self) -> impl Iterator<Item = &Wqe> {
         self.wqes.range(..self.cursor.index + usize::from(self.is_within_message()))
     }

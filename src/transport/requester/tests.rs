@@ -70,7 +70,7 @@ fn requests_in_flight_never_span_half_the_psn_space() {
         let end = first_psn.plus(SPAN_PACKETS);
         assert_eq!((requester.sent(), requester.unacknowledged()), (end, first_psn));
 
-        // All answers but the last have come.
+        // All answers except the last have arrived.
         world.answer(&mut requester, SPAN_PACKETS - 1);
         assert!(!world.sends(&mut requester), "it would span half the space");
         assert_eq!(requester.len(), 2);

@@ -10,17 +10,17 @@ use crate::transport::inbound::Refusal;
 use crate::transport::outgoing::{Outgoing, no_payload};
 use crate::transport::transmit::Transmit;
 
-/// READs that a peer may ask for again at once: holes of a window that lost 5 %.
+/// Upper bound on the READs that a peer can request again at once: the gaps of a window that lost 5 %.
 const AGAIN_MAX: usize = 1 << 14;
 
-/// What is owed to the peer, except selective acknowledges: acknowledges, refusals, READ responses, results of atomics.
+/// What is owed to the peer, except selective acknowledges: acknowledges, NAKs, READ responses and results of atomics.
 #[derive(Debug, Default)]
 pub struct Owed {
-    /// In order.
+    /// Answers, in order.
     answers: VecDeque<Reply>,
-    /// READ responses that a peer which repeats selectively asks for again: they go first.
+    /// READ responses that a peer with selective repeat requests again: they go first.
     again: VecDeque<ReadAnswer>,
-    /// READs and atomics that the peer may have outstanding.
+    /// READs and atomics that the peer can have outstanding.
     outstanding_max: usize,
 }
 
@@ -46,7 +46,7 @@ pub enum Reply {
     },
 }
 
-/// READ responses that are being sent.
+/// The READ responses to one request, or the rest of them.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadAnswer {
     /// The first PSN of the READ that it answers, all or part of it.
@@ -55,14 +55,14 @@ pub struct ReadAnswer {
     pub key: Key,
     /// The PSN of the next packet.
     pub psn: Psn,
-    /// Where its bytes are.
+    /// The address of the next byte.
     pub address: u64,
-    /// How many are left.
+    /// The bytes that are left.
     pub rest: u32,
-    /// Its place among `count` packets.
+    /// The index of the next packet among `count` packets.
     pub index: u32,
     pub count: u32,
-    /// Whether it was answered in full before.
+    /// Whether these responses were sent before.
     pub is_repeat: bool,
 }
 
@@ -71,7 +71,7 @@ impl Owed {
         self.outstanding_max = max;
     }
 
-    /// READs and atomics that the peer may have outstanding.
+    /// READs and atomics that the peer can have outstanding.
     pub fn outstanding_max(&self) -> usize {
         self.outstanding_max
     }
@@ -80,19 +80,19 @@ impl Owed {
         self.answers.is_empty() && self.again.is_empty()
     }
 
-    /// How many acknowledges that are no NAK are owed, 0 or 1; `None` when something else is owed, or more.
+    /// The number of acknowledges, not NAKs, that are owed, 0 or 1. `None` when more is owed, or another answer.
     pub fn only_acknowledges(&self) -> Option<usize> {
         let is_plain = |answer: &Reply| matches!(answer, Reply::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
         let is_all = self.again.is_empty() && self.answers.len() <= 1 && self.answers.iter().all(is_plain);
         is_all.then_some(self.answers.len())
     }
 
-    /// Whether the next answer is an acknowledge, a refusal or the result of an atomic.
+    /// Whether the next answer carries none of our memory: an acknowledge, a NAK or the result of an atomic.
     pub fn is_next_without_payload(&self) -> bool {
         self.answers.front().is_some_and(|answer| !matches!(answer, Reply::Read(_)))
     }
 
-    /// The PSN of the first answer with data that is owed, or of a result without any; `expected` is the peer's next.
+    /// The PSN of the first READ response or result that is owed; `expected` is the peer's next PSN.
     pub fn first_result(&self, expected: Psn) -> Option<Psn> {
         let owed = self.answers.iter().filter_map(|answer| match answer {
             Reply::Read(ReadAnswer { psn, .. }) | Reply::Atomic { psn, .. } | Reply::Empty { psn, .. } => Some(*psn),
@@ -101,21 +101,23 @@ impl Owed {
         owed.min_by_key(|psn| psn.since(expected))
     }
 
-    /// Forgets that the peer was told to wait.
+    /// Discards the RNR NAKs that are owed.
     pub fn forget_rnr_naks(&mut self) {
         let is_rnr_nak = |answer: &Reply| matches!(answer, Reply::Acknowledge { syndrome: Syndrome::RnrNak(_), .. });
         self.answers.retain(|answer| !is_rnr_nak(answer));
     }
 
-    /// Forgets READ responses that are owed: from now on nobody's memory is read. Acknowledges, refusals and the results of
-    /// atomics stay owed; a requester takes what comes in place of a READ response for a lost one (IBTA 9.7.5.1.1).
+    /// Discards the READ responses that are owed: no memory is read from now on. Acknowledges, NAKs and the results of
+    /// atomics stay owed. A requester that gets one of them instead of a READ response takes that for lost (IBTA
+    /// 9.7.5.1.1).
     pub fn drop_reads(&mut self) {
         self.again = VecDeque::new();
         self.answers.retain(|answer| !matches!(answer, Reply::Read(_)));
     }
 
-    /// READs and atomics that are not fully answered count against what the peer may have outstanding (IBTA 9.7.4.1.4).
-    /// Those answered again don't: the first answer may have arrived late, and freed the peer to ask for more.
+    /// Checks that the peer has fewer READs and atomics outstanding than it can have: those that are not fully answered
+    /// count (IBTA 9.7.4.1.4). Repeated answers do not: the first answer can have arrived late, and let the peer send
+    /// more.
     pub fn check_outstanding(&self) -> Result<(), Refusal> {
         let is_outstanding = |answer: &&Reply| match answer {
             Reply::Read(ReadAnswer { is_repeat, .. }) | Reply::Atomic { is_repeat, .. } => {
@@ -128,13 +130,13 @@ impl Owed {
         if outstanding < self.outstanding_max { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
-    /// Whether there is room for a FLUSH: those of rxe do not count against what it may have outstanding.
+    /// Whether there is room for a FLUSH: those of rxe do not count as outstanding.
     pub fn has_room_for_flush(&self) -> bool {
         self.answers.len() < self.answers_max() + WINDOW_PACKETS as usize
     }
 
-    /// Whether there is room for an answer that the peer can do without for now: it will ask again. All it may have
-    /// outstanding with an acknowledge between any two fits, and as much again.
+    /// Whether there is room for an answer that the peer can do without, since it will ask again; no room is counted as
+    /// an overflow. All that the peer can have outstanding fits twice, with an acknowledge between any two.
     pub fn may_answer(&self, cx: &mut Context<'_>) -> bool {
         let room = self.answers.len() < self.answers_max();
         cx.counters.answer_overflow += u64::from(!room);
@@ -145,8 +147,7 @@ impl Owed {
         4 * self.outstanding_max + 2
     }
 
-    /// Queues an answer. The queue grows in small steps: it is bounded, and a queue pair that is idle again keeps what it
-    /// grew to.
+    /// Queues an answer. The queue grows in small steps: it is bounded, and an idle queue pair keeps its capacity.
     pub fn push(&mut self, reply: Reply) {
         const STEP: usize = 8;
         if self.answers.len() == self.answers.capacity() {
@@ -155,14 +156,15 @@ impl Owed {
         self.answers.push_back(reply);
     }
 
-    /// Queues an answer that the peer can do without for now, if there is room for it.
+    /// Queues an answer that the peer can do without, if there is room for it.
     pub fn push_if_room(&mut self, reply: Reply, cx: &mut Context<'_>) {
         if self.may_answer(cx) {
             self.push(reply);
         }
     }
 
-    /// Owes an acknowledge up to `psn`, which is before `expected`; one that is owed already grows.
+    /// Owes an acknowledge up to `psn`, which precedes `expected`. If the last answer owed is an acknowledge, it is
+    /// extended instead.
     pub fn acknowledge(&mut self, psn: Psn, msn: Msn, expected: Psn, cx: &mut Context<'_>) {
         if let Some(Reply::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn: known }) =
             self.answers.back_mut()
@@ -176,8 +178,8 @@ impl Owed {
         }
     }
 
-    /// Queues READ responses again, towards a peer that repeats selectively: just these, and at once. What will be sent for the
-    /// first time is not sent twice.
+    /// Queues READ responses again for a peer with selective repeat: only those requested, and ahead of other answers.
+    /// Those that are queued for their first transmission are not sent twice.
     pub fn send_again(&mut self, mut answer: ReadAnswer, connection: &Connection, cx: &mut Context<'_>) {
         let first = self.answers.iter().find_map(|queued| match queued {
             Reply::Read(read) if read.request == answer.request => Some(read.psn),
@@ -194,8 +196,8 @@ impl Owed {
         }
     }
 
-    /// Queues READ responses again, in their order. If they are just being sent, they start over, unless it is some in the middle
-    /// (`is_part`) that are missing.
+    /// Queues READ responses again, in order. A READ that is being answered starts over, unless only some in its middle
+    /// (`is_part`) are missing.
     pub fn start_over(&mut self, answer: ReadAnswer, is_part: bool, cx: &mut Context<'_>) {
         for queued in &mut self.answers {
             if let Reply::Read(read) = queued
@@ -225,8 +227,8 @@ impl Owed {
         Ok(self.poll_without_payload(out, connection, cx))
     }
 
-    /// Writes the next answer that carries none of our memory, if one is owed: also before READ responses, which a queue pair
-    /// that goes away does not send any more.
+    /// Writes the next answer that carries none of our memory, if one is owed. It also overtakes READ responses, which
+    /// a queue pair that goes away no longer sends.
     pub fn poll_without_payload(
         &mut self,
         out: &mut [u8],
@@ -303,13 +305,13 @@ impl Owed {
                 (written, read.rest == 0)
             }
             Err(_) if read.is_repeat && !mutated!("late-read-of-a-gone-key-is-fatal") => {
-                // Answered in full before. The request may be a late one: the READ was complete at the peer, which then had us
-                // forget the key. A peer that still waits asks again until its patience ends.
+                // These responses were sent before. The request can be a late one: the READ completed at the peer,
+                // which then had us invalidate the key. A peer that still waits asks again until its retries end.
                 cx.counters.refused_duplicate += 1;
                 (None, true)
             }
             Err(_) => {
-                // The region went away while it was being read.
+                // The region was deregistered while it was being read.
                 let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
                 self.answers[0] = Reply::Acknowledge { psn, syndrome, msn };
                 cx.push_event(Event::AccessError(connection.qpn));

@@ -2,15 +2,15 @@ use std::collections::VecDeque;
 
 use crate::wire::Psn;
 
-/// A request that many PSNs before the expected one is no duplicate of what a peer may still have outstanding (IBTA 9.7.2.1): half
-/// the space is before the expected PSN.
+/// Distance in PSNs from which a request before the expected one is no duplicate of what a peer can have outstanding
+/// (IBTA 9.7.2.1). Half the PSN space precedes the expected PSN.
 pub const FORGOTTEN_AFTER: u32 = 1 << 23;
 
-/// READs and atomics that the peer may ask for again, newest last: as many as it may have outstanding.
+/// READs and atomics that the peer can request again, newest last: as many as it can have outstanding.
 #[derive(Debug, Default)]
 pub struct SavedResults(VecDeque<Saved>);
 
-/// A READ or atomic that was served.
+/// A READ or atomic that has executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved {
     pub first_psn: Psn,
@@ -20,7 +20,7 @@ pub struct Saved {
 }
 
 impl SavedResults {
-    /// Saves one more, and forgets the oldest when there is no room, which is 1 or more, for it.
+    /// Saves one more, and first discards the oldest until fewer than `room`, at least 1, are left.
     pub fn save(&mut self, saved: Saved, room: usize) {
         while self.0.len() >= room {
             self.0.pop_front();
@@ -28,15 +28,15 @@ impl SavedResults {
         self.0.push_back(saved);
     }
 
-    /// The newest that has this PSN.
+    /// The newest READ or atomic that has this PSN.
     pub fn of(&self, psn: Psn) -> Option<&Saved> {
         self.0.iter().rev().find(|saved| psn.is_within(saved.first_psn, saved.packets))
     }
 
-    /// The first PSN of the oldest after `psn`, which was carried out before `expected`.
+    /// The first PSN of the oldest after `psn`, which precedes `expected`.
     ///
-    /// What is saved is younger than the whole space, but may be older than half of it, where [`Psn::is_before`] takes the past
-    /// for the future.
+    /// What is saved is younger than the whole PSN space, but it can be older than half of it. There [`Psn::is_before`]
+    /// takes the past for the future.
     pub fn first_after(&self, psn: Psn, expected: Psn) -> Option<Psn> {
         let is_later = |first: &Psn| {
             if mutated!("past-taken-for-the-future", by "uroce --test old_psns a_duplicate_half_the_space") {
@@ -47,8 +47,8 @@ impl SavedResults {
         self.0.iter().map(|saved| saved.first_psn).find(is_later)
     }
 
-    /// The expected PSN moved on, by up to half the space. What no peer may ask for again is forgotten before its PSNs come
-    /// again, when it would be taken for what has just been served.
+    /// Discards what no peer can request again, after the expected PSN has moved on by at most half the PSN space.
+    /// Otherwise, when its PSNs repeat, it would be taken for what has just been served.
     pub fn forget_old(&mut self, expected: Psn) {
         let is_old = |saved: &&Saved| expected.after(saved.first_psn.plus(saved.packets - 1)) >= FORGOTTEN_AFTER;
         let old = self.0.iter().take_while(is_old).count();

@@ -7,13 +7,13 @@ use crate::transport::connection::Connection;
 use crate::transport::context::Context;
 use crate::transport::inbound::{Inbound, Refusal, check_length, check_message_length};
 
-/// Carries out requests whose turn has come, and owes what answers them.
+/// Executes requests in their turn, and owes their answers.
 #[derive(Debug, Default)]
 pub struct Server {
     pub inbound: Inbound,
     pub msn: Msn,
     pub owed: Owed,
-    /// READs and atomics that the peer may ask for again.
+    /// READs and atomics that the peer can request again.
     pub saved: SavedResults,
 }
 
@@ -25,8 +25,8 @@ impl Server {
         check_length(packet, payload_bytes, connection.path_mtu.bytes())
     }
 
-    /// Checks the rest, and carries the request out; `placed_bytes`: so many of its bytes are where they belong already.
-    /// Returns the PSNs it takes.
+    /// Makes the other checks, and executes the request. With `placed_bytes`, that many of its bytes are placed
+    /// already. Returns the PSNs that it takes.
     pub fn serve(
         &mut self,
         packet: &Packet<'_>,
@@ -122,8 +122,8 @@ impl Server {
         Ok(1)
     }
 
-    /// What was written before is visible since it was carried out: stores become visible in their order, and before the
-    /// answer leaves. So there is nothing to do but to check, and to answer.
+    /// Earlier WRITEs are visible since they executed: stores become visible in order, and before the answer leaves. So
+    /// there are only checks to make, and an answer to send.
     fn serve_flush(
         &mut self,
         packet: &Packet<'_>,
@@ -160,7 +160,7 @@ impl Server {
     }
 
     fn save(&mut self, saved: Saved) {
-        // More than one when the limit was lowered meanwhile.
+        // The limit can have been lowered: then more than one result is discarded.
         let room = if mutated!("too-few-results-saved") { 1 } else { self.owed.outstanding_max().max(1) };
         self.saved.save(saved, room);
     }

@@ -1,4 +1,4 @@
-//! What a captured frame says: headers, lengths and checksums, as far as it was captured.
+//! The dissection of a captured frame: headers, lengths and checksums, as far as it was captured.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use uroce::frame::FrameBytes;
 use uroce::wire::{Bth, FrameError, ICRC_BYTES, IpHeader, Packet, PacketError, ROCE_PORT, RoceFrame};
 use zerocopy::FromBytes;
 
-/// What a captured frame says, as far as it was captured and makes sense.
+/// The contents of a captured frame, as far as it was captured and is consistent.
 #[derive(Clone, Debug)]
 pub struct Dissection<'a> {
-    /// Ethernet, IP and UDP; `None` when they contradict each other.
+    /// The Ethernet, IP and UDP headers; `None` when they contradict each other.
     pub frame: Option<RoceFrame<'a>>,
-    /// The base transport header, when there is a whole one.
+    /// The base transport header; `None` when it is not complete.
     pub bth: Option<&'a Bth>,
-    /// The packet, when its lengths fit together and all of its headers were captured.
+    /// The packet; `None` when its lengths contradict each other, or not all of its headers were captured.
     pub packet: Option<Packet<'a>>,
-    /// Whether the invariant CRC is right.
+    /// The result of the ICRC check.
     pub icrc: Icrc,
-    /// What is wrong.
+    /// The first contradiction that was found; `None` for a sound frame.
     pub malformed: Option<Malformed>,
 }
 
-/// The verdict on an invariant CRC.
+/// The result of a check of the invariant CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icrc {
-    /// It is right.
+    /// The ICRC is correct.
     Ok,
-    /// It is wrong.
+    /// The ICRC is wrong.
     Bad,
-    /// It cannot be judged: a snap length cut the frame, or the frame has no place for it.
+    /// The ICRC cannot be checked: a snap length cut the frame, or the frame has no room for it.
     Absent,
 }
 
@@ -42,16 +42,16 @@ impl fmt::Display for Icrc {
     }
 }
 
-/// A header or a length that cannot be right.
+/// A header or a length that contradicts the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// In Ethernet, IP or UDP.
+    /// The fault is in the Ethernet, IP or UDP header.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// In the InfiniBand part.
+    /// The fault is in the InfiniBand headers.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// The IPv4 header checksum.
+    /// The IPv4 header checksum is wrong.
     #[error("the IPv4 header checksum is wrong")]
     Ipv4Checksum,
 }
@@ -59,13 +59,14 @@ pub enum Malformed {
 const UDP_BYTES: usize = 8;
 
 impl<'a> Dissection<'a> {
-    /// Reads `frame`, an Ethernet frame at its original length, of which only the first `captured_bytes` are true (see
-    /// [`CapturedFrame::padded`](uroce::pcap::CapturedFrame::padded)). `None` when it is no IP packet to UDP port 4791, or too
-    /// little of it is there to tell.
+    /// Dissects `frame`, an Ethernet frame at its original length, of which the first `captured_bytes` were captured
+    /// (see [`CapturedFrame::padded`](uroce::pcap::CapturedFrame::padded)).
+    ///
+    /// `None` when it is not an IP packet to UDP port 4791, or too little of it was captured to decide.
     pub fn of(frame: &'a [u8], captured_bytes: usize) -> Option<Dissection<'a>> {
         let nothing = Dissection { frame: None, bth: None, packet: None, icrc: Icrc::Absent, malformed: None };
         let parsed = RoceFrame::parse(FrameBytes::from(frame));
-        // Zeros in place of a header that was not captured say nothing.
+        // Zeros in place of a header that was not captured decide nothing.
         udp_start(frame).filter(|start| start + UDP_BYTES <= captured_bytes)?;
         let roce = match parsed {
             Ok(roce) => roce,
@@ -78,7 +79,7 @@ impl<'a> Dissection<'a> {
             }
             Err(_) => return None,
         };
-        // How far the frame is true, counted from the BTH on.
+        // The number of captured bytes from the BTH on.
         let ib_start = roce.ib.head.as_ptr() as usize - frame.as_ptr() as usize;
         let captured = captured_bytes.checked_sub(ib_start)?;
         let is_whole = captured >= roce.ib.len();
@@ -107,20 +108,20 @@ impl<'a> Dissection<'a> {
         Some(Dissection { frame: Some(roce), bth, packet, icrc, malformed })
     }
 
-    /// Whether nothing is wrong: no part of it malformed, and its ICRC not bad.
+    /// Whether the frame has no fault: no part is malformed, and the ICRC is not wrong.
     pub fn is_sound(&self) -> bool {
         self.malformed.is_none() && self.icrc != Icrc::Bad
     }
 }
 
-/// Where the UDP header of an IP packet over UDP begins, should it have one.
+/// The offset of the UDP header in a frame, if it is an IP packet over UDP.
 fn udp_start(frame: &[u8]) -> Option<usize> {
     let ip_start = if matches!(frame.get(12..14)?, [0x08, 0x00] | [0x86, 0xdd]) { 14 } else { 18 };
     let first = *frame.get(ip_start)?;
     Some(ip_start + if first >> 4 == 6 { 40 } else { usize::from(first & 15) * 4 })
 }
 
-/// Whether an IPv4 fragment begins with a UDP header to port 4791; later fragments have no ports to tell by.
+/// Whether an IPv4 fragment begins with a UDP header to port 4791; later fragments have no ports.
 fn is_first_fragment_to_roce(frame: &[u8]) -> bool {
     let Some(udp) = udp_start(frame) else { return false };
     let ip_start = if matches!(frame[12..14], [0x08, 0x00]) { 14 } else { 18 };

@@ -5,35 +5,35 @@ use uroce::wire::{Msn, Opcode, Psn, Syndrome};
 
 use super::conversation::Observed;
 
-/// What a replay found. `compared` is the sum of the other three.
+/// The result of a replay. `compared` is the sum of `equal`, `explained` and `different`.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Frames of the capture that were held against what our state machine does, in both roles.
+    /// The number of frames that were compared with those of our state machine, in both roles.
     pub compared: u64,
-    /// Those that mean the same.
+    /// The number of frames that mean the same.
     pub equal: u64,
-    /// Those that differ as docs/INTEROP.md says that they do.
+    /// Frames that differ in a way that docs/INTEROP.md describes.
     pub explained: Vec<Finding>,
-    /// Those that no hypothesis explains.
+    /// Frames whose difference no hypothesis explains.
     pub different: Vec<Finding>,
-    /// What the capture does not say, and was inferred from it; a line each.
+    /// Facts that the capture does not show, and that were inferred from it; a line each.
     pub assumed: Vec<String>,
-    /// Directions of connections, and datagram queue pairs, that were replayed.
+    /// The number of directions of connections, and of datagram queue pairs, that were replayed.
     pub conversations: u64,
 }
 
-/// A frame in which the capture and we differ.
+/// A frame that differs from ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The frame's number in the file; of an answer that is missing, that of the request.
+    /// The frame's number in the file; for a missing answer, that of the request.
     pub frame: u64,
-    /// What differs, in a word: a field's name, or the name of a row in docs/INTEROP.md.
+    /// What differs, in a word: the name of a field, or of a row in docs/INTEROP.md.
     pub rule: &'static str,
-    /// What theirs is, and what ours.
+    /// A description of both frames.
     pub text: String,
 }
 
-/// An answer by what it means.
+/// The meaning of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub opcode: Opcode,
@@ -43,7 +43,7 @@ pub(super) struct Answer {
     pub payload: Vec<u8>,
 }
 
-/// Assumptions, counted: what, and how often.
+/// Assumptions, and how often each was made.
 #[derive(Debug, Default)]
 pub(super) struct Assumptions(BTreeMap<String, u64>);
 
@@ -95,7 +95,7 @@ impl Answer {
         }
     }
 
-    /// The first part of its meaning that `ours` does not share; `None` when they mean the same. `msn_offset` is how far
+    /// The first part of the meaning in which `ours` differs; `None` when both mean the same. `msn_offset` is how far
     /// their MSN is ahead of ours, because the capture began later than the connection.
     pub fn difference(&self, ours: &Answer, msn_offset: u32) -> Option<&'static str> {
         if self.opcode != ours.opcode {
@@ -142,7 +142,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// How two payloads differ.
+/// A description of the difference between two payloads.
 pub(super) fn payload_difference(theirs: &[u8], ours: &[u8]) -> String {
     if theirs.len() != ours.len() {
         return format!("{} bytes instead of {}", theirs.len(), ours.len());

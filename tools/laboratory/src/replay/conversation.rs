@@ -8,44 +8,44 @@ use uroce::wire::{Addresses, Flow, Operation, Packet, PathMtu, Position, Psn, Qp
 use crate::dissection::{Dissection, Icrc};
 use crate::world::with_ethernet;
 
-/// A frame that went by: RoCE v2, whole, and with a right ICRC.
+/// A captured frame: RoCE v2, whole, and with a right ICRC.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
-    /// Its number in the file.
+    /// The number of the frame in the file.
     pub number: u64,
     pub time: Instant,
     bytes: Vec<u8>,
 }
 
-/// Requests in one direction, and the answers to them.
+/// The requests in one direction, and the answers to them.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub service: TransportService,
-    /// From the one who requests to the one who answers.
+    /// The addresses, from the requester to the responder.
     pub addresses: Addresses,
-    /// The queue pair of the one who answers.
+    /// The queue pair of the responder.
     pub responder: Qpn,
-    /// The queue pair of the one who requests, where the capture says which.
+    /// The queue pair of the requester; `None` when the capture does not show it.
     pub requester: Option<Qpn>,
     pub requests: Vec<Observed>,
     pub answers: Vec<Observed>,
 }
 
-/// All that a capture holds.
+/// The conversations of a capture.
 #[derive(Debug, Default)]
 pub(super) struct Conversations {
     pub list: Vec<Conversation>,
-    /// RoCE frames that nobody can have taken: malformed, cut, or with a wrong ICRC.
+    /// The number of RoCE frames that no device accepts: malformed, cut, or with a wrong ICRC.
     pub unsound: u64,
-    /// RoCE frames of services or with opcodes that are not replayed.
+    /// The number of RoCE frames of services or with opcodes that are not replayed.
     pub foreign: u64,
-    /// RoCE frames of connections from where on both sides repeat selectively (docs/EXTENSIONS.md): what they do then is
-    /// not for the IBTA to say.
+    /// The number of RoCE frames after both sides of a connection began to use the extension (docs/EXTENSIONS.md),
+    /// which the IBTA does not describe.
     pub selective: u64,
 }
 
 impl Observed {
-    /// Keeps `frame` if it is a whole RoCE v2 frame with a right ICRC.
+    /// Keeps `frame` if it is a whole RoCE v2 frame with a right ICRC; `None` for other traffic.
     pub fn of(frame: &CapturedFrame) -> Result<Option<Observed>, Unsound> {
         let whole = frame.padded();
         let Some(dissection) = Dissection::of(&whole, frame.bytes.len()) else { return Ok(None) };
@@ -84,7 +84,7 @@ impl Observed {
         self.packet().bth().opcode().position()
     }
 
-    /// The PSNs that it takes.
+    /// The number of PSNs that it takes.
     pub fn psns(&self, mtu: PathMtu) -> u32 {
         match (self.operation(), self.packet().reth()) {
             (Operation::ReadRequest, Some(reth)) => mtu.packets(reth.length() as usize),
@@ -92,22 +92,22 @@ impl Observed {
         }
     }
 
-    /// Whether it demands an answer of its own.
+    /// Whether it requires an answer of its own.
     pub fn wants_answer(&self) -> bool {
         let is_data = matches!(self.operation(), Operation::Send | Operation::Write);
         !is_data || self.packet().bth().ack_request()
     }
 }
 
-/// A RoCE frame that no device takes.
+/// A RoCE frame that no device accepts.
 #[derive(Debug)]
 pub(super) struct Unsound;
 
-/// Where frames of a connected service go.
+/// The destination of frames: service, addresses and queue pair.
 type Stream = (u8, String, u32);
 
 impl Conversations {
-    /// Sorts the frames of a capture.
+    /// Sorts the frames of a capture into conversations.
     pub fn of(frames: &[CapturedFrame]) -> Conversations {
         let mut all = Conversations::default();
         let mut streams: BTreeMap<Stream, Vec<Observed>> = BTreeMap::new();
@@ -150,8 +150,8 @@ impl Conversations {
         all
     }
 
-    /// Finds the two directions of each reliable connection: opposite addresses, and the most answers in each that are
-    /// for PSNs requested in the other.
+    /// Finds the two directions of each reliable connection. They have opposite addresses, and the most answers whose
+    /// PSNs are requested in the other direction.
     fn pair(&mut self, streams: Vec<Vec<Observed>>) {
         let extended: Vec<u64> = streams.iter().map(|frames| extended_from(frames)).collect();
         let qpns: Vec<_> = streams.iter().map(|frames| frames[0].packet().bth().destination()).collect();
@@ -168,7 +168,7 @@ impl Conversations {
                     continue;
                 }
                 let answered = answered(&split[a].0, &split[b].1) + answered(&split[b].0, &split[a].1);
-                // rxe uses one source port for both directions of a connection.
+                // With rxe both directions of a connection have the same source port.
                 let same_port = one.flow().source_port == other.flow().source_port;
                 scores.push((answered, same_port, a, b));
             }
@@ -204,13 +204,13 @@ impl Conversations {
     }
 }
 
-/// The number of the first frame with a trailer.
+/// The number of the first frame with a trailer; `u64::MAX` without one.
 fn extended_from(frames: &[Observed]) -> u64 {
     let extended = frames.iter().find(|frame| frame.packet().bth().extended());
     extended.map_or(u64::MAX, |frame| frame.number)
 }
 
-/// How many of `answers` are for a PSN near those of `requests`.
+/// The number of `answers` whose PSN is near those of `requests`.
 fn answered(requests: &[Observed], answers: &[Observed]) -> usize {
     let (Some(first), Some(_)) = (requests.first(), answers.first()) else { return 0 };
     let base = first.psn();
@@ -220,7 +220,7 @@ fn answered(requests: &[Observed], answers: &[Observed]) -> usize {
 }
 
 impl Conversation {
-    /// Leaves out the frames from number `until` on, and the requests that nothing before answers. Returns how many.
+    /// Removes the frames from number `until` on, and the requests that no earlier frame answers. Returns their number.
     fn cut_at(&mut self, until: u64) -> u64 {
         let before = self.requests.len() + self.answers.len();
         self.answers.retain(|answer| answer.number < until);
@@ -232,8 +232,8 @@ impl Conversation {
         (before - self.requests.len() - self.answers.len()) as u64
     }
 
-    /// The payload bytes of a full packet: what FIRST and MIDDLE packets carry; where there are none, the smallest that
-    /// fits, but at least 1024.
+    /// The path MTU: the payload of FIRST and MIDDLE packets. Where there are none, it is the smallest one that fits
+    /// all packets, but at least 1024.
     pub fn path_mtu(&self) -> PathMtu {
         let frames = || self.requests.iter().chain(&self.answers);
         let full = frames()
@@ -244,7 +244,7 @@ impl Conversation {
             .unwrap_or(PathMtu::Mtu4096)
     }
 
-    /// What it is called in messages.
+    /// The name of the conversation in messages.
     pub fn name(&self) -> String {
         let Conversation { addresses, responder, .. } = self;
         let service = match self.service {

@@ -4,97 +4,99 @@ use uroce::wire::{NakCode, Operation, PathMtu, Position, Psn, RnrTimer, Syndrome
 
 use super::conversation::{Conversation, Observed};
 
-/// What must have happened to the requests of a conversation, for the answers in the capture to be what they are: the
-/// cheapest story by what the IBTA demands of the order of PSNs (9.7.4.1.1, 9.7.5.2.8).
+/// What happened to the requests of a conversation, so that the responder gave the answers of the capture.
+///
+/// It is the story of lowest cost by the IBTA's rules for the order of PSNs (9.7.4.1.1, 9.7.5.2.8).
 #[derive(Debug)]
 pub(super) struct Hypothesis {
-    /// One for each request.
+    /// The fate of each request, in order.
     pub fates: Vec<Fate>,
-    /// Answers, by index, that belong to no request.
+    /// The indexes of answers that belong to no request.
     pub unexplained: Vec<usize>,
     pub first_psn: Psn,
 }
 
-/// What happened to a request, and which answers it drew.
+/// What happened to a request, and its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fate {
     pub outcome: Outcome,
-    /// What should be answered, and which answer of the capture it is.
+    /// The answers that the IBTA requires, each with the capture's.
     pub answers: Vec<(Expected, Theirs)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It belongs to what was before the capture.
+    /// The request belongs to the time before the capture.
     Before,
-    /// The peer never saw it.
+    /// The request never reached the peer.
     Lost,
-    /// The next in order: carried out.
+    /// The request was the next in order, and was carried out.
     Served,
-    /// The next in order, and no receive request was there.
+    /// The request was the next in order, and no receive request was posted for it.
     NotReady(RnrTimer),
-    /// The next in order, and refused for ever.
+    /// The request was the next in order, and a fatal NAK refused it.
     Refused(NakCode),
-    /// SEND with invalidate of a key that is no window: acknowledged, not counted, and silence afterwards. As rxe does.
+    /// The request is a SEND that invalidates a key which is not a window's. As with rxe, it is acknowledged, but not
+    /// counted, and the peer is silent afterwards.
     InvalidateRefused,
-    /// Out of order.
+    /// The request was out of order.
     Ahead,
-    /// Served before.
+    /// The request is a duplicate of one that was carried out.
     Duplicate,
-    /// The connection is broken already.
+    /// The connection was already in the error state.
     Dead,
 }
 
-/// Which answer of the capture it is.
+/// The answer of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theirs {
-    /// This one, by index.
+    /// The answer of this index.
     Answer(usize),
-    /// A later one speaks for it.
+    /// A later answer acknowledges it, too.
     Coalesced,
-    /// There should be one, and is none.
+    /// The answer is missing.
     Missing,
 }
 
-/// What the IBTA has answered, as far as PSNs go.
+/// An answer that the IBTA requires, as far as PSNs determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     Acknowledge(Psn),
-    /// To a duplicate: any PSN from its own to the latest one says the same (IBTA 9.7.5.1.3); responders differ in how
-    /// far they go.
+    /// The answer to a duplicate: any PSN from its own to the latest one means the same (IBTA 9.7.5.1.3), and
+    /// responders differ.
     Again {
         from: Psn,
         to: Psn,
     },
     SequenceNak(Psn),
-    /// The sequence NAK that rxe sends after an RNR NAK, and the IBTA does not.
+    /// The sequence NAK that rxe sends after an RNR NAK, which the IBTA does not require.
     NakAfterRnr(Psn),
     Other(Psn),
     Read(Psn),
     Atomic(Psn),
 }
 
-/// Where a responder stands.
+/// The state of a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct State {
     expected: Psn,
     wait: Wait,
     dead: bool,
-    /// Answers of the capture that are accounted for.
+    /// The number of the capture's answers that are explained.
     answered: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wait {
     No,
-    /// A sequence NAK was sent.
+    /// The responder sent a sequence NAK.
     Gap,
-    /// An RNR NAK was sent.
+    /// The responder sent an RNR NAK.
     Receiver,
 }
 
-/// What a story costs for each thing in it that is hard to believe: a request that was lost and sent again is everyday,
-/// one that was lost and never sent again is not.
+/// The costs of a story, higher for less likely events. A request that was lost and retransmitted is common, one that
+/// was lost and never retransmitted is not.
 const LOST: u32 = 1;
 const LOST_FOR_EVER: u32 = 1000;
 const COALESCED: u32 = 2;
@@ -102,16 +104,17 @@ const MISSING: u32 = 100;
 const UNEXPLAINED: u32 = 100;
 const WRONG: u32 = 150;
 
-/// Stories followed at a time: they part where a loss is possible, and most end at the next answer.
+/// Upper bound on the stories that are followed at a time. They branch where a loss is possible, and most end at the
+/// next answer.
 const STORIES: usize = 32;
 
-/// Those dearer than the cheapest by more than this are given up.
+/// The difference in cost to the cheapest story at which a story is given up.
 const MARGIN: u32 = 400;
 
-/// Answers that may stand before the right one.
+/// Upper bound on the unexplained answers before the right one.
 const SKIP: usize = 3;
 
-/// A story, as far as it went.
+/// A story up to some request.
 struct Story {
     state: State,
     cost: u32,
@@ -120,7 +123,7 @@ struct Story {
     skipped: Vec<usize>,
 }
 
-/// One way that expected answers may match those of the capture.
+/// One possible match of expected answers with those of the capture.
 #[derive(Clone)]
 struct Match {
     cost: u32,
@@ -162,20 +165,20 @@ impl Expected {
     }
 }
 
-/// What finding a story needs to know.
+/// The data that the search for a story needs.
 struct Search<'a> {
     conversation: &'a Conversation,
     mtu: PathMtu,
-    /// How often each PSN was asked for.
+    /// The number of times that each PSN was requested.
     asked: FxHashMap<u32, u32>,
-    /// When the next request after each that wants an answer was sent.
+    /// For each request, how much later the next one that requires an answer was sent.
     next_asking: Vec<Option<Duration>>,
-    /// How long an acknowledge may wait for company.
+    /// Upper bound on the time that an acknowledge waits to be coalesced with the next.
     patience: Duration,
 }
 
 impl Hypothesis {
-    /// Finds the cheapest story. `None` when no message begins in the capture.
+    /// Finds the story of lowest cost. `None` when no message begins in the capture.
     pub fn of(conversation: &Conversation, mtu: PathMtu) -> Option<Hypothesis> {
         let requests = &conversation.requests;
         let start = requests.iter().position(|request| request.position().starts())?;
@@ -223,7 +226,7 @@ impl Hypothesis {
     }
 }
 
-/// Follows the cheapest story back to its start.
+/// Follows the story of lowest cost back to its start.
 fn trace(layers: Vec<Vec<Story>>, answers: usize, first_psn: Psn) -> Hypothesis {
     let last = layers.last().expect("there is a first one");
     let total = |story: &Story| story.cost + UNEXPLAINED * (answers - story.state.answered) as u32;
@@ -258,8 +261,8 @@ impl<'a> Search<'a> {
                 next = Some(request.time);
             }
         }
-        // How long answers take, as a rule: an acknowledge that is gone when the next request comes cannot be left to that
-        // one's.
+        // The usual delay of answers: an acknowledge that has left when the next request arrives cannot be coalesced
+        // with the next one's.
         let mut sent = FxHashMap::default();
         let mut delays = Vec::new();
         let mut frames: Vec<_> = requests.iter().map(|r| (r, true)).collect();
@@ -277,7 +280,8 @@ impl<'a> Search<'a> {
         Search { conversation, mtu, asked, next_asking, patience }
     }
 
-    /// What may happen next when request `index` is sent: the state after it, its cost, its fate, and answers skipped.
+    /// The possible continuations when request `index` is sent: the state after it, its cost, its fate, and skipped
+    /// answers.
     fn continuations(&self, state: State, index: usize) -> Vec<(State, u32, Fate, Vec<usize>)> {
         let request = &self.conversation.requests[index];
         let psn = request.psn();
@@ -370,18 +374,18 @@ impl<'a> Search<'a> {
     }
 
     fn read(&self, request: &Observed) -> Vec<Expected> {
-        // A request for gigabytes that nobody answered needs no list of them.
+        // An unanswered request for gigabytes does not need a full list.
         let most = self.conversation.answers.len() as u32 + 1;
         (0..request.psns(self.mtu).min(most)).map(|index| Expected::Read(request.psn().plus(index))).collect()
     }
 
-    /// Answers that are not accounted for and came after request `index`.
+    /// The unexplained answers that came after request `index`.
     fn upcoming(&self, answered: usize, index: usize) -> impl Iterator<Item = &'a Observed> + use<'a> {
         let number = self.conversation.requests[index].number;
         self.conversation.answers[answered..].iter().skip_while(move |answer| answer.number < number)
     }
 
-    /// The ways to find `expected` among the answers from `answered` on.
+    /// The possible matches of `expected` with the answers from `answered` on.
     fn matches(&self, answered: usize, index: usize, expected: &[Expected]) -> Vec<Match> {
         const WAYS: usize = 4;
         let mut ways = vec![Match { cost: 0, answered, theirs: Vec::new(), skipped: Vec::new() }];
@@ -435,8 +439,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// For each request that begins a SEND: how long the message is, as far as it was carried out; `None` when its end is not
-/// in the capture.
+/// For each request that begins a SEND: the length of the message in bytes, as far as it was carried out, even when its
+/// end is not in the capture.
 pub(super) fn send_lengths(requests: &[Observed], fates: &[Fate]) -> FxHashMap<usize, u32> {
     let mut lengths = FxHashMap::default();
     let mut open: Option<usize> = None;

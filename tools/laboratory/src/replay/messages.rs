@@ -8,19 +8,19 @@ use super::conversation::Observed;
 use super::stand_in::{ALL_ACCESS, StandIn};
 use super::{MAX_MEMORY_BYTES, ReplayError};
 
-/// A message, put together from its packets: what was posted as one work request.
+/// A message, assembled from its packets: it was posted as one work request.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
-    /// The request, by index, that is its first packet.
+    /// The index of the request that is its first packet.
     pub first: usize,
     pub first_psn: Psn,
-    /// The PSNs that it takes.
+    /// The number of PSNs that it takes.
     pub packets: u32,
     pub operation: SendOperation,
     pub len: u32,
     pub payload: Vec<u8>,
     pub solicited: bool,
-    /// Its last packet is in the capture.
+    /// Whether its last packet is in the capture.
     pub is_whole: bool,
 }
 
@@ -28,26 +28,26 @@ pub(super) struct Message {
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     pub list: Vec<Message>,
-    /// The first request, by index, that does not fit: the capture lacks a packet before it.
+    /// The index of the first request that does not fit: a packet before it is missing in the capture.
     pub end: usize,
-    /// For each request whether its PSN came up for the first time.
+    /// For each request, whether its PSN appears for the first time.
     pub is_new: Vec<bool>,
 }
 
 impl Message {
-    /// The last PSN that it takes.
+    /// The last PSN of the message.
     pub fn last_psn(&self) -> Psn {
         self.first_psn.plus(self.packets - 1)
     }
 
-    /// Whether it is answered with data.
+    /// Whether its answers carry data.
     pub fn is_read_or_atomic(&self) -> bool {
         self.operation.is_read_or_atomic()
     }
 }
 
 impl Messages {
-    /// Puts together what begins with request `start`, up to the first packet that the capture lacks.
+    /// Assembles messages from request `start` on, up to the first packet that is missing in the capture.
     pub fn of(requests: &[Observed], start: usize, mtu: PathMtu) -> Messages {
         let mut messages = Messages { list: Vec::new(), end: requests.len(), is_new: vec![false; requests.len()] };
         let Some(mut next) = requests.get(start).map(Observed::psn) else { return messages };
@@ -64,14 +64,14 @@ impl Messages {
             next = psn.plus(request.psns(mtu));
         }
         if let Some(last) = messages.list.last_mut().filter(|last| !last.is_whole) {
-            // More was to come, whatever it was.
+            // The message continues beyond the capture, with unknown bytes.
             last.len = last.len.max(last.payload.len() as u32 + 1);
             last.packets = mtu.packets(last.len as usize);
         }
         messages
     }
 
-    /// Adds a packet. False when it does not go on with what came before.
+    /// Adds a packet. Returns `false` when it does not continue the packets before it.
     fn add(&mut self, index: usize, request: &Observed, mtu: PathMtu) -> bool {
         let packet = request.packet();
         let (operation, position) = (request.operation(), request.position());
@@ -145,7 +145,7 @@ impl Messages {
     }
 }
 
-/// Local memory for messages: each one's bytes, and one place for all that READs and atomics bring.
+/// Local memory for messages: a place for each one's bytes, and one place for the results of all READs and atomics.
 pub(super) struct Source {
     memory: Arc<HostMemory>,
     key: Key,
@@ -154,7 +154,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Room for all of `messages`.
+    /// Allocates memory for all of `messages`.
     pub fn new(messages: &[Message], peer: &mut StandIn) -> Result<Source, ReplayError> {
         let is_sent = |message: &&Message| !message.is_read_or_atomic();
         let sent: u64 = messages.iter().filter(is_sent).map(|message| u64::from(message.len)).sum();
@@ -169,7 +169,7 @@ impl Source {
         Ok(Source { results: memory.address() + sent, memory, key, used: 0 })
     }
 
-    /// The work request for a message; its bytes are there.
+    /// The work request for a message, whose bytes it writes into the memory.
     pub fn request(&mut self, wr_id: u64, message: &Message) -> SendRequest {
         let address = if message.is_read_or_atomic() {
             self.results

@@ -1,8 +1,9 @@
-//! A capture as the peer of our own state machine: the frames of one side drive it, and what it says is compared, by
-//! meaning, with what the other side said.
+//! A capture as the peer of our own state machine: the frames of one side drive it, and its packets are compared, by
+//! meaning, with those of the other side.
 //!
-//! What a capture does not say (regions, keys, receive requests, memory, which frames the peer never saw) is inferred from
-//! the other side's frames; only what no such hypothesis explains counts as different, and the hypotheses are listed.
+//! A capture does not show regions, keys, receive requests, memory, and which frames the peer never received. These are
+//! inferred from the other side's frames. Only what no such hypothesis explains counts as different, and the hypotheses
+//! are listed.
 
 mod comparison;
 mod conversation;
@@ -21,43 +22,43 @@ use uroce::wire::TransportService;
 
 pub use comparison::{Finding, Report};
 
-/// Which roles our state machine plays.
+/// The roles that our state machine plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Roles {
     /// It answers the requests in the capture.
     Responder,
-    /// It makes the requests in the capture.
+    /// It sends the requests in the capture.
     Requester,
-    /// Both, one after the other.
+    /// It plays both roles, one after the other.
     Both,
 }
 
-/// Memory that a replay registers at the most, for one conversation. It is as large as what the peers reached, and a
-/// capture of a hostile peer may claim anything.
+/// Upper bound on the memory that a replay registers for one conversation, in bytes. It is as much as the peers
+/// accessed, and a capture of a hostile peer can claim any amount.
 pub(crate) const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
 /// Why a capture was not replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// There is nothing to replay.
+    /// The capture has no frame that can be replayed.
     #[error(
         "no RoCE v2 frame of RC, UC or UD with a right ICRC is in the capture that can be replayed ({unsound} malformed, cut or with a wrong ICRC, {selective} of connections that repeat selectively)"
     )]
     Empty {
-        /// RoCE frames that cannot be used.
+        /// The number of RoCE frames that are malformed, cut or have a wrong ICRC.
         unsound: u64,
-        /// RoCE frames of connections whose sides repeat selectively (docs/EXTENSIONS.md).
+        /// The number of RoCE frames of connections in which both sides use the extension (docs/EXTENSIONS.md).
         selective: u64,
     },
-    /// The requests reach too much memory.
+    /// The requests access too much memory.
     #[error(
         "the requests reach over {bytes} bytes of memory, more than the {MAX_MEMORY_BYTES} that a replay registers"
     )]
     TooMuchMemory {
-        /// Bytes.
+        /// The number of bytes that they access.
         bytes: u64,
     },
-    /// There is no memory for the regions.
+    /// The kernel gives no memory for the regions.
     #[error(transparent)]
     Memory(#[from] MapError),
 }
@@ -65,7 +66,7 @@ pub enum ReplayError {
 /// Replays all conversations of a capture.
 ///
 /// # Errors
-/// [`ReplayError`].
+/// [`ReplayError`] when no frame can be replayed, or the regions need too much memory.
 pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayError> {
     let conversations = Conversations::of(frames);
     if conversations.list.is_empty() {

@@ -9,27 +9,27 @@ use super::hypothesis::{Fate, Outcome};
 use super::stand_in::{ALL_ACCESS, StandIn};
 use super::{MAX_MEMORY_BYTES, ReplayError};
 
-/// The responder's memory, as far as the peer was let into it: for each key one region, from the lowest address that was
-/// served to the highest. Ours lies elsewhere and has another key; requests are translated.
+/// The responder's memory, as far as the peer accessed it: for each key one region, from the lowest served address to
+/// the highest. Ours has other addresses and keys, and requests are translated.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     by_key: FxHashMap<u32, Region>,
 }
 
-/// A region and what is known of its contents.
+/// A region and the known part of its contents.
 #[derive(Debug)]
 pub(super) struct Region {
-    /// The first address, as the peer names it.
+    /// The first address of the region, as the peer names it.
     start: u64,
     memory: Arc<HostMemory>,
     key: Key,
-    /// Bytes whose value the capture has told: written or read by the peer.
+    /// For each byte, whether the capture has shown its value: the peer has written or read it.
     known: Vec<bool>,
-    /// Somebody else writes to it, too.
+    /// Whether another program also writes to it.
     pub is_volatile: bool,
 }
 
-/// Remote bytes that a request is about.
+/// The remote bytes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub key: Key,
@@ -38,7 +38,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Of a request that begins a WRITE, a READ, or an atomic, or flushes a range.
+    /// The target of a request that begins a WRITE, a READ, or an atomic, or flushes a range; `None` for others.
     pub fn of(request: &Observed) -> Option<Target> {
         let packet = request.packet();
         if packet.feth().is_some_and(|feth| feth.selectivity() != Selectivity::Range) {
@@ -53,7 +53,7 @@ impl Target {
 }
 
 impl Regions {
-    /// Registers what the peer was let into.
+    /// Registers the regions that the peer accessed.
     pub fn of(requests: &[Observed], fates: &[Fate], peer: &mut StandIn) -> Result<Regions, ReplayError> {
         let mut extents: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
         let mut windows = Vec::new();
@@ -80,7 +80,7 @@ impl Regions {
         let mut sorted: Vec<_> = extents.into_iter().collect();
         sorted.sort_unstable();
         for (their_key, (start, end)) in sorted {
-            // Atomics need our address to be aligned as theirs is.
+            // For atomics our address needs the same alignment as theirs.
             let start = if start > end { 0 } else { start & !7 };
             let memory = Arc::new(HostMemory::new((end - start).max(1) as usize)?);
             let mut key = peer.endpoint.memory().register(peer.pd, memory.clone(), ALL_ACCESS);
@@ -93,12 +93,12 @@ impl Regions {
         Ok(Regions { by_key })
     }
 
-    /// How many.
+    /// The number of regions.
     pub fn len(&self) -> usize {
         self.by_key.len()
     }
 
-    /// The region that all of `target` lies in.
+    /// The region that contains all of `target`; `None` when there is none.
     pub fn find(&mut self, target: Target) -> Option<&mut Region> {
         let region = self.by_key.get_mut(&target.key.0)?;
         let offset = target.address.checked_sub(region.start)?;
@@ -106,7 +106,7 @@ impl Regions {
         (end <= region.memory.len() as u64).then_some(region)
     }
 
-    /// The key and address by which our memory is known.
+    /// Our key and address for theirs.
     fn translate(&self, key: Key, address: u64) -> (Key, u64) {
         match self.by_key.get(&key.0) {
             Some(region) => (region.key, region.memory.address().wrapping_add(address.wrapping_sub(region.start))),
@@ -115,7 +115,7 @@ impl Regions {
         }
     }
 
-    /// The extended headers of a request, with our keys and addresses for theirs.
+    /// The extended headers of a request, with our keys and addresses instead of theirs.
     pub fn translated(&self, request: &Observed) -> Extension {
         let reth = |reth: &Reth| {
             let (key, address) = self.translate(reth.key(), reth.address());
@@ -134,16 +134,16 @@ impl Regions {
         }
     }
 
-    /// Makes the key useless, as if the peer's program had deregistered the region.
+    /// Makes the key invalid, as if the peer's program had deregistered the region.
     pub fn deregister(&mut self, key: Key, peer: &mut StandIn) {
         if let Some(region) = self.by_key.remove(&key.0) {
-            // A window's region stays; nobody knows its key.
+            // A window's region stays; no request has its key.
             let _ = peer.endpoint.memory().deregister(region.key);
         }
     }
 }
 
-/// A window over all of a region, bound to the queue pair.
+/// Binds a window over all of a region to the queue pair.
 fn bind(peer: &mut StandIn, region: Key, memory: &HostMemory) -> Key {
     let scope = Scope { pd: peer.pd, queue_pair: peer.qpn };
     let window = peer.endpoint.memory().allocate_window(scope.pd, WindowKind::Two);
@@ -158,27 +158,27 @@ impl Region {
         (target.address - self.start) as usize
     }
 
-    /// What we have at `target`, and which bytes of it the capture has told.
+    /// Our bytes at `target`, and for each whether the capture has shown it.
     pub fn contents(&self, target: Target) -> (Vec<u8>, &[bool]) {
         let (offset, len) = (self.offset(target), target.len as usize);
         (self.memory.to_vec(offset, len), &self.known[offset..][..len])
     }
 
-    /// Puts `bytes` at the start of `target`.
+    /// Writes `bytes` at the start of `target`, as known.
     pub fn set(&mut self, target: Target, bytes: &[u8]) {
         let offset = self.offset(target);
         self.memory.write(offset, bytes);
         self.known[offset..][..bytes.len()].fill(true);
     }
 
-    /// The peer has written `target`.
+    /// Marks `target` as known: the peer has written it.
     pub fn mark_known(&mut self, target: Target) {
         let offset = self.offset(target);
         self.known[offset..][..target.len as usize].fill(true);
     }
 }
 
-/// What an atomic leaves.
+/// The value that an atomic stores.
 pub(super) fn after_atomic(request: &Observed, original: u64) -> u64 {
     let packet = request.packet();
     let Some(eth) = packet.atomic_eth() else { return original };

@@ -10,28 +10,28 @@ use super::conversation::{Conversation, Observed};
 use super::messages::{Message, Messages, Source};
 use super::stand_in::{Role, StandIn};
 
-/// Our requester in the place of theirs: it posts what theirs must have posted, gets the answers of the capture, and what
-/// it sends is compared with what theirs sent.
+/// Our requester in place of theirs. It posts the requests that theirs must have posted, and gets the answers of the
+/// capture; its packets are compared with theirs.
 ///
-/// Which answers reached the requester, and how late, the capture does not say. They are handed over as late as possible:
-/// when theirs sends a packet that only an answer, or a timeout, makes it send next.
+/// The capture does not show which answers reached the requester, and when. They are handed over as late as possible:
+/// when only an answer, or a timeout, explains their next packet.
 struct Requester<'a> {
     conversation: &'a Conversation,
     messages: Messages,
     peer: StandIn,
     source: Source,
-    /// Messages posted.
+    /// The number of messages posted.
     posted: usize,
-    /// Messages completed.
+    /// The number of messages completed.
     completed: usize,
-    /// Answers not handed over yet, by index.
+    /// The indexes of answers that are not handed over yet.
     pending: VecDeque<usize>,
-    /// An RNR NAK is being waited out.
+    /// Whether the delay of an RNR NAK is running.
     waits: bool,
     assumptions: Assumptions,
 }
 
-/// Replays a connected conversation.
+/// Replays a connected conversation, as the requester.
 pub(super) fn replay(conversation: &Conversation, report: &mut Report) -> Result<(), ReplayError> {
     let name = format!("{}, as requester", conversation.name());
     let mtu = conversation.path_mtu();
@@ -124,7 +124,7 @@ impl Requester<'_> {
         self.peer.endpoint.queue_pair(self.peer.qpn).expect("it exists").state()
     }
 
-    /// Does what must have happened for theirs to be the next packet, and takes ours.
+    /// Brings about the events that explain their next packet, and takes ours.
     fn next_packet(&mut self, theirs: &Observed, report: &mut Report) -> Option<Observed> {
         let psn = theirs.psn();
         if self.cursor() != psn {
@@ -152,7 +152,7 @@ impl Requester<'_> {
             if let Some(ours) = self.peer.transmit(theirs.time) {
                 return Some(ours);
             }
-            // The window is closed: an answer opened it.
+            // The window is closed, so that an answer must have opened it.
             let opens = |index: &usize| {
                 let answer = &self.conversation.answers[*index];
                 answer.number < theirs.number && answer.psn().is_before(psn)
@@ -163,13 +163,13 @@ impl Requester<'_> {
         }
     }
 
-    /// Lets the timer fire that runs.
+    /// Fires the timer that is armed.
     fn fire_timer(&mut self, now: Instant) {
         let at = self.peer.endpoint.poll_timeout().unwrap_or(now);
         self.peer.endpoint.handle_timeout(at.max(now));
     }
 
-    /// Hands over the answers before frame `number` that leave `psn` the oldest one unacknowledged.
+    /// Hands over the answers before frame `number` after which `psn` is the oldest unacknowledged one.
     fn deliver_below(&mut self, psn: Psn, number: u64, report: &mut Report) {
         let mut at = 0;
         while let Some(&index) = self.pending.get(at) {
@@ -177,7 +177,7 @@ impl Requester<'_> {
             if answer.number > number || self.cursor() == psn {
                 break;
             }
-            // A NAK acknowledges what is before it.
+            // A NAK acknowledges the PSNs before it.
             let limit = if is_negative(answer) { psn.plus(1) } else { psn };
             if answer.psn().is_before(limit) {
                 self.pending.remove(at);
@@ -188,13 +188,13 @@ impl Requester<'_> {
         }
     }
 
-    /// Hands over an answer that shows that the one for `psn`, with data, was lost (IBTA 9.7.5.1.1).
+    /// Hands over an answer which implies that the one with data for `psn` was lost (IBTA 9.7.5.1.1).
     fn deliver_implied_nak(&mut self, psn: Psn, number: u64, report: &mut Report) {
         let holds = |message: &&Message| psn.is_within(message.first_psn, message.packets);
         let awaits = self.messages.list.iter().find(holds).is_some_and(Message::is_read_or_atomic);
         let shows = |index: &usize| {
             let answer = &self.conversation.answers[*index];
-            // A plain acknowledge does for a READ or atomic what a later answer does.
+            // For a READ or atomic a plain acknowledge implies the same as a later answer.
             let is_plain = answer.psn() == psn && answer.operation() == Operation::Acknowledge && !is_negative(answer);
             answer.number < number && (psn.is_before(answer.psn()) || is_plain)
         };
@@ -206,7 +206,7 @@ impl Requester<'_> {
         }
     }
 
-    /// Hands over an answer, and checks the completions that it brings.
+    /// Hands over an answer, and checks the completions that it causes.
     fn deliver(&mut self, index: usize, report: &mut Report) {
         let answer = &self.conversation.answers[index];
         self.peer.feed(answer.time, answer, answer.packet().headers().extension);
@@ -217,7 +217,7 @@ impl Requester<'_> {
         }
     }
 
-    /// A completion must be the next one, and be allowed by the answer that brought it.
+    /// Checks that a completion is the next one, and that its answer allows it.
     fn check_completion(&mut self, answer: &Observed, completion: Completion, report: &mut Report) {
         let wr = self.completed;
         self.completed += 1;
@@ -235,7 +235,7 @@ impl Requester<'_> {
         }
     }
 
-    /// Each message that the answers acknowledge is complete, and no other.
+    /// Checks that exactly the acknowledged messages are complete.
     fn compare_completions(&mut self, end: u64, report: &mut Report) {
         let answers = &self.conversation.answers;
         let answers = &answers[..answers.partition_point(|answer| answer.number < end)];
@@ -262,7 +262,7 @@ impl Requester<'_> {
             }
             acknowledged += 1;
             if fails {
-                // Those after it are flushed.
+                // The messages after it are flushed.
                 acknowledged = self.messages.list.len().min(self.posted);
                 break;
             }
@@ -316,7 +316,7 @@ fn is_fatal(answer: &Observed) -> bool {
     matches!(syndrome, Some(Syndrome::Nak(code)) if code != NakCode::PsnSequenceError)
 }
 
-/// A request in a few words.
+/// A short description of a request.
 pub(super) fn describe(request: &Observed) -> String {
     let packet = request.packet();
     let reth =
@@ -325,8 +325,8 @@ pub(super) fn describe(request: &Observed) -> String {
     format!("{opcode} PSN {psn}{} with {len} bytes", reth.unwrap_or_default())
 }
 
-/// The first part of a request's meaning that ours does not share. Where it asks for an acknowledge is its own choice
-/// (IBTA 9.7.3.2.1 leaves it open), and so are MigReq and the reserved bits.
+/// The first part of a request's meaning in which ours differs. The requester is free to choose where it requests
+/// acknowledges (IBTA 9.7.3.2.1), and MigReq and reserved bits.
 pub(super) fn request_difference(theirs: &Observed, ours: &Observed) -> Option<&'static str> {
     let (theirs, ours) = (theirs.packet(), ours.packet());
     let (their_bth, our_bth) = (theirs.bth(), ours.bth());
@@ -343,13 +343,13 @@ pub(super) fn request_difference(theirs: &Observed, ours: &Observed) -> Option<&
         return Some("solicited");
     }
     let same = match (theirs.headers().extension, ours.headers().extension) {
-        // The compare field of a fetch and add means nothing.
+        // The compare field of FETCH_ADD has no meaning.
         (Extension::Atomic(theirs), Extension::Atomic(ours))
             if their_bth.opcode().operation() == Operation::FetchAdd =>
         {
             (theirs.address(), theirs.key(), theirs.swap_or_add()) == (ours.address(), ours.key(), ours.swap_or_add())
         }
-        // The queue pair's number is its own.
+        // The number of the source queue pair differs.
         (Extension::Deth(theirs), Extension::Deth(ours)) => theirs.q_key() == ours.q_key(),
         (Extension::DethImmDt(theirs, their_data), Extension::DethImmDt(ours, our_data)) => {
             theirs.q_key() == ours.q_key() && their_data == our_data

@@ -12,34 +12,34 @@ use super::hypothesis::{Expected, Fate, Hypothesis, Outcome, Theirs, send_length
 use super::regions::{Regions, Target, after_atomic};
 use super::stand_in::{ALL_ACCESS, Role, StandIn};
 
-/// Our responder in the place of theirs: it gets the requests of the capture, and its answers are compared with those of
-/// the capture.
+/// Our responder in place of theirs: it gets the requests of the capture, and its answers are compared with the
+/// capture's.
 pub(super) struct Responder<'a> {
     conversation: &'a Conversation,
     mtu: PathMtu,
     peer: StandIn,
     hypothesis: Hypothesis,
     regions: Regions,
-    /// Where SENDs go.
+    /// The buffer for SENDs, and its key.
     buffer: (Arc<HostMemory>, Key),
-    /// For requests that begin a SEND: what their receive requests hold.
+    /// For requests that begin a SEND: the length of their receive requests.
     lengths: FxHashMap<usize, u32>,
-    /// The key of the WRITE that is coming in.
+    /// The target of the WRITE that is arriving.
     writing: Option<Target>,
     pairs: Vec<Pair>,
     assumptions: Assumptions,
 }
 
-/// An answer of theirs and one of ours.
+/// An answer of theirs and the corresponding one of ours.
 struct Pair {
-    /// The request.
+    /// The index of the request.
     request: usize,
     expected: Option<Expected>,
     theirs: Theirs,
     ours: Option<Answer>,
 }
 
-/// Replays a reliable conversation.
+/// Replays a reliable conversation, as the responder.
 pub(super) fn replay(conversation: &Conversation, report: &mut Report) -> Result<(), ReplayError> {
     let name = format!("{}, as responder", conversation.name());
     let mtu = conversation.path_mtu();
@@ -117,7 +117,7 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// Makes our side what theirs must have been.
+    /// Brings our side into the state that theirs must have had.
     fn prepare(&mut self, index: usize, request: &Observed, fate: &Fate) {
         let target = Target::of(request);
         let position = request.position();
@@ -176,18 +176,18 @@ impl<'a> Responder<'a> {
     fn post_receive(&mut self, length: u32) {
         let (memory, lkey) = &self.buffer;
         let sges = [Sge { address: memory.address(), length, lkey: *lkey }].into_iter().collect();
-        // When the queue is full, there are enough.
+        // A full queue has enough receive requests.
         let _ = self.peer.endpoint.post_receive(Default::default(), self.peer.qpn, ReceiveRequest { wr_id: 0, sges });
     }
 
     fn forbid(&mut self, access: Access) {
         self.assumptions.add(format!("the queue pair does not allow {access:?}"));
         let attributes = QpAttributes { access: Some(ALL_ACCESS - access), ..Default::default() };
-        // In the error state it no longer matters.
+        // In the error state the access does not matter.
         let _ = self.peer.endpoint.modify(Default::default(), self.peer.qpn, &attributes);
     }
 
-    /// What the capture's answers say of the bytes that a READ asks for: those from the start on, and where they begin.
+    /// The bytes of a READ that the capture's answers show: for each answer the offset and the bytes.
     fn read_pieces(&self, request: &Observed, fate: &Fate) -> Vec<(u32, Vec<u8>)> {
         let mtu = self.mtu.bytes() as u32;
         let answers = &self.conversation.answers;
@@ -202,7 +202,7 @@ impl<'a> Responder<'a> {
         pieces.filter(|(offset, payload)| *offset as usize + payload.len() <= len as usize).collect()
     }
 
-    /// Gives the memory that a READ asks for the contents that the capture shows, unless they contradict it.
+    /// Fills the memory that a READ requests with the contents that the capture shows, unless these contradict it.
     fn match_read(&mut self, index: usize, request: &Observed, fate: &Fate) {
         let Some(target) = Target::of(request) else { return };
         for (offset, theirs) in self.read_pieces(request, fate) {
@@ -219,8 +219,8 @@ impl<'a> Responder<'a> {
         self.match_contents(index, target, &original.to_ne_bytes(), Some(request));
     }
 
-    /// Makes our bytes at `target` theirs. Bytes that contradict what the capture has told before were written by
-    /// somebody else, if what comes later bears that out.
+    /// Makes our bytes at `target` equal to theirs. Where theirs contradict earlier frames, another program wrote them,
+    /// if later frames confirm that.
     fn match_contents(&mut self, index: usize, target: Target, theirs: &[u8], atomic: Option<&Observed>) {
         let Some(region) = self.regions.find(target) else { return };
         let (ours, known) = region.contents(target);
@@ -260,7 +260,7 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// What the next answer after request `index` that shows any of the bytes `at` of `target` shows of them. `None` when
+    /// The values of the next answer after request `index` that shows any of the bytes `at` of `target`. `None` when
     /// there is none before the peer overwrites them.
     fn next_view(&self, index: usize, target: Target, at: &[usize]) -> Option<Vec<Option<u8>>> {
         let requests = self.conversation.requests.iter().zip(&self.hypothesis.fates).skip(index + 1);
@@ -314,7 +314,7 @@ impl<'a> Responder<'a> {
                 (Theirs::Answer(index), Some(ours)) => {
                     let theirs = theirs(index);
                     let ours = match pair.expected {
-                        // Any PSN from the duplicate's on says the same.
+                        // Any PSN from the duplicate's on means the same.
                         Some(expected @ Expected::Again { .. }) if expected.is(&answers[index]) => {
                             &Answer { psn: theirs.psn, ..ours.clone() }
                         }
@@ -354,8 +354,10 @@ impl<'a> Responder<'a> {
             .add_many(format!("{msn_offset} messages were answered before the capture"), u64::from(msn_offset != 0));
     }
 
-    /// Whether their responder leaves acknowledges to later ones: in a quarter, at least, of the cases where the next
-    /// request that wants one was there already. One that answers each otherwise, and a single one not, has a fault.
+    /// Whether their responder coalesces acknowledges: in at least a quarter of the cases in which the next request
+    /// that requires one was already there.
+    ///
+    /// If it answers all others separately, a single missing acknowledge is a fault.
     fn coalesces(&self) -> bool {
         let requests = &self.conversation.requests;
         let (mut left, mut possible) = (0, 0);
@@ -374,7 +376,7 @@ impl<'a> Responder<'a> {
         left * 4 >= possible
     }
 
-    /// How far their MSN is ahead of ours: what most answers say.
+    /// How far their MSN is ahead of ours: the difference in most answers.
     fn msn_offset(&self) -> u32 {
         let mut votes: FxHashMap<u32, (u32, usize)> = FxHashMap::default();
         for (at, pair) in self.pairs.iter().enumerate() {
@@ -385,7 +387,7 @@ impl<'a> Responder<'a> {
                 votes.entry(offset).or_insert((0, at)).0 += 1;
             }
         }
-        // One answer alone is not believed to count messages from before the capture.
+        // A single answer does not prove that messages were counted before the capture.
         let believed = votes.iter().filter(|(offset, (votes, _))| **offset == 0 || *votes > 1);
         let best = believed.max_by_key(|(offset, (votes, first))| (*votes, **offset == 0, std::cmp::Reverse(*first)));
         best.map_or(0, |(offset, _)| *offset)

@@ -10,7 +10,7 @@ use crate::world::{self, Peering, queue_pair, with_ethernet};
 
 use super::conversation::Observed;
 
-/// Our state machine in the place of one side of a connection.
+/// Our state machine in place of one side of a connection.
 pub(super) struct StandIn {
     pub endpoint: Endpoint,
     pub pd: Pd,
@@ -18,12 +18,12 @@ pub(super) struct StandIn {
     pub completions: Arc<CompletionRing>,
 }
 
-/// What a stand-in must know.
+/// The parameters of a stand-in.
 pub(super) struct Role {
     pub service: Service,
-    /// From us to the peer.
+    /// The addresses, from us to the peer.
     pub addresses: Addresses,
-    /// The peer's queue pair.
+    /// The peer's queue pair number.
     pub peer: Qpn,
     pub path_mtu: PathMtu,
     pub receive_psn: Psn,
@@ -32,10 +32,10 @@ pub(super) struct Role {
     pub rnr_timer: RnrTimer,
 }
 
-/// The longest packet: path MTU 4096 and headers.
+/// Length of the longest packet in bytes: path MTU 4096 and headers.
 const PACKET_BYTES: usize = 4096 + 128;
 
-/// All that a peer may do.
+/// All access that a peer can have.
 pub(super) const ALL_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_WRITE)
@@ -45,9 +45,9 @@ pub(super) const ALL_ACCESS: Access = Access::LOCAL_WRITE
 
 impl StandIn {
     pub fn new(role: &Role) -> StandIn {
-        // Nobody is there who could guess.
+        // A constant seed is safe: there is no attacker here.
         let mut endpoint = Endpoint::new([0x5a; 32]);
-        // What is compared is plain IBTA: conversations are looked at up to where they leave it.
+        // The comparison is with plain IBTA behaviour: conversations end where they leave it.
         endpoint.set_recovery(RecoverySettings { recovery: RecoveryMode::GoBackN, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
         let completions = Arc::new(CompletionRing::new(Capabilities::MAX_REQUESTS, || {}));
@@ -61,7 +61,7 @@ impl StandIn {
             send_psn: role.send_psn,
             receive_psn: role.receive_psn,
             rnr_timer: role.rnr_timer,
-            // The shortest: it is up to the replay when it fires.
+            // The timeout is the shortest one: the replay decides when the timer fires.
             timeout: 1,
             q_key: role.q_key,
             ..Peering::new(path(role.addresses), role.peer)
@@ -70,7 +70,7 @@ impl StandIn {
         StandIn { endpoint, pd, qpn, completions }
     }
 
-    /// Hands a packet of the capture to us: the same, but for our queue pair, and with `extension`.
+    /// Hands a captured packet to us, with our queue pair number and with `extension` instead of its own.
     pub fn feed(&mut self, now: Instant, frame: &Observed, extension: Extension) {
         let packet = frame.packet();
         let headers = packet.headers();
@@ -93,7 +93,7 @@ impl StandIn {
         self.endpoint.handle_frame(now, FrameBytes::from(&frame[..]));
     }
 
-    /// The next packet that we send.
+    /// The next packet that we send; `None` when there is none.
     pub fn transmit(&mut self, now: Instant) -> Option<Observed> {
         let mut out = vec![0; PACKET_BYTES];
         let transmit = self.endpoint.poll_transmit(now, &mut out)?;
@@ -101,7 +101,7 @@ impl StandIn {
     }
 }
 
-/// A path there; what it says beside the addresses is not compared.
+/// A path with these addresses; its other fields are not compared.
 pub(super) fn path(addresses: Addresses) -> Path {
     world::path(addresses.source(), addresses.destination(), 0)
 }

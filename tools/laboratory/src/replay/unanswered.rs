@@ -15,10 +15,10 @@ use super::regions::{Regions, Target};
 use super::requester::{describe, request_difference};
 use super::stand_in::{Role, StandIn, path};
 
-/// Bytes before a datagram's payload in the receive buffer.
+/// Length of the routing header before a datagram's payload in the receive buffer, in bytes.
 const GRH_BYTES: u32 = 40;
 
-/// Where SENDs go: one buffer, used again and again.
+/// The buffer for SENDs, which all of them share.
 struct Buffer {
     memory: Arc<HostMemory>,
     key: Key,
@@ -33,13 +33,15 @@ impl Buffer {
 
     fn post(&self, length: u32, peer: &mut StandIn) {
         let sges = [Sge { address: self.memory.address(), length, lkey: self.key }].into_iter().collect();
-        // When the queue is full, there are enough.
+        // A full queue has enough receive requests.
         let _ = peer.endpoint.post_receive(Instant::ZERO, peer.qpn, ReceiveRequest { wr_id: 0, sges });
     }
 }
 
-/// Replays a UC conversation with our responder. There are no answers; what can be compared is that each message whose
-/// packets are all there is delivered, with its bytes, and no other is.
+/// Replays a UC conversation with our responder.
+///
+/// UC has no answers. The comparison is that each message with all its packets is delivered, with its bytes, and no
+/// other is.
 pub(super) fn replay_uc(conversation: &Conversation, report: &mut Report) -> Result<(), ReplayError> {
     let name = format!("{}, as responder", conversation.name());
     let mtu = conversation.path_mtu();
@@ -105,7 +107,7 @@ pub(super) fn replay_uc(conversation: &Conversation, report: &mut Report) -> Res
     Ok(())
 }
 
-/// By the index of their first packet: the messages of which all packets are there, in order; `None` for others.
+/// The messages with all their packets in order, by the index of their first packet; `None` for others.
 fn whole_messages(requests: &[Observed], start: usize, mtu: PathMtu) -> BTreeMap<usize, Option<Message>> {
     let starts: Vec<_> =
         (start..requests.len()).filter(|&index| requests[index].position().starts()).chain([requests.len()]).collect();
@@ -119,7 +121,7 @@ fn whole_messages(requests: &[Observed], start: usize, mtu: PathMtu) -> BTreeMap
     starts.windows(2).map(message).collect()
 }
 
-/// What is wrong with the delivery of a message.
+/// A description of what is wrong with the delivery of a message; `None` when it is right.
 fn uc_difference(
     message: &Message,
     completion: Option<Completion>,
@@ -202,8 +204,10 @@ fn datagram_role(conversation: &Conversation, is_gsi: bool, q_key: QKey, send_ps
     }
 }
 
-/// Replays datagrams with our requester: what it sends must be what theirs sent. A queue pair may send to others in
-/// between, who are not in the capture or in another conversation: the PSN may jump.
+/// Replays datagrams with our requester: its packets must equal theirs.
+///
+/// A queue pair can also send to peers that are not in the capture, or are in another conversation, so that PSNs can
+/// jump.
 pub(super) fn replay_ud_requests(conversation: &Conversation, report: &mut Report) -> Result<(), ReplayError> {
     let name = format!("{}, as requester", conversation.name());
     let mut assumptions = Assumptions::default();

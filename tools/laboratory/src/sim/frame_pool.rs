@@ -1,24 +1,24 @@
-/// What was done to a frame on its way.
+/// What was changed in a frame after it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// As it was sent, but for what routers may change.
+    /// The frame is as it was sent, except for fields that routers can change.
     Intact,
     /// Bits that the ICRC covers were flipped.
     Corrupted,
-    /// Made up by a stranger from a frame that it saw: right in itself, and to be refused.
+    /// A third party made the frame from one that it saw: its checksums are right, and the receiver must refuse it.
     Forged,
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Debug)]
 pub(super) struct FrameInFlight {
-    /// From the Ethernet header on.
+    /// The bytes of the frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
     pub to: usize,
     pub condition: Condition,
 }
 
-/// Frames on their way; their buffers are used again.
+/// All frames in flight; their buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct FramePool {
     frames: Vec<FrameInFlight>,
@@ -26,7 +26,7 @@ pub(super) struct FramePool {
 }
 
 impl FramePool {
-    /// A frame made of two parts.
+    /// Adds a frame that consists of two parts, and returns its index.
     pub fn put(&mut self, parts: [&[u8]; 2], to: usize, condition: Condition) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.frames.push(FrameInFlight { bytes: Vec::new(), to, condition });
@@ -39,7 +39,7 @@ impl FramePool {
         index
     }
 
-    /// A copy of a frame.
+    /// Adds a copy of a frame, and returns its index.
     pub fn duplicate(&mut self, index: u32) -> u32 {
         let bytes = std::mem::take(&mut self.frames[index as usize].bytes);
         let (to, condition) = (self.frames[index as usize].to, self.frames[index as usize].condition);
@@ -52,7 +52,7 @@ impl FramePool {
         &mut self.frames[index as usize]
     }
 
-    /// Takes the bytes out; they come back with [`give_back`](Self::give_back).
+    /// Takes out the bytes of a frame; [`give_back`](Self::give_back) returns them.
     pub fn take(&mut self, index: u32) -> Vec<u8> {
         std::mem::take(&mut self.frames[index as usize].bytes)
     }
@@ -66,13 +66,13 @@ impl FramePool {
         self.free.push(index);
     }
 
-    /// The bytes of frames that are on their way.
+    /// The bytes of all frames in flight.
     pub fn on_their_way(&self) -> impl Iterator<Item = &[u8]> {
         let is_free = |index: usize| self.free.contains(&(index as u32));
         self.frames.iter().enumerate().filter(move |(index, _)| !is_free(*index)).map(|(_, frame)| &frame.bytes[..])
     }
 
-    /// Frames that are on their way.
+    /// The number of frames in flight.
     pub fn in_flight(&self) -> usize {
         self.frames.len() - self.free.len()
     }

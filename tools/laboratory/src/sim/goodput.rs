@@ -8,15 +8,15 @@ use super::frame_pool::Condition;
 use super::network::{Network, NodeId, Observer, bth_offset};
 use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
 
-/// Ethernet frame bytes a second without preamble that a network carries: 10 Gb/s.
+/// The rate of a network: 10 Gb/s, in bytes a second of Ethernet frames without preamble.
 pub(super) const RATE: u64 = 1_250_000_000;
 
 pub(super) const PAYLOAD: u64 = 4096;
 
-/// Ethernet, IPv4, UDP, BTH, payload, ICRC: a MIDDLE packet as the IBTA has it.
+/// Length of the frame of a MIDDLE packet, in bytes: Ethernet, IPv4, UDP, BTH, payload, ICRC.
 const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
 
-/// What a transfer came to.
+/// The result of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Goodput {
     /// Payload that arrived for the first time, in bits a second: each PSN counts once, however often it was sent.
@@ -25,22 +25,23 @@ pub struct Goodput {
     pub completed_bps: f64,
     /// rate × payload share of a frame × (1 − loss), in bits a second.
     pub ideal_bps: f64,
-    /// Data packets that arrived once more, as a share of those that arrived for the first time.
+    /// Data packets that arrived again, as a share of those that arrived for the first time.
     pub spurious_fraction: f64,
-    /// The largest that recovery's memory on both ends was, at any millisecond.
+    /// The largest recovery memory of both ends together, in bytes, sampled every millisecond.
     pub memory_bytes: usize,
-    /// Frames that nodes sent.
+    /// The number of frames that nodes sent.
     pub frames: u64,
 }
 
-/// The payload that a network of [`RATE`] carries when it loses a share of `loss`, in bits a second.
+/// The payload that a network of [`RATE`] carries when it loses a share of `loss` of its frames, in bits a second.
 pub(super) fn ideal_bps(loss: f64) -> f64 {
     RATE as f64 * 8.0 * PAYLOAD as f64 / FRAME as f64 * (1.0 - loss)
 }
 
-/// A transfer that keeps a network of [`RATE`] busy over a round trip of 100 ms, as far as its ends let it; with `paced` at that
-/// rate. `ends`: how the source
-/// of the bytes recovers, and how their destination.
+/// A transfer that keeps a network of [`RATE`] busy over a round trip of 100 ms, as far as its ends are able to.
+///
+/// With `paced` it keeps to that rate. `ends` are the recovery settings of the source of the bytes and of their
+/// destination.
 pub(super) fn plan(
     operation: TransferOperation,
     ends: [RecoverySettings; 2],
@@ -63,10 +64,10 @@ pub(super) fn plan(
     TransferPlan { operation, message_bytes, outstanding, region_bytes, recovery, timeout }
 }
 
-/// Has a transfer go on for `span`, and says what it came to. `loss` is the share of frames that the network loses.
+/// Continues a transfer for `span`, and returns its result. `loss` is the share of frames that the network loses.
 ///
 /// # Errors
-/// What went wrong in the transfer.
+/// The [`TransferError`] of the transfer.
 pub(super) fn measure<O: Observer + AsRef<DataMeter>>(
     transfer: &mut Transfer,
     network: &mut Network,
@@ -94,33 +95,34 @@ pub(super) fn measure<O: Observer + AsRef<DataMeter>>(
     })
 }
 
-/// Counts packets with data as they arrive at the nodes of one transfer: by what is in the frames, and so the same for
-/// whoever recovers by whatever means.
+/// Counts packets with data when they arrive at the nodes of one transfer.
+///
+/// It uses only the contents of frames, and so counts alike for all kinds of recovery.
 #[derive(Debug)]
 pub(super) struct DataMeter {
-    /// A bit for each PSN: it has arrived. Those of the half of the PSN space that is to come are clear.
+    /// A bit for each PSN that has arrived. The bits of the half of the PSN space after the newest are clear.
     arrived: Vec<u64>,
     /// The newest PSN that arrived.
     newest: Option<Psn>,
     delivered: Delivered,
 }
 
-/// Data packets that arrived, so far.
+/// The numbers of data packets that arrived so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Delivered {
-    /// For the first time.
+    /// Packets that arrived for the first time.
     pub useful: u64,
-    /// Once more.
+    /// Packets that had arrived before.
     pub twice: u64,
 }
 
 impl Delivered {
-    /// What of it is later than `earlier`.
+    /// The difference to `earlier` numbers.
     fn since(self, earlier: Delivered) -> Delivered {
         Delivered { useful: self.useful - earlier.useful, twice: self.twice - earlier.twice }
     }
 
-    /// Those that came once more, as a share of the others.
+    /// The packets that had arrived before, as a share of the others.
     pub fn spurious_fraction(&self) -> f64 {
         self.twice as f64 / self.useful.max(1) as f64
     }
@@ -133,11 +135,11 @@ impl Default for DataMeter {
     }
 }
 
-/// How many PSNs there are.
+/// The number of PSNs.
 const PSNS: u32 = 1 << 24;
 
 impl DataMeter {
-    /// What arrived so far.
+    /// The numbers of data packets so far.
     pub fn delivered(&self) -> Delivered {
         self.delivered
     }
@@ -158,12 +160,12 @@ impl DataMeter {
     }
 }
 
-/// Where a PSN has its bit.
+/// The word and the bit of a PSN.
 fn place(psn: Psn) -> (usize, u64) {
     (psn.value() as usize / 64, 1 << (psn.value() % 64))
 }
 
-/// Whether a frame carries data: a READ response, or a request that is no READ.
+/// Whether a frame carries data: a SEND, a WRITE or a READ response.
 pub(super) fn is_data(frame: &[u8]) -> bool {
     let operation = Opcode(frame[bth_offset(frame)]).operation();
     matches!(operation, Operation::Send | Operation::Write | Operation::ReadResponse)
@@ -198,7 +200,7 @@ mod tests {
             (useful, twice)
         };
         assert_eq!(of(&[0, 1, 5, 3, 300_000, 2]), (6, 0));
-        // Go-back-N sends again what came behind a gap: the same packets, whether the receiver kept them or not.
+        // Go-back-N retransmits packets behind a gap, whether the receiver kept them or not.
         assert_eq!(of(&[4, 5, 6, 300_000]), (8, 2));
         let laps: Vec<u32> = (0..PSNS).step_by(1 << 20).map(|number| number + 0x10_0000).collect();
         assert_eq!(of(&laps), (24, 2));

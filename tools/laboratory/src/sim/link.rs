@@ -2,59 +2,62 @@ use uroce::time::{Duration, Instant};
 
 use super::random::Random;
 
-/// A link in one direction: how fast, how far, how much it holds, and what goes wrong on it.
+/// The properties of a link in one direction: rate, delay, queue and faults.
 #[derive(Clone, Debug)]
 pub struct LinkProfile {
-    /// Bytes of Ethernet frames a second, without preamble, checksum and gap.
+    /// The rate, in bytes of Ethernet frames a second, without preamble, checksum and gap.
     pub bytes_per_second: u64,
-    /// How long a bit travels.
+    /// The propagation delay of the link.
     pub delay: Duration,
-    /// Bytes that may wait to be sent; what finds the queue full is lost.
+    /// Upper bound on the bytes that wait to be sent; a frame that finds the queue full is lost.
     pub queue_bytes: u64,
-    /// Bytes waiting above which frames of ECN-capable transports are marked; `None` marks nothing.
+    /// The number of waiting bytes above which frames of ECN-capable transports are marked; `None` marks none.
     pub ecn_threshold_bytes: Option<u64>,
-    /// What goes wrong.
+    /// The faults of the link.
     pub faults: Faults,
 }
 
-/// What goes wrong on a link. Shares are probabilities for each frame, 0 to 1.
+/// The faults of a link. Shares are probabilities for each frame, 0 to 1.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The share lost, each by itself.
+    /// The share of frames that are lost independently.
     pub loss: f64,
-    /// Losses in bursts.
+    /// Losses in bursts; `None` for none.
     pub bursts: Option<Bursts>,
-    /// The share that comes twice.
+    /// The share of frames that arrive twice.
     pub duplicate: f64,
-    /// The share that comes later than it should, and so behind others; the second of two comes late as well.
+    /// The share of frames that are delayed, so that others overtake them; the copy of a duplicated frame is delayed as
+    /// well.
     pub reorder: f64,
-    /// How much later at the most.
+    /// Upper bound on that delay.
     pub reorder_by: Duration,
-    /// The share in which one to three bits are flipped, somewhere from the BTH to the ICRC.
+    /// The share of frames in which one to three bits are flipped, from the BTH to the ICRC.
     pub corrupt: f64,
-    /// For which share a stranger sends something like it, with a right ICRC but another source, P_Key, or PSN.
+    /// The share of frames of which a third party sends a forgery, with a right ICRC but a wrong source, P_Key, PSN or
+    /// tag.
     pub forge: f64,
-    /// When everything is lost.
+    /// The times in which all frames are lost.
     pub blackholes: Vec<Blackhole>,
 }
 
-/// The Gilbert–Elliott model of losses: a good and a bad state, and chances to go from one to the other at each frame.
+/// The Gilbert–Elliott model of losses: a good and a bad state, with a probability at each frame to change between
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct Bursts {
-    /// The chance to go from good to bad.
+    /// The probability to change from good to bad.
     pub enter: f64,
-    /// The chance to go from bad to good: bursts are 1/`leave` frames long on average.
+    /// The probability to change from bad to good: bursts are 1/`leave` frames long on average.
     pub leave: f64,
-    /// The share lost in the bad state; in the good one nothing is.
+    /// The share of frames that are lost in the bad state; the good state loses none.
     pub loss: f64,
 }
 
-/// A time in which a link loses everything.
+/// A time in which a link loses all frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Blackhole {
-    /// From then on.
+    /// The first moment of the time.
     pub from: Instant,
-    /// Until then.
+    /// The first moment after the time.
     pub until: Instant,
 }
 
@@ -69,7 +72,7 @@ pub enum Lost {
 }
 
 impl Faults {
-    /// None.
+    /// A link without faults.
     pub const NONE: Faults = Faults {
         loss: 0.0,
         bursts: None,
@@ -82,14 +85,14 @@ impl Faults {
     };
 }
 
-/// What becomes of a frame that was given to a link.
+/// What happens to a frame that was given to a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passage {
-    /// When it arrives at the other end.
+    /// When the frame arrives at the other end.
     pub arrival: Instant,
-    /// When its copy arrives.
+    /// When its copy arrives; `None` without one.
     pub duplicate: Option<Instant>,
-    /// When what a stranger made of it arrives.
+    /// When the forgery made from it arrives; `None` without one.
     pub forgery: Option<Instant>,
     pub corrupted: bool,
     pub marked: bool,
@@ -99,7 +102,7 @@ pub(super) struct Passage {
 #[derive(Debug)]
 pub(super) struct Link {
     profile: LinkProfile,
-    /// When all that waits has been sent.
+    /// When all waiting bytes will have been sent.
     busy_until: Instant,
     in_burst: bool,
     random: Random,
@@ -114,7 +117,7 @@ impl Link {
         &mut self.random
     }
 
-    /// When no more than `bytes` wait.
+    /// When at most `bytes` will be waiting.
     pub fn when_at_most(&self, bytes: u64) -> Instant {
         Instant::from_ns(self.busy_until.as_ns().saturating_sub(self.time_of(bytes)))
     }
@@ -123,7 +126,7 @@ impl Link {
         (bytes * 1_000_000_000).div_ceil(self.profile.bytes_per_second)
     }
 
-    /// Decides what becomes of a frame of `bytes` that is given to the link now.
+    /// Decides what happens to a frame of `bytes` that is given to the link now.
     pub fn pass(&mut self, now: Instant, bytes: u64) -> Result<Passage, Lost> {
         let waiting_ns = self.busy_until.saturating_since(now).as_nanos() as u64;
         let waiting = (u128::from(waiting_ns) * u128::from(self.profile.bytes_per_second) / 1_000_000_000) as u64;

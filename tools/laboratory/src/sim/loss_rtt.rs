@@ -1,4 +1,4 @@
-//! Goodput by loss and round trip: selective repeat beside go-back-N, and what comes from a plain peer.
+//! Goodput by loss and round trip: selective repeat, go-back-N, and a plain source with an extended destination.
 
 use uroce::time::{Duration, Instant};
 use uroce::transport::{Endpoint, RecoveryMode, RecoverySettings};
@@ -9,22 +9,23 @@ use super::network::{LinkEnd, Network};
 use super::random::Random;
 use super::transfer::{Transfer, TransferError, TransferOperation};
 
-/// Who the two ends are.
+/// The two ends of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Two that repeat selectively, as uroce does by default towards one that understands.
+    /// Both ends use selective repeat, as uroce does by default with a peer that understands it.
     Selective,
-    /// The source of the bytes is a plain peer, with rxe's window of 128; their destination is uroce as it is by default.
+    /// The source of the bytes is a plain peer, with rxe's window of 128 packets; their destination is uroce with its
+    /// defaults.
     Plain,
-    /// Both go back, with rxe's window of 128, and keep nothing that comes before its turn.
+    /// Both ends use go-back-N, with rxe's window of 128 packets, and keep no packet that is out of order.
     GoBackN,
 }
 
 impl Ends {
-    /// All of them.
+    /// All kinds of ends, in the order of the table.
     pub const ALL: [Ends; 3] = [Ends::Selective, Ends::Plain, Ends::GoBackN];
 
-    /// As tables call them.
+    /// The name of the ends in tables.
     pub fn name(self) -> &'static str {
         match self {
             Ends::Selective => "selective",
@@ -33,7 +34,7 @@ impl Ends {
         }
     }
 
-    /// How the source of the bytes recovers, and how their destination.
+    /// The recovery of the source of the bytes, and of their destination.
     fn recovery(self) -> [RecoveryMode; 2] {
         match self {
             Ends::Selective => [RecoveryMode::Auto; 2],
@@ -43,39 +44,40 @@ impl Ends {
     }
 }
 
-/// One cell of the table of losses and round trips: an operation over a link that loses, between two ends.
+/// One cell of the table of losses and round trips: an operation over a link with losses, between two ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// What is done.
+    /// The operation of the transfer.
     pub operation: TransferOperation,
-    /// Who talks to whom.
+    /// The two ends of the transfer.
     pub ends: Ends,
-    /// The share of frames that the link loses, each way.
+    /// The share of frames that the link loses in each direction, 0 to 1.
     pub loss: f64,
-    /// In bursts of eight on average, rather than each by itself.
+    /// Whether losses come in bursts of eight frames on average, instead of independently.
     pub bursts: bool,
-    /// The round trip.
+    /// The round-trip time of the link.
     pub round_trip: Duration,
 }
 
-/// Until all is in motion, from when the peers know each other: losses of losses of losses are being repaired.
+/// The warm-up, after both ends know of each other: retransmissions of retransmissions are then being repaired.
 const WARM_UP_ROUND_TRIPS: u32 = 8;
 const WARM_UP_AT_LEAST: Duration = Duration::from_millis(50);
 
-/// By when the peers know each other: the first packets may be lost, and then a timeout passes.
+/// Upper bound on the time until both ends know of each other: the first packets can be lost, and then a timeout
+/// passes.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is measured: twenty round trips, and enough packets that chance evens out.
+/// The measured time: twenty round trips, and enough packets for a stable mean.
 const MEASURED_ROUND_TRIPS: u32 = 20;
 const MEASURED_AT_LEAST: Duration = Duration::from_millis(250);
 
-/// So many times longer where a window of 128 packets is all that a round trip carries.
+/// The factor by which that is longer where a window of 128 packets is all that a round trip carries.
 const MEASURED_OF_GO_BACK_N: u32 = 10;
 
 impl Cell {
-    /// The losses and round trips of the table.
+    /// The losses of the table, as shares of frames.
     pub const LOSSES: [f64; 4] = [0.0001, 0.001, 0.01, 0.05];
-    /// In milliseconds.
+    /// The round trips of the table, in milliseconds.
     pub const ROUND_TRIPS_MS: [u64; 4] = [1, 10, 40, 100];
 
     fn faults(&self) -> Faults {
@@ -89,11 +91,12 @@ impl Cell {
         }
     }
 
-    /// Runs it.
+    /// Runs the cell with all randomness from `seed`.
     ///
     /// # Errors
-    /// [`TransferError::GaveUp`], as those do who go back where every burst takes all that they send again; anything else is wrong: a
-    /// completion out of order, or memory that is not what it must be.
+    /// [`TransferError::GaveUp`] when the requester gave up, as go-back-N does where bursts take all retransmissions;
+    /// [`TransferError::Wrong`] when a completion came out of order, the received bytes differ, or the extension stayed
+    /// unused.
     pub fn run(&self, seed: u64) -> Result<Goodput, TransferError> {
         let mut network = Network::new(seed);
         let nodes = [0, 1].map(|node| {
@@ -111,7 +114,7 @@ impl Cell {
             network.add_link(LinkEnd::Node(nodes[from]), LinkEnd::Node(nodes[to]), profile.clone());
         }
         let selective = self.ends == Ends::Selective;
-        // 268 ms or 67 ms: go-back-N must not time out before an answer can be there.
+        // The timeout is 268 ms or 67 ms: go-back-N must not time out before an answer can arrive.
         let timeout = if self.round_trip >= Duration::from_millis(40) { 16 } else { 14 };
         let ends = self.ends.recovery().map(|recovery| RecoverySettings { recovery, ..RecoverySettings::default() });
         let plan = goodput::plan(self.operation, ends, selective, timeout);

@@ -1,9 +1,9 @@
-//! Networks in virtual time: endpoints, links and switches, everything that can go wrong on the way, and an oracle that
-//! holds a model of every buffer, work request and frame.
+//! Networks in virtual time: endpoints, links and switches, with all kinds of faults, and an oracle that holds a model
+//! of every buffer, work request and frame.
 //!
-//! There is no clock, no thread and no randomness but the seed's: the same seed gives the same trace, byte for byte.
-//! A [`Network`] carries frames between [`Node`]s; whoever drives it with [`Network::step`] is the program. [`chaos`]
-//! runs random programs over random networks and checks all they do.
+//! There is no clock, no thread and no randomness except the seed's: the same seed gives the same trace, byte for byte.
+//! A [`Network`] carries frames between [`Node`]s, and its caller drives it with [`Network::step`]. [`chaos`] runs
+//! random programs over random networks and checks all their results.
 
 pub mod attack;
 pub mod chaos;

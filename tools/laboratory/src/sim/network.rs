@@ -14,28 +14,29 @@ use super::node::Node;
 use super::random::Random;
 use super::switch::Switch;
 
-/// A node, by the order in which they were added. The [`Hop`](uroce::frame::Hop) of its number leads to it.
+/// The index of a node, in the order in which nodes were added. The [`Hop`] of the same number leads
+/// to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
-/// A link, by the order in which they were added.
+/// The index of a link, in the order in which links were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub usize);
 
-/// A switch, by the order in which they were added.
+/// The index of a switch, in the order in which switches were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwitchId(pub usize);
 
-/// Where a link leads.
+/// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// To an endpoint.
+    /// The link ends at a node.
     Node(NodeId),
-    /// To a switch.
+    /// The link ends at a switch.
     Switch(SwitchId),
 }
 
-/// Who looks on while frames go by. Frames begin with the Ethernet header.
+/// An observer of the frames in a network. Frames begin with the Ethernet header.
 pub trait Observer {
     /// The node has sent a frame.
     fn sent(&mut self, _now: Instant, _node: NodeId, _frame: &[u8], _to: NodeId) {}
@@ -43,30 +44,30 @@ pub trait Observer {
     /// The node has nothing more to send for now.
     fn drained(&mut self, _now: Instant, _node: NodeId) {}
 
-    /// The frame was lost on its way.
+    /// The frame was lost before it arrived.
     fn lost(&mut self, _now: Instant, _to: NodeId, _frame: &[u8], _why: Lost) {}
 
     /// A frame arrives; the endpoint has not seen it yet.
     fn arriving(&mut self, _now: Instant, _node: NodeId, _frame: &[u8], _condition: Condition) {}
 
-    /// The endpoint has dealt with the frame, or with a timer when there is none, and has sent nothing since.
+    /// The endpoint has handled the frame, or a timer when there is none, and has sent nothing since.
     fn handled(&mut self, _now: Instant, _node: NodeId, _endpoint: &mut Endpoint, _frame: Option<&[u8]>) {}
 }
 
 impl Observer for () {}
 
-/// What [`Network::step`] did.
+/// The result of [`Network::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A frame moved on, or a node sent some.
     Moved,
-    /// A node received a frame or was woken by its timer: it may have completions.
+    /// A node received a frame or was woken by its timer: it can have completions.
     Handled(NodeId),
-    /// The time given to [`Network::wake_at`] has come.
+    /// The time given to [`Network::wake_at`] has come; holds the token.
     Woken(u64),
 }
 
-/// What happened to frames; at any moment sent + duplicated + forged = delivered + lost + in flight.
+/// Counts of frames; at any moment sent + duplicated + forged = delivered + lost + in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // named for what they count
 pub struct Tally {
@@ -78,11 +79,11 @@ pub struct Tally {
     pub delivered: u64,
     pub lost: u64,
     pub lost_to_full_queues: u64,
-    /// Corrupted and forged ones among those delivered.
+    /// Frames among those delivered that were corrupted or forged.
     pub delivered_bad: u64,
 }
 
-/// Endpoints, links and switches in virtual time.
+/// A network of endpoints, links and switches in virtual time.
 pub struct Network {
     now: Instant,
     events: BinaryHeap<Reverse<Scheduled>>,
@@ -90,9 +91,9 @@ pub struct Network {
     nodes: Vec<Node>,
     links: Vec<(Link, LinkEnd)>,
     switches: Vec<Switch>,
-    /// Whose addresses are whose, where an endpoint asks.
+    /// The node of each address that endpoints ask for.
     addresses: BTreeMap<IpAddr, NodeId>,
-    /// How often routes are still to change, and how long each state of them lasts.
+    /// How many route changes are left, and how long each state of the routes lasts.
     route_changes: (u32, Duration),
     frames: FramePool,
     tally: Tally,
@@ -104,7 +105,7 @@ pub struct Network {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Scheduled {
     at: Instant,
-    /// Of two events at one time, the one scheduled first comes first.
+    /// The order in which events were scheduled; it decides between events at the same time.
     sequence: u64,
     event: Event,
 }
@@ -120,15 +121,15 @@ enum Event {
 
 const ETHERNET_BYTES: usize = 14;
 
-/// Bytes that an interface takes from the endpoint ahead of what the link has sent: two full frames. The rest stays with
-/// the endpoint, so that it sends what is right when its turn comes.
+/// Bytes that an interface takes from the endpoint before the link has sent them: two full frames. The rest stays with
+/// the endpoint, which decides at the last moment what to send.
 const INTERFACE_BYTES: u64 = 8500;
 
-/// A packet of path MTU 4096 and everything around it.
+/// Length in bytes that holds a packet of path MTU 4096, with all headers.
 const FRAME_BYTES_MAX: usize = 4096 + 256;
 
 impl Network {
-    /// An empty network at time zero; chance comes from `seed`.
+    /// An empty network at time zero; `seed` decides all randomness.
     pub fn new(seed: u64) -> Network {
         Network {
             now: Instant::ZERO,
@@ -147,37 +148,38 @@ impl Network {
         }
     }
 
-    /// Adds an endpoint.
+    /// Adds an endpoint, and returns the index of its node.
     pub fn add_node(&mut self, endpoint: Endpoint) -> NodeId {
         self.nodes.push(Node::new(endpoint));
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Says that a further address is a node's: endpoints that [ask](Endpoint::poll_hop_query) for the next hop hear it.
+    /// Adds a further address of a node, for endpoints that [ask](Endpoint::poll_hop_query) for the next hop.
     pub fn add_address(&mut self, node: NodeId, address: IpAddr) {
         self.addresses.insert(address, node);
     }
 
-    /// Has routes change so often: whoever asks for the next hops hears half of the time that there is none, and is told to ask
-    /// again after `pause`.
+    /// Changes routes `times` times. Each time an endpoint asks for next hops, half of them have none, and the endpoint
+    /// asks again after `pause`.
     pub fn change_routes(&mut self, times: u32, pause: Duration) {
         self.route_changes = (times, pause);
     }
 
-    /// Adds a switch.
+    /// Adds a switch that chooses among several links by a hash of the flow (ECMP).
     pub fn add_switch(&mut self) -> SwitchId {
         self.switches.push(Switch::new(self.random.u32()));
         SwitchId(self.switches.len() - 1)
     }
 
-    /// Adds a switch at which not a hash chooses among several links, but the UDP source port: `first_port` takes the first one.
+    /// Adds a switch that chooses among several links by the UDP source port: `first_port` takes the first link, and so
+    /// on.
     pub fn add_switch_by_port(&mut self, first_port: u16) -> SwitchId {
         self.switches.push(Switch::by_port(first_port));
         SwitchId(self.switches.len() - 1)
     }
 
-    /// Adds a link from one end to another, in that direction. A node sends on the last one added for it; a switch must be
-    /// told with [`add_route`](Network::add_route).
+    /// Adds a link from one end to another, in that direction. A node sends on its last one; a switch needs
+    /// [`add_route`](Network::add_route).
     pub fn add_link(&mut self, from: LinkEnd, to: LinkEnd, profile: LinkProfile) -> LinkId {
         let id = LinkId(self.links.len());
         self.links.push((Link::new(profile, Random::new(self.seed, 100 + id.0 as u64)), to));
@@ -187,68 +189,68 @@ impl Network {
         id
     }
 
-    /// Lets `switch` send what is for `node` over `link`; over one of several when it is told of several.
+    /// Makes `switch` send frames for `node` over `link`; with several routes, it chooses one for each flow.
     pub fn add_route(&mut self, switch: SwitchId, node: NodeId, link: LinkId) {
         self.switches[switch.0].add_route(node.0, link);
     }
 
-    /// The time.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// A node.
+    /// The node of an index.
     pub fn node(&mut self, node: NodeId) -> &mut Node {
         &mut self.nodes[node.0]
     }
 
-    /// An endpoint.
+    /// The endpoint of a node.
     pub fn endpoint(&mut self, node: NodeId) -> &mut Endpoint {
         &mut self.nodes[node.0].endpoint
     }
 
-    /// How many nodes there are.
+    /// The number of nodes in the network.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// What happened to frames so far.
+    /// The counts of frames so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Frames on their way.
+    /// The number of frames in flight.
     pub fn in_flight(&self) -> u64 {
         self.frames.in_flight() as u64
     }
 
-    /// Whether one of the frames on their way is such a one.
+    /// Whether `is_it` holds for one of the frames in flight.
     pub fn is_on_its_way(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         self.frames.on_their_way().any(is_it)
     }
 
-    /// Lets [`step`](Network::step) return [`Step::Woken`] with `token` at that time.
+    /// Makes [`step`](Network::step) return [`Step::Woken`] with `token` at time `at`.
     pub fn wake_at(&mut self, at: Instant, token: u64) {
         self.schedule(at, Event::Wake(token));
     }
 
-    /// When the next thing happens.
+    /// The time of the next event; `None` when there is none.
     pub fn next(&self) -> Option<Instant> {
         self.events.peek().map(|Reverse(scheduled)| scheduled.at)
     }
 
-    /// Lets time pass without anything happening; not past the next event.
+    /// Advances the time to `at`, but not past the next event.
     pub fn advance_to(&mut self, at: Instant) {
         let limit = self.next().unwrap_or(at);
         self.now = self.now.max(at.min(limit));
     }
 
-    /// Sends what an endpoint wants to send after something was posted to it, and sees to its timer.
+    /// Sends the packets of an endpoint to which requests were posted, and arms its timer.
     pub fn kick(&mut self, node: NodeId, observer: &mut impl Observer) {
         self.pull(node, observer);
     }
 
-    /// Does the next thing. `None` when nothing is left to happen.
+    /// Handles the next event. `None` when there is none left.
     pub fn step(&mut self, observer: &mut impl Observer) -> Option<Step> {
         let Reverse(Scheduled { at, event, .. }) = self.events.pop()?;
         self.now = at;
@@ -297,7 +299,7 @@ impl Network {
         self.events.push(Reverse(Scheduled { at: at.max(self.now), sequence: self.scheduled, event }));
     }
 
-    /// Tells an endpoint the next hops that it wants.
+    /// Answers the next-hop queries of an endpoint.
     fn answer_hops(&mut self, id: NodeId) {
         let endpoint = &mut self.nodes[id.0].endpoint;
         let mut next = endpoint.poll_hop_query();
@@ -318,7 +320,7 @@ impl Network {
         }
     }
 
-    /// Takes from an endpoint what its interface has room for, and arms its timer.
+    /// Takes packets from an endpoint while its interface has room, and arms its timer.
     fn pull(&mut self, id: NodeId, observer: &mut impl Observer) {
         self.answer_hops(id);
         if let Some(uplink) = self.nodes[id.0].uplink {
@@ -358,7 +360,7 @@ impl Network {
         }
     }
 
-    /// Gives a frame to a link.
+    /// Gives a frame to a link, which decides on its faults.
     fn offer(&mut self, id: LinkId, frame: u32, observer: &mut impl Observer) {
         let link = &mut self.links[id.0].0;
         let in_flight = self.frames.frame(frame);
@@ -408,7 +410,7 @@ impl Network {
         self.tally.delivered += 1;
         self.tally.delivered_bad += u64::from(condition != Condition::Intact);
         observer.arriving(self.now, id, &bytes, condition);
-        // Some frames come in two parts, as from AF_XDP in multi-buffer mode; all headers are in the first.
+        // Some frames have two parts, as from AF_XDP in multi-buffer mode; all headers are in the first.
         let headers = bytes.len().min(ETHERNET_BYTES + uroce::wire::MAX_HEADER_BYTES);
         let cut = match self.random.u32() {
             chance if chance % 8 == 0 => headers + (chance >> 3) as usize % (bytes.len() - headers + 1),
@@ -424,12 +426,12 @@ impl Network {
     }
 }
 
-/// Where the BTH begins.
+/// The offset of the BTH in a frame.
 pub(super) fn bth_offset(frame: &[u8]) -> usize {
     if frame[12..14] == [0x86, 0xdd] { 14 + 40 + 8 } else { 14 + 20 + 8 }
 }
 
-/// Sets «congestion experienced» if the sender understands it.
+/// Marks the frame "congestion experienced" if its sender supports ECN. Returns whether it does.
 fn mark_congestion(frame: &mut [u8]) -> bool {
     let ip = ETHERNET_BYTES;
     if frame[12..14] == [0x86, 0xdd] {
@@ -458,7 +460,7 @@ fn corrupt(frame: &mut [u8], random: &mut Random) {
     for i in 0..1 + random.below(3) as usize {
         let bit = loop {
             let bit = random.below((frame.len() - bth) as u64 * 8) as usize;
-            // The fifth byte of the BTH may change on the way.
+            // Switches can change the fifth byte of the BTH, so the ICRC does not cover it.
             if bit / 8 != 4 && !flipped.contains(&bit) {
                 break bit;
             }
@@ -468,7 +470,7 @@ fn corrupt(frame: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Makes a frame that looks like this one and is right in itself, but that the receiver must refuse.
+/// Makes the frame a forgery with correct checksums, which the receiver must refuse.
 fn forge(frame: &mut [u8], random: &mut Random) {
     let bth = bth_offset(frame);
     let v6 = bth == 14 + 40 + 8;
@@ -477,17 +479,17 @@ fn forge(frame: &mut [u8], random: &mut Random) {
     let tag = end - Packet::TAG_BYTES;
     let has_tag = Bth::ref_from_prefix(&frame[bth..]).is_ok_and(|(bth, _)| bth.extended()) && frame[tag..end] != [0; 4];
     match random.below(6) {
-        // From the peer's address, but for a PSN far from what is in flight.
+        // The peer's address, but a PSN far from those in flight.
         3 if is_acknowledge => frame[bth + 9] ^= 0x40,
-        // Right in all but the tag.
+        // All fields are right except the tag.
         4 | 5 if has_tag => frame[tag] ^= if frame[tag] == 0x25 { 0x4a } else { 0x25 },
         // Another partition.
         2 => frame[bth + 2] ^= 0x12,
-        // A stranger's address.
+        // The address of a third host.
         _ if v6 => frame[14 + 8 + 15] ^= 0x40,
         _ => frame[14 + 12 + 3] ^= 0x40,
     }
-    // Another meaning or another payload, so that taking it is noticed.
+    // Another MSN or another payload, so that accepting it is noticed.
     if is_acknowledge {
         frame[bth + 11] = frame[bth + 11].wrapping_add(3);
     } else if tag > bth + Bth::BYTES {

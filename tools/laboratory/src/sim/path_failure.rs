@@ -1,4 +1,4 @@
-//! A path that loses everything for a while: how soon the others make up for it, and how soon it is used again.
+//! A path that loses all frames for a while: how soon the others take over its share, and how soon it is used again.
 
 use uroce::frame::FrameBytes;
 use uroce::path::PathPolicy;
@@ -13,87 +13,88 @@ use super::paths::plan;
 use super::planes::{self, Plane, plane_of};
 use super::transfer::{Transfer, TransferError, TransferOperation};
 
-/// Which way a path loses everything.
+/// The direction in which a path loses all frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DarkDirection {
-    /// Both.
+    /// Both directions are dark.
     Both,
-    /// Where the data goes.
+    /// The direction of the data is dark.
     Forward,
-    /// Where acknowledges go, or the requests of READs.
+    /// The direction of acknowledges, or of the requests of READs, is dark.
     Return,
 }
 
-/// One path of several goes dark for 40 round trips while data is on its way.
+/// One of several paths goes dark for 40 round trips while data is in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FailureCell {
-    /// What is done.
+    /// The operation of the transfer.
     pub operation: TransferOperation,
-    /// Which way the path fails.
+    /// The direction in which the path fails.
     pub direction: DarkDirection,
-    /// How many paths there are, 2 to 256; together they carry 10 Gb/s.
+    /// The number of paths, 2 to 256; together they carry 10 Gb/s.
     pub paths: u16,
-    /// How packets are spread over them.
+    /// How packets are spread over the paths.
     pub policy: PathPolicy,
-    /// The round trip of each.
+    /// The round-trip time of each path.
     pub round_trip: Duration,
 }
 
-/// What a cell came to. Times are in round trips.
+/// The result of a cell. Times are in round trips.
 #[derive(Clone, Debug)]
 pub struct FailureResult {
-    /// From the failure until at least 95 % of what the other paths can carry arrives, for good, and no more data is sent over the
-    /// one that failed, where that would be lost.
+    /// The time from the failure until goodput stays at 95 % or more of what the other paths can carry, and the failed
+    /// path loses no more data.
     pub recovery_rtt: f64,
-    /// From the first answer to a probe of the path after it works again until data arrives over it.
+    /// The time from the first answer to a probe of the path, after it works again, until data arrives over it.
     pub return_rtt: f64,
-    /// From when the path works again until that first answer.
+    /// The time from the end of the failure until that first answer.
     pub blind_rtt: f64,
-    /// Goodput from two round trips after the failure on until the path works again, as a share of what the other paths can carry.
+    /// Goodput as a share of what the other paths can carry, from two round trips after the failure until the path
+    /// works again.
     pub capacity_fraction: f64,
-    /// The same in the worst quarter of a round trip.
+    /// The smallest such share in any quarter of a round trip of that time.
     pub worst_fraction: f64,
-    /// Goodput from two round trips after the path's return on, as a share of what all paths can carry.
+    /// Goodput as a share of what all paths can carry, from two round trips after the first answer to a probe on.
     pub restored_fraction: f64,
-    /// Data frames that the failed path lost.
+    /// The number of data frames that the failed path lost.
     pub lost_frames: u64,
-    /// Packets sent again although the first had arrived, as a share of all data packets that arrived.
+    /// Spurious retransmissions that arrived, as a share of the data packets that arrived for the first time.
     pub spurious_fraction: f64,
-    /// Queue pairs that went to the error state.
+    /// The number of queue pairs that went to the error state.
     pub qp_errors: u64,
-    /// Goodput as a share of what all paths can carry, by quarter of a round trip, from [`BEFORE_ROUND_TRIPS`] before the failure
-    /// on.
+    /// Goodput as a share of what all paths can carry, by quarter of a round trip, from [`BEFORE_ROUND_TRIPS`] before
+    /// the failure on.
     pub timeline: Vec<f64>,
 }
 
-/// How long the path is dark.
+/// How long the path is dark, in round trips.
 pub const DARK_ROUND_TRIPS: u32 = 40;
 const WARM_UP_ROUND_TRIPS: u32 = 20;
 const AFTER_ROUND_TRIPS: u32 = 20;
 
-/// What is looked at before the failure.
+/// The part of the timeline before the failure, in round trips.
 pub const BEFORE_ROUND_TRIPS: u32 = 4;
 
-/// The least share of capacity that counts as recovered.
+/// The smallest share of capacity that counts as recovered.
 const RECOVERED: f64 = 0.95;
 
-/// Parts of a round trip in which goodput is looked at.
+/// The number of parts of a round trip in which goodput is measured.
 pub const BINS: u32 = 4;
 
-/// What is seen of the path that fails.
+/// Observations of the path that fails.
 #[derive(Debug)]
 struct Watch {
     meter: DataMeter,
     planes: usize,
     failing: usize,
-    /// The node that data comes from.
+    /// The node that sends the data.
     source: NodeId,
     failed_at: Instant,
     back_at: Instant,
-    /// The latest data frame that the failed path lost, and how many it did.
+    /// When the failed path lost a data frame last, and how many it lost.
     last_lost: Option<Instant>,
     lost: u64,
-    /// After its return: the first answer to the data source's probes, and the first data after that.
+    /// After the end of the failure: the first answer to a probe of the data's source, and the first data after that.
     first_answer: Option<Instant>,
     first_data: Option<Instant>,
 }
@@ -120,14 +121,14 @@ impl Observer for Watch {
     }
 }
 
-/// Whether a frame answers a probe.
+/// Whether a frame is the answer to a probe.
 fn is_answer(frame: &[u8]) -> bool {
     let Ok(packet) = Packet::parse(FrameBytes::from(&frame[bth_offset(frame)..])) else { return false };
     matches!(packet.split_tag().and_then(|(packet, _)| packet.acknowledge_trailer()), Some(AcknowledgeTrailer::Probe(probe)) if probe.is_answer)
 }
 
 impl FailureCell {
-    /// The cells of the table.
+    /// The cells of the table: every operation and direction, with 8 paths and a round trip of 20 ms.
     pub fn all() -> Vec<FailureCell> {
         let of = |operation| {
             [DarkDirection::Both, DarkDirection::Forward, DarkDirection::Return].map(|direction| FailureCell {
@@ -141,15 +142,16 @@ impl FailureCell {
         TransferOperation::ALL.into_iter().flat_map(of).collect()
     }
 
-    /// Runs it.
+    /// Runs the cell with all randomness from `seed`.
     ///
     /// # Errors
-    /// What is not as it must be: a completion out of order, memory that is not what was sent.
+    /// [`TransferError`] when a request failed, a completion came out of order, the received bytes differ, or paths
+    /// stay unused.
     pub fn run(&self, seed: u64) -> Result<FailureResult, TransferError> {
         let from = Instant::ZERO + self.round_trip * (WARM_UP_ROUND_TRIPS - BEFORE_ROUND_TRIPS);
         let failed_at = from + self.round_trip * BEFORE_ROUND_TRIPS;
         let back_at = failed_at + self.round_trip * DARK_ROUND_TRIPS;
-        // Not the first, and neither the last.
+        // The failing path is neither the first nor the last.
         let failing = usize::from(self.paths) / 2;
         let dark = Faults { blackholes: vec![Blackhole { from: failed_at, until: back_at }], ..Faults::NONE };
         let faults = match self.direction {
@@ -181,7 +183,7 @@ impl FailureCell {
         if transfer.good_paths(&mut network) != [self.paths; 2] {
             return Err(TransferError::Wrong("not all paths are in use when one shall fail".into()));
         }
-        // Goodput in each part of a round trip.
+        // The goodput in each part of a round trip, in bits a second.
         let bin = self.round_trip / BINS;
         let mut bins = Vec::new();
         let mut before = watch.meter.delivered().useful;

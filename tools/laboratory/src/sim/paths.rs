@@ -1,4 +1,4 @@
-//! Goodput over many paths side by side, each with a round trip of its own.
+//! Goodput over many parallel paths, each with a round trip of its own.
 
 use uroce::path::PathPolicy;
 use uroce::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use super::planes::{self, Plane};
 use super::recorder::Recorder;
 use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
 
-/// An operation over paths of equal rate whose one-way delays are spread from 1 to 40 ms.
+/// A transfer over paths of equal rate whose one-way delays are spread from 1 to 40 ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathsCell {
-    /// What is done.
+    /// The operation of the transfer.
     pub operation: TransferOperation,
-    /// How many paths there are, 1 to 256; together they carry 10 Gb/s.
+    /// The number of paths, 1 to 256; together they carry 10 Gb/s.
     pub paths: u16,
-    /// How packets are spread over them.
+    /// How packets are spread over the paths.
     pub policy: PathPolicy,
-    /// The share of frames that each loses, each way.
+    /// The share of frames that each path loses in each direction, 0 to 1.
     pub loss: f64,
 }
 
@@ -29,24 +29,24 @@ const DELAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 
 const ROUND_TRIP: Duration = Duration::from_millis(80);
 
-/// Until all is in motion, and what is measured, in round trips of the slowest path.
+/// The warm-up, and the measured time, in round trips of the slowest path.
 const WARM_UP_ROUND_TRIPS: u32 = 8;
 const MEASURED_ROUND_TRIPS: u32 = 20;
 
-/// By when all paths are in use.
+/// Upper bound on the time until all paths are in use.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The local ACK timeout: 268 ms.
 const TIMEOUT_CODE: u8 = 16;
 
-/// The plan of a transfer over so many paths, at `RATE` together.
+/// The plan of a transfer over `paths` paths, which together have the rate `RATE`.
 pub(super) fn plan(operation: TransferOperation, paths: u16, policy: PathPolicy) -> TransferPlan {
     let ends = [RecoverySettings::default().with_paths(paths, policy); 2];
     goodput::plan(operation, ends, true, TIMEOUT_CODE)
 }
 
 impl PathsCell {
-    /// The cells of the table.
+    /// The cells of the table: every operation over 16 paths, without loss and with 0.1 %.
     pub fn all() -> Vec<PathsCell> {
         let of = |loss| {
             TransferOperation::ALL.map(|operation| PathsCell {
@@ -62,7 +62,7 @@ impl PathsCell {
     fn planes(&self) -> Vec<Plane> {
         let (least, greatest) = DELAYS;
         let steps = u32::from(self.paths.max(2)) - 1;
-        // Not in the order of their numbers: 7 is prime to all powers of two.
+        // Delays do not follow the paths' numbers: 7 is coprime to all powers of two.
         let step = |path: u16| u32::from(path) * 7 % u32::from(self.paths);
         (0..self.paths)
             .map(|path| Plane {
@@ -72,10 +72,11 @@ impl PathsCell {
             .collect()
     }
 
-    /// Runs it, and captures up to `frames` of its frames.
+    /// Runs the cell, and captures up to `frames` of its frames.
     ///
     /// # Errors
-    /// What is not as it must be: a request that failed, a completion out of order, memory that is not what was sent.
+    /// [`TransferError`] when a request failed, a completion came out of order, the received bytes differ, or paths
+    /// stay unused.
     pub fn run(&self, seed: u64, capture: Option<Capture>, frames: u64) -> Result<Goodput, TransferError> {
         let (mut network, nodes) = planes::build(seed, RATE / u64::from(self.paths), &self.planes());
         let plan = plan(self.operation, self.paths, self.policy);

@@ -1,6 +1,6 @@
-//! Bytes that depend on a name and their place: what messages carry, so that any byte out of place is noticed.
+//! Patterns: the bytes of messages depend on a name and their position, so that any misplaced byte is noticed.
 
-/// The word number `index` of the pattern called `name` (SplitMix64's output function).
+/// The word at `index` of the pattern `name` (SplitMix64's output function).
 fn word(name: u64, index: u64) -> u64 {
     let mut z = name.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,12 +8,12 @@ fn word(name: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The byte number `index` of the pattern called `name`.
+/// The byte at `index` of the pattern `name`.
 pub(super) fn byte(name: u64, index: usize) -> u8 {
     word(name, index as u64 / 8).to_le_bytes()[index % 8]
 }
 
-/// Fills `out` with the pattern's bytes from number `start` on.
+/// Fills `out` with the bytes of the pattern `name` from position `start` on.
 pub(super) fn fill(name: u64, start: usize, out: &mut [u8]) {
     let before = (start.wrapping_neg() % 8).min(out.len());
     let (head, body) = out.split_at_mut(before);

@@ -6,20 +6,20 @@ use super::network::{LinkEnd, Network, NodeId};
 use super::random::Random;
 use super::switch::source_port;
 
-/// One of several networks side by side between two nodes.
+/// One of several parallel networks between two nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Plane {
-    /// One way.
+    /// The delay in one direction.
     pub delay: Duration,
-    /// What goes wrong from the first node to the second, and the other way.
+    /// The faults from the first node to the second, and in the other direction.
     pub faults: [Faults; 2],
 }
 
-/// The first UDP source port: its path takes the first plane, that of the next one the second, and so on.
+/// The first UDP source port: its path takes the first plane, that of the next port the second, and so on.
 pub(super) const FIRST_PORT: u16 = 0xc000;
 
-/// Two nodes with planes between them, each as fast as `bytes_per_second` each way; the source port decides which one a frame
-/// takes.
+/// Builds two nodes with planes between them, each of `bytes_per_second` in each direction. The UDP source port decides
+/// which plane a frame takes.
 pub(super) fn build(seed: u64, bytes_per_second: u64, planes: &[Plane]) -> (Network, [NodeId; 2]) {
     let mut network = Network::new(seed);
     let nodes = [0, 1].map(|node| {
@@ -27,7 +27,7 @@ pub(super) fn build(seed: u64, bytes_per_second: u64, planes: &[Plane]) -> (Netw
         network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
     });
     let switches = [0, 1].map(|_| network.add_switch_by_port(FIRST_PORT));
-    // The way to the planes is none: as fast as can be.
+    // The links to the planes have no delay, and practically no limit of rate.
     let edge = LinkProfile {
         bytes_per_second: 1_000_000_000_000,
         delay: Duration::ZERO,
@@ -54,7 +54,7 @@ pub(super) fn build(seed: u64, bytes_per_second: u64, planes: &[Plane]) -> (Netw
     (network, nodes)
 }
 
-/// The plane that a frame takes.
+/// The index of the plane that a frame takes.
 pub(super) fn plane_of(frame: &[u8], planes: usize) -> usize {
     usize::from(source_port(frame).wrapping_sub(FIRST_PORT)) % planes
 }

@@ -2,39 +2,39 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use uroce::time::Duration;
 
-/// The only chance there is in a simulation: a stream of numbers that a seed decides.
+/// The only source of randomness in a simulation: a stream of numbers that a seed decides.
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// The stream of `seed`; `stream` tells streams of one seed apart.
+    /// The stream number `stream` of `seed`; different streams are independent.
     pub fn new(seed: u64, stream: u64) -> Random {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(stream);
         Random(random)
     }
 
-    /// Any number.
+    /// A number of 64 random bits.
     pub fn u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// Any number.
+    /// A number of 32 random bits.
     pub fn u32(&mut self) -> u32 {
         self.0.next_u32()
     }
 
-    /// A number below `limit`, which is at least 1. Biased by at most `limit` / 2^64.
+    /// A number below `limit`, which is at least 1. Its bias is at most `limit` / 2^64.
     pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both possible.
+    /// A number from `low` to `high`, both inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// A time from zero to `limit`.
+    /// A time from zero to `limit`, both inclusive, in whole nanoseconds.
     pub fn up_to(&mut self, limit: Duration) -> Duration {
         Duration::from_nanos(self.below(limit.as_nanos() as u64 + 1))
     }
@@ -45,7 +45,7 @@ impl Random {
         probability > 0.0 && f64::from(self.0.next_u32()) < probability * TWO_TO_THE_32
     }
 
-    /// One of `choices`, which are not empty.
+    /// One of `choices`, which must not be empty.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }

@@ -7,7 +7,7 @@ use super::frame_pool::Condition;
 use super::link::Lost;
 use super::network::{NodeId, Observer};
 
-/// An observer whose frames are captured, too: a bounded number of them, where they arrive or are lost.
+/// An observer that also captures frames, up to a number, when they arrive or are lost.
 pub(super) struct Recorder<O> {
     inner: O,
     capture: Option<Capture>,

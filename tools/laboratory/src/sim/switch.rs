@@ -1,14 +1,15 @@
 use super::network::{LinkId, bth_offset};
 
-/// A switch: for each node the links that lead there. Where there are several, the flow decides (ECMP): the UDP source
-/// port and the addresses.
+/// A switch: the links that lead to each node. Where there are several, the flow decides (ECMP): the UDP source port
+/// and the addresses.
 #[derive(Debug, Default)]
 pub(super) struct Switch {
-    /// By node.
+    /// The links to each node, by its index.
     routes: Vec<Vec<LinkId>>,
-    /// Switches hash differently, lest the second one uses only some of its links.
+    /// The start value of the hash: switches hash differently, so that the second one does not use only some of its
+    /// links.
     salt: u32,
-    /// Not a hash decides, but the UDP source port, counted from this one.
+    /// The UDP source port of the first link, if ports decide instead of a hash.
     first_port: Option<u16>,
 }
 
@@ -17,7 +18,7 @@ impl Switch {
         Switch { routes: Vec::new(), salt, first_port: None }
     }
 
-    /// One whose links have their turn by UDP source port, from `first_port` on.
+    /// A switch whose links are chosen by UDP source port, from `first_port` on.
     pub fn by_port(first_port: u16) -> Switch {
         Switch { routes: Vec::new(), salt: 0, first_port: Some(first_port) }
     }
@@ -29,7 +30,7 @@ impl Switch {
         self.routes[node].push(link);
     }
 
-    /// The link for a frame, from the Ethernet header on; `None` when no route is known.
+    /// The link for a frame, from the Ethernet header on; `None` when there is no route.
     pub fn route(&self, node: usize, frame: &[u8]) -> Option<LinkId> {
         match self.routes.get(node)?.as_slice() {
             [] => None,
@@ -45,13 +46,13 @@ impl Switch {
     }
 }
 
-/// The UDP source port.
+/// The UDP source port of a frame; 0 when the frame is too short.
 pub(super) fn source_port(frame: &[u8]) -> u16 {
     let at = bth_offset(frame) - 8;
     frame.get(at..at + 2).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]))
 }
 
-/// Of addresses and UDP source port.
+/// The hash of a frame's addresses and UDP source port.
 fn flow_hash(frame: &[u8], salt: u32) -> u32 {
     let fields = match frame.get(12..14) {
         Some([0x86, 0xdd]) => frame.get(22..56),

@@ -15,7 +15,7 @@ use super::network::{Network, NodeId, Observer, Step};
 use super::planes::FIRST_PORT;
 use super::random::Random;
 
-/// What a transfer does over and over.
+/// The operation that a transfer repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // named for what they are
 pub enum TransferOperation {
@@ -25,11 +25,11 @@ pub enum TransferOperation {
 }
 
 impl TransferOperation {
-    /// All of them.
+    /// All operations, in the order of the tables.
     pub const ALL: [TransferOperation; 3] =
         [TransferOperation::Write, TransferOperation::Read, TransferOperation::Send];
 
-    /// As tables call it.
+    /// The name of the operation in tables.
     pub fn name(self) -> &'static str {
         match self {
             TransferOperation::Write => "write",
@@ -39,25 +39,25 @@ impl TransferOperation {
     }
 }
 
-/// What a transfer is made of.
+/// The parameters of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct TransferPlan {
-    /// What is done.
+    /// The operation of all messages.
     pub operation: TransferOperation,
-    /// Bytes of a message.
+    /// Length of a message, in bytes.
     pub message_bytes: usize,
-    /// Messages posted and not completed.
+    /// The number of messages that are posted and not completed.
     pub outstanding: usize,
-    /// Bytes of the memory on both sides, a multiple of a message. Message after message takes the next part of it.
+    /// Length of the memory of both sides in bytes, a multiple of a message. Each message takes the next part of it.
     pub region_bytes: usize,
-    /// How the source of the bytes deals with losses, and how their destination.
+    /// The recovery settings of the source of the bytes, and of their destination.
     pub recovery: [RecoverySettings; 2],
-    /// The local ACK timeout code.
+    /// The local ACK timeout code: 4.096 µs × 2^code.
     pub timeout: u8,
 }
 
-/// Messages going from one node to another, as many as there is room for, without end; READs are asked for by the
-/// receiver of the bytes.
+/// An endless sequence of messages from one node to another, with a fixed number outstanding. For READs the receiver of
+/// the bytes is the requester.
 pub struct Transfer {
     plan: TransferPlan,
     sides: [Side; 2],
@@ -65,17 +65,17 @@ pub struct Transfer {
     received: u64,
     completed: u64,
     completed_receives: u64,
-    /// What went wrong, the first time.
+    /// The first failure; `None` for none.
     failure: Option<TransferError>,
 }
 
-/// Why a transfer does not go on.
+/// Why a transfer ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
-    /// The requester gave up: it sent again as often as it may, and was not answered.
+    /// The requester gave up: it had retransmitted as often as allowed, without an answer.
     #[error("the requester gave up: retry exceeded")]
     GaveUp,
-    /// Something is not as it must be.
+    /// A result is wrong; holds the description.
     #[error("{0}")]
     Wrong(String),
 }
@@ -117,7 +117,7 @@ impl Transfer {
         self.plan.operation == TransferOperation::Read
     }
 
-    /// The side that the bytes come from, and the one that they go to.
+    /// The side that the bytes come from, and the side that they go to.
     fn ends(&self) -> (&Side, &Side) {
         (&self.sides[0], &self.sides[1])
     }
@@ -161,7 +161,7 @@ impl Transfer {
         }
     }
 
-    /// Posts what there is room for.
+    /// Posts requests until the planned number is outstanding.
     pub fn post(&mut self, network: &mut Network, observer: &mut impl Observer) {
         let now = network.now();
         let (_, destination) = self.ends();
@@ -201,7 +201,7 @@ impl Transfer {
         }
     }
 
-    /// Takes all completions; each must be a success, and in order.
+    /// Takes all completions; each must be successful and in order.
     pub fn poll(&mut self) {
         let requester = usize::from(self.is_read());
         while let Some(completion) = self.sides[requester].cq.poll() {
@@ -225,10 +225,10 @@ impl Transfer {
         self.failure.get_or_insert(TransferError::Wrong(text));
     }
 
-    /// Lets time pass until `until`, posting again whenever something has completed.
+    /// Runs the network until `until`, and posts again whenever a request has completed.
     ///
     /// # Errors
-    /// The first thing that went wrong.
+    /// The first failure of the transfer.
     pub fn run(
         &mut self,
         network: &mut Network,
@@ -252,10 +252,10 @@ impl Transfer {
         Ok(())
     }
 
-    /// Posts no more, lets all end, and compares memory.
+    /// Posts no more, waits until all requests have completed, and compares the memory of both sides.
     ///
     /// # Errors
-    /// What is not as it must be.
+    /// [`TransferError`] when a request failed, requests do not complete, or the memory differs.
     pub fn finish(mut self, network: &mut Network, observer: &mut impl Observer) -> Result<(), TransferError> {
         let wrong = |text: String| Err(TransferError::Wrong(text));
         while self.completed < self.posted {
@@ -280,13 +280,13 @@ impl Transfer {
         Ok(())
     }
 
-    /// Whether the requester knows that its peer repeats selectively.
+    /// Whether the requester knows that its peer understands the extension.
     pub fn is_extended(&self, network: &mut Network) -> bool {
         let (node, qpn) = (self.requester().node, self.requester().qpn);
         network.endpoint(node).queue_pair(qpn).is_ok_and(|queue_pair| queue_pair.is_extended())
     }
 
-    /// How many paths carry packets, at each end.
+    /// The number of paths that carry packets, at each end.
     pub fn good_paths(&self, network: &mut Network) -> [u16; 2] {
         [0, 1].map(|side: usize| {
             let side = &self.sides[side];
@@ -294,7 +294,7 @@ impl Transfer {
         })
     }
 
-    /// Queue pairs that are in the error state.
+    /// The number of queue pairs in the error state.
     pub fn errors(&self, network: &mut Network) -> u64 {
         let is_in_error = |side: &&Side| {
             let queue_pair = network.endpoint(side.node).queue_pair(side.qpn);
@@ -303,12 +303,12 @@ impl Transfer {
         self.sides.iter().filter(is_in_error).count() as u64
     }
 
-    /// Bytes of completed messages.
+    /// The number of bytes of completed messages.
     pub fn completed_bytes(&self) -> u64 {
         self.completed * self.plan.message_bytes as u64
     }
 
-    /// Bytes of memory that recovery takes on both ends.
+    /// The memory that recovery uses at both ends, in bytes.
     pub fn memory_bytes(&self, network: &mut Network) -> usize {
         let bytes = |side: &Side, endpoint: &Endpoint| {
             endpoint.queue_pair(side.qpn).map_or(0, |queue_pair| queue_pair.recovery_memory_bytes())

@@ -1,4 +1,4 @@
-//! One endpoint, connected to a peer that is nothing but the frames a test makes.
+//! One endpoint, connected to a peer that consists of the frames that a test makes.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,105 +17,105 @@ use uroce::wire::{
 
 use super::{Host, Peering, flow, path, queue_pair, with_ethernet};
 
-/// Our own address.
+/// The address of the endpoint.
 pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// The peer's address.
+/// The address of the peer.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// The peer's queue pair.
+/// The number of the peer's queue pair.
 pub const PEER_QPN: Qpn = Qpn::new(0x00be_ef11);
 
-/// What the peer wants brought back.
+/// The peer's nonce, which the endpoint's tags must return.
 pub const PEER_NONCE: u32 = 0x5eed_0001;
 
-/// The first PSN of both directions: they wrap soon.
+/// The first PSN of both directions: four before the wrap.
 pub const FIRST_PSN: Psn = Psn::new(0xff_fffc);
 
-/// READs and atomics that the peer may have outstanding.
+/// The number of READs and atomics that the peer can have outstanding.
 pub const RD_ATOMIC: u8 = 4;
 
-/// What memory that nobody may touch holds.
+/// The byte that fills memory which must not be written.
 const GUARD: u8 = 0xe7;
 
-/// The path MTU.
+/// The path MTU of the connection.
 pub const MTU: PathMtu = PathMtu::Mtu256;
 
-/// Requests that each work queue holds.
+/// The number of requests that each work queue holds.
 const REQUESTS: usize = 64;
 
-/// PSN number `number`, from the first one on.
+/// The PSN that is `number` after the first one.
 pub fn psn(number: u32) -> Psn {
     FIRST_PSN.plus(number)
 }
 
-/// An answer of the endpoint, all of whose checks have been made.
+/// A packet that the endpoint sent, after all checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What it is.
+    /// The opcode of the packet.
     pub opcode: Opcode,
-    /// Its PSN.
+    /// The PSN of the packet.
     pub psn: Psn,
-    /// What it says, in an acknowledge extended transport header.
+    /// The syndrome of the acknowledge extended transport header; `None` without one.
     pub syndrome: Option<Syndrome>,
-    /// Bytes that it brings.
+    /// The length of the payload, in bytes.
     pub payload_bytes: usize,
 }
 
-/// One endpoint, connected to a peer that is nothing but the frames that a test makes.
+/// One endpoint, connected to a peer that consists of the frames that a test makes.
 pub struct Crafted {
-    /// The time.
+    /// The current virtual time.
     pub now: Instant,
-    /// The endpoint.
+    /// The endpoint under test.
     pub endpoint: Endpoint,
-    /// Its queue pair.
+    /// The number of its queue pair.
     pub qpn: Qpn,
-    /// The key of the region that the peer may use.
+    /// The key of the region that the peer can access.
     pub key: Key,
-    /// The domain of the queue pair.
+    /// The protection domain of the queue pair.
     pub pd: Pd,
-    /// Where all completions go.
+    /// The queue for all completions.
     pub cq: Arc<CompletionRing>,
-    /// The region.
+    /// The memory of the region.
     pub memory: Arc<HostMemory>,
     /// A region that is registered for the peer too, but in another protection domain, and its key.
     pub foreign: (Arc<HostMemory>, Key),
     /// A region that is registered without remote access, and its key.
     pub private: (Arc<HostMemory>, Key),
-    /// What ends extended packets from the peer; 0 while it does not know our nonce.
+    /// The tag at the end of the peer's extended packets; 0 while the peer does not know our nonce.
     pub tag: u32,
-    /// What the peer's hellos say that it has in flight at the most.
+    /// The window in the peer's hellos: its upper bound on packets in flight.
     pub window: u32,
-    /// Hellos that were sent, and their tags.
+    /// The hellos that the endpoint sent, and their tags.
     pub hellos: Vec<(Hello, u32)>,
 }
 
 impl Crafted {
-    /// Bytes of the region; not a whole number of pages, so that what follows in the last page can be watched.
+    /// Length of the region in bytes; not a whole number of pages, so that the rest of the last page can be watched.
     pub const BYTES: usize = 5000;
     const PAGES_BYTES: usize = 8192;
 
-    /// One that recovers in that way and allows the peer everything.
+    /// An endpoint with the given recovery that allows the peer all operations.
     pub fn new(recovery: RecoveryMode) -> Crafted {
         Crafted::with_access(ALL, recovery)
     }
 
-    /// One whose queue pair allows the peer `access`.
+    /// An endpoint whose queue pair allows the peer `access`.
     pub fn with_access(access: Access, recovery: RecoveryMode) -> Crafted {
         Crafted::with(access, RecoverySettings { recovery, ..RecoverySettings::default() })
     }
 
-    /// One with these settings.
+    /// An endpoint whose queue pair allows the peer `access`, with these recovery settings.
     pub fn with(access: Access, recovery: RecoverySettings) -> Crafted {
         Crafted::with_queue(access, recovery, CompletionRing::new(4096, || {}))
     }
 
-    /// One all of whose completions go to `cq`.
+    /// An endpoint whose completions all go to `cq`.
     pub fn with_queue(access: Access, recovery: RecoverySettings, cq: CompletionRing) -> Crafted {
         let guarded = || {
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
             memory.write(0, &[GUARD; Self::BYTES]);
-            // SAFETY: the mapping is of whole pages, and nobody else knows of it yet.
+            // SAFETY: the mapping is of whole pages, and nothing else uses it yet.
             unsafe { memory.as_ptr().add(Self::BYTES).write_bytes(GUARD, Self::PAGES_BYTES - Self::BYTES) };
             memory
         };
@@ -133,7 +133,7 @@ impl Crafted {
         Crafted { now, endpoint, qpn, key, pd, cq, memory, foreign, private, tag: 0, window, hellos }
     }
 
-    /// A further queue pair, connected to the same one of the peer.
+    /// Creates a further queue pair, connected to the same one of the peer.
     pub fn another_queue_pair(&mut self) -> Qpn {
         Crafted::connect(&mut self.endpoint, self.pd, &self.cq, ALL)
     }
@@ -145,13 +145,13 @@ impl Crafted {
         qpn
     }
 
-    /// Brings the queue pair, which was reset, up again.
+    /// Takes the queue pair, which was reset, to ready to send again.
     pub fn reconnect(&mut self) {
         self.get_ready_to_receive();
         self.get_ready_to_send();
     }
 
-    /// The first steps of that.
+    /// Takes the queue pair from RESET to ready to receive.
     pub fn get_ready_to_receive(&mut self) {
         let [init, receive, _] = Crafted::peering(ALL).steps();
         for attributes in [init, receive] {
@@ -159,7 +159,7 @@ impl Crafted {
         }
     }
 
-    /// The last one.
+    /// Takes the queue pair from ready to receive to ready to send.
     pub fn get_ready_to_send(&mut self) {
         let [_, _, send] = Crafted::peering(ALL).steps();
         self.endpoint.modify(self.now, self.qpn, &send).unwrap();
@@ -178,7 +178,7 @@ impl Crafted {
         }
     }
 
-    /// Puts the queue pair into a state, as its program does.
+    /// Changes the state of the queue pair, as its program does.
     pub fn modify(&mut self, state: State) {
         let attributes = QpAttributes { state: Some(state), ..Default::default() };
         self.endpoint.modify(self.now, self.qpn, &attributes).unwrap();
@@ -201,7 +201,7 @@ impl Crafted {
         self.endpoint.post_send(self.now, self.qpn, SendRequest::new(wr_id, operation, data)).unwrap();
     }
 
-    /// Binds a window over a range of the region, and returns its key.
+    /// Binds a type 2 window to a range of the region, and returns its key.
     pub fn bind_window(&mut self, offset: usize, len: usize, access: Access) -> Key {
         let window = self.endpoint.memory().allocate_window(self.pd, WindowKind::Two);
         let new_key = Key(window.0 & !0xff | (window.0.wrapping_add(1) & 0xff));
@@ -214,7 +214,8 @@ impl Crafted {
         new_key
     }
 
-    /// The peer and we get to know each other (docs/EXTENSIONS.md): from now on its extended packets have the right tag.
+    /// Exchanges hellos with the endpoint (docs/EXTENSIONS.md): from now on the peer's extended packets have the right
+    /// tag.
     pub fn get_acquainted(&mut self) {
         self.hello_from_peer(Tagged::None);
         assert_eq!(self.answers(), []);
@@ -225,12 +226,12 @@ impl Crafted {
         assert!(self.endpoint.queue_pair(self.qpn).unwrap().is_extended());
     }
 
-    /// The peer says its nonce, in an acknowledge of nothing.
+    /// Hands over a hello from the peer, in an acknowledge of no request.
     pub fn hello_from_peer(&mut self, tagged: Tagged) {
         self.hello_with_psn(FIRST_PSN.minus(1), tagged);
     }
 
-    /// The same in an acknowledge of that PSN.
+    /// Hands over a hello from the peer, in an acknowledge of `psn`.
     pub fn hello_with_psn(&mut self, psn: Psn, tagged: Tagged) {
         let hello = Hello { nonce: PEER_NONCE, window: self.window, tagged };
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
@@ -239,33 +240,33 @@ impl Crafted {
         self.hand_over(&frame);
     }
 
-    /// A request's or response's base header, to us.
+    /// The base transport header of a request or response to the endpoint.
     pub fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth::new(opcode, self.qpn, psn)
     }
 
-    /// The packet as an Ethernet frame from the peer, with the right ICRC.
+    /// The Ethernet frame of a packet from the peer, with the right ICRC.
     pub fn frame(&self, bth: Bth, extension: Extension, payload: &[u8]) -> Vec<u8> {
         self.extended_frame(bth, extension, payload, &[])
     }
 
-    /// The same with a trailer, and with a tag if the packet is extended.
+    /// The Ethernet frame of a packet with a trailer, and with the tag if the packet is extended.
     pub fn extended_frame(&self, bth: Bth, extension: Extension, payload: &[u8], trailer: &[u8]) -> Vec<u8> {
         self.frame_along(&flow(PEER, US), bth, extension, payload, &self.with_tag(bth, trailer))
     }
 
-    /// An extended packet that has none.
+    /// The Ethernet frame of an extended packet without the tag.
     pub fn frame_without_tag(&self, bth: Bth, extension: Extension) -> Vec<u8> {
         self.frame_along(&flow(PEER, US), bth, extension, &[], &[])
     }
 
-    /// A trailer, with the tag behind it if the packet is extended.
+    /// The trailer, followed by the tag if the packet is extended.
     pub fn with_tag(&self, bth: Bth, trailer: &[u8]) -> Vec<u8> {
         let tag = self.tag.to_be_bytes();
         [trailer, if bth.extended() { &tag } else { &[] }].concat()
     }
 
-    /// A packet with any outer headers, and with `end` between payload and ICRC.
+    /// The Ethernet frame of a packet with any outer headers, and with `end` between payload and ICRC.
     pub fn frame_along(&self, flow: &Flow, bth: Bth, extension: Extension, payload: &[u8], end: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 8192];
         let fill = |out: &mut [u8]| {
@@ -278,24 +279,24 @@ impl Crafted {
         with_ethernet(&packet[..len])
     }
 
-    /// Hands over a frame, as it is.
+    /// Hands over a frame without changes.
     pub fn hand_over(&mut self, frame: &[u8]) {
         self.endpoint.handle_frame(self.now, FrameBytes::from(frame));
     }
 
-    /// Hands over a frame, as it is, and returns the answers to it.
+    /// Hands over a frame without changes, and returns the endpoint's packets.
     pub fn take(&mut self, frame: &[u8]) -> Vec<Response> {
         self.hand_over(frame);
         self.answers()
     }
 
-    /// Hands over a packet with the right ICRC and returns the answers to it.
+    /// Hands over a packet with the right ICRC, and returns the endpoint's packets.
     pub fn send(&mut self, bth: Bth, extension: Extension, payload: &[u8]) -> Vec<Response> {
         let frame = self.frame(bth, extension, payload);
         self.take(&frame)
     }
 
-    /// Everything that the endpoint wants to send, checked.
+    /// Takes all packets that the endpoint sends, except hellos, and checks them.
     pub fn answers(&mut self) -> Vec<Response> {
         let mut answers = Vec::new();
         for frame in self.frames() {
@@ -313,7 +314,7 @@ impl Crafted {
         answers
     }
 
-    /// Everything that the endpoint wants to send, as Ethernet frames, but hellos, which are kept.
+    /// Takes all packets that the endpoint sends, as Ethernet frames. Hellos are kept apart.
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut packet = vec![0; 8192];
         let mut frames = Vec::new();
@@ -333,7 +334,7 @@ impl Crafted {
         frames
     }
 
-    /// The next completion.
+    /// The next completion; `None` when there is none.
     pub fn completion(&mut self) -> Option<Completion> {
         self.cq.poll()
     }
@@ -343,36 +344,36 @@ impl Crafted {
         self.endpoint.queue_pair(self.qpn).unwrap().state()
     }
 
-    /// The next event.
+    /// The next event; `None` when there is none.
     pub fn event(&mut self) -> Option<Event> {
         self.endpoint.poll_event()
     }
 
-    /// What the endpoint has counted.
+    /// The counters of the endpoint.
     pub fn counters(&self) -> Counters {
         self.endpoint.counters()
     }
 
-    /// Panics when anything but `touched` (a range of the region) is not as it was at first.
+    /// Panics when memory outside of `touched` (a range of the region) has changed.
     pub fn assert_untouched_but(&self, touched: std::ops::Range<usize>, what: &str) {
         let own = self.memory.to_vec(0, Self::BYTES);
         let wrong = (0..Self::BYTES).find(|i| own[*i] != GUARD && !touched.contains(i));
         assert_eq!(wrong, None, "{what}: a byte of the region was written");
         for (name, memory) in [("own", &self.memory), ("foreign", &self.foreign.0), ("private", &self.private.0)] {
             let from = if name == "own" { Self::BYTES } else { 0 };
-            // SAFETY: the mapping is of whole pages, and the endpoint, which alone might write, is not running.
+            // SAFETY: the mapping is of whole pages, and the endpoint, its only other writer, is not running.
             let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr().add(from), Self::PAGES_BYTES - from) };
             assert!(bytes.iter().all(|byte| *byte == GUARD), "{what}: memory was written that is {name}");
         }
     }
 
-    /// Panics when anything is not as it was at first.
+    /// Panics when any memory has changed.
     pub fn assert_untouched(&self, what: &str) {
         self.assert_untouched_but(0..0, what);
     }
 }
 
-/// All that a peer may be allowed.
+/// All operations that a peer can be allowed.
 pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_WRITE)
@@ -381,12 +382,12 @@ pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_PERSISTENT)
     .union(Access::MW_BIND);
 
-/// The packet without the tag that ends extended ones.
+/// The packet without the tag at the end of extended ones.
 pub fn without_tag<'a>(packet: &Packet<'a>) -> Packet<'a> {
     packet.split_tag().map_or(*packet, |(packet, _)| packet)
 }
 
-/// An acknowledge without data.
+/// The expected acknowledge without payload.
 pub fn acknowledge(psn: Psn, syndrome: Syndrome) -> Response {
     Response { opcode: Opcode::RC_ACKNOWLEDGE, psn, syndrome: Some(syndrome), payload_bytes: 0 }
 }

@@ -4,28 +4,29 @@ use uroce::transport::Endpoint;
 
 use super::with_ethernet;
 
-/// Carries packets over IPv4 from one endpoint to another, a batch at a time as the engine does, and allocates nothing on the way.
+/// Carries packets over IPv4 from one endpoint to another. It takes a batch at a time, as the engine does, and
+/// allocates nothing per packet.
 pub struct Ferry {
-    /// Frames, of which the first `loaded` are on board, and their lengths.
+    /// Buffers for frames and their lengths; the first `loaded` are in use.
     frames: Vec<(Vec<u8>, usize)>,
     loaded: usize,
 }
 
-/// Bytes of the Ethernet header.
+/// Length of the Ethernet header, in bytes.
 const ETHERNET_BYTES: usize = 14;
 
 impl Ferry {
-    /// Frames on board at the same time, as the engine sends them.
+    /// Upper bound on the frames that it carries at once: a batch of the engine.
     pub const BATCH: usize = 64;
 
-    /// A ferry for frames of at most that length.
+    /// A ferry for frames of at most `frame_bytes`.
     pub fn new(frame_bytes: usize) -> Ferry {
         let mut frame = with_ethernet(&[]);
         frame.resize(frame_bytes, 0);
         Ferry { frames: vec![(frame, 0); Self::BATCH], loaded: 0 }
     }
 
-    /// Takes what `from` has to send, a batch at most. Returns the number of packets.
+    /// Takes the packets that `from` has to send, at most a batch. Returns their number.
     pub fn load(&mut self, now: Instant, from: &mut Endpoint) -> usize {
         self.loaded = 0;
         while let Some((frame, len)) = self.frames.get_mut(self.loaded)
@@ -37,14 +38,14 @@ impl Ferry {
         self.loaded
     }
 
-    /// Hands all to `to`.
+    /// Hands all loaded frames to `to`.
     pub fn unload(&mut self, now: Instant, to: &mut Endpoint) {
         for (frame, len) in &self.frames[..self.loaded] {
             to.handle_frame(now, FrameBytes::from(&frame[..*len]));
         }
     }
 
-    /// The lengths of the frames that were loaded last.
+    /// The lengths in bytes of the frames that were loaded last.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.frames[..self.loaded].iter().map(|(_, len)| *len)
     }

@@ -4,22 +4,22 @@ use uroce::memory::{Access, HostMemory, Pd};
 use uroce::transport::{Capabilities, CompletionRing, Endpoint, QueuePairInit, RecoverySettings, Service, Srq};
 use uroce::wire::{Key, PathMtu};
 
-/// An endpoint, and what a program has of it: a protection domain, a registered region and a completion queue.
+/// An endpoint with a protection domain, a registered region and a completion queue, as a program has them.
 pub struct Host {
-    /// The endpoint.
+    /// The endpoint of the host.
     pub endpoint: Endpoint,
-    /// The domain that all is in.
+    /// The protection domain of all its objects.
     pub pd: Pd,
-    /// The region.
+    /// The memory of the registered region.
     pub memory: Arc<HostMemory>,
-    /// Its key.
+    /// The key of the region.
     pub key: Key,
-    /// Where all completions go.
+    /// The queue for all completions.
     pub cq: Arc<CompletionRing>,
 }
 
 impl Host {
-    /// A host that recovers in that way, with `memory` registered for `access`; `seed` decides its keys.
+    /// A host with the given recovery, whose `memory` is registered for `access`; `seed` decides its keys.
     pub fn new(
         seed: u8,
         recovery: RecoverySettings,
@@ -34,13 +34,14 @@ impl Host {
         Host { endpoint, pd, memory, key, cq: Arc::new(cq) }
     }
 
-    /// What a queue pair of this host is made of, with queues of so many requests.
+    /// The parameters of a queue pair of this host, with room for `requests` in each work queue.
     pub fn init(&self, service: Service, requests: usize, srq: Option<Srq>, path_mtu: PathMtu) -> QueuePairInit {
         QueuePairInit { srq, ..queue_pair(service, self.pd, [requests; 2], &self.cq, path_mtu) }
     }
 }
 
-/// What a queue pair is made of that has queues of so many send and receive requests, and reports all of them in one place.
+/// The parameters of a queue pair with room for the given numbers of send and receive requests, all of which complete
+/// to `cq`.
 pub fn queue_pair(
     service: Service,
     pd: Pd,

@@ -10,30 +10,30 @@ use uroce::wire::{PathMtu, Qpn};
 
 use super::{Ferry, Host, Peering, path};
 
-/// Two endpoints with any number of RC queue pairs connected between them, and a network without faults and delay.
+/// Two endpoints with any number of connected pairs of RC queue pairs, and a network without faults and delay.
 pub struct Many {
     hosts: [Host; 2],
-    /// The queue pairs, by host.
+    /// The numbers of the queue pairs, by host.
     qpns: [Vec<Qpn>; 2],
     now: Instant,
     ferry: Ferry,
-    /// Packets carried.
+    /// The number of packets that were carried.
     pub packets: u64,
 }
 
 const MTU: PathMtu = PathMtu::Mtu1024;
 
-/// A packet of that MTU, with all headers.
+/// Length in bytes that holds a packet of that MTU with all headers.
 const FRAME_BYTES: usize = 2048;
 
-/// Between two messages: a million a second, more than an engine does.
+/// The time between two messages: a million a second, more than an engine sends.
 const MESSAGE_INTERVAL: Duration = Duration::from_micros(1);
 
 impl Many {
-    /// READs and atomics outstanding in one direction, as perftest and UCX ask for.
+    /// The number of outstanding READs and atomics in one direction, as perftest and UCX request it.
     pub const RD_ATOMIC: u8 = 16;
 
-    /// `count` queue pairs on each side that recover in that way, ready to send.
+    /// `count` queue pairs on each side with the given recovery, ready to send.
     pub fn new(count: usize, recovery: RecoveryMode) -> Many {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let mut hosts = [1, 2].map(|seed| {
@@ -59,12 +59,12 @@ impl Many {
         Many { hosts, qpns: all, now: Instant::ZERO, ferry: Ferry::new(FRAME_BYTES), packets: 0 }
     }
 
-    /// Where memory of the second side is.
+    /// The address and key of the second side's memory.
     pub fn remote(&self) -> Remote {
         Remote { address: self.hosts[1].memory.address(), key: self.hosts[1].key }
     }
 
-    /// Posts a request of `len` bytes on the first side of a queue pair.
+    /// Posts a request of `len` bytes on the first side of the queue pair at `index`.
     pub fn post(&mut self, index: usize, operation: SendOperation, len: u32) {
         self.now = self.now + MESSAGE_INTERVAL;
         let host = &mut self.hosts[0];
@@ -72,10 +72,10 @@ impl Many {
         host.endpoint.post_send(self.now, self.qpns[0][index], SendRequest::new(0, operation, data)).unwrap();
     }
 
-    /// Carries packets until `count` requests are complete, all those sent by one side before the other answers.
+    /// Carries packets, a batch from each side in turn, until `count` requests are complete.
     ///
     /// # Panics
-    /// When a request fails, or nothing moves.
+    /// When a request fails, or no packet is carried.
     pub fn complete(&mut self, count: usize) {
         let mut completed = 0;
         while completed < count {
@@ -86,16 +86,16 @@ impl Many {
             }
             assert!(moved > 0 || completed == count, "nothing moves");
         }
-        // As engines do in each step.
+        // Timers run once a step, as in an engine.
         self.hosts.iter_mut().for_each(|host| host.endpoint.handle_timeout(self.now));
     }
 
-    /// Has all that the first side may send taken by the other, before that says anything.
+    /// Carries all that the first side is allowed to send, before the second side sends anything.
     pub fn send_all(&mut self) {
         while self.carry(0) > 0 {}
     }
 
-    /// Has a batch that `from` has to send taken by the other side. Returns the number of packets.
+    /// Carries one batch from host `from` to the other one. Returns the number of packets.
     fn carry(&mut self, from: usize) -> usize {
         let count = self.ferry.load(self.now, &mut self.hosts[from].endpoint);
         self.ferry.unload(self.now, &mut self.hosts[1 - from].endpoint);

@@ -1,9 +1,11 @@
-//! Worlds that tests, benches and fuzz targets share: endpoints in memory, and somebody who carries their packets.
+//! Worlds that tests, benches and fuzz targets share: endpoints in memory, and the carrier of their packets.
 //!
-//! * [`Pair`]: two endpoints with a queue pair each, over a network in virtual time, which a test may also carry by hand;
+//! * [`Pair`]: two endpoints with a queue pair each, over a network in virtual time, whose packets a test can also
+//!   carry;
 //! * [`Many`]: any number of connections between two endpoints, without delay;
-//! * [`Crafted`]: one endpoint, whose peer is nothing but the frames that a test makes;
-//! * and what those are made of, for worlds of a test's own: [`Host`], [`queue_pair`], [`Peering`], [`Ferry`], [`path`], [`with_ethernet`].
+//! * [`Crafted`]: one endpoint, whose peer consists of the frames that a test makes;
+//! * the parts of these, for worlds of a test's own: [`Host`], [`queue_pair`], [`Peering`], [`Ferry`], [`path`],
+//!   [`with_ethernet`].
 
 pub mod crafted;
 mod ferry;
@@ -26,25 +28,26 @@ pub use many::Many;
 pub use pair::{Chances, Pair, PairPlan, Side, pattern};
 pub use peering::Peering;
 
-/// The way from `source` to `destination`, addresses of one family, over that hop; with nothing in it that matters.
+/// The path from `source` to `destination`, addresses of one family, over next hop `hop`. All other values are
+/// defaults.
 pub fn path(source: impl Into<IpAddr>, destination: impl Into<IpAddr>, hop: u64) -> Path {
     Path { flow: flow(source, destination), hop: Hop(hop) }
 }
 
-/// The outer headers of such a way.
+/// The outer headers of such a path: hop limit 64, and source port 0xc000.
 pub fn flow(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Flow {
     let addresses = Addresses::new(source.into(), destination.into()).expect("addresses of one family");
     Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 }
 }
 
-/// The frame of an IP packet, with a header before it as a link would write it.
+/// The Ethernet frame of an IP packet, with a header as a link would write it.
 pub fn with_ethernet(packet: &[u8]) -> Vec<u8> {
     let ether_type = if packet.first().is_some_and(|first| first >> 4 == 6) { [0x86, 0xdd] } else { [0x08, 0x00] };
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ether_type, packet].concat()
 }
 
-/// Has each of these functions, which take a [`RecoveryMode`](uroce::transport::RecoveryMode), be two tests: with what is shipped, and
-/// with go-back-N.
+/// Makes two tests of each of these functions, which take a [`RecoveryMode`](uroce::transport::RecoveryMode): one with
+/// the default, and one with go-back-N.
 #[macro_export]
 macro_rules! in_both_modes {
     ($($test:ident)*) => {

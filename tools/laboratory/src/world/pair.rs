@@ -15,25 +15,25 @@ use uroce::wire::{Key, Opcode, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
 use super::{Host, Peering, path, with_ethernet};
 
-/// What may go wrong with each frame: probabilities, 0 to 1.
+/// The faults of each frame: probabilities from 0 to 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Chances {
-    /// It is lost.
+    /// The probability that a frame is lost.
     pub loss: f64,
-    /// It comes twice.
+    /// The probability that a frame arrives twice.
     pub duplicate: f64,
-    /// It is delayed by a random time of up to ten packets.
+    /// The probability that a frame is delayed by a random time, up to that of ten packets.
     pub reorder: f64,
-    /// One bit of it is flipped, anywhere.
+    /// The probability that one bit behind the Ethernet header is flipped.
     pub corrupt: f64,
 }
 
 impl Chances {
-    /// Nothing goes wrong.
+    /// A network without faults.
     pub const NONE: Chances = Chances { loss: 0.0, duplicate: 0.0, reorder: 0.0, corrupt: 0.0 };
 }
 
-/// One of the two.
+/// One side of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // named for what they are
 pub enum Side {
@@ -42,10 +42,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both of them.
+    /// Both sides, A first.
     pub const BOTH: [Side; 2] = [Side::A, Side::B];
 
-    /// The one that this is not.
+    /// The opposite side of the pair.
     pub fn other(self) -> Side {
         match self {
             Side::A => Side::B,
@@ -58,22 +58,22 @@ impl Side {
     }
 }
 
-/// What a pair is made of.
+/// The parameters of a pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairPlan {
-    /// What its queue pairs are for.
+    /// The transport service of its queue pairs.
     pub service: Service,
-    /// How both ends recover.
+    /// How both ends recover losses.
     pub recovery: RecoveryMode,
-    /// Whether both have a shared receive queue.
+    /// Whether both ends have a shared receive queue.
     pub is_shared: bool,
-    /// What chance comes from.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// Bytes of a packet's payload, at most.
+    /// The path MTU of both directions.
     pub path_mtu: PathMtu,
     /// The first PSN of A; that of B is 17 later.
     pub first_psn: Psn,
-    /// What the network does to frames.
+    /// The faults of the network.
     pub faults: Chances,
 }
 
@@ -94,29 +94,30 @@ struct End {
 /// Two endpoints, connected, over a network in virtual time with faults from a seed.
 pub struct Pair {
     pub(super) seed: u64,
-    /// The time.
+    /// The current virtual time.
     pub now: Instant,
     pub(super) random: ChaCha8Rng,
     faults: Chances,
     ends: [End; 2],
-    /// Frames on their way: when they arrive, to whom; kept in order of arrival.
+    /// Frames in flight: arrival time, receiver and bytes, in the order of arrival.
     wire: VecDeque<(Instant, Side, Vec<u8>)>,
-    /// Every frame sent from now on and when, as a capture in front of all faults has it; each direction is a queue then.
+    /// Every frame sent from now on, and when, as a capture before all faults has them. While there is a trace, each
+    /// sender's frames leave in order.
     pub trace: Option<Vec<(Instant, Vec<u8>)>>,
     /// When the last frame of each sender left, while there is a trace.
     left: [Instant; 2],
     buffer: Vec<u8>,
 }
 
-/// One way, without reordering.
+/// The delay in one direction, without reordering.
 const DELAY: Duration = Duration::from_micros(10);
-/// Between two frames of one sender.
+/// The time between two frames of one sender.
 const SPACING: Duration = Duration::from_nanos(100);
 
-/// Requests that each work queue and shared receive queue holds.
+/// The number of requests that each work queue and shared receive queue holds.
 const REQUESTS: usize = 1024;
 
-/// A packet of path MTU 4096 and everything around it fits.
+/// Length of the buffer in bytes; a packet of path MTU 4096 fits, with all headers.
 const BUFFER_BYTES: usize = 8192;
 
 const ACCESS: Access = Access::LOCAL_WRITE
@@ -126,7 +127,7 @@ const ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::MW_BIND)
     .union(Access::FLUSH_GLOBAL);
 
-/// Bytes that depend on the seed and their place.
+/// Random bytes, which depend only on the seed and their position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
@@ -134,16 +135,16 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 impl Pair {
-    /// Bytes registered on each side.
+    /// Length of the registered memory of each side, in bytes.
     pub const BYTES: usize = 1 << 20;
-    /// Half of them.
+    /// Half of that length.
     pub const HALF: usize = Self::BYTES / 2;
-    /// How often requesters try again.
+    /// The number of retries of both requesters.
     pub const RETRY_COUNT: u8 = 7;
-    /// What datagrams must have.
+    /// The Q_Key that datagrams must have.
     pub const Q_KEY: QKey = QKey(0x1111_1111);
 
-    /// A reliable connection both of whose ends recover in that way.
+    /// A pair with a reliable connection, and the given recovery at both ends.
     pub fn new(recovery: RecoveryMode, seed: u64, path_mtu: PathMtu, first_psn: Psn, faults: Chances) -> Pair {
         Pair::of(PairPlan { seed, path_mtu, first_psn, faults, ..PairPlan::new(Service::Rc, recovery) })
     }
@@ -206,7 +207,7 @@ impl Pair {
         &mut self.ends[side as usize].host.endpoint
     }
 
-    /// The queue pair of a side.
+    /// The number of a side's queue pair.
     pub fn qpn(&self, side: Side) -> Qpn {
         self.end(side).qpn
     }
@@ -214,28 +215,28 @@ impl Pair {
     /// The shared receive queue of a side.
     ///
     /// # Panics
-    /// When there is none.
+    /// When the pair was made without.
     pub fn srq(&self, side: Side) -> Srq {
         self.end(side).srq.expect("the pair was made with shared receive queues")
     }
 
-    /// Where datagrams from `side` to the other go.
+    /// The destination of datagrams from `side` to the other one.
     pub fn destination(&self, side: Side, q_key: QKey) -> Destination {
         let path = path(side.address(), side.other().address(), side.other() as u64);
         Destination { path, qpn: self.qpn(side.other()), q_key }
     }
 
-    /// Writes into a side's memory.
+    /// Writes `bytes` into a side's memory, from `offset` on.
     pub fn fill(&self, side: Side, offset: usize, bytes: &[u8]) {
         self.host(side).memory.write(offset, bytes);
     }
 
-    /// What is in a side's memory.
+    /// Reads `len` bytes of a side's memory, from `offset` on.
     pub fn bytes(&self, side: Side, offset: usize, len: usize) -> Vec<u8> {
         self.host(side).memory.to_vec(offset, len)
     }
 
-    /// A word of a side's memory.
+    /// Reads eight bytes of a side's memory as a number in native byte order.
     pub fn u64(&self, side: Side, offset: usize) -> u64 {
         u64::from_ne_bytes(self.bytes(side, offset, 8).try_into().unwrap())
     }
@@ -246,7 +247,7 @@ impl Pair {
         Data::sge(host.memory.address() + offset as u64, len as u32, host.key)
     }
 
-    /// A place in a side's memory, for the other's requests.
+    /// An address in a side's memory and its key, for the other side's requests.
     pub fn remote(&self, side: Side, offset: usize) -> Remote {
         let host = self.host(side);
         Remote { address: host.memory.address() + offset as u64, key: host.key }
@@ -257,49 +258,49 @@ impl Pair {
         self.host(side).endpoint.queue_pair(self.qpn(side)).unwrap().state()
     }
 
-    /// What a side has counted.
+    /// The counters of a side's endpoint.
     pub fn counters(&self, side: Side) -> Counters {
         self.host(side).endpoint.counters()
     }
 
-    /// The next event of a side.
+    /// The next event of a side; `None` when there is none.
     pub fn event(&mut self, side: Side) -> Option<Event> {
         self.endpoint(side).poll_event()
     }
 
-    /// Takes a side's region away.
+    /// Deregisters the memory of a side.
     pub fn deregister(&mut self, side: Side) {
         let key = self.host(side).key;
         self.endpoint(side).memory().deregister(key).unwrap();
     }
 
-    /// A window of type 2, bound to nothing.
+    /// Allocates a window of type 2, not yet bound.
     pub fn allocate_window(&mut self, side: Side) -> Key {
         let pd = self.host(side).pd;
         self.endpoint(side).memory().allocate_window(pd, WindowKind::Two)
     }
 
-    /// Changes what a side's peer may do.
+    /// Changes the operations that a side allows its peer.
     pub fn set_access(&mut self, side: Side, access: Access) {
         self.modify(side, &QpAttributes { access: Some(access), ..Default::default() });
     }
 
-    /// Changes how often a side tries again for want of a receive request.
+    /// Changes the number of a side's retries after RNR NAKs.
     pub fn set_rnr_retry(&mut self, side: Side, count: u8) {
-        // It may be changed only while the send queue is drained.
+        // The attribute can be changed only while the send queue is drained.
         let state = |state| QpAttributes { state: Some(state), ..Default::default() };
         self.modify(side, &state(State::SendQueueDrained));
         self.modify(side, &QpAttributes { rnr_retry: Some(count), ..Default::default() });
         self.modify(side, &state(State::ReadyToSend));
     }
 
-    /// Modifies a side's queue pair.
+    /// Modifies the attributes of a side's queue pair.
     pub fn modify(&mut self, side: Side, attributes: &QpAttributes) {
         let (now, qpn) = (self.now, self.qpn(side));
         self.endpoint(side).modify(now, qpn, attributes).unwrap();
     }
 
-    /// Posts a send request.
+    /// Posts a send request on a side.
     pub fn post(&mut self, side: Side, request: SendRequest) {
         let (now, qpn) = (self.now, self.qpn(side));
         self.endpoint(side).post_send(now, qpn, request).unwrap();
@@ -317,15 +318,15 @@ impl Pair {
         }
     }
 
-    /// The next completion, if it is there.
+    /// The next completion of a side; `None` when there is none yet.
     pub fn try_completion(&mut self, side: Side) -> Option<Completion> {
         self.host(side).cq.poll()
     }
 
-    /// The next completion, however long it takes (up to ten virtual seconds).
+    /// Waits for the next completion of a side, up to ten virtual seconds.
     ///
     /// # Panics
-    /// When it takes longer.
+    /// When there is none in this time.
     pub fn completion(&mut self, side: Side) -> Completion {
         let end = self.now + Duration::from_secs(10);
         loop {
@@ -337,17 +338,17 @@ impl Pair {
         }
     }
 
-    /// Lets so much time pass.
+    /// Runs the network for `time` of virtual time.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.step(end) {}
         self.now = end;
     }
 
-    /// Nothing is in flight, armed or waiting, and no completion is left.
+    /// Checks, after two virtual seconds, that no frame is in flight, no timer is armed, and no completion is left.
     ///
     /// # Panics
-    /// When something is.
+    /// When one of these is.
     pub fn assert_quiet(&mut self) {
         self.run_for(Duration::from_secs(2));
         for side in Side::BOTH {
@@ -392,14 +393,14 @@ impl Pair {
         }
     }
 
-    /// Whether acknowledges are all that a side would send now.
+    /// Whether a side owes only acknowledges now.
     pub fn owes_only_acknowledges(&mut self, side: Side) -> bool {
         self.endpoint(side).owes_only_acknowledges()
     }
 
-    /// Sends what a side has to send, and tells its opcodes.
+    /// Sends all packets that a side is allowed to send, and returns their opcodes.
     pub fn transmit(&mut self, side: Side) -> Vec<Opcode> {
-        /// The first byte behind IPv4 and UDP.
+        /// The offset of the BTH, behind the IPv4 and UDP headers.
         const BTH: usize = 28;
         let mut opcodes = Vec::new();
         while let Some(transmit) = self.ends[side as usize].host.endpoint.poll_transmit(self.now, &mut self.buffer) {
@@ -410,7 +411,7 @@ impl Pair {
         opcodes
     }
 
-    /// Goes on to the next thing that happens before `end`. False when nothing does.
+    /// Advances to the next event before `end`. Returns `false` when there is none.
     pub fn step(&mut self, end: Instant) -> bool {
         Side::BOTH.into_iter().for_each(|side| drop(self.transmit(side)));
         let timeout = self.ends.iter().filter_map(|end| end.host.endpoint.poll_timeout()).min();
@@ -423,7 +424,7 @@ impl Pair {
         if arrival.is_some_and(|at| at <= now)
             && let Some((_, to, frame)) = self.wire.pop_front()
         {
-            // Split at a random point behind the headers, as multi-buffer frames are.
+            // The frame is split at a random offset behind the headers, as multi-buffer frames are.
             let cut = frame.len().min(90 + self.random.next_u32() as usize % 1000);
             let (head, tail) = frame.split_at(cut);
             self.endpoint(to).handle_frame(now, FrameBytes { head, tail });

@@ -3,40 +3,40 @@ use uroce::time::Instant;
 use uroce::transport::{Endpoint, Path, QpAttributes, Service, State};
 use uroce::wire::{PathMtu, Psn, QKey, Qpn, RnrTimer};
 
-/// What a queue pair is told of its peer on the way from RESET to ready to send. What its service has no use for is left out.
+/// The attributes that take a queue pair from RESET to ready to send. Those that its service does not use are left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Peering {
-    /// What the queue pair is for.
+    /// The transport service of the queue pair.
     pub service: Service,
-    /// What the peer may do.
+    /// The operations that the peer is allowed.
     pub access: Access,
-    /// How it is reached.
+    /// The path to the peer.
     pub path: Path,
-    /// Bytes of a packet's payload, at most.
+    /// The path MTU of both directions.
     pub path_mtu: PathMtu,
-    /// Its queue pair.
+    /// The peer's queue pair.
     pub destination: Qpn,
     /// The first PSN that is sent.
     pub send_psn: Psn,
     /// The first PSN that is expected.
     pub receive_psn: Psn,
-    /// READs and atomics outstanding, each way.
+    /// The number of READs and atomics that can be outstanding, in each direction.
     pub rd_atomic: u8,
-    /// How long the peer is to wait for a receive request.
+    /// The time that the peer must wait after an RNR NAK.
     pub rnr_timer: RnrTimer,
     /// The code of the local ACK timeout: 4.096 µs × 2^code.
     pub timeout: u8,
-    /// How often the requester tries again before it gives up.
+    /// The number of retries before the requester gives up, 0 to 7.
     pub retry_count: u8,
-    /// How often it tries again for want of a receive request; 7 is without end.
+    /// The number of retries after RNR NAKs, 0 to 7; 7 is without limit.
     pub rnr_retry: u8,
-    /// The key that datagrams must have.
+    /// The Q_Key that datagrams must have.
     pub q_key: QKey,
 }
 
 impl Peering {
-    /// A reliable connection in which the peer may do nothing but SEND, as many READs are outstanding as can be, PSNs begin with
-    /// 0 and patience is as long as it can be.
+    /// A reliable connection in which the peer is only allowed SEND. PSNs begin with 0, and the numbers of outstanding
+    /// READs and of retries are the largest possible.
     pub fn new(path: Path, destination: Qpn) -> Peering {
         Peering {
             service: Service::Rc,
@@ -55,7 +55,7 @@ impl Peering {
         }
     }
 
-    /// All that it says, as attributes.
+    /// The same values as attributes of a queue pair.
     pub fn attributes(&self) -> QpAttributes {
         QpAttributes {
             access: Some(self.access),
@@ -75,13 +75,13 @@ impl Peering {
         }
     }
 
-    /// The three steps: to INIT, to ready to receive, and to ready to send.
+    /// The three transitions: to INIT, to ready to receive, and to ready to send.
     pub fn steps(&self) -> [QpAttributes; 3] {
         let steps = self.attributes().steps(self.service, State::Reset);
         steps.into_inner().expect("three transitions lead from RESET to RTS")
     }
 
-    /// Takes all three steps.
+    /// Takes the queue pair through all three transitions.
     ///
     /// # Panics
     /// When one of them is refused.

@@ -6,13 +6,13 @@ use uroce::wire::{Placement, Selectivity};
 
 use super::pair::{Pair, Side, pattern};
 
-/// Bytes set apart for each request, on both sides.
+/// Bytes of memory reserved for each request, on both sides.
 const SLOT: usize = 3000;
 
-/// Where the word for atomics is at B.
+/// The offset of the word for atomics in B's memory.
 const COUNTER: usize = Pair::HALF - 8;
 
-/// What a request of the pipeline is.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Send,
@@ -24,20 +24,22 @@ enum Kind {
     Flush,
 }
 
-/// A request that was posted.
+/// A request that was posted, and its expected result.
 struct Posted {
     kind: Kind,
     len: usize,
-    /// What is added up before it.
+    /// The sum of the FETCH_ADDs before it.
     sum: u64,
 }
 
 impl Pair {
-    /// Posts `count` random operations from A to B, all at once, and checks memory, results and order. WRITEs and SENDs
-    /// go to places of their own; READs read what nobody writes; atomics add up.
+    /// Posts `count` random operations from A to B, all at once, and checks memory, results and order.
+    ///
+    /// WRITEs and SENDs each have a target of their own, READs read memory that is never written, and atomics add to
+    /// one word.
     ///
     /// # Panics
-    /// When something is not as it must be.
+    /// When memory, a result or the order is wrong.
     pub fn run_pipeline(&mut self, count: usize) {
         let source = pattern(self.seed, Self::BYTES);
         self.fill(Side::A, 0, &source[..Self::HALF]);
@@ -73,7 +75,7 @@ impl Pair {
         assert_eq!(self.u64(Side::B, COUNTER), sum);
     }
 
-    /// Posts request `i`, and returns its length: some kinds have one of their own.
+    /// Posts request `i`, and returns its length in bytes: some kinds have a fixed one.
     fn post_one(&mut self, i: usize, kind: Kind, len: usize) -> usize {
         let there = self.remote(Side::B, i * SLOT);
         let operation = match kind {
@@ -90,7 +92,7 @@ impl Pair {
                 selectivity: if len.is_multiple_of(2) { Selectivity::Range } else { Selectivity::Region },
             },
         };
-        // READs and atomics write into the upper half of A, which nothing else touches.
+        // READs and atomics write into the upper half of A, which is not used otherwise.
         let (from, len) = match kind {
             Kind::Read => (Self::HALF + i * SLOT, len),
             Kind::FetchAdd => (Self::HALF + i * SLOT, 8),
@@ -102,7 +104,7 @@ impl Pair {
         len
     }
 
-    /// Waits for the completion of request `i`, and checks what it brought.
+    /// Waits for the completion of request `i`, and checks its result.
     fn check_one(&mut self, i: usize, posted: &Posted, source: &[u8]) {
         let &Posted { kind, len, sum } = posted;
         let (seed, here, there) = (self.seed, Self::HALF + i * SLOT, i * SLOT);

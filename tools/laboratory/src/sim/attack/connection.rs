@@ -21,38 +21,38 @@ use super::super::transfer::TransferOperation;
 use super::forgery::{FORGED, Known, MTU, SPOT_BYTES, SPOTS, STRANGER};
 use super::{AttackOutcome, Counts};
 
-/// What a connection that is attacked is made of.
+/// The parameters of a connection that is attacked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// What it is busy with, and packets of a message.
+    /// The operation of its messages, and the packets of each.
     pub operation: TransferOperation,
     pub packets: u32,
-    /// How the requester deals with losses, and how the responder.
+    /// The recovery of the requester, and of the responder.
     pub recovery: [RecoveryMode; 2],
-    /// Whether the responder is attacked; else the requester.
+    /// Whether the responder is attacked; otherwise the requester is.
     pub is_responder_attacked: bool,
-    /// The share of frames that the network loses, each way.
+    /// The share of frames that the network loses in each direction, 0 to 1.
     pub loss: f64,
-    /// It goes on when the extension is in use that must not be: it is to send packets elsewhere.
+    /// Whether it continues after the extension was wrongly switched on, as for forgeries that redirect packets.
     pub outlives_extension: bool,
 }
 
-/// A reliable connection that is busy without a pause, and all that a forged packet can do to it.
+/// A reliable connection that is always busy, and all effects of forged packets on it.
 ///
-/// Programs at both ends know what they asked for, and look at memory, at completions and at what is on the wire; nobody asks
-/// the transport what it takes a packet for.
+/// Programs at both ends know their requests, and check memory, completions and sent frames. They never ask the
+/// transport how it judges a packet.
 pub(super) struct Connection {
     plan: Plan,
     network: Network,
     /// The requester, and the responder.
     sides: [Side; 2],
-    /// Messages posted, and those completed.
+    /// The numbers of messages posted and completed.
     posted: u64,
     completed: u64,
-    /// Receive requests posted, and those completed.
+    /// The numbers of receive requests posted and completed.
     receives: u64,
     received: u64,
-    /// By slot: one more than the number of the message of which a receive request has reported all bytes.
+    /// By slot: one more than the number of the message whose bytes a receive request has completely reported.
     seen: Vec<u64>,
     watch: Watch,
     /// When a message was completed last.
@@ -70,24 +70,26 @@ struct Side {
     cq: Arc<CompletionRing>,
 }
 
-/// Each way: 50 Mb/s and 10 ms. A window of 128 packets is always full then, and true packets are few beside forged ones; what
-/// a forged packet can do depends on the window, and on neither of both.
+/// Rate and delay in each direction: 50 Mb/s and 10 ms.
+///
+/// A window of 128 packets is then always full, and true packets are few beside forged ones. The effect of a forged
+/// packet depends on the window, and not on rate or delay.
 const BYTES_PER_SECOND: u64 = 6_250_000;
 const DELAY: Duration = Duration::from_millis(10);
 
-/// Until the window is full, and both ends know what they know of each other.
+/// The time until the window is full, and both ends know of each other.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// The local ACK timeout code: 134 ms. After eight of them a requester gives up.
 const TIMEOUT_CODE: u8 = 15;
 
-/// Who completes nothing for so long, several times what it takes to give up, is broken without having noticed.
+/// The time without completions after which a connection counts as broken; it is several times that of giving up.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
-/// Packets of messages posted and not completed: more than fit into a window.
+/// The packets of outstanding messages: more than fit into a window.
 const OUTSTANDING_PACKETS: u32 = 256;
 
-/// Messages that memory has room for, for each that is outstanding: bytes stay where they are until long after.
+/// The slots in memory for each outstanding message, so that bytes stay in place long after completion.
 const SLOTS_A_MESSAGE: u64 = 4;
 
 impl Plan {
@@ -108,7 +110,7 @@ impl Plan {
     }
 }
 
-/// The address of a side, and of its further interface.
+/// The address of a side's first interface.
 fn address(side: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, 1 + side as u8)
 }
@@ -117,12 +119,12 @@ fn further_address(side: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, 0, 1 + side as u8)
 }
 
-/// What the one that is attacked sends.
+/// Observations of the attacked side's frames.
 struct Watch {
     node: NodeId,
     /// The peer's addresses.
     peer: [[u8; 4]; 2],
-    /// The peer has not offered the extension, and never will.
+    /// Whether the peer never offers the extension.
     is_peer_plain: bool,
     has_sent_elsewhere: bool,
     has_sent_extended: bool,
@@ -137,13 +139,13 @@ impl Observer for Watch {
         }
         self.has_sent_elsewhere |= !self.peer.iter().any(|address| frame[30..34] == *address);
         let is_extended = frame[bth_offset(frame) + 8] & IS_EXTENDED != 0;
-        // Whoever seems to make the offer gets a hello, which is an acknowledge to who does not know it.
+        // An apparent offer is answered with a hello, which is an acknowledge for a peer without the extension.
         let is_hello = frame[frame.len() - ICRC_BYTES - Packet::TAG_BYTES - 1] == HELLO;
         self.has_sent_extended |= self.is_peer_plain && is_extended && !is_hello;
     }
 }
 
-/// The first bytes of each packet's part of a message: the message's number and the packet's, without a byte of 0x80 or more.
+/// The first bytes of each packet of a message: the numbers of the message and the packet. No byte is 0x80 or more.
 fn stamp(number: u64, packet: u32) -> [u8; 8] {
     let number = number + 1;
     let bits = |value: u64, at: u32| (value >> at) as u8 & 0x7f;
@@ -153,19 +155,19 @@ fn stamp(number: u64, packet: u32) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
-/// The number of the message that a stamp is of.
+/// The number of the message in a stamp; `None` for zeros.
 fn number_of(stamp: &[u8]) -> Option<u64> {
     stamp[..5].iter().fold(0, |number, byte| number << 7 | u64::from(*byte)).checked_sub(1)
 }
 
 impl Connection {
-    /// A connection that has been busy for a while.
+    /// A connection that has been busy for the time of the warm-up.
     pub fn new(plan: Plan, seed: u64) -> Connection {
         let mut network = Network::new(seed);
         let mut random = Random::new(seed, 3);
         let sides = [0, 1].map(|side| {
             let mut endpoint = Endpoint::new([0; 32].map(|_: u8| random.u32() as u8));
-            // As a device with two interfaces has it.
+            // The settings are those of a device with two interfaces.
             let settings = RecoverySettings::default().with_paths_as_peer(2, PathPolicy::default());
             endpoint.set_recovery(RecoverySettings { recovery: plan.recovery[side], ..settings });
             endpoint.set_local_rails(vec![vec![further_address(side).into()]]);
@@ -194,7 +196,7 @@ impl Connection {
             network.add_address(sides[to].node, further_address(to).into());
         }
         let attacked = plan.attacked();
-        // There is a way to the stranger, from the one that is attacked.
+        // The attacked side has a route to the stranger.
         network.add_address(sides[1 - attacked].node, STRANGER.into());
         let watch = Watch {
             node: sides[attacked].node,
@@ -220,7 +222,7 @@ impl Connection {
         };
         connection.connect([random.u32(), random.u32()].map(Psn::new));
         connection.post();
-        // Bursts go to and fro in step with the round trip: no two connections are to be met at the same point of it.
+        // Bursts move in step with the round trip: the attacks on two connections must not begin at the same phase.
         connection.run(WARM_UP + random.up_to(2 * DELAY));
         connection
     }
@@ -250,7 +252,7 @@ impl Connection {
         Sge { address: side.memory.address() + offset as u64, length: self.plan.message_bytes() as u32, lkey: side.key }
     }
 
-    /// Posts what there is room for.
+    /// Posts requests until the planned number is outstanding.
     fn post(&mut self) {
         let now = self.network.now();
         let Plan { operation, packets, .. } = self.plan;
@@ -284,13 +286,13 @@ impl Connection {
         }
     }
 
-    /// Whether nothing more can be learnt of it: whatever it was, it happened.
+    /// Whether the connection can show nothing more: a lasting effect was seen.
     pub fn is_over(&self) -> bool {
         let is_extended = self.watch.has_sent_extended && !self.plan.outlives_extension;
         self.is_broken || self.watch.has_sent_elsewhere || is_extended
     }
 
-    /// Lets so much time pass, or less if it is over before.
+    /// Runs the network for `span`, or until [`is_over`](Self::is_over).
     pub fn run(&mut self, span: Duration) {
         let until = self.network.now() + span;
         while !self.is_over() && self.network.next().is_some_and(|at| at <= until) {
@@ -304,23 +306,23 @@ impl Connection {
         }
     }
 
-    /// Has the one that is attacked receive a frame.
+    /// Makes the attacked side receive a frame.
     pub fn inject(&mut self, frame: &[u8]) {
         let (now, node) = (self.network.now(), self.sides[self.plan.attacked()].node);
         self.network.endpoint(node).handle_frame(now, FrameBytes::from(frame));
         if !self.plan.is_responder_attacked {
-            // A request that is completed by it was not completed by anything else.
+            // The forged frame must be the cause of completions that are found now.
             self.poll();
         }
     }
 
-    /// After frames were injected: what was brought about is seen, and sent.
+    /// Checks the effects of injected frames, and sends what they caused.
     pub fn settle(&mut self) {
         self.look();
         self.network.kick(self.sides[self.plan.attacked()].node, &mut self.watch);
     }
 
-    /// What a stranger knows.
+    /// What a stranger knows of the connection.
     pub fn known(&self) -> Known {
         let attacked = self.plan.attacked();
         let responder = &self.sides[1];
@@ -328,31 +330,31 @@ impl Connection {
         Known { flow: flow(1 - attacked), qpn: self.sides[attacked].qpn, spots, key: responder.key }
     }
 
-    /// A PSN that is in use: the one that the responder expects, or the oldest that the requester waits for.
+    /// A PSN in use: the one that the responder expects, or the oldest that the requester waits for.
     pub fn psn_in_use(&mut self) -> Psn {
         let side = &self.sides[self.plan.attacked()];
         let queue_pair = self.network.endpoint(side.node).queue_pair(side.qpn).expect("it was created");
         if self.plan.is_responder_attacked { queue_pair.psns().1 } else { queue_pair.send_progress().0 }
     }
 
-    /// Whether the requester takes its peer to understand the extension.
+    /// Whether the requester uses the extension towards its peer.
     pub fn is_extended(&mut self) -> bool {
         let side = &self.sides[0];
         self.network.endpoint(side.node).queue_pair(side.qpn).is_ok_and(|queue_pair| queue_pair.is_extended())
     }
 
-    /// Messages completed.
+    /// The number of completed messages.
     pub fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// All that there is to be seen, and then what is to be posted.
+    /// Checks all effects, and then posts new requests.
     fn look(&mut self) {
         let before = (self.completed, self.received);
         self.poll();
         self.look_at_spots();
         for side in &self.sides {
-            // A request was refused; nothing else makes events here.
+            // An event is a refused request: there is no other cause here.
             self.is_broken |= self.network.endpoint(side.node).poll_event().is_some();
         }
         if before != (self.completed, self.received) && !self.is_broken {
@@ -394,7 +396,8 @@ impl Connection {
         self.counts[AttackOutcome::FalselyCompleted] += u64::from(is_any_false);
     }
 
-    /// The number of the message whose bytes are all in a slot. Parts with forged bytes are counted, once.
+    /// The number of the message whose bytes fill a slot completely. Parts with forged bytes are counted once, and
+    /// cleared.
     fn inspect(&mut self, side: usize, offset: usize) -> Option<u64> {
         let memory = &self.sides[side].memory;
         memory.read(offset, &mut self.scratch);
@@ -410,7 +413,7 @@ impl Connection {
         number.filter(|_| is_whole)
     }
 
-    /// Counts forged WRITEs where they go.
+    /// Counts forged WRITEs at their target addresses.
     fn look_at_spots(&mut self) {
         let memory = &self.sides[1].memory;
         let mut spots = [0; SPOTS as usize * SPOT_BYTES];
@@ -424,7 +427,7 @@ impl Connection {
         memory.write(offset, &[0; SPOTS as usize * SPOT_BYTES]);
     }
 
-    /// What became of it.
+    /// The counts of all outcomes of the connection.
     pub fn finish(mut self) -> Counts {
         self.look_at_spots();
         for side in [0, 1] {
@@ -440,7 +443,7 @@ impl Connection {
     }
 }
 
-/// The outer headers of what a side sends.
+/// The outer headers of the packets that a side sends.
 fn flow(side: usize) -> Flow {
     let [source, destination] = [address(side), address(1 - side)].map(IpAddr::from);
     Flow {
@@ -484,12 +487,12 @@ mod tests {
         }
     }
 
-    /// The oracle's other half: what is put where it does not belong is found, by whatever means it got there.
+    /// The oracle's other half: forged bytes are found wherever they were put.
     #[test]
     fn forged_bytes_are_found_in_messages_that_come_in_and_in_those_at_rest() {
         let mut connection = Connection::new(PLAN, 2);
         let memory = connection.sides[1].memory.clone();
-        // The part of memory that is written next, the one after the latest, and a place for forged WRITEs.
+        // The slot that is written next, the one after the latest, and a target of forged WRITEs.
         let spots = memory.len() - SPOTS as usize * SPOT_BYTES;
         memory.write(spots + 5 * SPOT_BYTES + 3, &[FORGED]);
         connection.look_at_spots();
@@ -557,7 +560,7 @@ mod tests {
         assert!(connection.is_over());
         assert_eq!(connection.finish()[AttackOutcome::Broken], 1);
 
-        // Who is gone without a word answers nothing.
+        // A destroyed queue pair does not answer.
         let mut connection = Connection::new(PLAN, 5);
         let (node, qpn) = (connection.sides[1].node, connection.sides[1].qpn);
         connection.network.endpoint(node).destroy_queue_pair(qpn).unwrap();

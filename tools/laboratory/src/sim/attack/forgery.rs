@@ -11,12 +11,12 @@ use super::super::network::bth_offset;
 use super::super::random::Random;
 use super::super::transfer::TransferOperation;
 
-/// What a stranger sends, and so what it is after.
+/// The forged packet that a stranger sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forgery {
     /// A WRITE of one packet with a guessed R_Key.
     WriteGuessedKey,
-    /// A WRITE of one packet with the right R_Key and address, which a stranger has to have learnt.
+    /// A WRITE of one packet with the right R_Key and address, which a stranger must have learned.
     WriteKnownKey,
     /// A SEND of one packet.
     SendOnly,
@@ -24,34 +24,34 @@ pub enum Forgery {
     SendMiddle,
     /// A packet from the middle of a WRITE, which needs no key.
     WriteMiddle,
-    /// The last packet of a SEND, where none has begun.
+    /// The last packet of a SEND without a first one.
     SendOutOfSequence,
-    /// A packet from the middle of a READ's answer.
+    /// A middle packet of a READ response.
     ReadResponse,
-    /// The same, by twos: the second has the PSN after the first one's.
+    /// Two such packets with consecutive PSNs.
     ReadResponsePair,
-    /// An acknowledge.
+    /// An acknowledge without the extension.
     Acknowledge,
-    /// A refusal: remote access error.
+    /// A NAK with the code "remote access error".
     Refusal,
     /// An acknowledge that offers the extension.
     OfferingAcknowledge,
     /// A SEND of one packet that offers the extension.
     OfferingSend,
-    /// The same, and it ends with a trailer that says where it belongs.
+    /// A SEND of one packet that offers the extension, with a trailer that states its position.
     ExtendedSend,
     /// A WRITE of one packet with the right R_Key and address that offers the extension, with a trailer.
     ExtendedWrite,
-    /// An acknowledge that says what arrived; the network loses packets.
+    /// A selective acknowledge; the network loses packets.
     SelectiveAcknowledge,
-    /// An acknowledge that names an address of the stranger's.
+    /// An acknowledge with a list of addresses, in which one is the stranger's.
     Addresses,
-    /// An acknowledge that says a nonce.
+    /// An acknowledge with a hello, which holds a nonce.
     Hello,
 }
 
 impl Forgery {
-    /// All of them.
+    /// All forgeries, in the order of the table.
     pub const ALL: [Forgery; 17] = [
         Forgery::WriteGuessedKey,
         Forgery::WriteKnownKey,
@@ -72,7 +72,7 @@ impl Forgery {
         Forgery::Hello,
     ];
 
-    /// As tables call it.
+    /// The name of the forgery in tables.
     pub fn name(self) -> &'static str {
         match self {
             Forgery::WriteGuessedKey => "write-guessed-key",
@@ -95,7 +95,7 @@ impl Forgery {
         }
     }
 
-    /// What the connection is busy with, so that this can do the most harm: the operation, and packets of a message.
+    /// The traffic of the connection on which the forgery has most effect: the operation, and the packets of a message.
     pub(super) fn traffic(self) -> (TransferOperation, u32) {
         match self {
             Forgery::SendOnly | Forgery::SendOutOfSequence | Forgery::OfferingSend | Forgery::ExtendedSend => {
@@ -108,7 +108,7 @@ impl Forgery {
         }
     }
 
-    /// Whether it is an answer, and so meant for the requester; all others are for the responder.
+    /// Whether the packet is a response, for the requester; all others are for the responder.
     pub(super) fn is_answer(self) -> bool {
         self.opcode().is_response()
     }
@@ -140,60 +140,62 @@ impl Forgery {
     }
 }
 
-/// Packets of long messages. A prime, so that no window and no acknowledge every so many PSNs keeps step with messages.
+/// The number of packets of a long message. It is a prime, so that neither windows nor periodic acknowledges keep in
+/// step with messages.
 pub(super) const LONG_MESSAGE_PACKETS: u32 = 61;
 
-/// The path MTU of the connection: the smallest one, since what is simulated is packets.
+/// The path MTU of the connection: the smallest one, since the simulation counts packets.
 pub(super) const MTU: PathMtu = PathMtu::Mtu256;
 
-/// What forged payload is made of. True payload has no byte of 0x80 or more.
+/// The byte that fills forged payload. True payload has no byte of 0x80 or more.
 pub(super) const FORGED: u8 = 0xf5;
 
-/// Bytes that a forged WRITE places, and how many places it takes in turn: two that succeed can be told apart.
+/// Length of a forged WRITE in bytes, and the number of its targets in turn, so that two successful ones can be
+/// distinguished.
 pub(super) const SPOT_BYTES: usize = 16;
 pub(super) const SPOTS: u64 = 64;
 
-/// An address of the stranger's.
+/// An address of the stranger.
 pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
 
 /// What a stranger knows of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// From the one whose address it takes to the one that it attacks.
+    /// The flow from the impersonated side to the attacked one.
     pub flow: Flow,
     pub qpn: Qpn,
-    /// Where forged WRITEs go: [`SPOTS`] places of [`SPOT_BYTES`] each.
+    /// The address of the targets of forged WRITEs: [`SPOTS`] places of [`SPOT_BYTES`] each.
     pub spots: u64,
-    /// Their key; only [`Forgery::WriteKnownKey`] and [`Forgery::ExtendedWrite`] use it.
+    /// The R_Key of the targets; only [`Forgery::WriteKnownKey`] and [`Forgery::ExtendedWrite`] use it.
     pub key: Key,
 }
 
-/// Makes forged frames: one is written, and has its fields changed for each.
+/// Makes forged frames: one frame is written once, and some of its fields are changed for each.
 ///
-/// The ICRC is not taken anew: a CRC is linear, so each byte that is changed changes it by something that depends on its place and
-/// value only, whatever the others are.
+/// The ICRC is not computed again. A CRC is linear, so the change that a byte causes depends only on its position and
+/// value.
 pub(super) struct Forger {
     frame: Vec<u8>,
-    /// The ICRC of the frame with zeros for all that changes.
+    /// The ICRC of the frame with zeros in all changing fields.
     icrc: u32,
-    /// Where each field is, and by what each value of each of its bytes changes the ICRC.
+    /// The offset of each field, and the change of the ICRC by each value of each of its bytes.
     fields: Vec<(usize, Field, Vec<[u32; 256]>)>,
     random: Random,
     made: u64,
     spots: u64,
-    /// Each second PSN is the one after the first, which is this one.
+    /// Whether frames come in pairs, whose second PSN follows the first.
     is_pair: bool,
     pair: Option<Psn>,
 }
 
-/// What differs from frame to frame, and is written into it at some offset.
+/// A field that differs from frame to frame.
 #[derive(Clone, Copy, Debug)]
 enum Field {
     /// The PSN, three bytes.
     Psn,
-    /// So many bytes that nobody but the peer knows.
+    /// The given number of random bytes, which only the peer knows.
     Random(usize),
-    /// The address of one of the spots, eight bytes.
+    /// The address of one of the targets, eight bytes.
     Spot,
 }
 
@@ -237,7 +239,7 @@ impl Forger {
             _ => SPOT_BYTES,
         };
         let trailer = trailer(forgery);
-        // What ends them, and is drawn below.
+        // The tag ends the packet; its value is drawn below.
         let tag: &[u8] = if forgery.is_extended() { &[0; Packet::TAG_BYTES] } else { &[] };
         let end = [&trailer[..], tag].concat();
         let mut frame = vec![0; ETHERNET_BYTES + known.flow.header_bytes() + 2 * MTU.bytes()];
@@ -255,7 +257,7 @@ impl Forger {
         let (behind_bth, trailer_at) = (bth + Bth::BYTES, frame.len() - ICRC_BYTES - end.len());
         match extension {
             Extension::Reth(_) => fields.push((behind_bth, Field::Spot)),
-            // The MSN, which nobody checks.
+            // The MSN, which requesters do not check.
             Extension::Aeth(_) => fields.push((behind_bth + 1, Field::Random(3))),
             _ => {}
         }
@@ -295,7 +297,7 @@ impl Forger {
         }
     }
 
-    /// The next frame, with a PSN drawn from the 2^`psn_bits` around `near`: all that there are, if that is 24.
+    /// The next frame, with a PSN drawn from the 2^`psn_bits` around `near`; from all PSNs if that is 24.
     pub fn next(&mut self, near: Psn, psn_bits: u32) -> &[u8] {
         let psn = match self.pair.take() {
             Some(first) => first.plus(1),
@@ -352,7 +354,7 @@ mod tests {
         Forger::new(forgery, known, Random::new(1, 2))
     }
 
-    /// What is forged differs from what the peer sends in nothing but what nobody else can know.
+    /// A forged frame differs from the peer's only in what no one else can know.
     #[test]
     fn forged_frames_are_right_but_for_what_is_guessed() {
         for forgery in Forgery::ALL {

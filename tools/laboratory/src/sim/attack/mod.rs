@@ -1,7 +1,7 @@
-//! A blind attack on a reliable connection that is in use: how often forged packets come to something, computed and counted.
+//! A blind attack on a reliable connection in use: how often forged packets succeed, computed and counted.
 //!
-//! The attacker is not on the path. It knows the addresses, the port and the QPN, and makes packets with the right P_Key and
-//! ICRC; it sees nothing, and so guesses PSNs, and keys (docs/SECURITY.md).
+//! The attacker is not on the path. It knows the addresses, the port and the QPN, and makes packets with the right
+//! P_Key and ICRC. It sees no packets, and so must guess PSNs and keys (docs/SECURITY.md).
 
 mod connection;
 mod forgery;
@@ -18,14 +18,14 @@ use super::random::Random;
 
 pub use forgery::Forgery;
 
-/// What a forged packet can come to.
+/// An effect of a forged packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttackOutcome {
-    /// Its bytes are in registered memory, or in a receive buffer.
+    /// Forged bytes are in registered memory, or in a receive buffer.
     Placed,
-    /// A request is reported complete whose bytes are not where they belong.
+    /// A request is reported complete although its bytes are not in place.
     FalselyCompleted,
-    /// The queue pair is in error, or nothing goes on.
+    /// The queue pair is in error, or no message completes any more.
     Broken,
     /// A packet went to an address that is not the peer's.
     Redirected,
@@ -34,7 +34,7 @@ pub enum AttackOutcome {
 }
 
 impl AttackOutcome {
-    /// All of them.
+    /// All outcomes, in the order of the table.
     pub const ALL: [AttackOutcome; 5] = [
         AttackOutcome::Placed,
         AttackOutcome::FalselyCompleted,
@@ -43,7 +43,7 @@ impl AttackOutcome {
         AttackOutcome::SwitchedOn,
     ];
 
-    /// As tables call it.
+    /// The name of the outcome in tables.
     pub fn name(self) -> &'static str {
         match self {
             AttackOutcome::Placed => "placed",
@@ -55,7 +55,7 @@ impl AttackOutcome {
     }
 }
 
-/// How often each outcome was seen.
+/// The count of each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts([u64; AttackOutcome::ALL.len()]);
 
@@ -73,7 +73,8 @@ impl IndexMut<AttackOutcome> for Counts {
     }
 }
 
-/// How many of the 2^24 PSNs lead to each outcome, each counted with the odds of all else that must be right: an upper bound.
+/// The number of the 2^24 PSNs that lead to each outcome, weighted by the probability that all other fields are right:
+/// an upper bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Odds([f64; AttackOutcome::ALL.len()]);
 
@@ -91,22 +92,22 @@ impl Odds {
     }
 }
 
-/// Who is attacked, and who is at the other end.
+/// The recovery of the attacked end and of its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Victim {
-    /// Go-back-N at both ends: what the IBTA describes, and what everything else is measured by.
+    /// Both ends use go-back-N, as the IBTA describes it: the reference for all others.
     Plain,
-    /// This stack as it is by default, towards a peer that knows go-back-N only.
+    /// The attacked end has this stack's defaults, and its peer supports only go-back-N.
     AutoTowardsPlain,
-    /// This stack as it is by default, at both ends.
+    /// Both ends have this stack's defaults.
     AutoTowardsAuto,
 }
 
 impl Victim {
-    /// All of them.
+    /// All victims, in the order of the table.
     pub const ALL: [Victim; 3] = [Victim::Plain, Victim::AutoTowardsPlain, Victim::AutoTowardsAuto];
 
-    /// As tables call it.
+    /// The name of the victim in tables.
     pub fn name(self) -> &'static str {
         match self {
             Victim::Plain => "plain",
@@ -115,7 +116,7 @@ impl Victim {
         }
     }
 
-    /// How the one that is attacked deals with losses, and how its peer.
+    /// The recovery of the attacked end, and of its peer.
     fn recovery(self) -> [RecoveryMode; 2] {
         match self {
             Victim::Plain => [RecoveryMode::GoBackN, RecoveryMode::GoBackN],
@@ -125,89 +126,92 @@ impl Victim {
     }
 }
 
-/// An attack on a victim.
+/// One cell of the table: a forgery and its victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttackCell {
-    /// What is sent.
+    /// The packet that is forged.
     pub forgery: Forgery,
-    /// To whom.
+    /// The connection that is attacked.
     pub victim: Victim,
 }
 
-/// How much is sent.
+/// The extent of an attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Forged packets.
+    /// The number of forged packets.
     pub packets: u64,
-    /// How many of them a second, at least one.
+    /// The rate of forged packets a second, at least one.
     pub packets_per_second: u64,
-    /// Bits of the PSN that the attacker does not know, 8 to 24: 24 for one that has seen nothing.
+    /// The bits of the PSN that the attacker does not know, 8 to 24; 24 for one that has seen no packet.
     pub psn_bits: u32,
 }
 
-/// What an attack came to.
+/// The result of an attack.
 #[derive(Clone, Copy, Debug)]
 pub struct AttackResult {
-    /// Forged packets that were sent: fewer than asked for when [`ENOUGH`] had happened before.
+    /// The number of forged packets that were sent: fewer than requested when an outcome was seen [`ENOUGH`] times.
     pub packets: u64,
-    /// Connections that were attacked, one after the other.
+    /// The number of connections that were attacked, one after the other.
     pub connections: u64,
-    /// True messages that were completed meanwhile.
+    /// The number of true messages that completed meanwhile.
     pub completed: u64,
-    /// What happened.
+    /// The count of each outcome.
     pub counts: Counts,
-    /// What is to be expected at the most of each packet; `None` where nothing is promised.
+    /// The upper bound of the odds of each packet; `None` where none is known.
     pub odds: Option<Odds>,
-    /// Bits of the PSN that were guessed.
+    /// The number of PSN bits that were guessed.
     pub psn_bits: u32,
 }
 
-/// Once an outcome was seen so often, its odds are known to 3 %, and an attack ends.
+/// The count of an outcome after which an attack ends: its odds are known to 3 % then.
 pub const ENOUGH: u64 = 1000;
 
-/// Forged packets that come at one time, when all of the PSN is guessed: nothing is simulated between them, and with 128 PSNs of
-/// 2^24 one in 512 of such batches has one that is believed.
+/// Upper bound on the forged packets at one time, when all bits of the PSN are guessed.
+///
+/// The network does not run between them. With 128 of 2^24 PSNs in flight, one in 512 of such batches has a packet that
+/// is accepted.
 const BATCH: u64 = 256;
 
-/// How long a connection is watched after the last forged packet: what waits for its turn has it by then, and who waits in vain has
-/// given up.
+/// How long a connection is watched after the last forged packet: by then pending work is done, and a requester without
+/// answers has given up.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
-/// PSNs of requests in flight towards a peer that knows the IBTA only, at the most.
+/// Upper bound on the request PSNs in flight towards a peer without the extension.
 const WINDOW: f64 = 128.0;
 
-/// R_Keys that a guess may hit: the responder has one region.
+/// The probability that a guessed R_Key is valid: the responder has one region.
 const KEYS: f64 = 1.0 / (1u64 << 32) as f64;
 
 impl Forgery {
-    /// The odds of a packet towards what the IBTA describes.
+    /// The odds of a packet towards a stack as the IBTA describes it.
     ///
-    /// A responder takes the PSN that it expects, one of 2^24; a requester believes acknowledges of all that is in flight, and takes the
-    /// READ response that it expects.
+    /// A responder accepts the PSN that it expects, one of 2^24. A requester accepts acknowledges of all PSNs in
+    /// flight, and the READ response that it expects.
     fn plain_odds(self) -> Odds {
         let long = f64::from(LONG_MESSAGE_PACKETS);
         let (placed, falsely, broken) = match self {
             // The right PSN with the wrong key is a remote access error.
             Forgery::WriteGuessedKey => (KEYS, KEYS, 1.0),
-            // Where a forged packet is taken, the true one with its PSN is taken for a duplicate, and acknowledged.
+            // Where a forged packet is accepted, the true one with its PSN is taken for a duplicate, and acknowledged.
             Forgery::WriteKnownKey | Forgery::SendOnly | Forgery::OfferingSend | Forgery::ExtendedSend => {
                 (1.0, 1.0, 0.0)
             }
-            // In place of the first packet of a message it is out of sequence; in place of the last, the next first one is.
+            // In place of a message's first packet it is out of sequence; in place of its last one, the next first
+            // packet is.
             Forgery::SendMiddle => ((long - 1.0) / long, (long - 2.0) / long, 2.0 / long),
-            // The same, but that the last packet's bytes do not fit.
+            // As for SEND, but the last packet's bytes do not fit.
             Forgery::WriteMiddle => ((long - 2.0) / long, (long - 2.0) / long, 2.0 / long),
-            // A trailer is payload to who does not know it, and longer than the RETH says.
+            // A stack without the extension takes the trailer for payload, which is then longer than the RETH states.
             Forgery::SendOutOfSequence | Forgery::ExtendedWrite => (0.0, 0.0, 1.0),
             // In place of the last packet it is a bad response.
             Forgery::ReadResponse => ((long - 1.0) / long, (long - 1.0) / long, 1.0 / long),
-            // Three of two: both, when the first has the right PSN, or the second alone.
+            // Three of two: both are accepted when the first has the right PSN, or the second alone.
             Forgery::ReadResponsePair => (1.5 * (long - 1.0) / long, 1.5 * (long - 1.0) / long, 1.5 / long),
             Forgery::Acknowledge | Forgery::OfferingAcknowledge | Forgery::Addresses | Forgery::Hello => {
                 (0.0, WINDOW, 0.0)
             }
             Forgery::Refusal => (0.0, WINDOW, WINDOW),
-            // What is lost after it was acknowledged is never sent again.
+            // A packet that is lost after it was acknowledged is never retransmitted.
             Forgery::SelectiveAcknowledge => (0.0, WINDOW, WINDOW),
         };
         Odds([placed, falsely, broken, 0.0, 0.0])
@@ -215,18 +219,18 @@ impl Forgery {
 }
 
 impl AttackCell {
-    /// The cells of the table.
+    /// The cells of the table: every forgery for every victim.
     pub fn all() -> Vec<AttackCell> {
         let of = |victim| Forgery::ALL.map(|forgery| AttackCell { forgery, victim });
         Victim::ALL.into_iter().flat_map(of).collect()
     }
 
-    /// What is to be expected of a packet at the most; `None` where nothing is promised.
+    /// The upper bound of the odds of each packet; `None` where none is known.
     pub fn odds(&self) -> Option<Odds> {
         match self.victim {
             Victim::Plain => Some(self.forgery.plain_odds()),
             Victim::AutoTowardsPlain => Some(self.forgery.plain_odds().times(2.0)),
-            // The tag is one of 2^32, beside the PSN.
+            // The attacker must also guess the tag, one of 2^32, besides the PSN.
             Victim::AutoTowardsAuto => Some(Odds::default()),
         }
     }
@@ -243,10 +247,10 @@ impl AttackCell {
         Plan { operation, packets, recovery, is_responder_attacked, loss, outlives_extension }
     }
 
-    /// Runs it. A connection that something became of is followed by a new one.
+    /// Runs the attack. A connection on which a forgery succeeded is replaced by a new one.
     ///
     /// # Errors
-    /// A connection is not what it is meant to be before anything was forged.
+    /// A description when a connection is not as planned before the first forged packet.
     pub fn run(&self, effort: Effort, seed: u64) -> Result<AttackResult, String> {
         let mut result = AttackResult {
             packets: 0,
@@ -270,7 +274,7 @@ impl AttackCell {
             }
             let mut forger = Forger::new(self.forgery, connection.known(), Random::new(connection_seed, 5));
             result.connections += 1;
-            // What needs no luck shows after the first packet.
+            // An effect that needs no luck is visible after the first packet.
             let mut batch = 1;
             let batch_max = (BATCH >> (24 - effort.psn_bits)).max(1);
             while result.packets < effort.packets
@@ -300,24 +304,24 @@ impl AttackResult {
         self.counts.0.iter().any(|count| *count >= ENOUGH)
     }
 
-    /// With what became of one more connection.
+    /// Adds the counts of one more connection.
     fn with(mut self, counts: &Counts) -> AttackResult {
         AttackOutcome::ALL.iter().for_each(|outcome| self.counts[*outcome] += counts[*outcome]);
         self
     }
 
-    /// How often an outcome is to be expected, of so many packets, at the most; `None` where nothing is promised.
+    /// The expected count of an outcome, at most; `None` where no bound is known.
     pub fn expected(&self, outcome: AttackOutcome) -> Option<f64> {
         let per_packet = self.odds?[outcome] / (1u64 << self.psn_bits) as f64;
         Some(per_packet * self.packets as f64)
     }
 
-    /// How often it may have been seen if that is right: more would be a chance of one in ten thousand.
+    /// The largest plausible count of an outcome; a larger one has a probability of one in ten thousand.
     pub fn bound(&self, outcome: AttackOutcome) -> Option<u64> {
         self.expected(outcome).map(poisson::bound)
     }
 
-    /// The outcomes that were seen more often than they may be.
+    /// The outcomes that were seen more often than is plausible.
     pub fn exceeded(&self) -> impl Iterator<Item = AttackOutcome> + '_ {
         let exceeds = |outcome: &AttackOutcome| self.bound(*outcome).is_some_and(|bound| self.counts[*outcome] > bound);
         AttackOutcome::ALL.into_iter().filter(exceeds)

@@ -1,8 +1,8 @@
-/// How sure a verdict is: a count above the bound comes by chance once in ten thousand.
+/// The confidence of a result: a count above the bound has a probability of one in ten thousand.
 const CONFIDENCE: f64 = 0.9999;
 
-/// The largest count that is still to be believed when `expected` are expected: the smallest number that a Poisson variable
-/// of that mean does not exceed with a probability of 99.99 %. Zero when none is expected.
+/// The largest plausible count when `expected` are expected: a Poisson variable of that mean exceeds it with a
+/// probability of at most 0.01 %. Zero when none is expected.
 pub(super) fn bound(expected: f64) -> u64 {
     if expected <= 0.0 {
         return 0;
@@ -13,7 +13,7 @@ pub(super) fn bound(expected: f64) -> u64 {
         log_term += expected.ln() - (count as f64).ln();
         sum += log_term.exp();
         if count as f64 > expected && log_term < -40.0 {
-            // The terms are too small to be added to the sum, which rounding keeps from one.
+            // The terms are too small to change the sum, which rounding keeps below one.
             break;
         }
     }
@@ -24,7 +24,7 @@ pub(super) fn bound(expected: f64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Against values from tables of the Poisson distribution.
+    /// The values are from tables of the Poisson distribution.
     #[test]
     fn bounds_are_those_of_the_distribution() {
         assert_eq!(bound(0.0), 0);
@@ -34,7 +34,7 @@ mod tests {
         assert_eq!(bound(1.0), 6);
         // P(X ≤ 22 | 10) = 0.999704, P(X ≤ 23 | 10) = 0.999880, P(X ≤ 24 | 10) = 0.999953.
         assert_eq!(bound(10.0), 24);
-        // Near the normal distribution, whose 99.99 % are 3.72 standard deviations.
+        // It is near the normal distribution, whose 99.99 % quantile is 3.72 standard deviations.
         let many = bound(10_000.0) as f64;
         assert!((many - 10_372.0).abs() < 10.0, "{many}");
     }

@@ -6,7 +6,7 @@ use uroce::wire::Key;
 
 use crate::sim::pattern;
 
-/// A range of an arena: offset and bytes.
+/// A range of an arena: offset and length, in bytes.
 pub(super) type Piece = (u32, u32);
 
 /// The offsets of a piece.
@@ -14,24 +14,24 @@ pub(super) fn range((start, len): Piece) -> Range<usize> {
     start as usize..(start + len) as usize
 }
 
-/// The memory of one side of a connection, and what it must hold. Requests know it by addresses that are decided by its
-/// name and not by where it is: those are the same in every run.
+/// The memory of one side of a connection, and its expected contents. Its address in requests follows from its name and
+/// not from its mapping, so that it is equal in every run.
 pub(super) struct Arena {
     host: Arc<HostMemory>,
     address: u64,
-    /// What every byte must be, but for what requests in flight may have written.
+    /// The expected value of every byte, except where requests in flight can have written.
     shadow: Vec<u8>,
     scratch: Vec<u8>,
 }
 
 impl Arena {
-    /// Memory full of a pattern.
+    /// Memory of `len` bytes that is filled with the pattern `name`.
     pub fn new(len: usize, name: u64) -> Arena {
         let host = Arc::new(HostMemory::new(len).expect("the simulation's memory"));
         let mut shadow = vec![0; len];
         pattern::fill(name, 0, &mut shadow);
         host.write(0, &shadow);
-        // Above 2^36, and a MiB or a multiple of it apart from others.
+        // The address is above 2^36; arenas are at least a MiB apart.
         let address = (1 << 36) + (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 << 20);
         Arena { host, address, shadow, scratch: Vec::new() }
     }
@@ -41,7 +41,7 @@ impl Arena {
         self.address + offset as u64
     }
 
-    /// Registers a part: offset and bytes.
+    /// Registers a part: its offset and length, in bytes.
     pub fn register(&self, memory: &mut MemoryTable, pd: Pd, part: (usize, usize), access: Access) -> Key {
         memory.register_part(pd, self.host.clone(), part, self.address(part.0), access)
     }
@@ -50,13 +50,13 @@ impl Arena {
         self.shadow.len()
     }
 
-    /// The program writes.
+    /// Writes `bytes` as the program.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.host.write(offset, bytes);
         self.shadow[offset..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The program writes a pattern.
+    /// Writes a pattern as the program.
     pub fn scribble(&mut self, offset: usize, len: usize, name: u64) {
         let Arena { host, shadow, .. } = self;
         let bytes = &mut shadow[offset..][..len];
@@ -64,7 +64,7 @@ impl Arena {
         host.write(offset, bytes);
     }
 
-    /// What must be there from now on.
+    /// The expected contents of a range, to be changed.
     pub fn shadow(&mut self, offset: usize, len: usize) -> &mut [u8] {
         &mut self.shadow[offset..][..len]
     }
@@ -73,7 +73,7 @@ impl Arena {
         &self.shadow[offset..][..len]
     }
 
-    /// What is there.
+    /// The actual byte at `offset`.
     pub fn actual(&self, offset: usize) -> u8 {
         let mut byte = [0];
         self.host.read(offset, &mut byte);
@@ -86,13 +86,13 @@ impl Arena {
         u64::from_ne_bytes(bytes)
     }
 
-    /// What is there is right from now on.
+    /// Takes the actual contents of a range as expected from now on.
     pub fn accept(&mut self, offset: usize, len: usize) {
         let Arena { host, shadow, .. } = self;
         host.read(offset, &mut shadow[offset..][..len]);
     }
 
-    /// The offsets in `range` at which there is something else than there must be.
+    /// The offsets in `range` at which the actual and expected bytes differ.
     pub fn differences(&mut self, range: Range<usize>) -> Vec<usize> {
         self.scratch.resize(range.len(), 0);
         self.host.read(range.start, &mut self.scratch);

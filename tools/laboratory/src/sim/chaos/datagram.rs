@@ -1,5 +1,5 @@
-//! Datagrams: each is lost, or comes once or as often as the network doubles it, with the header of the packet that
-//! brought it; those with a wrong key, without a buffer or too long for it are dropped and counted.
+//! Datagrams: each is lost, or arrives once, or as often as the network duplicates it, with the header of its packet.
+//! Those with a wrong key, without a buffer or too long for it are dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use super::layout::Layout;
 use super::setting::Setting;
 use super::stage::{self, Cues, Violations};
 
-/// Bytes before the payload in the receive buffer.
+/// Length of the routing header before the payload in the receive buffer, in bytes.
 const GRH_BYTES: usize = 40;
 
-/// A key with this bit set is privileged: the sender's own is sent in its place (IBTA 10.2.5).
+/// A Q_Key with this bit set is privileged: the sender's own is sent instead (IBTA 10.2.5).
 const PRIVILEGED: u32 = 1 << 31;
 
 #[derive(Clone, Debug)]
 struct Datagram {
     to: usize,
-    /// The key in the packet.
+    /// The Q_Key in the packet.
     q_key: QKey,
     immediate: Option<u32>,
     len: usize,
@@ -65,9 +65,9 @@ struct Station {
     posted_receives: u64,
     free_sources: Vec<usize>,
     free_receives: Vec<usize>,
-    /// What the frame that is being handled must bring: the sender and its datagram.
+    /// The sender and the number of the datagram that the frame being handled must deliver.
     due: Option<(usize, usize)>,
-    /// Datagrams that must have been counted as dropped, and as bearing a wrong key.
+    /// The expected counts of dropped datagrams, and of those with a wrong key.
     dropped: u64,
     wrong_keys: u64,
     is_woken: bool,
@@ -92,7 +92,7 @@ pub(super) struct World {
 impl World {
     pub fn new(seed: u64) -> (Setting, World) {
         let mut setting = Setting::new(&mut Random::new(seed, 0));
-        // A stranger's datagram is as good as any: there is nothing to refuse.
+        // A stranger's datagram is legal, so that no forgery can be refused.
         setting.core.faults.forge = 0.0;
         setting.edge.faults.forge = 0.0;
         let mut random = Random::new(seed, 3);
@@ -175,7 +175,7 @@ impl World {
             let small = self.random.chance(0.1);
             let station = &mut self.stations[index];
             let Some(slot) = station.free_receives.pop() else { break };
-            // Some are too short for most.
+            // Some buffers are too short for most datagrams.
             let len = GRH_BYTES + if small { 20 } else { self.mtu.bytes() };
             let address = station.arena.address(self.layout.receive(slot));
             let sge = Sge { address, length: len as u32, lkey: station.key };
@@ -203,13 +203,13 @@ impl World {
         let World { stations, random, layout, mtu, .. } = self;
         let to = (index + 1 + random.below(stations.len() as u64 - 1) as usize) % stations.len();
         if stations[to].node == stations[index].node {
-            // Another program on the same node: the network has no way from a node to itself.
+            // The station is on the same node, and the network has no path from a node to itself.
             stations[index].quota -= 1;
             return;
         }
         let right = stations[to].q_key;
         let own = stations[index].q_key;
-        // Named in the address handle, and sent.
+        // The Q_Key in the address handle, and the one that is sent.
         let (named, q_key) = match random.below(10) {
             0 => (QKey(right.0 ^ 1 << random.below(31)), None),
             1 => (QKey(right.0 | PRIVILEGED), Some(own)),
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// Takes the completions of a node; `frame` is what it has just handled.
+    /// Takes the completions of a node; `frame` is the frame that it has just handled.
     fn poll(&mut self, now: Instant, node: NodeId, frame: Option<&[u8]>) {
         while let Some(completion) = self.queues[node.0].poll() {
             let Some(&index) = self.by_qpn.get(&(node.0, completion.qpn.value())) else {
@@ -304,7 +304,7 @@ impl World {
         }
         let offset = self.layout.receive(receive.slot);
         let header = station.arena.shadow(offset, GRH_BYTES);
-        // The IPv6 header, or zeros and the IPv4 header (IBTA A17.4.5.2).
+        // The header is the IPv6 header, or zeros and the IPv4 header (IBTA A17.4.5.2).
         match self.setting.v6 {
             true => header.copy_from_slice(&frame[14..14 + 40]),
             false => {

@@ -5,27 +5,27 @@ use uroce::wire::{ICRC_BYTES, Opcode, Psn, Qpn};
 
 use crate::sim::network::bth_offset;
 
-/// What the fixed part of a packet says.
+/// The fields of a packet that the oracles need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub opcode: Opcode,
     pub qpn: Qpn,
     pub psn: Psn,
     pub acknowledge_requested: bool,
-    /// Whether it ends with a trailer and a tag (docs/EXTENSIONS.md).
+    /// Whether the packet ends with a trailer and a tag (docs/EXTENSIONS.md).
     pub is_extended: bool,
-    /// The nonce that it says and its tag, if it is a hello.
+    /// The nonce and the tag of a hello; `None` for other packets.
     pub hello: Option<(u32, u32)>,
-    /// Which of the sender's interfaces it left by, as the addresses of the scene have it.
+    /// The index of the sender's interface, as the addresses of a [`Setting`](super::setting::Setting) encode it.
     pub rail: u8,
-    /// Whether it says which further addresses its sender has.
+    /// Whether the packet lists further addresses of its sender.
     pub names_addresses: bool,
-    /// The first words behind the BTH: the AETH, in answers that have one; the DETH, in datagrams.
+    /// The first words behind the BTH: the AETH in responses that have one, the DETH in datagrams.
     pub words: [[u8; 4]; 2],
 }
 
 impl Header {
-    /// The header of a frame that has one.
+    /// The header of a frame, which must have one.
     pub fn of(frame: &[u8]) -> Header {
         let bth = &frame[bth_offset(frame)..];
         let three = |at: usize| u32::from_be_bytes([0, bth[at], bth[at + 1], bth[at + 2]]);
@@ -44,20 +44,20 @@ impl Header {
         }
     }
 
-    /// The PSN counted from `base`, of the one on the wire that is nearest to `near`; `None` before the first.
+    /// The PSN as a count from `base`: of all counts with the PSN on the wire the nearest to `near`. `None` before the
+    /// first.
     pub fn count(&self, base: Psn, near: u64) -> Option<u64> {
         near.checked_add_signed(i64::from(self.psn.since(base.plus(near as u32))))
     }
 
-    /// An extended packet from its BTH to its trailer, and its tag.
+    /// An extended packet from its BTH to its trailer, and its tag; `None` for other packets.
     fn split_tag(frame: &[u8]) -> Option<(&[u8], u32)> {
         let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
         let (rest, tag) = bth.split_last_chunk::<4>()?;
         (bth[8] & 0x20 != 0).then_some((rest, u32::from_be_bytes(*tag)))
     }
 
-    /// The nonce that the hello in a frame says, and its tag, as docs/EXTENSIONS.md describes it: kind 5. `None` in all other
-    /// frames.
+    /// The nonce and the tag of a hello, as docs/EXTENSIONS.md describes it: kind 5. `None` for all other frames.
     fn hello_in(frame: &[u8]) -> Option<(u32, u32)> {
         const BEFORE_TRAILER: usize = 12 + 4;
         let (bth, tag) = Header::split_tag(frame)?;
@@ -66,8 +66,10 @@ impl Header {
         Some((u32::from_be_bytes([a, b, c, d]), tag))
     }
 
-    /// What the selective acknowledge in a frame says has arrived, as docs/EXTENSIONS.md describes it: kind 2. Read here and not
-    /// by the stack, which is what is judged. `Ok(None)` in all other frames; the error says what does not fit together.
+    /// The PSNs that a selective acknowledge reports as arrived, as docs/EXTENSIONS.md describes it: kind 2. `Ok(None)`
+    /// for all other frames; the error describes a contradiction.
+    ///
+    /// The oracle has a parser of its own, since the stack's is under test.
     pub fn selectively_acknowledged(frame: &[u8]) -> Result<Option<Vec<Psn>>, String> {
         const BEFORE_TRAILER: usize = 12 + 4;
         const BEFORE_BLOCKS: usize = 8;
@@ -95,8 +97,8 @@ impl Header {
         Ok(Some(psns))
     }
 
-    /// Stands for what the READ response or atomic acknowledge in a frame says: whether it is the last, and its bytes. Not for the
-    /// rest of the AETH, which tells of the responder.
+    /// A hash of the contents of a READ response or atomic acknowledge: its bytes, and whether it is the last. It
+    /// leaves out the AETH, which depends on the responder's state.
     pub fn said_by(frame: &[u8]) -> u64 {
         const AETH: usize = 4;
         let bth = &frame[bth_offset(frame)..frame.len() - ICRC_BYTES];
@@ -107,7 +109,7 @@ impl Header {
         FxBuildHasher.hash_one((opcode == Opcode::RC_ATOMIC_ACKNOWLEDGE, is_last, bth[1] >> 4 & 3, said))
     }
 
-    /// The queue pair that a datagram is from.
+    /// The queue pair that sent a datagram.
     pub fn source_qpn(&self) -> Qpn {
         let [_, a, b, c] = self.words[1];
         Qpn::new(u32::from_be_bytes([0, a, b, c]))

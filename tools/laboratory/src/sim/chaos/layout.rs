@@ -1,8 +1,9 @@
 use super::arena::Arena;
 
-/// How the memory of one side is divided: buffers to send from, to read into and to receive into, each a row of equal
-/// slots; then, with a key of its own, what the peer may write: an area, words for atomics, and a flag. Between and around
-/// them are bytes that nobody may touch.
+/// The division of one side's memory.
+///
+/// First come buffers to send from, to read into and to receive into, each a row of equal slots. The peer's target has
+/// a key of its own: an area, words for atomics, and a flag. Guard bytes between and around them must never be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub slot: usize,
@@ -12,7 +13,7 @@ pub(super) struct Layout {
     pub area: usize,
 }
 
-/// Bytes between areas that nobody may touch.
+/// Length of the guard bytes between areas.
 const GUARD: usize = 64;
 const WORDS: usize = 8;
 
@@ -29,17 +30,17 @@ impl Layout {
         self.sink(self.sinks + index)
     }
 
-    /// What the program itself uses.
+    /// The range that only the program itself uses.
     pub fn local(&self) -> (usize, usize) {
         (GUARD, self.receive(self.receives) - GUARD)
     }
 
-    /// What the peer may write and read: area, words and flag.
+    /// The range that the peer can write and read: area, words and flag.
     pub fn target(&self) -> (usize, usize) {
         (self.receive(self.receives) + GUARD, self.area + 8 * WORDS + 8)
     }
 
-    /// The first word for atomics, and the flag.
+    /// The offsets of the first word for atomics, and of the flag.
     pub fn words(&self) -> (usize, usize) {
         let words = self.target().0 + self.area;
         (words, words + 8 * WORDS)
@@ -54,13 +55,13 @@ impl Layout {
         start + len + GUARD
     }
 
-    /// The first byte of an arena that is not what it must be, for messages.
+    /// A description of the first byte of an arena with a wrong value; `None` when all are right.
     pub fn damage(&self, arena: &mut Arena) -> Option<String> {
         let offset = *arena.differences(0..arena.len()).first()?;
         Some(format!("byte {offset} ({}) was written", self.describe(offset)))
     }
 
-    /// What is at an offset, for messages.
+    /// A description of the place at an offset, for messages.
     pub fn describe(&self, offset: usize) -> String {
         let (target, target_len) = self.target();
         let (words, flag) = self.words();

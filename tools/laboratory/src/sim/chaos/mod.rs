@@ -1,7 +1,8 @@
-//! Random programs over random networks, each decided by a seed, and everything that they see checked by an oracle.
+//! Random programs over random networks, each decided by a seed, with an oracle that checks all their results.
 //!
-//! A seed's run is of one service: reliable connections with all that programs do to them, unreliable connections,
-//! datagrams, or connections on a shared receive queue. What is legal differs, and so each has an oracle of its own.
+//! The run of a seed tests one service: reliable connections with all that programs do to them, unreliable connections,
+//! datagrams, or connections on a shared receive queue. Each has an oracle of its own, since different behaviour is
+//! legal.
 
 mod arena;
 mod datagram;
@@ -19,18 +20,18 @@ use uroce::transport::PlainRecovery;
 use super::network::Tally;
 use super::random::Random;
 
-/// What one seed's run came to.
+/// The result of one seed's run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The seed, which repeats the run.
+    /// The seed, which reproduces the run.
     pub seed: u64,
-    /// What was run.
+    /// The kind of the run.
     pub service: Kind,
-    /// Frames that nodes sent.
+    /// The number of frames that nodes sent.
     pub packets: u64,
-    /// What happened to frames.
+    /// The counts of frames.
     pub tally: Tally,
-    /// What went wrong, in the order in which it was found; at most a few, since one often leads to others.
+    /// The violations in the order in which they were found; at most five, since one often leads to others.
     pub violations: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What the run of `seed` is of.
+    /// The kind of run that `seed` decides.
     pub fn of(seed: u64) -> Kind {
         match Random::new(seed, 2).below(10) {
             0..6 => Kind::Reliable,
@@ -56,7 +57,7 @@ impl Kind {
     }
 }
 
-/// Where every frame is written when it arrives or is lost, with a remark on what happened to it.
+/// A capture of every frame when it arrives or is lost, with a comment on its faults.
 pub type Capture = Writer<Box<dyn std::io::Write>>;
 
 /// Runs the scenario of `seed`.
@@ -64,7 +65,7 @@ pub fn run(seed: u64) -> Outcome {
     run_with(seed, None, PlainRecovery::default())
 }
 
-/// Runs the scenario of `seed`; reliable connections send again so, towards peers that do not repeat selectively.
+/// Runs the scenario of `seed`; `recovery` is how reliable connections recover towards peers without the extension.
 pub fn run_with_recovery(seed: u64, recovery: PlainRecovery) -> Outcome {
     run_with(seed, None, recovery)
 }

@@ -9,40 +9,40 @@ use crate::sim::link::{Blackhole, Bursts, Faults, LinkProfile};
 use crate::sim::network::{LinkEnd, Network};
 use crate::sim::random::Random;
 
-/// How strict the oracle may be, by what the network does.
+/// The strictness of the oracle, which depends on the network's faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weather {
-    /// Nothing is ever lost, late or twice.
+    /// No frame is lost, delayed or duplicated.
     Fair,
-    /// Faults so rare that patience of seven retries never ends.
+    /// Faults are so rare that seven retries are never used up.
     Mild,
-    /// Anything.
+    /// All kinds of faults happen.
     Harsh,
 }
 
-/// What a harsh blackhole lasts at the most, beside twenty times the delay.
+/// Upper bound on the duration of a harsh blackhole, in addition to twenty times the delay.
 const HARSH_HOLE: Duration = Duration::from_micros(500);
 
-/// A network and what goes wrong in it.
+/// A network and its faults.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub nodes: usize,
     pub v6: bool,
-    /// Parallel links between the two switches; none when two nodes are connected directly.
+    /// The number of parallel links between the two switches; 0 when two nodes are connected directly.
     pub paths: usize,
     pub edge: LinkProfile,
     pub core: LinkProfile,
-    /// The links between the switches, each way, where they are not all as `core` says.
+    /// The links between the switches in each direction, where they differ from `core`; otherwise empty.
     pub unlike: Vec<[LinkProfile; 2]>,
-    /// Further interfaces of each node.
+    /// The number of further interfaces of each node.
     pub rails: Vec<u8>,
-    /// How often the ways from further interfaces change, each time for all of a node.
+    /// The number of times that the routes of a node's further interfaces change.
     pub route_changes: u32,
     pub weather: Weather,
 }
 
 impl Setting {
-    /// A random one.
+    /// A random setting without several interfaces.
     pub fn new(random: &mut Random) -> Setting {
         let weather = match random.below(100) {
             0..15 => Weather::Fair,
@@ -54,7 +54,7 @@ impl Setting {
         let bytes_per_second = random.choose(&[125_000_000, 1_250_000_000, 12_500_000_000]);
         let delay = Duration::from_nanos(random.choose(&[200, 1_000, 10_000, 10_000, 100_000, 1_000_000]));
         let faults = faults(weather, delay, random);
-        // In fair and mild weather nothing is lost to full queues: windows fit in.
+        // In fair and mild weather no frame is lost to full queues: windows fit in.
         let queue_bytes = match weather {
             Weather::Harsh => random.choose(&[20_000, 100_000, 1_000_000]),
             _ => u64::MAX,
@@ -78,17 +78,18 @@ impl Setting {
         }
     }
 
-    /// The same with links between the switches that differ in delay, and each of which may go dark, one way or both; and with
-    /// nodes of several interfaces, from which there may be no way at times.
+    /// The setting with links between the switches that differ in delay, each of which can go dark in one direction or
+    /// both. Nodes get further interfaces, from which routes can be missing at times.
     pub fn with_unlike_links(mut self, random: &mut Random) -> Setting {
         self.paths = random.choose(&[2, 3, 4, 8, 16]);
         self.edge = LinkProfile { delay: Duration::from_nanos(200), faults: Faults::NONE, ..self.core.clone() };
         let spread = random.choose(&[1, 1, 4, 20]);
         let gloomy = self.weather > Weather::Fair && random.chance(0.7);
-        // Three in a row must not outlast the patience of who has one path only: eight times four round trips.
+        // Three blackholes in a row must not use up the retries of a queue pair with one path: eight times four round
+        // trips.
         let longest = if self.weather == Weather::Harsh { HARSH_HOLE } else { Duration::from_micros(100) };
         let link = |random: &mut Random| {
-            // In fair weather nothing overtakes.
+            // In fair weather no frame overtakes another.
             let part = if self.weather == Weather::Fair { 20 } else { 20 / spread + random.below(21 - 20 / spread) };
             let delay = self.core.delay * part as u32 / 20;
             let holes = if gloomy { random.choose(&[0, 0, 1, 1, 3]) } else { 0 };
@@ -102,7 +103,7 @@ impl Setting {
         };
         let mut unlike: Vec<_> = (0..self.paths).map(|_| link(random)).collect();
         if self.weather == Weather::Mild {
-            // One is always there: nobody may lose patience.
+            // One link never goes dark, so that no requester gives up.
             let spared = random.below(unlike.len() as u64) as usize;
             unlike[spared].iter_mut().for_each(|profile| profile.faults.blackholes.clear());
         }
@@ -112,15 +113,15 @@ impl Setting {
         self
     }
 
-    /// A round trip at the most, with the windows of so many connections in one queue.
+    /// Upper bound on a round trip, with the windows of `connections` connections in one queue.
     pub fn round_trip(&self, connections: usize) -> Duration {
-        // A window of full packets, and answers to READs, each way.
+        // Each direction holds a window of full packets, and answers to READs.
         let bytes = connections as u64 * 2 * (128 + 64) * 4300;
         let queue = Duration::from_nanos(bytes * 1_000_000_000 / self.core.bytes_per_second);
         self.core.delay * 4 + queue + Duration::from_micros(20)
     }
 
-    /// Makes nodes, switches and links.
+    /// Builds nodes, switches and links.
     pub fn build(&self, seed: u64) -> Network {
         let mut network = Network::new(seed);
         let nodes: Vec<_> = (0..self.nodes)
@@ -141,7 +142,7 @@ impl Setting {
             network.add_link(b, a, self.edge.clone());
             return network;
         }
-        // Two switches with the paths between them; nodes are on one or the other.
+        // The paths are between two switches; each node is on one of them.
         let switches = [network.add_switch(), network.add_switch()];
         for (index, node) in nodes.iter().enumerate() {
             let (near, far) = (switches[index % 2], switches[1 - index % 2]);
@@ -157,7 +158,7 @@ impl Setting {
         network
     }
 
-    /// The address of a node's interface.
+    /// The address of a node's interface number `rail`.
     fn address(&self, rail: u8, node: usize) -> IpAddr {
         match self.v6 {
             true => Ipv6Addr::new(0xfd00, rail.into(), 0, 0, 0, 0, 0, 1 + node as u16).into(),
@@ -165,12 +166,12 @@ impl Setting {
         }
     }
 
-    /// How one node reaches another.
+    /// The path from one node to another.
     pub fn path(&self, here: usize, there: usize, source_port: u16) -> Path {
         let flow = Flow {
             addresses: Addresses::new(self.address(0, here), self.address(0, there)).expect("of one family"),
             source_port,
-            // ECT(0): switches may mark it.
+            // The traffic class is ECT(0): switches can mark the packets.
             traffic_class: 2,
             hop_limit: 64,
             flow_label: if self.v6 { source_port.into() } else { 0 },
@@ -179,7 +180,7 @@ impl Setting {
     }
 }
 
-/// A time in which a link loses all, `longest` beside twenty times its delay at the most.
+/// A random blackhole that lasts at most twenty times the delay plus `longest`.
 fn blackhole(delay: Duration, longest: Duration, random: &mut Random) -> Blackhole {
     let from = Instant::ZERO + random.up_to(delay * 50 + Duration::from_micros(500));
     Blackhole { from, until: from + random.up_to(delay * 20 + longest) }

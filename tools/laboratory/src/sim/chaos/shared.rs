@@ -1,5 +1,5 @@
-//! Reliable connections on one shared receive queue: its requests are used in order, each once, by whichever message
-//! comes first; an empty queue makes senders wait; the limit event comes exactly once each time that it is armed.
+//! Reliable connections on one shared receive queue. Its requests are used in order, each once, by whichever message
+//! arrives first. An empty queue makes senders wait; the limit event comes exactly once each time that it is armed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::layout::Layout;
 use super::setting::{Setting, Weather};
 use super::stage::{self, Cues, Violations};
 
-/// A SEND.
+/// A SEND, with or without immediate data.
 #[derive(Clone, Debug)]
 struct Message {
     immediate: Option<u32>,
@@ -51,12 +51,12 @@ struct Client {
     free_slots: Vec<usize>,
     is_woken: bool,
     has_failed: bool,
-    /// Messages for which the server has taken a receive request, and those that it has reported.
+    /// The number of messages for which the server has taken a receive request, and of those that it has reported.
     taken: usize,
     received: usize,
-    /// The names of requests taken for messages that are not reported.
+    /// The names of requests taken for messages that are not yet reported.
     taken_requests: VecDeque<u64>,
-    /// What the server's queue pair expected before the frame that it is handling.
+    /// The PSN that the server's queue pair expected before the frame that is being handled.
     expected: Psn,
     is_killed: bool,
     last_wqe_reached: bool,
@@ -93,7 +93,7 @@ pub(super) struct World {
     /// The limit, while the event is armed.
     armed: Option<usize>,
     limit_is_due: bool,
-    /// The frame that is being handled is as it was sent.
+    /// Whether the frame that is being handled is as it was sent.
     is_intact: bool,
     is_woken: bool,
     next_name: u64,
@@ -109,7 +109,7 @@ impl World {
         let max_len = mtu.bytes() * random.choose(&[1, 2, 3, 8]);
         let depth = random.choose(&[1, 4, 16]);
         let capacity = random.choose(&[1, 2, 4, 16, 64]);
-        // Sources of clients, and receive buffers of the server.
+        // The arenas hold the sources of clients, and the receive buffers of the server.
         let slot = (max_len + 64).next_multiple_of(8);
         let layout = Layout { slot, sources: depth, sinks: 0, receives: capacity + 8, area: 64 };
         let think = random.choose(&[Duration::ZERO, Duration::from_micros(5), Duration::from_micros(200)]);
@@ -162,7 +162,7 @@ impl World {
         let bases = [0, 1].map(|_| Psn::new(0).minus(self.random.below(300) as u32));
         let source_port = 0xc000 | self.random.u32() as u16;
         let round_trip = self.setting.round_trip(clients);
-        // The code of a time that is long enough never to pass in vain.
+        // The code of a timeout that is long enough to cause no spurious retransmission.
         let timeout = (0..31u8).find(|code| Duration::from_nanos(4096 << code) > round_trip * 4).unwrap_or(31);
         let rnr_timer = RnrTimer::new(self.random.between(1, 14) as u8);
         for (here, there, qpn, peer, own, other) in
@@ -209,7 +209,7 @@ impl World {
         });
     }
 
-    /// The server posts receive requests and arms the event.
+    /// Posts receive requests and arms the event, as the server.
     fn serve(&mut self, network: &mut Network) {
         let now = network.now();
         self.is_woken = false;
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// The server gives up the queue pair of a client.
+    /// Puts the server's queue pair for a client into the error state.
     fn kill(&mut self, network: &mut Network, index: usize) {
         let now = network.now();
         self.clients[index].is_killed = true;
@@ -380,7 +380,8 @@ impl World {
 
     fn receive_completed(&mut self, index: usize, completion: &Completion) -> Result<(), String> {
         let client = &mut self.clients[index];
-        // What has been taken is noticed only when the frame is dealt with; that of a short message is completed at once.
+        // The oracle learns of taken requests only after the frame was handled; the request of a short message is
+        // completed at once.
         let wr_id = match client.taken_requests.pop_front() {
             Some(wr_id) => Some(wr_id),
             None if completion.status != Status::Success => return Err("it had taken none".into()),
@@ -447,9 +448,9 @@ impl Observer for World {
         let client = &mut self.clients[index];
         let before = std::mem::replace(&mut client.expected, queue_pair.psns().1);
         let expected = client.expected.since(client.base) as u64;
-        // It takes a receive request with the first packet of a message.
+        // The server takes a receive request with the first packet of a message.
         let begun = client.messages.iter().take_while(|message| message.first < expected).count();
-        // Several at once, when what waited for the packet came with it.
+        // Several requests are taken at once when early packets waited for this one.
         while client.taken < begun {
             match self.free.pop_front() {
                 Some(request) => client.taken_requests.push_back(request),
@@ -531,7 +532,7 @@ impl stage::World for World {
                 self.violations.push(now, format!("node {}: {what}", client.node.0));
             }
         }
-        // What is coming in for a client that failed may be there in part.
+        // The message of a failed client can have arrived in part.
         let in_use: Vec<u64> = self.clients.iter().flat_map(|client| client.taken_requests.iter().copied()).collect();
         for wr_id in in_use {
             self.arena.accept(self.layout.receive(self.slots[&wr_id]), self.max_len);

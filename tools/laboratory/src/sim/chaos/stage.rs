@@ -9,12 +9,12 @@ use crate::sim::network::{Network, NodeId, Observer, Step, Tally};
 use super::Capture;
 use super::setting::Setting;
 
-/// What the stack did and must not do.
+/// Violations of the expected behaviour by the stack.
 #[derive(Debug, Default)]
 pub(super) struct Violations(Vec<String>);
 
 impl Violations {
-    /// Beyond this many they say nothing new.
+    /// Upper bound on the violations that are kept: more are of no use.
     const MAX: usize = 5;
 
     pub fn push(&mut self, now: Instant, text: impl std::fmt::Display) {
@@ -32,12 +32,12 @@ impl Violations {
     }
 }
 
-/// What the programs of a world want done that only the stage can do.
+/// Requests of a world's programs that only the stage can fulfil.
 #[derive(Debug, Default)]
 pub(super) struct Cues {
-    /// Nodes to which something was posted.
+    /// The nodes to which requests were posted.
     pub posted: Vec<NodeId>,
-    /// When a program wants to be woken, and for what.
+    /// The times at which programs want to be woken, and their tokens.
     pub wakes: Vec<(Instant, u64)>,
 }
 
@@ -47,18 +47,18 @@ impl Cues {
     }
 }
 
-/// Programs, and the oracle that looks on.
+/// The programs of a scenario, and the oracle that observes them.
 pub(super) trait World: Observer {
-    /// Everything is connected.
+    /// Connects all nodes and starts the programs.
     fn begin(&mut self, network: &mut Network);
 
-    /// A program's time has come.
+    /// Runs a program whose time has come.
     fn woken(&mut self, network: &mut Network, token: u64);
 
-    /// The programs take all completions.
+    /// Makes the programs take all completions.
     fn poll_all(&mut self, now: Instant);
 
-    /// Nothing is left to happen: everything must be done.
+    /// Checks, when no event is left, that all work is done.
     fn rest(&mut self, network: &mut Network);
 
     fn cues(&mut self) -> &mut Cues;
@@ -66,10 +66,10 @@ pub(super) trait World: Observer {
     fn violations(&mut self) -> &mut Violations;
 }
 
-/// Events after which a run is said never to come to rest. Ordinary ones take some ten thousand.
+/// The number of events after which a run counts as endless. Ordinary runs take some ten thousand.
 pub(super) const MAX_EVENTS: u64 = 20_000_000;
 
-/// Runs a world from its beginning to rest or to the first violation.
+/// Runs a world until it is at rest, or until the first violation.
 pub(super) fn play<W: World>(
     seed: u64,
     capture: Option<Capture>,
@@ -84,7 +84,7 @@ pub(super) fn play<W: World>(
         let Cues { posted, wakes } = std::mem::take(watch.oracle.cues());
         wakes.into_iter().for_each(|(at, token)| network.wake_at(at, token));
         posted.into_iter().for_each(|node| network.kick(node, &mut watch));
-        // What completes by being sent.
+        // Requests that complete by being sent.
         watch.oracle.poll_all(network.now());
         if !watch.oracle.cues().is_empty() {
             continue;
@@ -108,7 +108,7 @@ pub(super) fn play<W: World>(
     (network.tally(), std::mem::take(watch.oracle.violations()).into_vec())
 }
 
-/// Nothing is left to happen: nothing may be armed, and no frame unaccounted for.
+/// Checks, when no event is left, that no timer is armed and every frame is accounted for.
 pub(super) fn check_rest(network: &mut Network, violations: &mut Violations) {
     let (now, tally, in_flight) = (network.now(), network.tally(), network.in_flight());
     if in_flight != 0 || tally.sent + tally.duplicated + tally.forged != tally.delivered + tally.lost {
@@ -136,7 +136,7 @@ pub(super) fn check_rest(network: &mut Network, violations: &mut Violations) {
     }
 }
 
-/// Who looks on: an oracle, and the capture if there is one.
+/// The observers of a run: an oracle, and the capture if there is one.
 pub(super) struct Watch<O> {
     pub oracle: O,
     pub capture: Option<Capture>,

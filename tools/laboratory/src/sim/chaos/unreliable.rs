@@ -1,5 +1,5 @@
-//! Unreliable connections: messages are lost whole, never reported in part, and never twice but where the network doubles
-//! them.
+//! Unreliable connections: messages are lost as a whole, never reported in part, and never twice unless the network
+//! duplicates them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::layout::Layout;
 use super::setting::Setting;
 use super::stage::{self, Cues, Violations};
 
-/// A message.
+/// A SEND or WRITE, with or without immediate data.
 #[derive(Clone, Debug)]
 struct Message {
     is_write: bool,
@@ -34,9 +34,9 @@ struct Message {
     first: u64,
     packets: u64,
     len: usize,
-    /// The pattern that it carries.
+    /// The name of the pattern that it carries.
     name: u64,
-    /// Where it is in the sender's arena, and where a WRITE goes in the receiver's.
+    /// The slot in the sender's arena, and the offset in the receiver's arena for a WRITE.
     slot: usize,
     target: usize,
 }
@@ -51,12 +51,12 @@ impl Message {
     }
 }
 
-/// Packets of one message that have arrived one directly after the other, from its first on.
+/// The packets of one message that have arrived without a gap, from its first on.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     message: usize,
     packets: u64,
-    /// A receive request was there when the first came.
+    /// Whether a receive request was posted when the first packet arrived.
     has_receive: bool,
 }
 
@@ -78,9 +78,9 @@ struct Side {
     posted_receives: u64,
     free_sources: Vec<usize>,
     free_receives: Vec<usize>,
-    /// What has arrived of the other side's messages.
+    /// The current run of packets from the other side.
     run: Option<Run>,
-    /// Messages of the other side that must be reported when the endpoint has handled the frame.
+    /// The message of the other side that must be reported when the endpoint has handled the frame.
     due: Option<usize>,
     is_woken: bool,
 }
@@ -187,7 +187,7 @@ impl World {
         });
     }
 
-    /// Tells both sides of each other, and wakes their programs.
+    /// Connects both sides with each other, and wakes their programs.
     fn introduce(&mut self, network: &mut Network, c: usize, sides: &mut [Side; 2], mtu: PathMtu, source_port: u16) {
         for s in [0, 1] {
             let peer = sides[1 - s].qpn;
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// The program of a side posts some receive requests and some messages.
+    /// Posts some receive requests and some messages, as the program of a side.
     fn post(&mut self, network: &mut Network, c: usize, s: usize) {
         let now = network.now();
         let connection = &mut self.connections[c];
@@ -274,7 +274,7 @@ impl World {
         let Connection { sides, layout, max_len, .. } = &mut self.connections[c];
         let side = &mut sides[s];
         if let Some(&(_, slot)) = side.receives.front() {
-            // A message may be coming in there.
+            // A message can be arriving there.
             side.arena.accept(layout.receive(slot), *max_len);
         }
         if let Some(damage) = layout.damage(&mut side.arena) {
@@ -377,7 +377,7 @@ impl Connection {
         Ok(())
     }
 
-    /// An intact packet has reached side `r`: what it makes of the messages.
+    /// Applies an intact packet that has reached side `r` to the model of the messages.
     fn arrive(&mut self, r: usize, header: &Header) {
         let mtu = self.mtu.bytes();
         let Connection { sides, .. } = self;
@@ -402,7 +402,7 @@ impl Connection {
             let (at, offset) = (message.target, packet as usize * mtu);
             let len = (message.len - offset).min(mtu);
             if is_last && message.immediate.is_some() && receiver.receives.is_empty() {
-                // Nobody can be told of the message; whether its last bytes are there nobody says.
+                // The message cannot be reported, and its last bytes can be there or not.
                 receiver.run = None;
                 return;
             }
@@ -449,7 +449,7 @@ impl Observer for World {
             let text = format!("connection {c} side {r}: message {index} has arrived, and was not reported");
             self.violations.push(now, text);
         }
-        // WRITEs are looked at as they come: what follows may hide a mistake.
+        // WRITEs are checked now and then: later ones can hide a mistake.
         if self.connections[c].random.chance(0.05) {
             self.verify(now, c, r, "in between");
         }
@@ -484,7 +484,7 @@ impl stage::World for World {
                     self.violations.push(now, format!("connection {c} side {s}: {completed} of {quota} completed"));
                 }
                 self.verify(now, c, s, "at the end");
-                // What is still posted is flushed, in order.
+                // All requests that are still posted are flushed, in order.
                 let error = QpAttributes { state: Some(State::Error), ..QpAttributes::default() };
                 network.endpoint(node).modify(now, qpn, &error).expect("any queue pair may go to the error state");
                 let flushed = std::iter::from_fn(|| self.queues[node.0].poll());

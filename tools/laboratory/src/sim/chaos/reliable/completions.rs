@@ -7,25 +7,27 @@ use crate::sim::network::NodeId;
 use super::flow::{Fault, Flow, Kind, Wr, message_offset};
 use super::oracle::{Connection, Oracle, Receive};
 
-/// What the oracle makes of completions, and of the end of queue pairs and regions.
+/// The oracle's checks of completions, and of the end of queue pairs and regions.
 impl Oracle {
-    /// The side's queue pair may be in the error state through no fault of the stack: the program put it there, a request of its
-    /// own has failed (which was reported then), or it refuses one of the peer's.
+    /// Whether the side's queue pair can be in the error state without a fault of the stack.
+    ///
+    /// The reason is its program, a failed request of its own (which was reported then), or a refused request of the
+    /// peer.
     fn may_be_dead(&self, c: usize, side: usize) -> bool {
         let connection = &self.connections[c];
         let (own, peers) = (&connection.flows[side], &connection.flows[1 - side]);
         connection.sides[side].killed || own.failed || peers.bad.is_some() || connection.sides[side].took_away
     }
 
-    /// The requester of flow `s` has been patient as long as its attributes say: each of its retries and the last wait take the
-    /// timeout, unless the peer said before that something was missing.
+    /// Checks that the requester of flow `s` used all its retries. Each retry and the last wait take the timeout,
+    /// unless the peer reported earlier that a packet was missing.
     fn was_patient(&self, now: Instant, c: usize, s: usize) -> Result<(), String> {
         let connection = &self.connections[c];
         let flow = &connection.flows[s];
         let waits = u32::from(connection.retry_count) + 1;
         let timeouts = if connection.selective[s] { waits } else { waits.saturating_sub(flow.naks) };
         let (took, due) = (now.saturating_since(flow.patient_since), connection.timeout * timeouts);
-        // Silent for longer than a timeout with a retry left, although there was room to send.
+        // The requester was silent for longer than a timeout with a retry left, although there was room to send.
         let was_silent = now.saturating_since(flow.last_sent_at) > connection.timeout;
         let was_idle = connection.is_patient && waits > 1 && flow.sent_again == 0 && was_silent;
         if took < due || was_idle {
@@ -49,7 +51,7 @@ impl Oracle {
         }
     }
 
-    /// Takes a completion.
+    /// Checks and applies one completion.
     pub fn completed(&mut self, now: Instant, node: NodeId, completion: Completion) {
         let Some(&(c, side)) = self.by_qpn.get(&(node.0, completion.qpn.value())) else {
             return self.violation(now, format!("node {}: {completion:?} of no queue pair", node.0));
@@ -103,7 +105,7 @@ impl Oracle {
         } else {
             self.check_failure(now, c, s, index, completion.status)?;
         }
-        // Everything before it was successful, reported or not.
+        // All requests before it were successful, reported or not.
         let done = if success { index + 1 } else { index };
         if !flow.failed {
             self.execute(now, c, s, done, "completed");
@@ -121,7 +123,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether request `index` may fail like that.
+    /// Checks whether request `index` is allowed to fail with `status`.
     fn check_failure(&self, now: Instant, c: usize, s: usize, index: u64, status: Status) -> Result<(), String> {
         let connection = &self.connections[c];
         let flow = &connection.flows[s];
@@ -129,7 +131,7 @@ impl Oracle {
         let peer_may_be_gone = connection.sides.iter().any(|side| side.killed || side.took_away)
             || connection.flows[1 - s].bad.is_some()
             || connection.flows[1 - s].failed;
-        // A completion that waited to be polled is of a time when less had come.
+        // A completion that waited to be polled is from an earlier moment, when less had arrived.
         if status == Status::RetryExceeded && self.polls_at_once {
             self.was_patient(now, c, s)?;
         }
@@ -138,7 +140,7 @@ impl Oracle {
             Status::RetryExceeded => {
                 self.weather == Weather::Harsh
                     || peer_may_be_gone
-                    // The NAK may be lost, and the peer is silent after it.
+                    // The NAK can be lost, and the peer is silent after it.
                     || (self.weather == Weather::Mild && flow.bad.is_some())
             }
             Status::RnrRetryExceeded => {
@@ -155,8 +157,8 @@ impl Oracle {
         }
     }
 
-    /// The requester has told that `index` is over: what it was to bring must be there, and its buffers are the program's
-    /// again, which at once uses them for something else.
+    /// Applies the end of request `index`: its result must be in place. Its buffers belong to the program again, which
+    /// reuses them at once.
     fn requester_done(&mut self, now: Instant, c: usize, s: usize, index: u64, success: bool) -> Result<(), String> {
         let connection = &mut self.connections[c];
         let name = connection.name();
@@ -284,7 +286,8 @@ impl Oracle {
         }
     }
 
-    /// A window of `side`, or its target region, is taken away now: nothing that is in flight may change it by that any more.
+    /// Applies that a window of `side`, or its target region, is taken away: requests in flight cannot write through it
+    /// any more.
     pub fn take_away(&mut self, now: Instant, c: usize, side: usize, window: Option<usize>) {
         self.verify_side(now, c, side, "before access is taken away");
         let connection = &mut self.connections[c];
@@ -293,7 +296,7 @@ impl Oracle {
         let (start, len) = connection.layout.target();
         connection.sides[side].arena.accept(start, len);
         let flow = &mut connection.flows[1 - side];
-        // READs that are being answered too.
+        // This includes READs that are being answered.
         let (executed, completed) = (flow.executed, flow.completed);
         for wr in flow.wrs.iter_mut() {
             if (wr.index >= executed || (wr.kind == Kind::Read && wr.index >= completed))
@@ -305,7 +308,7 @@ impl Oracle {
                 wr.placed_before |= wr.places || wr.is_void;
                 (wr.places, wr.is_void) = (false, false);
             }
-            // One that was to end a window finds it gone.
+            // A SEND that invalidates the window finds it gone.
             wr.frozen |=
                 wr.kind == Kind::SendInvalidate && wr.index >= executed && window.is_some() && wr.window == window;
         }
@@ -313,7 +316,7 @@ impl Oracle {
         flow.last_flag = connection.sides[side].arena.actual_u64(flag);
     }
 
-    /// The queue pair of a side goes away with all that is posted to it.
+    /// Applies that the queue pair of a side goes away with all posted requests.
     pub fn abandon(&mut self, c: usize, side: usize) {
         let connection = &mut self.connections[c];
         let flow = &mut connection.flows[side];
@@ -325,12 +328,12 @@ impl Oracle {
         side.arena.accept(local, len);
     }
 
-    /// Both queue pairs are in the error state, and all completions are there: every request must have got one.
+    /// Checks, with both queue pairs in the error state, that every request has a completion.
     pub fn close(&mut self, now: Instant, c: usize) {
         for s in [0, 1] {
             let flow = &self.connections[c].flows[s];
             let (completed, posted) = (flow.completed, flow.posted());
-            // Those that are not signaled may have been successful; if they were not, they would have been flushed.
+            // Unsignaled requests can have been successful; otherwise they would have been flushed.
             let missing = (completed..posted).find(|index| flow.failed || flow.wr(*index).is_none_or(|wr| wr.signaled));
             if let Some(index) = missing {
                 self.violation_at(now, c, s, format!("request {index} was neither completed nor flushed"));
@@ -356,8 +359,8 @@ impl Oracle {
     }
 }
 
-/// What a READ or atomic may bring at an offset of the requester's arena: what was due, or for a READ what a later
-/// request has written meanwhile.
+/// Whether a READ or atomic can bring `actual` at an offset of the requester's arena: the expected byte, or for a READ
+/// one that a later request has written meanwhile.
 pub(super) fn answer_may_be(connection: &Connection, s: usize, wr: &Wr, offset: usize, actual: u8) -> bool {
     let Some(index) = wr.message_offset(offset) else { return false };
     if wr.expected.get(index) == Some(&actual) {
@@ -372,8 +375,8 @@ pub(super) fn answer_may_be(connection: &Connection, s: usize, wr: &Wr, offset: 
         })
 }
 
-/// The byte of a SEND that is coming in at an offset of the arena of the responder, `side`: before its turn only from a peer
-/// whose packets tell where they belong.
+/// The byte of an arriving SEND at an offset of the arena of the responder, `side`. Out of order it comes only from a
+/// peer whose packets state their position.
 pub(super) fn may_have_received(
     connection: &Connection,
     side: usize,

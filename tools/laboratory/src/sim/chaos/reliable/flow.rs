@@ -8,7 +8,7 @@ use uroce::wire::{Key, Psn};
 use crate::sim::chaos::arena::Piece;
 use crate::sim::pattern;
 
-/// What a work request does at the other side.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Send,
@@ -28,17 +28,17 @@ impl Kind {
         matches!(self, Kind::FetchAdd | Kind::CompareSwap)
     }
 
-    /// Whether answers bring data.
+    /// Whether answers carry data.
     pub fn is_answered(self) -> bool {
         self == Kind::Read || self.is_atomic()
     }
 
-    /// Whether it takes a receive request.
+    /// Whether it takes a receive request of the peer.
     pub fn consumes(self) -> bool {
         self.is_send() || self == Kind::WriteImmediate
     }
 
-    /// Whether nothing is sent for it.
+    /// Whether it sends no packet.
     pub fn is_local(self) -> bool {
         matches!(self, Kind::Bind | Kind::LocalInvalidate)
     }
@@ -73,7 +73,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload {
     Pattern(u64),
-    /// A flag, or what an atomic leaves behind.
+    /// A flag, or the result of an atomic in memory.
     Word(u64),
 }
 
@@ -93,16 +93,16 @@ impl Payload {
     }
 }
 
-/// What is wrong with a request on purpose.
+/// The deliberate fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A key of nothing, of another domain or without the right; a range beyond the region.
+    /// An unknown key, one of another domain or without the access, or a range beyond the region.
     Access,
     /// A misaligned atomic, or a SEND longer than the receive request.
     Invalid,
-    /// A local key of nothing.
+    /// An unknown local key.
     Local,
-    /// A window that cannot be bound so.
+    /// A binding that is not allowed.
     Binding,
 }
 
@@ -122,48 +122,48 @@ impl Fault {
 pub(super) struct Wr {
     pub index: u64,
     pub kind: Kind,
-    /// Its PSNs, counted from the flow's first.
+    /// The first of its PSNs, counted from the flow's first.
     pub first: u64,
     pub packets: u32,
     pub len: u32,
     pub signaled: bool,
     pub fence: bool,
     pub payload: Payload,
-    /// Where its bytes are, or go, at the requester; and the slot to give back.
+    /// The ranges of its bytes in the requester's arena; and the slot to give back.
     pub pieces: ArrayVec<Piece, MAX_SGE>,
     pub slot: Option<usize>,
-    /// Where it reads or writes in the responder's arena.
+    /// The offset in the responder's arena that it reads or writes.
     pub target: u32,
-    /// What a READ or atomic must bring.
+    /// The expected result of a READ or atomic.
     pub expected: Vec<u8>,
     pub immediate: Option<u32>,
-    /// Which of the receive requests it takes, counted from the flow's first.
+    /// The number of the receive request that it takes, counted from the flow's first.
     pub receive: u64,
-    /// How many requests before it something is sent for.
+    /// The number of earlier requests that send packets.
     pub messages: u64,
-    /// Which window of the peer it uses or invalidates; which of its own side it changes.
+    /// The window of the peer that it uses or invalidates, or the window of its own side that it changes.
     pub window: Option<usize>,
-    /// The key that the peer is to invalidate.
+    /// The key that the peer must invalidate.
     pub invalidates: Option<Key>,
     pub fault: Option<Fault>,
-    /// Whether it may change the responder's memory.
+    /// Whether it can change the responder's memory.
     pub places: bool,
-    /// The responder took its region away while it was in flight.
+    /// Whether the responder deregistered the region while it was in flight.
     pub frozen: bool,
-    /// It might change the responder's memory before its region was taken away.
+    /// Whether it could change the responder's memory before the region was deregistered.
     pub placed_before: bool,
-    /// It is never carried out, since one before it fails; but nothing is wrong with itself.
+    /// Whether it is never carried out because an earlier one fails, although it has no fault itself.
     pub is_void: bool,
-    /// Answers that reached the requester in order.
+    /// The number of answers that reached the requester in order.
     pub answers: u32,
-    /// A READ or atomic whose request has reached the responder more than once.
+    /// Whether one of its packets has reached the responder more than once.
     pub asked_again: bool,
-    /// There was no receive request for it when the first of its packets reached the responder.
+    /// Whether no receive request was posted for it when the first of its packets reached the responder.
     pub lacked: bool,
 }
 
 impl Wr {
-    /// A request for which nothing is sent.
+    /// A request that sends no packet.
     pub fn nothing(index: u64, kind: Kind, first: u64, messages: u64) -> Wr {
         Wr {
             index,
@@ -194,12 +194,12 @@ impl Wr {
         }
     }
 
-    /// Whether an answer is to come.
+    /// Whether answers are missing.
     pub fn awaits_answer(&self) -> bool {
         self.kind.is_answered() && self.answers < self.packets
     }
 
-    /// The PSN after its last one.
+    /// The PSN after the last one of the request.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
     }
@@ -209,14 +209,14 @@ impl Wr {
         self.bytes_for(offset, mtu).filter(|_| self.places)
     }
 
-    /// The same, now or before its region was taken away.
+    /// As [`written_byte`](Self::written_byte), now or before the region was deregistered.
     pub fn byte_ever_written(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
         self.bytes_for(offset, mtu).filter(|_| self.places || self.placed_before)
     }
 
-    /// The same, where it may be placed although one before it is not carried out.
+    /// As [`written_byte`](Self::written_byte), also where it can be placed although an earlier one is not carried out.
     pub fn byte_written_early(&self, offset: usize, mtu: usize) -> Option<(u8, u64)> {
-        // What a window gives access to may change between two packets.
+        // The access through a window can change between two packets.
         self.bytes_for(offset, mtu).filter(|_| (self.places || self.is_void) && self.window.is_none())
     }
 
@@ -228,13 +228,13 @@ impl Wr {
         Some((self.payload.byte(index), self.first + (index / mtu) as u64))
     }
 
-    /// The place in the message of `offset` of the requester's arena.
+    /// The offset in the message of `offset` of the requester's arena.
     pub fn message_offset(&self, offset: usize) -> Option<usize> {
         message_offset(&self.pieces, offset)
     }
 }
 
-/// The place in a message of `offset` of the arena whose pieces hold it.
+/// The offset in a message of `offset` of the arena whose pieces hold it.
 pub(super) fn message_offset(pieces: &[Piece], offset: usize) -> Option<usize> {
     let mut before = 0;
     for &(start, len) in pieces {
@@ -247,78 +247,85 @@ pub(super) fn message_offset(pieces: &[Piece], offset: usize) -> Option<usize> {
     None
 }
 
-/// The model of one direction of a connection: the requests of one side, what of them must and what may have been
-/// carried out by the other.
+/// The model of one direction of a connection: the requests of one side, and which of them the other side must or can
+/// have carried out.
 pub(super) struct Flow {
     base: Psn,
     pub wrs: VecDeque<Wr>,
-    /// Requests before the first of `wrs`.
+    /// The number of requests before the first of `wrs`.
     pub settled: u64,
-    /// PSNs and receive requests that all posted requests take.
+    /// The numbers of PSNs, messages and receive requests that all posted requests take.
     pub posted_psn: u64,
     pub posted_messages: u64,
     pub posted_receives: u64,
 
-    /// Requests that the requester's completions have accounted for.
+    /// The number of requests that the requester's completions have accounted for.
     pub completed: u64,
-    /// An unsuccessful completion was seen.
+    /// Whether an unsuccessful completion was seen.
     pub failed: bool,
-    /// The program wants the send queue drained: no request is begun; and it is, so that nothing is sent.
+    /// Whether the program is draining the send queue, so that no request is begun; and whether it is drained, so that
+    /// no packet is sent.
     pub is_draining: bool,
     pub is_drained: bool,
     /// The PSN after the highest one sent.
     pub sent: u64,
-    /// The requester knows that everything before this PSN is done.
+    /// The requester knows that all requests before this PSN are done.
     pub known: u64,
-    /// The peer has answered for PSNs before this one.
+    /// The peer has acknowledged PSNs before this one.
     pub acknowledged: u64,
-    /// It must be silent until then.
+    /// The requester must not send until then.
     pub rnr_until: Option<Instant>,
-    /// When its patience began: with the latest progress, or with the first packet after all had been done.
+    /// When the current retries began: with the latest progress, or with the first packet after all had been done.
     pub patient_since: Instant,
-    /// Packets sent again since then; and what else but a timeout costs patience: sequence NAKs, and answers that show that
-    /// earlier ones are missing, with the time of the latest that counted.
+    /// The packets retransmitted since then, and when a packet was sent last. Besides timeouts, these use up retries:
+    /// sequence NAKs, and answers that show that earlier ones are missing, with the time of the latest.
     pub sent_again: u32,
     pub last_sent_at: Instant,
     pub naks: u32,
     pub gap_at: Option<Instant>,
-    /// Answers that came before earlier ones, and what they said: taken, of a known peer; of another one kept. `None` where two
-    /// said different things, which a READ that is carried out again may.
+    /// Answers that came before earlier ones, with a hash of each.
+    ///
+    /// They are taken from a peer with the extension, and kept from another one. `None` stands for two different
+    /// answers, which a READ that is carried out again can give.
     early_answers: BTreeMap<u64, Option<u64>>,
-    /// RNR NAKs received since the last progress.
+    /// The number of RNR NAKs received since the last progress.
     pub rnr_naks: u32,
     pub most_rnr_naks: u32,
 
-    /// Requests that the responder must have carried out: it said so.
+    /// The number of requests that the responder must have carried out, since it acknowledged them.
     pub executed: u64,
     /// All packets before this PSN have reached the responder.
     pub arrived: u64,
-    /// Packets behind a gap that have: from, to.
+    /// Packets behind a gap that have arrived: from, to.
     early: BTreeMap<u64, u64>,
-    /// What the responder expects next: exactly, of one that takes packets in order only; at the most, of one that keeps early
-    /// ones, since it may have had no room for some.
+    /// The PSN that the responder expects next.
+    ///
+    /// It is exact for a responder that takes packets only in order. For one that keeps early packets it is an upper
+    /// bound, since room can have been missing for some.
     pub expected: u64,
-    /// What came before this was taken at the latest when it was sent that there is no receive request for some of it: an RNR NAK may
-    /// wait for its turn, and what it is about may come again meanwhile.
+    /// The largest value of `expected` when an RNR NAK was sent; 0 without one.
+    ///
+    /// An RNR NAK can wait before it is sent, and its request can arrive again meanwhile.
     pub expected_before_rnr: u64,
-    /// The PSN of its latest NAK. Until that comes it may be silent.
+    /// The PSN of the responder's latest NAK. The responder can be silent until that PSN arrives.
     pub refused: Option<u64>,
-    /// A NAK must be sent before the responder falls silent.
+    /// Whether a NAK must be sent before the responder falls silent.
     pub nak_due: bool,
-    /// What was expected whenever something later came.
+    /// The expected PSNs at the arrival of later ones.
     pub gaps: BTreeSet<u64>,
-    /// Receive requests completed; and those that failed.
+    /// The numbers of receive requests that were completed, and that failed.
     pub received: u64,
     pub flushed: u64,
 
-    /// What the responder's target will hold when all posted requests are done.
+    /// The contents of the responder's target when all posted requests are done.
     pub planned: Vec<u8>,
     /// Flags written: value, and the request that writes it.
     pub flags: VecDeque<(u64, u64)>,
     pub last_flag: u64,
     /// The first request that must fail.
     pub bad: Option<u64>,
-    /// Nothing posted after it is carried out. (After a READ into a bad buffer it is, until the answer comes.)
+    /// Whether no request that is posted now is carried out. (After a READ into a bad buffer some are, until the answer
+    /// comes.)
     pub void: bool,
 }
 
@@ -365,7 +372,8 @@ impl Flow {
         }
     }
 
-    /// The PSN counted from the flow's first, of the one on the wire that is nearest to `near`; `None` before the first.
+    /// The PSN as a count from the flow's first: of all counts with the PSN on the wire the nearest to `near`. `None`
+    /// before the first.
     pub fn count(&self, psn: Psn, near: u64) -> Option<u64> {
         let here = self.base.plus(near as u32);
         near.checked_add_signed(i64::from(psn.since(here)))
@@ -388,7 +396,7 @@ impl Flow {
         self.wrs.get_mut(index.checked_sub(self.settled)? as usize)
     }
 
-    /// Whether the answers to a READ have not all reached the requester.
+    /// Whether some answers to a READ have not reached the requester.
     pub fn awaits_read(&self) -> bool {
         self.wrs.iter().any(|wr| wr.kind == Kind::Read && wr.awaits_answer())
     }
@@ -399,12 +407,12 @@ impl Flow {
         self.wrs.get(place).filter(|wr| wr.first <= psn)
     }
 
-    /// How many of the requests before that one something is sent for: the MSN; `None` when that is too long ago.
+    /// The number of earlier requests that send packets: the MSN; `None` when the request was settled too long ago.
     pub fn messages(&self, index: u64) -> Option<u64> {
         if index == self.posted() { Some(self.posted_messages) } else { self.wr(index).map(|wr| wr.messages) }
     }
 
-    /// Requests all of whose PSNs are before `psn`; `None` when that is too long ago.
+    /// The number of requests whose PSNs are all before `psn`; `None` when that is too long ago.
     pub fn messages_before(&self, psn: u64) -> Option<u64> {
         let front = self.wrs.front().map_or(self.posted_psn, |wr| wr.first);
         (psn >= front).then(|| self.settled + self.wrs.partition_point(|wr| wr.end() <= psn) as u64)
@@ -415,7 +423,7 @@ impl Flow {
         self.wrs.iter().find(|wr| wr.kind.consumes() && wr.receive == number)
     }
 
-    /// Packets from `from` to `to` have reached the responder.
+    /// Records that packets from `from` to `to` have reached the responder.
     pub fn arrive(&mut self, from: u64, to: u64) {
         if from > self.arrived {
             let end = self.early.entry(from).or_insert(to);
@@ -432,7 +440,7 @@ impl Flow {
         }
     }
 
-    /// The answer with this PSN has reached a requester that takes them in any order.
+    /// Records that the answer with this PSN has reached a requester that takes answers in any order.
     pub fn answer(&mut self, psn: u64) {
         self.early_answers.insert(psn, None);
         for wr in self.wrs.iter_mut().filter(|wr| wr.awaits_answer()) {
@@ -442,8 +450,10 @@ impl Flow {
         }
     }
 
-    /// The answer with this PSN has reached a requester that takes them in order, and may keep those that come early: one of them is
-    /// taken when the next one comes. `said` stands for what it says. False when it tells of earlier ones only.
+    /// Records that the answer with this PSN has reached a requester that takes answers in order.
+    ///
+    /// With `keeps` it keeps one that comes early, and takes it when the next one comes. `said` is a hash of the
+    /// answer. Returns `false` when the answer acknowledges only earlier ones.
     pub fn answer_in_order(&mut self, psn: u64, said: u64, keeps: bool) -> bool {
         let waiting = self.wrs.iter().filter(|wr| wr.awaits_answer());
         let mut missing = waiting.flat_map(|wr| wr.first + u64::from(wr.answers)..wr.end());
@@ -468,8 +478,8 @@ impl Flow {
         is_taken
     }
 
-    /// The requester knows its peer now. It drops what it kept of answers that came early, and does not know any more what it heard
-    /// to be done behind missing ones.
+    /// Records that the requester knows its peer now. It drops early answers that it kept, and acknowledgements behind
+    /// missing answers.
     pub fn get_acquainted(&mut self) {
         self.early_answers.clear();
         self.acknowledged = self.known;
@@ -487,7 +497,7 @@ impl Flow {
         wr.first < self.arrived || self.early.range(wr.first..wr.end()).next().is_some()
     }
 
-    /// Whether all that was posted is done, and both sides know it.
+    /// Whether all posted requests are done, and both sides know it.
     pub fn is_idle(&self) -> bool {
         let is_received = self.received + self.flushed == self.posted_receives;
         let is_local_done = |wr: &Wr| !wr.kind.is_local() || wr.index < self.completed;
@@ -499,7 +509,7 @@ impl Flow {
             && self.bad.is_none()
     }
 
-    /// So much has gone by, in order, all of it done.
+    /// Advances the model as if so many packets had passed, in order, and all of them were done.
     pub fn skip(&mut self, skipped: Skipped) {
         let packets = u64::from(skipped.packets);
         for count in [&mut self.posted_psn, &mut self.sent, &mut self.known, &mut self.acknowledged] {
@@ -513,7 +523,7 @@ impl Flow {
         self.received += u64::from(skipped.receives);
     }
 
-    /// Patience begins anew.
+    /// Starts the retries anew.
     pub fn be_patient(&mut self, now: Instant) {
         self.patient_since = now;
         (self.sent_again, self.naks, self.gap_at) = (0, 0, None);
@@ -523,7 +533,7 @@ impl Flow {
         psn < self.arrived || self.early.range(..=psn).next_back().is_some_and(|(_, to)| psn < *to)
     }
 
-    /// Forgets requests that nothing can be said about any more.
+    /// Forgets requests that cannot be checked any more.
     pub fn settle(&mut self) {
         let done = self.completed.min(self.executed);
         while let Some(wr) = self.wrs.front()

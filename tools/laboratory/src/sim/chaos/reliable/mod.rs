@@ -1,4 +1,4 @@
-//! Reliable connections: every operation, whatever may go wrong, and all that programs do to their connections.
+//! Reliable connections: every operation, with all faults, and all that programs do to their connections.
 
 mod completions;
 mod flow;
@@ -37,42 +37,42 @@ pub(super) fn run(seed: u64, capture: Option<Capture>, plain: PlainRecovery) -> 
     World::new(seed, capture, plain).run()
 }
 
-/// Events between two comparisons of all memory with the model.
+/// The number of events between two comparisons of all memory with the model.
 const EVENTS_PER_VERIFICATION: u64 = 8_000;
 
-/// What the two programs of a connection have done and will do.
+/// The past and future actions of the two programs of a connection.
 struct Program {
     plan: Plan,
     random: Random,
-    /// Requests posted by each side over all lives of the connection.
+    /// The number of requests posted by each side over all lives of the connection.
     posted: [u64; 2],
     lives: u32,
     connected: bool,
     closing: bool,
-    /// When this many are posted, trouble comes.
+    /// The number of posted requests after which trouble begins.
     trouble_at: Option<u64>,
     post_pending: [bool; 2],
     receive_pending: [bool; 2],
-    /// Counts lives, so that what was scheduled in an earlier one is known.
+    /// The number of the current life, which identifies events of an earlier one.
     life: u64,
     keys: [Vec<Key>; 2],
     foreign_keys: [Key; 2],
     next_flag: u64,
     ages: Ages,
-    /// For windows, and for the states of queue pairs.
+    /// The randomness for windows, and for the states of queue pairs.
     window_random: Random,
-    /// How often it still looks whether nothing is on its way from the connection's life before.
+    /// The number of checks left whether packets of the earlier life are in flight.
     quiet_tries: u32,
 }
 
 impl Program {
-    /// It posts nothing for now.
+    /// Whether the program posts no requests for now.
     fn is_silent(&self) -> bool {
         self.ages.is_waiting()
     }
 }
 
-/// What the world is woken for.
+/// The reason of a wake-up.
 #[derive(Clone, Copy, Debug)]
 enum Wake {
     Post { c: usize, s: usize },
@@ -132,7 +132,7 @@ impl World {
         let mut oracle = Oracle::new(scenario.setting.weather, scenario.polls_at_once);
         oracle.waiting_bytes_max = scenario.recovery.iter().map(|recovery| recovery.endpoint_reorder_bytes).collect();
         for node in 0..scenario.setting.nodes {
-            // One queue for all that completes on a node: just as large as it must be.
+            // Each node has one completion queue, of exactly the capacity that it needs.
             let mut capacity = 0;
             for plan in &scenario.plans {
                 for s in [0, 1] {
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Nothing is left to happen: everything must be done, nothing armed, and no frame unaccounted for.
+    /// Checks, when no event is left, that all work is done, no timer is armed, and every frame is accounted for.
     fn rest(&mut self) {
         let now = self.network.now();
         for node in 0..self.scenario.setting.nodes {
@@ -256,7 +256,7 @@ impl World {
         }
         self.verify_all("at the end");
         check_rest(&mut self.network, &mut self.watch.oracle.violations);
-        // All is over: what is still posted must be flushed, in order.
+        // After the run all requests that are still posted must be flushed, in order.
         for c in 0..self.programs.len() {
             if self.programs[c].connected {
                 self.close(c);
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// Completions of a node may be there: they are polled now or after a while.
+    /// Polls for completions of a node, now or after a while.
     fn after(&mut self, node: NodeId) {
         self.take_events(node);
         let oracle = &mut self.watch.oracle;
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Something completed: the programs post on, or give up.
+    /// Makes the programs of completed requests post more, or give up.
     fn react(&mut self) {
         let mut moved = std::mem::take(&mut self.watch.oracle.moved);
         for (c, s) in moved.drain(..) {
@@ -373,7 +373,7 @@ impl World {
         }
     }
 
-    /// The memory of both sides of a connection, not connected yet.
+    /// Makes the memory of both sides of a connection, which is not connected yet.
     fn make_connection(&mut self, c: usize) -> Connection {
         let plan = &self.programs[c].plan;
         let slot = (plan.max_len + 8 * MAX_SGE + 64).next_multiple_of(8);
@@ -410,7 +410,7 @@ impl World {
         Connection::new(sides, flows, layout, plan, name)
     }
 
-    /// Makes queue pairs and keys on both sides, and begins.
+    /// Makes queue pairs and keys on both sides, and starts the programs.
     fn connect(&mut self, c: usize) {
         let now = self.network.now();
         let program = &mut self.programs[c];
@@ -420,7 +420,7 @@ impl World {
         (program.post_pending, program.receive_pending) = ([false; 2], [false; 2]);
         program.ages.stop_waiting();
         let plan = program.plan.clone();
-        // PSNs go on somewhere else in the next life.
+        // The PSNs of the next life begin at random.
         let psns = match program.life {
             1 => plan.first_psns,
             _ => [0, 1].map(|_| Psn::new(program.random.u32())),
@@ -431,7 +431,7 @@ impl World {
             let side = &mut connection.sides[s];
             let queue = self.watch.oracle.queues[side.node.0][0].clone();
             let endpoint = self.network.endpoint(side.node);
-            // A queue pair keeps its domain.
+            // A queue pair keeps its protection domain.
             side.pd = if side.is_reset { side.pd } else { endpoint.allocate_pd() };
             let stranger = endpoint.allocate_pd();
             let depths = [plan.depth[s], plan.receive_depth[s]];
@@ -482,7 +482,7 @@ impl World {
         }
     }
 
-    /// Both queue pairs go to the error state and, when all is flushed, away.
+    /// Puts both queue pairs into the error state and, when all requests are flushed, removes or resets them.
     fn close(&mut self, c: usize) {
         let now = self.network.now();
         let error = QpAttributes { state: Some(State::Error), ..QpAttributes::default() };
@@ -516,7 +516,7 @@ impl World {
         self.programs[c].life += 1;
     }
 
-    /// Removes a queue pair, with all that is posted to it.
+    /// Removes a queue pair, with all requests that are posted to it.
     fn destroy(&mut self, c: usize, s: usize) {
         let side = &mut self.watch.oracle.connections[c].sides[s];
         if side.destroyed {
@@ -529,7 +529,7 @@ impl World {
     }
 }
 
-/// What side `s` is told of its peer.
+/// The attributes that connect side `s` to its peer.
 fn peering(plan: &Plan, setting: &Setting, s: usize, peer: Qpn, psns: [Psn; 2]) -> Peering {
     Peering {
         access: ACCESS,

@@ -6,21 +6,21 @@ use crate::sim::random::Random;
 
 use super::{Wake, World};
 
-/// When a connection becomes old at once: its queue pairs are moved on as if so many packets had gone by, in order, since what
-/// they remember of before.
+/// The times at which a connection ages at once: its queue pairs are advanced as if many packets had passed, in order.
 #[derive(Debug)]
 pub(super) struct Ages {
-    /// When so many requests are posted: what passes then, in both directions. The next is the last.
+    /// The number of posted requests at which it ages, and the packets to skip in both directions. The last entry is
+    /// the next.
     left: Vec<(u64, [Skipped; 2])>,
-    /// How often it looks whether all is quiet before it lets this one be; `None` when none is due.
+    /// The number of checks left whether the connection is quiet; `None` when no ageing is due.
     tries_left: Option<u32>,
 }
 
-/// Several of the pauses that retransmission timers and probes make.
+/// The number of checks whether the connection is quiet: several pauses of retransmission timers and probes.
 const TRIES: u32 = 40;
 
 impl Ages {
-    /// For connections that post `total` requests in all: most never get old.
+    /// The ages of a connection that posts `total` requests in all: most never age.
     pub fn new(total: u64, random: &mut Random) -> Ages {
         let mut left = Vec::new();
         if random.chance(0.2) {
@@ -46,7 +46,7 @@ impl Ages {
     }
 }
 
-/// Around half the PSN space and all of it, where comparisons turn; and anywhere.
+/// Draws a distance: near half of the PSN space or all of it, where comparisons wrap, or any.
 fn distance(random: &mut Random) -> Skipped {
     let around = |random: &mut Random, at: u32| at - 300 + random.below(600) as u32;
     let packets = match random.below(8) {
@@ -62,7 +62,7 @@ fn distance(random: &mut Random) -> Skipped {
 }
 
 impl World {
-    /// The programs of a connection fall silent until it has become old.
+    /// Stops the programs of a connection until it has aged.
     pub(super) fn want_age(&mut self, c: usize) {
         self.programs[c].ages.tries_left = Some(TRIES);
         self.wait_for_age(c);
@@ -73,7 +73,7 @@ impl World {
         self.wake(at, Wake::Age { c }, c);
     }
 
-    /// Lets a connection become old, if nothing is in flight and nothing on its way: else what is on its way would be old too.
+    /// Ages a connection if it is idle and none of its packets is in flight: those would be stale otherwise.
     pub(super) fn age(&mut self, c: usize) {
         let now = self.network.now();
         let program = &mut self.programs[c];

@@ -22,7 +22,7 @@ use super::flow::{Fault, Flow, Kind, Wr, message_offset};
 use super::plan::Plan;
 use super::windows::{Window, WindowState};
 
-/// PSNs in flight at the most, towards any peer (see DESIGN: what peers without our extension can bear).
+/// Upper bound on the PSNs in flight towards a peer without the extension (see DESIGN).
 const WINDOW_PACKETS: u64 = 128;
 
 /// A receive request that was posted.
@@ -43,22 +43,22 @@ pub(super) struct Side {
     pub remote_key: Key,
     /// Receive requests posted and not completed, in order.
     pub receives: VecDeque<Receive>,
-    /// Receive requests posted so far.
+    /// The number of receive requests posted so far.
     pub posted_receives: u64,
-    /// The program put the queue pair into the error state.
+    /// Whether the program put the queue pair into the error state.
     pub killed: bool,
-    /// The program destroyed the queue pair.
+    /// Whether the program destroyed the queue pair.
     pub destroyed: bool,
-    /// The program took the target region away.
+    /// Whether the program deregistered the target region.
     pub deregistered: bool,
-    /// It took that or a window away while the peer was using it.
+    /// Whether the program took the region or a window away while the peer was using it.
     pub took_away: bool,
     pub windows: Vec<Window>,
-    /// The number of the peer's request after the last that uses the target region's own key.
+    /// The number after the peer's last request that uses the target region's own key.
     pub region_used: u64,
-    /// The peer uses that key no more, until there is a new one.
+    /// Whether the peer must not use that key in new requests, until there is a new one.
     pub is_renewing: bool,
-    /// The queue pair is there still, in RESET, to be used anew.
+    /// Whether the queue pair still exists in RESET, to be reused.
     pub is_reset: bool,
     /// Slots that completions gave back: of sources, sinks and receive buffers.
     pub free_sources: Vec<usize>,
@@ -66,33 +66,33 @@ pub(super) struct Side {
     pub free_receives: Vec<usize>,
 }
 
-/// A connection, as the oracle sees it.
+/// The oracle's model of a connection.
 pub(super) struct Connection {
     pub sides: [Side; 2],
-    /// `flows[s]` are the requests of `sides[s]`.
+    /// The requests of `sides[s]` are in `flows[s]`.
     pub flows: [Flow; 2],
     pub layout: Layout,
     pub mtu: usize,
-    /// How often RNR NAKs are borne, 7 for ever.
+    /// The number of retries after RNR NAKs, 7 without limit.
     pub rnr_retry: u8,
-    /// The local ACK timeout, and how often something is sent again before patience ends.
+    /// The local ACK timeout, and the number of retries.
     pub timeout: Duration,
     pub retry_count: u8,
-    /// The timeout is longer than any queue is.
+    /// Whether the timeout is longer than any queue takes.
     pub is_patient: bool,
-    /// PSNs in flight at the most towards a peer that understands the extension; none for a side that knows none.
+    /// Upper bound on the PSNs in flight towards a peer that understands the extension; `None` for a side without it.
     pub windows: [Option<u64>; 2],
-    /// Sides that know of the other that it understands the extension: they have seen it bring back their nonce.
+    /// Whether a side knows that the other understands the extension: it has received its own nonce back.
     pub selective: [bool; 2],
-    /// The nonces that the sides have said.
+    /// The nonces of the sides' hellos.
     pub nonces: [Option<u32>; 2],
-    /// Sides that were told of the other's further addresses: what comes from these is nobody's before.
+    /// Whether a side knows the other's further addresses; it refuses packets from these before.
     pub knows_addresses: [bool; 2],
-    /// Sides that keep to a rate.
+    /// Whether a side keeps to a rate.
     pub has_rate: [bool; 2],
-    /// Sides whose target is registered for WRITEs that overtake each other.
+    /// Whether a side's target is registered for relaxed ordering of WRITEs.
     pub relaxed: [bool; 2],
-    /// Names of the next patterns.
+    /// The name of the next pattern.
     next_name: u64,
 }
 
@@ -118,33 +118,33 @@ impl Connection {
         }
     }
 
-    /// Whether WRITEs to a side's target may be there before earlier ones.
+    /// Whether WRITEs to a side's target can be placed before earlier ones.
     pub fn places_writes_early(&self, side: usize) -> bool {
         self.relaxed[side] && self.selective[side]
     }
 
-    /// A name for bytes that are nowhere else.
+    /// A name for a pattern, which is unique.
     pub fn name(&mut self) -> u64 {
         self.next_name += 1;
         self.next_name
     }
 }
 
-/// The models of all connections, and what was found wrong.
+/// The models of all connections, and the violations that were found.
 pub(super) struct Oracle {
     pub connections: Vec<Connection>,
-    /// The receiving side by node and QPN.
+    /// The connection and the receiving side, by node and QPN.
     pub by_qpn: FxHashMap<(usize, u32), (usize, usize)>,
     pub weather: Weather,
-    /// The completion queues of each node, and whether they are emptied as soon as something is in them.
+    /// The completion queues of each node, and whether completions are polled at once.
     pub queues: Vec<Vec<Arc<CompletionRing>>>,
     pub polls_at_once: bool,
-    /// Bytes that may wait for earlier ones on each node.
+    /// Upper bound on the bytes that wait for earlier ones on each node.
     pub waiting_bytes_max: Vec<usize>,
     pub violations: Violations,
-    /// Connections on which a completion was unsuccessful since the program last asked.
+    /// Connections with an unsuccessful completion since the programs last asked.
     pub failed: Vec<usize>,
-    /// Sides with completions since the program last asked.
+    /// Sides with completions since the programs last asked.
     pub moved: Vec<(usize, usize)>,
 }
 
@@ -173,7 +173,7 @@ impl Oracle {
         self.violation(now, text);
     }
 
-    /// The requester of `c`'s flow `s` sends a packet.
+    /// Checks a packet that the requester of `c`'s flow `s` sends.
     fn request_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let connection = &self.connections[c];
         let window = connection.windows[s].filter(|_| connection.selective[s]).unwrap_or(WINDOW_PACKETS);
@@ -233,11 +233,11 @@ impl Oracle {
         flow.sent = flow.sent.max(if is_read { end } else { psn + 1 });
     }
 
-    /// The responder of `c`'s flow `s` sends an answer.
+    /// Checks an answer that the responder of `c`'s flow `s` sends.
     fn answer_sent(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let r = 1 - s;
         let flow = &self.connections[c].flows[s];
-        // Something came early, and nothing was carried out; or answers with data are still owed.
+        // A packet came early, and no request was carried out; or answers with data are still owed.
         let is_early = self.connections[c].selective[r] && flow.messages(flow.executed) == Some(0);
         if (is_early || header.hello.is_some()) && flow.is_before_first(header.psn) {
             return;
@@ -269,7 +269,7 @@ impl Oracle {
             Opcode::RC_ACKNOWLEDGE => match Syndrome::from_byte(header.words[0][0]) {
                 Syndrome::Ack { .. } => {
                     let done = flow.messages_before(psn + 1);
-                    // An acknowledge may stop short of a READ or atomic that is done.
+                    // An acknowledge can stop short of a READ or atomic that is done.
                     let low = done.and_then(|done| flow.messages(done));
                     (done, low.map(|low| (low, msn_now.unwrap_or(low))))
                 }
@@ -277,7 +277,7 @@ impl Oracle {
                     let done = flow.messages_before(psn);
                     let low = done.and_then(|done| flow.messages(done));
                     self.nak_sent(now, c, s, psn, syndrome);
-                    // A READ that is being answered again may find its region gone.
+                    // A READ that is answered again can find its region gone.
                     let again = msn_now.filter(|_| is_repeat).unwrap_or_default();
                     (done, low.map(|low| (low, again.max(low + 1))))
                 }
@@ -288,7 +288,7 @@ impl Oracle {
                     let text = format!("answers {:?} {} with opcode {:#04x}", wr.kind, wr.index, header.opcode.0);
                     return self.violation_at(now, c, r, text);
                 }
-                // Answers given again have the MSN of now.
+                // Repeated answers have the current MSN.
                 let latest = msn_now.filter(|_| is_repeat).unwrap_or(wr.messages + 1);
                 (Some(wr.index + 1), Some((wr.messages + 1, latest)))
             }
@@ -304,7 +304,7 @@ impl Oracle {
         }
     }
 
-    /// What a selective acknowledge of flow `s` says to have arrived must have.
+    /// Checks that all PSNs in a selective acknowledge of flow `s` have arrived.
     fn sack_sent(&mut self, now: Instant, c: usize, s: usize, frame: &[u8]) {
         let psns = match Header::selectively_acknowledged(frame) {
             Ok(None) => return,
@@ -327,20 +327,20 @@ impl Oracle {
         let wr = flow.find(psn).cloned();
         let lacked = wr.as_ref().is_some_and(|wr| wr.kind.consumes() && wr.lacked);
         let is_gap = flow.gaps.contains(&psn);
-        // What came while a NAK for its absence waited to be sent has been taken since; what there was no receive request for has
-        // not.
+        // A packet that arrived while a NAK for it waited to be sent has been taken since. One without a receive
+        // request has not.
         let is_not_ready = lacked && matches!(syndrome, Syndrome::RnrNak(_));
         let may_be_expected = psn == flow.expected || (psn == flow.expected_before_rnr && psn > flow.expected);
         if may_be_expected || (psn < flow.expected && (keeps_early || is_not_ready)) {
             if is_not_ready && !keeps_early {
-                // It was silent to what came behind until this one came again, and went on from there since.
+                // The responder ignored later packets until this one came again, and has continued from there since.
                 let again =
                     flow.wrs.iter().rev().find(|wr| wr.asked_again && wr.first > psn && wr.end() <= flow.expected);
                 flow.gaps.extend(again.into_iter().flat_map(|again| psn + 1..again.end() - 1));
             }
             flow.refused = Some(psn);
             flow.expected_before_rnr = if is_not_ready { flow.expected.max(flow.expected_before_rnr) } else { 0 };
-            // One that waits for its turn stays where it is.
+            // A packet that waits for earlier ones stays in place.
             flow.expected = if keeps_early { flow.expected } else { psn };
         }
         let text = match (syndrome, wr) {
@@ -375,8 +375,8 @@ impl Oracle {
         self.violation_at(now, c, 1 - s, text);
     }
 
-    /// The responder has carried out all requests of flow `s` before `to`: it said so, or showed it. Their bytes must be
-    /// there.
+    /// Applies that the responder has carried out all requests of flow `s` before `to`, as it acknowledged or showed.
+    /// Their bytes must be in place.
     pub(super) fn execute(&mut self, now: Instant, c: usize, s: usize, to: u64, how: &str) {
         let from = self.connections[c].flows[s].executed;
         if to <= from {
@@ -409,14 +409,15 @@ impl Oracle {
             if wr.kind.writes() && wr.places && wr.len > 0 {
                 wr.payload.fill(0, responder.arena.shadow(wr.target as usize, wr.len as usize));
                 if ranges.try_push((wr.target, wr.len, index)).is_err() {
-                    // So many at once: the whole target.
+                    // There are too many ranges: the whole target is compared.
                     ranges.clear();
                     let (start, len) = connection.layout.target();
                     ranges.push((start as u32, len as u32, index));
                 }
             }
         }
-        // All but the last that is carried out: what waited for a packet is carried out with it.
+        // All flags before the last one are obsolete: packets that waited are carried out together with the one they
+        // waited for.
         while flow.flags.get(1).is_some_and(|(_, index)| *index < to) {
             flow.flags.pop_front();
         }
@@ -428,7 +429,7 @@ impl Oracle {
         }
     }
 
-    /// Compares a range of a side's memory with the model. Bytes may differ where requests in flight may write.
+    /// Compares a range of a side's memory with the model. Bytes can differ where requests in flight can write.
     pub fn verify(&mut self, now: Instant, c: usize, side: usize, range: Range<usize>, what: &str) {
         let differences = self.connections[c].sides[side].arena.differences(range);
         for offset in differences {
@@ -452,8 +453,8 @@ impl Oracle {
         self.verify(now, c, side, 0..len, what);
     }
 
-    /// Compares what the message of a packet of flow `s` writes, where WRITEs may be placed early: its last packet, on which
-    /// programs poll, and the packet itself.
+    /// Compares the bytes that the message of a packet of flow `s` writes, where WRITEs can be placed early. These are
+    /// its last packet, on which programs poll, and the packet itself.
     fn verify_message(&mut self, now: Instant, c: usize, s: usize, header: &Header) {
         let connection = &self.connections[c];
         let (flow, mtu) = (&connection.flows[s], connection.mtu as u32);
@@ -467,7 +468,7 @@ impl Oracle {
         }
     }
 
-    /// Looks at the flag of flow `s` at the responder, as a program that polls does.
+    /// Checks the flag of flow `s` at the responder, as a program that polls does.
     pub(super) fn poll_flag(&mut self, now: Instant, c: usize, s: usize) {
         let connection = &mut self.connections[c];
         let (_, offset) = connection.layout.words();
@@ -488,14 +489,15 @@ fn is_positive(header: &Header) -> bool {
     header.opcode != Opcode::RC_ACKNOWLEDGE || matches!(Syndrome::from_byte(header.words[0][0]), Syndrome::Ack { .. })
 }
 
-/// Whether a request in flight may have put `actual` at `offset` of a side's arena.
+/// Whether a request in flight can have put `actual` at `offset` of a side's arena.
 fn explains(connection: &Connection, side: usize, offset: usize, actual: u8) -> bool {
     let (outgoing, incoming) = (&connection.flows[side], &connection.flows[1 - side]);
     let mtu = connection.mtu;
     let in_flight = || incoming.wrs.iter().filter(|wr| wr.index >= incoming.executed);
     let by_write = in_flight()
         .any(|wr| wr.written_byte(offset, mtu).is_some_and(|(byte, psn)| byte == actual && psn < incoming.arrived));
-    // Before earlier ones: only where they write elsewhere, or have arrived; and the last packet of a message at last.
+    // A WRITE is placed early only where earlier ones write elsewhere or have arrived; the last packet of a message is
+    // placed last.
     let by_early_write = || {
         let may_be_placed = |wr: &Wr, psn: u64| {
             incoming.has_arrived(psn)
@@ -556,7 +558,7 @@ impl Oracle {
         None
     }
 
-    /// A request about a window is complete: of flow `s`, about one of that side's own or, where it was a SEND, the peer's.
+    /// Applies a completed request about a window of flow `s`: one of that side's own or, for a SEND, the peer's.
     pub(super) fn window_changed(&mut self, c: usize, s: usize, wr: &Wr) {
         let side = if wr.kind == Kind::SendInvalidate { 1 - s } else { s };
         let Some(window) = wr.window.and_then(|number| self.connections[c].sides[side].windows.get_mut(number)) else {
@@ -602,7 +604,7 @@ impl Observer for Oracle {
         for c in 0..self.connections.len() {
             for s in [0, 1] {
                 let connection = &mut self.connections[c];
-                // It stays behind the answers to READs before it, which keep to the rate.
+                // The NAK stays behind the answers to earlier READs, which keep to the rate.
                 let may_wait = connection.has_rate[1 - s] && connection.flows[s].awaits_read();
                 if connection.flows[s].nak_due && connection.sides[1 - s].node == node && !may_wait {
                     connection.flows[s].nak_due = false;
@@ -662,7 +664,7 @@ impl Observer for Oracle {
 }
 
 impl Oracle {
-    /// A packet of flow `s` arrives at the responder.
+    /// Applies a packet of flow `s` that arrives at the responder.
     fn request_arrives(&mut self, c: usize, s: usize, header: &Header) {
         let connection = &mut self.connections[c];
         let flow = &mut connection.flows[s];
@@ -700,7 +702,7 @@ impl Oracle {
         }
         let flow = &connection.flows[s];
         let is_alone = connection.sides[s].destroyed || connection.sides[1 - s].killed;
-        // Who is in error says nothing: its own requests may have led there, or those of the peer.
+        // A queue pair in the error state is silent: its own requests or the peer's can have caused that.
         let may_be_in_error = connection.flows.iter().any(|flow| flow.bad.is_some() || flow.failed)
             || connection.sides[1 - s].took_away
             || !self.polls_at_once;
@@ -709,7 +711,8 @@ impl Oracle {
         }
     }
 
-    /// A node has looked at its timers: the times of RNR NAKs that end now are over before what arrives at the same instant.
+    /// Applies that a node has handled its timers: RNR waits that end now are over before frames that arrive at the
+    /// same instant.
     fn timer_handled(&mut self, now: Instant, node: NodeId) {
         for connection in &mut self.connections {
             for (flow, side) in connection.flows.iter_mut().zip(&connection.sides) {
@@ -718,11 +721,11 @@ impl Oracle {
         }
     }
 
-    /// An answer to flow `s` arrives at the requester, in this frame.
+    /// Applies an answer to flow `s` that arrives at the requester in `frame`.
     fn answer_arrives(&mut self, now: Instant, c: usize, s: usize, header: &Header, frame: &[u8]) {
         let rnr_retry = u32::from(self.connections[c].rnr_retry);
         let timeout = self.connections[c].timeout;
-        // Towards a known peer they are taken in any order; whoever wants nothing but go-back-N keeps none.
+        // From a known peer answers are taken in any order; a requester with plain go-back-N keeps no early ones.
         let keeps_early = self.connections[c].windows[s].is_some();
         let takes_any = keeps_early && self.connections[c].selective[s];
         let flow = &mut self.connections[c].flows[s];
@@ -742,7 +745,7 @@ impl Oracle {
         {
             done = psn;
         }
-        // Whoever takes them in any order remembers what it heard while earlier ones were missing.
+        // A requester that takes answers in any order remembers acknowledgements beyond missing ones.
         let heard = if takes_any { flow.acknowledged } else { done };
         let unanswered = flow.wrs.iter().find(|wr| wr.awaits_answer());
         let known = unanswered.map_or(heard, |wr| heard.min(wr.first + u64::from(wr.answers)));
@@ -762,7 +765,7 @@ impl Oracle {
         {
             flow.rnr_naks += 1;
             flow.most_rnr_naks = flow.most_rnr_naks.max(flow.rnr_naks);
-            // Out of patience, it waits no more: answers to earlier requests may still come.
+            // With all retries used it waits no more: answers to earlier requests can still come.
             let gives_up = takes_any && rnr_retry != 7 && flow.rnr_naks > rnr_retry;
             flow.rnr_until = Some(now + timer.delay()).filter(|_| !gives_up);
         }

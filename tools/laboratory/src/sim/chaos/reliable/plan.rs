@@ -8,70 +8,71 @@ use uroce::wire::{PathMtu, Psn, RnrTimer};
 use crate::sim::chaos::setting::{Setting, Weather};
 use crate::sim::random::Random;
 
-/// What a program does to its own connection.
+/// A harmful action of a program on its own connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     None,
-    /// It posts a request that must fail.
+    /// The program posts a request that must fail.
     BadRequest,
-    /// It puts a queue pair into the error state.
+    /// The program puts a queue pair into the error state.
     Kill,
-    /// It destroys a queue pair.
+    /// The program destroys a queue pair.
     Destroy,
-    /// It takes its target region away, and the windows to it.
+    /// The program deregisters its target region, and frees the windows to it.
     Deregister,
-    /// It frees a window that the peer may be using.
+    /// The program frees a window that the peer may be using.
     FreeWindow,
-    /// It resets a queue pair.
+    /// The program resets a queue pair.
     Reset,
 }
 
-/// A connection and what its two programs do with it.
+/// A connection and the actions of its two programs.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub nodes: [usize; 2],
     pub mtu: PathMtu,
     pub first_psns: [Psn; 2],
     pub max_len: usize,
-    /// Send and receive requests posted at the most, by side.
+    /// Upper bounds on posted send and receive requests, by side.
     pub depth: [usize; 2],
     pub receive_depth: [usize; 2],
-    /// Requests to post, by side.
+    /// The numbers of requests to post, by side.
     pub quota: [u64; 2],
     pub rd_atomic: u8,
     pub timeout: u8,
-    /// Whether that is longer than a round trip with all queues full, four times over.
+    /// Whether the timeout is longer than four round trips with all queues full.
     pub is_patient: bool,
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub rnr_timer: RnrTimer,
     pub source_port: u16,
-    /// Receive requests are posted at once, never late.
+    /// Whether receive requests are always posted in time.
     pub receives_ready: bool,
-    /// How often each kind of request is posted: SEND, with immediate, WRITE, with immediate, READ, add, swap, flag.
+    /// The share of each kind of request: SEND, SEND with immediate, WRITE, WRITE with immediate, READ, FETCH_ADD,
+    /// CMP_SWAP, flag.
     pub mix: [u64; 8],
     pub unsignaled: f64,
     pub inline: f64,
     pub fence: f64,
     pub max_sge: usize,
-    /// Between two batches of requests.
+    /// Upper bound on the time between two batches of requests.
     pub think: Duration,
-    /// Until receive requests are posted again.
+    /// Upper bound on the time until receive requests are posted again.
     pub slowness: Duration,
     pub trouble: Trouble,
-    /// How often the connection is made.
+    /// The number of times that the connection is made.
     pub lives: u32,
-    /// Sides whose target is registered for WRITEs that overtake each other.
+    /// Whether a side's target is registered for relaxed ordering of WRITEs.
     pub relaxed: [bool; 2],
-    /// Sides with memory windows to their target.
+    /// Whether a side has memory windows to its target.
     pub windows: [bool; 2],
-    /// How often the send queue is drained, by batches of requests.
+    /// The probability that the send queue is drained after a batch of requests.
     pub drain: f64,
-    /// Queue pairs are reset between lives, rather than destroyed.
+    /// Whether queue pairs are reset between lives, instead of destroyed.
     pub reuse: bool,
 }
 
-/// A network, the connections in it, and what goes wrong.
+/// A network, the connections in it, and the trouble on them.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub setting: Setting,
@@ -79,23 +80,23 @@ pub(super) struct Scenario {
     /// How long completions wait when they are not polled at once.
     pub poll_every: Duration,
     pub plans: Vec<Plan>,
-    /// How each node deals with losses.
+    /// The recovery settings of each node.
     pub recovery: Vec<RecoverySettings>,
 }
 
 pub(super) const ACCESS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// What the peer's target is registered for.
+/// The access that the peer's target is registered for.
 pub(super) const TARGET_ACCESS: Access = ACCESS.union(Access::MW_BIND);
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// The scenario that `seed` decides.
     pub fn new(seed: u64) -> Scenario {
         let random = &mut Random::new(seed, 0);
         let setting = Setting::new(random);
         let recovery = recovery(&setting, &mut Random::new(seed, 5));
-        // Where somebody uses several paths, they differ.
+        // Where a node uses several paths, the paths differ.
         let setting = match recovery.iter().any(|recovery| recovery.paths > 1) {
             true => setting.with_unlike_links(&mut Random::new(seed, 6)),
             false => setting,
@@ -123,15 +124,16 @@ impl Scenario {
     }
 }
 
-/// In half of the scenarios all speak plain IBTA, in most others all understand each other, and in some one does not.
+/// Recovery settings: in half of the scenarios all nodes use plain go-back-N, in most others all use the extension, and
+/// in some one does not.
 fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
     let kind = random.below(10);
-    // Paths and policies are drawn apart, so that all else stays what a seed had before there were any.
+    // Paths and policies are drawn from a copy, so that the rest of a seed's scenario does not depend on them.
     let mut apart = random.clone();
     let several = kind >= 5 && apart.chance(0.5);
     let one = |node: usize, random: &mut Random| RecoverySettings {
         recovery: if kind < 5 || (kind == 5 && node == 0) { RecoveryMode::GoBackN } else { RecoveryMode::Auto },
-        // In other weather than harsh, patience must not end for a queue of ours.
+        // Except in harsh weather, a full queue must not use up a requester's retries.
         window: match setting.weather {
             Weather::Harsh => random.choose(&[16, 128, 1024, RecoverySettings::MAX_WINDOW]),
             _ => random.choose(&[16, 128]),
@@ -161,12 +163,12 @@ fn recovery(setting: &Setting, random: &mut Random) -> Vec<RecoverySettings> {
     (0..setting.nodes).map(|node| with_paths(one(node, random))).collect()
 }
 
-/// How often each kind of request is posted.
+/// Draws the share of each kind of request.
 fn mix(random: &mut Random) -> [u64; 8] {
     let mut mix = [(); 8].map(|()| random.choose(&[0, 1, 1, 3]));
     let only = random.below(16) as usize;
     if only < 8 {
-        // Much of one kind shows what mixtures hide.
+        // A large share of one kind finds mistakes that mixtures hide.
         mix[only] += 12;
     }
     if mix == [0; 8] {
@@ -194,14 +196,14 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
     };
     let depth =
         |random: &mut Random| random.choose(&[1usize, 2, 3, 4, 8, 16, 16, 32, 100]).min(600_000 / max_len).max(1);
-    // Enough for a few turns of every queue, no more than a few thousand packets.
+    // The quota is enough for a few turns of every queue, and at most a few thousand packets.
     let packets = mtu.packets(max_len) as u64;
     let quota = |random: &mut Random| match random.below(8) {
         0 => 0,
         1 => random.between(1, 5),
         _ => random.between(5, 400).min(3000 / packets + 4),
     };
-    // The code of a time that is long enough never to pass in vain, four times over.
+    // The code of a timeout that is longer than four round trips, and so causes no spurious retransmission.
     let patient = (0..31u8).find(|code| Duration::from_nanos(4096 << code) > round_trip * 4).unwrap_or(31);
     let harsh = weather == Weather::Harsh;
     let depths = [depth(random), depth(random)];
@@ -218,7 +220,7 @@ fn plan(nodes: usize, weather: Weather, polls_at_once: bool, round_trip: Duratio
         max_len,
         depth: depths,
         receive_depth: match receives_ready {
-            // As many as the peer may need.
+            // The depth is as large as the peer needs.
             true => [depths[1], depths[0]],
             false => [random.between(1, 16) as usize, random.between(1, 16) as usize],
         },

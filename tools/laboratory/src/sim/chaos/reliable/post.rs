@@ -15,18 +15,18 @@ use super::plan::{Plan, Trouble};
 use super::windows::{Window, WindowState};
 use super::{Program, World};
 
-/// What is posted.
+/// The kind of request to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Anything that is right.
+    /// Any request that is valid.
     Any,
-    /// What must fail.
+    /// A request that must fail.
     Bad,
     /// A SEND that invalidates this window of the peer.
     Invalidate(usize),
 }
 
-/// What programs post, and the trouble that they make.
+/// The requests and the trouble of the programs.
 impl World {
     pub(super) fn post_receives(&mut self, c: usize, s: usize, limit: usize) {
         let now = self.network.now();
@@ -139,7 +139,7 @@ impl World {
         self.want_close(c);
     }
 
-    /// Posts a request of that kind.
+    /// Posts a request of the given kind.
     pub(super) fn post(&mut self, c: usize, s: usize, what: What) {
         let now = self.network.now();
         let draft = self.draft(c, s, what);
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// Draws what a request does, to how many bytes, and where.
+    /// Draws the operation, the length and the target of a request.
     fn draft(&mut self, c: usize, s: usize, what: What) -> Draft {
         let name = self.watch.oracle.connections[c].name();
         let Program { plan, random, window_random, .. } = &mut self.programs[c];
@@ -237,7 +237,7 @@ impl World {
             Some(_) if kind.is_remote() => Window::range(layout),
             _ => layout.target(),
         };
-        // Where it reads or writes.
+        // The offset in the responder's arena that it reads or writes.
         let at = match kind {
             Kind::Send | Kind::SendImmediate | Kind::SendInvalidate | Kind::Bind | Kind::LocalInvalidate => 0,
             Kind::FetchAdd | Kind::CompareSwap => layout.word(random.below(8)),
@@ -245,7 +245,7 @@ impl World {
             _ if is_flag => layout.words().1,
             _ => target + random.below((layout.words().0 - target - len) as u64 + 1) as usize,
         };
-        // What follows a request that must fail is flushed.
+        // Requests behind one that must fail are flushed.
         let void = flow.void || flow.failed;
         let mut draft = Draft {
             name,
@@ -269,7 +269,7 @@ impl World {
         draft
     }
 
-    /// Makes a request one that must fail.
+    /// Changes a request so that it must fail.
     fn spoil(&mut self, c: usize, s: usize, draft: &mut Draft) {
         let Program { plan, random, foreign_keys, window_random, .. } = &mut self.programs[c];
         let connection = &self.watch.oracle.connections[c];
@@ -278,7 +278,7 @@ impl World {
         let foreign_key = foreign_keys[1 - s];
         draft.is_flag = false;
         let which = random.below(9);
-        // Keys of windows: one that is none any more, or bytes that are outside.
+        // The key of a window that has ended, or bytes outside of one.
         let windows = &responder.windows;
         let stale = windows.iter().find_map(|window| window.stale);
         let shown = windows.iter().find(|window| window.state == WindowState::Open).map(|window| window.key);
@@ -328,7 +328,7 @@ impl World {
         }
     }
 
-    /// Draws how a request is posted.
+    /// Draws the flags of a request.
     fn manner(&mut self, c: usize, s: usize, draft: &Draft) -> Manner {
         let Program { plan, random, posted, .. } = &mut self.programs[c];
         let flow = &self.watch.oracle.connections[c].flows[s];
@@ -337,14 +337,14 @@ impl World {
             || posted[s] + 1 >= plan.quota[s]
             || (flow.posted() - flow.completed) as usize + 1 >= plan.depth[s]
             || fault.is_some();
-        // What a peer invalidates, nothing may be read by that is still to come.
+        // Later requests must not access memory through a window that the peer invalidates.
         let fence = random.chance(plan.fence) || kind == Kind::SendInvalidate;
         let inline = !kind.is_answered() && len <= MAX_INLINE_BYTES && fault.is_none() && random.chance(plan.inline);
         let immediate = matches!(kind, Kind::SendImmediate | Kind::WriteImmediate).then(|| random.u32());
         Manner { signaled, fence, inline, immediate }
     }
 
-    /// What a request carries, and what comes of it.
+    /// Determines the operation, the payload and the expected answer of a request.
     fn content(&mut self, c: usize, s: usize, draft: &Draft, immediate: Option<u32>) -> Content {
         let Program { random, next_flag, .. } = &mut self.programs[c];
         let connection = &self.watch.oracle.connections[c];
@@ -390,7 +390,8 @@ impl World {
         Content { operation, payload, expected }
     }
 
-    /// Divides a slot into pieces, writes into them what the request carries, and names them in it, or their bytes (`inline`).
+    /// Divides a slot into pieces and writes the payload into them. Returns the pieces as data segments, or their bytes
+    /// (`inline`).
     fn data(
         &mut self,
         c: usize,
@@ -419,14 +420,14 @@ impl World {
             let mut bytes = InlineBytes::new();
             for &(start, len) in &pieces {
                 bytes.extend(requester.arena.expected(start as usize, len as usize), None).expect("it was looked at");
-                // The buffer is free again at once.
+                // The buffer of an inline request is free at once.
                 requester.arena.scribble(start as usize, len as usize, !name);
             }
             return (Data::Inline(bytes), pieces);
         }
         let mut sges: uroce::transport::SgeList =
             pieces.iter().map(|piece| sge(&requester.arena, *piece, requester.local_key)).collect();
-        // Of several entries the last with bytes is the bad one.
+        // Of several entries the last with bytes has the bad key.
         if let Some(last) = sges.iter_mut().rev().find(|sge| sge.length > 0) {
             last.lkey = local_key;
         }
@@ -434,30 +435,30 @@ impl World {
     }
 }
 
-/// A request before it is posted: what it does, to how many bytes, and where.
+/// A request before it is posted: its operation, length and target.
 #[derive(Clone, Copy, Debug)]
 struct Draft {
-    /// A name for its bytes, which are nowhere else.
+    /// A name for its pattern, which is unique.
     name: u64,
     kind: Kind,
-    /// It writes the flag that the responder's program polls.
+    /// Whether it writes the flag that the responder's program polls.
     is_flag: bool,
-    /// The responder's window that it goes through, or invalidates.
+    /// The responder's window that it uses or invalidates.
     window: Option<usize>,
     len: usize,
-    /// Where in the responder's arena.
+    /// The offset in the responder's arena.
     at: usize,
     remote_key: Key,
     local_key: Key,
-    /// Why it must fail.
+    /// The reason why it must fail.
     fault: Option<Fault>,
-    /// It is carried out.
+    /// Whether it is carried out.
     places: bool,
-    /// An earlier one must fail.
+    /// Whether an earlier request must fail.
     is_void: bool,
 }
 
-/// How a request is posted.
+/// The flags of a request.
 #[derive(Clone, Copy, Debug)]
 struct Manner {
     signaled: bool,
@@ -466,14 +467,14 @@ struct Manner {
     immediate: Option<u32>,
 }
 
-/// What a request carries, and what its answer is to say.
+/// The operation and payload of a request, and its expected answer.
 struct Content {
     operation: SendOperation,
     payload: Payload,
     expected: Vec<u8>,
 }
 
-/// A kind by the shares of a plan, and whether it is the flag's WRITE.
+/// Draws a kind by the shares of a plan; also whether it is the WRITE of the flag.
 fn draw_kind(mix: &[u64], random: &mut Random) -> (Kind, bool) {
     let mut left = random.below(mix.iter().sum());
     let choice = mix.iter().position(|share| {
@@ -494,7 +495,7 @@ fn draw_kind(mix: &[u64], random: &mut Random) -> (Kind, bool) {
     (kind, false)
 }
 
-/// A length, most often one about a packet's.
+/// Draws a length, most often one near the path MTU.
 fn draw_len(is_word: bool, plan: &Plan, random: &mut Random) -> usize {
     let len = match random.below(8) {
         _ if is_word => 8,
@@ -508,7 +509,7 @@ fn draw_len(is_word: bool, plan: &Plan, random: &mut Random) -> usize {
     len.min(plan.max_len.max(8))
 }
 
-/// Where the bytes of the target are in what is planned for it.
+/// The range of the planned contents that belongs to bytes of the target.
 fn planned(layout: &Layout, at: usize, len: usize) -> std::ops::Range<usize> {
     let (target, _) = layout.target();
     at - target..at - target + len
@@ -518,7 +519,7 @@ fn sge(arena: &Arena, (offset, length): Piece, lkey: Key) -> Sge {
     Sge { address: arena.address(offset as usize), length, lkey }
 }
 
-/// Divides `len` bytes from `start` on among up to `max` pieces with gaps between them; some may be empty.
+/// Divides `len` bytes from `start` on among up to `max` pieces with gaps between them; some can be empty.
 fn pieces(start: usize, len: usize, max: usize, random: &mut Random) -> ArrayVec<Piece, MAX_SGE> {
     let count = random.between(1, max as u64) as usize;
     let mut pieces = ArrayVec::new();

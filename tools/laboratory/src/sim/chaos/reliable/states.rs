@@ -6,10 +6,10 @@ use crate::sim::network::NodeId;
 
 use super::{Wake, World};
 
-/// How often a program looks whether it may use a queue pair anew.
+/// The number of checks whether a queue pair can be reused.
 const QUIET_TRIES: u32 = 40;
 
-/// The states that programs bring queue pairs to, beside those of its beginning: SQD and back, and RESET.
+/// States of queue pairs besides those of connecting: SQD and back, and RESET.
 impl World {
     fn state(&mut self, c: usize, s: usize) -> Option<State> {
         let side = &self.watch.oracle.connections[c].sides[s];
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// Has a send queue drained now and then: what was begun is finished, what is posted waits.
+    /// Drains a send queue now and then: messages in progress are finished, and later ones wait.
     pub(super) fn drain_now_and_then(&mut self, c: usize, s: usize) {
         let program = &mut self.programs[c];
         let connection = &mut self.watch.oracle.connections[c];
@@ -40,7 +40,7 @@ impl World {
         self.take_events(node);
     }
 
-    /// Takes the events of a node. Who hears that its queue is drained goes on after a while.
+    /// Takes the events of a node. A program whose send queue is drained resumes it after a while.
     pub(super) fn take_events(&mut self, node: NodeId) {
         let now = self.network.now();
         while let Some(event) = self.network.endpoint(node).poll_event() {
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Lets a drained send queue go on.
+    /// Resumes a drained send queue.
     pub(super) fn resume(&mut self, c: usize, s: usize) {
         let flow = &mut self.watch.oracle.connections[c].flows[s];
         (flow.is_draining, flow.is_drained) = (false, false);
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Takes a queue pair to RESET, with all that is posted to it: nothing of it completes any more.
+    /// Takes a queue pair to RESET with all posted requests, which then never complete.
     pub(super) fn reset(&mut self, c: usize, s: usize) {
         let side = &mut self.watch.oracle.connections[c].sides[s];
         if side.destroyed {
@@ -76,7 +76,7 @@ impl World {
         self.watch.oracle.by_qpn.remove(&(node.0, qpn.value()));
     }
 
-    /// Connects anew: queue pairs that are there still when nothing of their earlier life is on its way any more.
+    /// Connects again. Queue pairs in RESET are reused when no packet of their earlier life is in flight.
     pub(super) fn want_connect(&mut self, c: usize) {
         self.programs[c].quiet_tries = QUIET_TRIES;
         self.connect_when_quiet(c);

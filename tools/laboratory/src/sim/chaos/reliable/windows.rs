@@ -11,28 +11,28 @@ use super::plan::{ACCESS, TARGET_ACCESS};
 use super::post::What;
 use super::{Program, World};
 
-/// A memory window to a side's target, and how far it is in its life.
+/// A memory window to a side's target, and its state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub kind: WindowKind,
-    /// The key that it has, or had before it was invalidated.
+    /// The current key, or the last one before it was invalidated.
     pub key: Key,
     pub state: WindowState,
-    /// The number of the peer's request after the last that uses it.
+    /// The number after the peer's last request that uses it.
     pub used: u64,
-    /// A key that it had: whoever uses it is refused.
+    /// An earlier key: requests with it are refused.
     pub stale: Option<Key>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WindowState {
-    /// It gives access to nothing.
+    /// The window gives no access.
     Shut,
-    /// It is being bound, with this key.
+    /// A request that binds it, with this key, is posted.
     Binding(Key),
-    /// The peer may use it.
+    /// The peer can use it.
     Open,
-    /// The peer uses it no more; when all that does is done, it ends so.
+    /// The peer uses it in no new request; when the earlier ones are done, it ends this way.
     Closing(End),
     /// A request that invalidates it is posted.
     Ending,
@@ -43,17 +43,17 @@ pub(super) enum WindowState {
 /// How a binding ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// By a request of its owner, which invalidates it or binds it anew.
+    /// A request of its owner invalidates it or binds it anew.
     Own,
-    /// By the peer's SEND with invalidate.
+    /// The peer's SEND with invalidate ends it.
     Peer,
 }
 
-/// Bytes at the beginning of the target that no window gives access to.
+/// The bytes at the beginning of the target that no window includes.
 const OUTSIDE: usize = 64;
 
 impl Window {
-    /// One of each type.
+    /// One window of each type.
     pub fn pair(endpoint: &mut Endpoint, pd: Pd) -> Vec<Window> {
         let window = |kind| {
             let key = endpoint.memory().allocate_window(pd, kind);
@@ -62,18 +62,18 @@ impl Window {
         [WindowKind::One, WindowKind::Two].map(window).into()
     }
 
-    /// The bytes that they give access to: offset and length.
+    /// The range that windows give access to: offset and length, in bytes.
     pub fn range(layout: &Layout) -> (usize, usize) {
         let (start, len) = layout.target();
         (start + OUTSIDE, len - OUTSIDE)
     }
 
-    /// Whether it is bound to the target, or may be.
+    /// Whether it is bound to the target, or can be.
     pub fn is_bound(&self) -> bool {
         !matches!(self.state, WindowState::Shut | WindowState::Gone)
     }
 
-    /// What it had before is refused from now on.
+    /// Ends the binding: its key is refused from now on.
     pub fn end(&mut self) {
         (self.state, self.stale) = (WindowState::Shut, Some(self.key));
     }
@@ -95,14 +95,15 @@ impl Window {
     }
 }
 
-/// The next thing to do about windows.
+/// The next step of a window.
 enum Due {
     Post(SendOperation, usize),
     Invalidate(usize),
 }
 
 impl World {
-    /// Lets the windows of both sides live on: posts what is due on side `s`. Returns whether something was posted.
+    /// Continues the lives of both sides' windows: posts a request that is due on side `s`. Returns whether one was
+    /// posted.
     pub(super) fn tend_windows(&mut self, c: usize, s: usize) -> bool {
         let connection = &self.watch.oracle.connections[c];
         if connection.flows.iter().any(|flow| flow.void || flow.failed || flow.bad.is_some()) {
@@ -156,8 +157,8 @@ impl World {
         None
     }
 
-    /// Takes the target region of side `s` away and registers it anew, when the peer has no use for it for now. While windows
-    /// are bound to it that must be refused.
+    /// Registers the target region of side `s` anew while the peer does not use it. That must be refused while windows
+    /// are bound to it.
     fn renew_region(&mut self, c: usize, s: usize) {
         let now = self.network.now();
         let Program { window_random: random, keys, plan, .. } = &mut self.programs[c];
@@ -199,7 +200,7 @@ impl World {
         }
     }
 
-    /// Posts a request that nothing is sent for.
+    /// Posts a request that sends no packet.
     pub(super) fn post_local(
         &mut self,
         c: usize,
@@ -236,7 +237,7 @@ impl World {
         }
     }
 
-    /// Posts a binding that must fail: with no such region.
+    /// Posts a binding that must fail, to an unknown region. Returns whether it did.
     pub(super) fn post_bad_binding(&mut self, c: usize, s: usize) -> bool {
         let connection = &self.watch.oracle.connections[c];
         let (side, layout) = (&connection.sides[s], &connection.layout);
@@ -252,7 +253,7 @@ impl World {
         true
     }
 
-    /// The program frees a window in the middle of everything.
+    /// Frees a window as the program, while it can be in use.
     pub(super) fn free_window(&mut self, c: usize, s: usize, number: usize) {
         let now = self.network.now();
         let oracle = &mut self.watch.oracle;
@@ -266,7 +267,7 @@ impl World {
     }
 }
 
-/// The windows of a side that the peer may use now.
+/// A random window of a side that the peer can use now; `None` when there is none.
 pub(super) fn open(windows: &[Window], random: &mut Random) -> Option<usize> {
     let open: Vec<_> = (0..windows.len()).filter(|number| windows[*number].state == WindowState::Open).collect();
     (!open.is_empty()).then(|| open[random.below(open.len() as u64) as usize])
