@@ -15,10 +15,11 @@
 //! reaches the parent.
 
 mod clock;
+mod event_fd;
 mod hops;
 mod process;
+mod signals;
 mod turns;
-mod wake;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -36,8 +37,8 @@ use crate::wire::Qpn;
 use clock::Clock;
 use hops::HopQueries;
 use turns::{PASSIVE, Round, Turns};
-use wake::Wake;
 
+pub(crate) use event_fd::{EventFd, poll_readable};
 pub use process::Process;
 
 /// Upper bound on the frames received, and on the packets sent, in one step.
@@ -71,7 +72,7 @@ struct Shared {
     forked: OnceLock<Mutex<Core>>,
     turns: Turns,
     /// Readable while the endpoint has events.
-    events: Wake,
+    events: EventFd,
     clock: Clock,
     link_fds: Vec<RawFd>,
     on_event: OnceLock<EventHandler>,
@@ -113,14 +114,14 @@ impl Engine {
             process: Process::current(),
             forked: OnceLock::new(),
             turns: Turns::new()?,
-            events: Wake::new()?,
+            events: EventFd::new()?,
             clock: Clock::new(),
             link_fds,
             on_event: OnceLock::new(),
         });
         let thread = {
             let shared = shared.clone();
-            wake::without_signals(|| {
+            signals::without_signals(|| {
                 std::thread::Builder::new().name("uroce".to_owned()).spawn(move || shared.run_in_background())
             })?
         };
@@ -342,7 +343,10 @@ impl Shared {
             return;
         }
         core.events_announced = there;
-        if there { self.events.signal() } else { self.events.clear() }
+        match there {
+            true => self.events.signal(),
+            false => _ = self.events.take(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {

@@ -18,8 +18,8 @@ impl Process {
     /// The calling process.
     pub fn current() -> Process {
         let Some(page) = page() else {
-            // SAFETY: no pointers are involved. Above all numbers that are counted.
-            return Process(1 << 63 | unsafe { libc::getpid() } as u64);
+            // Above all numbers that are counted.
+            return Process(1 << 63 | u64::from(std::process::id()));
         };
         match page.load(Ordering::Relaxed) {
             0 => {

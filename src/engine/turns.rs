@@ -1,7 +1,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::wake::Wake;
+use super::event_fd::EventFd;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{LockResult, Mutex, MutexGuard, thread};
 use crate::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub(super) struct Turns {
     /// Completion queues with a requested notification, approximately: their programs sleep and do not step.
     sleepers: AtomicBool,
     stop: AtomicBool,
-    wake: Wake,
+    wake: EventFd,
 }
 
 /// The result of a step of the background thread.
@@ -63,7 +63,7 @@ impl Turns {
             background_is_active: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            wake: Wake::new()?,
+            wake: EventFd::new()?,
         })
     }
 

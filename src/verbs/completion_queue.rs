@@ -1,10 +1,10 @@
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::engine::{Engine, Process};
+use crate::engine::{Engine, EventFd, Process, poll_readable};
 use crate::transport::{self, Completion, Notify};
 
 /// A completion queue. Polling it waits for no other thread, and drives the engine while the queue is empty.
@@ -68,7 +68,7 @@ impl CompletionQueue {
 /// A descriptor that becomes readable when a completion queue notifies (an eventfd).
 #[derive(Debug)]
 pub struct CompletionChannel {
-    fd: Arc<OwnedFd>,
+    events: Arc<EventFd>,
     process: Process,
 }
 
@@ -78,25 +78,15 @@ impl CompletionChannel {
     /// # Errors
     /// [`io::Error`] when the kernel gives no descriptor.
     pub fn new() -> io::Result<CompletionChannel> {
-        // SAFETY: no pointers are involved.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made, and nothing else owns it.
-        Ok(CompletionChannel { fd: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }), process: Process::current() })
+        Ok(CompletionChannel { events: Arc::new(EventFd::new()?), process: Process::current() })
     }
 
     pub(super) fn notifier(&self) -> impl Fn() + Send + Sync + 'static {
-        let fd = self.fd.clone();
-        move || {
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: `one` is eight readable bytes; the write can fail only when there are 2^64 notifications.
-            unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-        }
+        let events = Arc::clone(&self.events);
+        move || events.signal()
     }
 
-    /// Sleeps until a notification, a signal, or the end of `timeout` (in whole milliseconds), and takes all
+    /// Sleeps until a notification, a signal, or the end of `timeout`, and takes all
     /// notifications. Returns their number; 0 without any.
     ///
     /// # Errors
@@ -107,23 +97,8 @@ impl CompletionChannel {
             return Err(forked());
         }
         poll_readable(self.as_fd(), timeout)?;
-        let mut count = [0u8; 8];
-        // SAFETY: `count` is eight writable bytes; the descriptor does not block.
-        let read = unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-        Ok(if read == 8 { u64::from_ne_bytes(count) } else { 0 })
+        Ok(self.events.take())
     }
-}
-
-/// Sleeps until `fd` is readable, for `timeout`, or until a signal.
-pub(super) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
-    let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let limit = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `polled` lives until the call returns.
-    if unsafe { libc::poll(&mut polled, 1, limit) } < 0 {
-        let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
-    }
-    Ok(())
 }
 
 /// The error for a child that waits for an object of its parent.
@@ -133,6 +108,6 @@ pub(super) fn forked() -> io::Error {
 
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.events.as_fd()
     }
 }

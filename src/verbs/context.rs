@@ -4,8 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::rand::GetRandomFlags;
+
 use crate::congestion::Rate;
-use crate::engine::Engine;
+use crate::engine::{Engine, poll_readable};
 use crate::link::device::{Device, Gid};
 use crate::link::{HopError, Link};
 use crate::memory::{Access, HostMemory, Lent, MapError, Pd, RegisterError, WindowKind};
@@ -14,7 +16,7 @@ use crate::time::Instant;
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, RecoveryMode, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
-use super::completion_queue::{forked, poll_readable};
+use super::completion_queue::forked;
 use super::open_link::addresses;
 use super::{
     CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, OpenError, OpenOptions, QueuePair, Registration,
@@ -248,7 +250,7 @@ impl Context {
         self.engine.event_fd()
     }
 
-    /// Sleeps until an event, a signal or the end of `timeout` (in whole milliseconds), and takes the event; `None`
+    /// Sleeps until an event, a signal or the end of `timeout`, and takes the event; `None`
     /// when there is none.
     ///
     /// # Errors
@@ -448,10 +450,10 @@ pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
 }
 
 fn system_randomness() -> io::Result<[u8; 32]> {
-    let mut seed = [0u8; 32];
-    // SAFETY: the buffer is 32 writable bytes.
-    let filled = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
-    if filled == seed.len() as isize { Ok(seed) } else { Err(io::Error::last_os_error()) }
+    let mut seed = [0; 32];
+    // Up to 256 bytes come whole (random(4)).
+    rustix::rand::getrandom(&mut seed, GetRandomFlags::empty())?;
+    Ok(seed)
 }
 
 #[cfg(test)]

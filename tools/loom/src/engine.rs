@@ -3,7 +3,7 @@
 #[path = "../../../src/engine/turns.rs"]
 mod turns;
 
-mod wake {
+mod event_fd {
     use std::cell::Cell;
     use std::os::fd::RawFd;
 
@@ -18,14 +18,14 @@ mod wake {
     }
 
     /// As the real one, but that long waits end by a signal only.
-    pub struct Wake {
+    pub struct EventFd {
         signalled: Mutex<bool>,
         changed: Condvar,
     }
 
-    impl Wake {
-        pub fn new() -> std::io::Result<Wake> {
-            Ok(Wake { signalled: Mutex::new(false), changed: Condvar::new() })
+    impl EventFd {
+        pub fn new() -> std::io::Result<EventFd> {
+            Ok(EventFd { signalled: Mutex::new(false), changed: Condvar::new() })
         }
 
         pub fn signal(&self) {
@@ -54,7 +54,7 @@ pub mod models {
     use loom::thread;
 
     use super::turns::{Round, Turns};
-    use super::wake::TIME_PASSES;
+    use super::event_fd::TIME_PASSES;
     use crate::time::{Duration, Instant};
 
     /// What the turns are about: something that becomes due, and is done by whoever steps.
