@@ -387,7 +387,7 @@ impl QueuePairMachine {
     /// Goes to the error state. A completion has reported why, or the event of a refused request does (IBTA 11.6.3.2).
     fn fail(&mut self, cx: &mut Context<'_>) {
         if self.state != State::Error {
-            traced!(warn, "failed: its state is Error now", qpn = self.connection.qpn);
+            traced!(warn, "failed: the state is now Error", qpn = self.connection.qpn);
             self.flush(cx);
             if mutated!("ordinary-error-is-fatal", by "uroce --test statuses naks_say_what") {
                 cx.push_event(Event::QueuePairFatal(self.connection.qpn));
@@ -401,7 +401,7 @@ impl QueuePairMachine {
         if self.connection.service == Service::Rc || is_fatal {
             self.fail(cx);
         } else if self.state.sends() {
-            traced!(warn, "failed to send: its state is SendQueueError now", qpn = self.connection.qpn);
+            traced!(warn, "sending failed: the state is now SendQueueError", qpn = self.connection.qpn);
             self.state = State::SendQueueError;
             self.requester.flush(&self.connection, cx);
         }

@@ -455,7 +455,13 @@ impl Requester {
             PathReport::Dark(path) => {
                 if multipath.set.fail(path, now) {
                     let good = multipath.set.good();
-                    traced!(debug, "path dark: all on it is lost", qpn = connection.qpn, path = path, good = good);
+                    traced!(
+                        debug,
+                        "path dark: all packets on it are lost",
+                        qpn = connection.qpn,
+                        path = path,
+                        good = good
+                    );
                 }
             }
         });

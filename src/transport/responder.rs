@@ -230,7 +230,7 @@ impl Responder {
         }
         if !self.nak_outstanding && self.server.owed.may_answer(cx) {
             self.nak_outstanding = true;
-            traced!(debug, "NAK sent: sequence error", qpn = connection.qpn, psn = self.expected, came = psn);
+            traced!(debug, "NAK sent: sequence error", qpn = connection.qpn, psn = self.expected, received = psn);
             self.answer(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
         }
         Ok(())

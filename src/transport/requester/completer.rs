@@ -197,7 +197,7 @@ impl Requester {
             return self.retire(connection, cx);
         }
         let left = self.patience.rnr_retries_left();
-        traced!(debug, "waits for a receive request", qpn = connection.qpn, left = left);
+        traced!(debug, "RNR delay: the peer has no receive request", qpn = connection.qpn, left = left);
         self.recovery.receiver_not_ready(number, cx.now);
         self.patience.heard();
         self.rnr_until = Some(if mutated!("lost-rnr-back-off") { cx.now } else { cx.now + delay });
