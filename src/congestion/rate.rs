@@ -10,7 +10,7 @@ pub struct Rate {
 
 /// A text that is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no rate: write bits a second, as in 500M or 2.5G")]
+#[error("`{0}` is not a rate: write bits a second, as in 500M or 2.5G")]
 pub struct RateError(String);
 
 impl Rate {

@@ -150,7 +150,7 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
         xdp.missing.push(XdpOpenError::NotBuilt.to_string());
     }
     if interface.loopback {
-        xdp.missing.push("the loopback is no Ethernet interface".to_owned());
+        xdp.missing.push("the loopback is not an Ethernet interface".to_owned());
     }
     if !interface.up {
         xdp.missing.push(format!("the interface is down: ip link set {name} up"));
@@ -173,7 +173,7 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
     }
     if let Some(error) = &host.bpf_refused {
         xdp.missing.push(format!(
-            "the kernel refuses bpf(2) ({error}): the capabilities of a user namespace do not count, those of the host do"
+            "the kernel refuses bpf(2) ({error}): capabilities of a user namespace are not enough, those of the host are needed"
         ));
     }
     let needed = XdpOptions::default().memory_bytes(interface.rx_queues);
@@ -181,19 +181,19 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
         && bytes < needed
     {
         xdp.missing.push(format!(
-            "only {} KiB of memory can be locked: ulimit -l {}, or CAP_IPC_LOCK",
+            "only {} KiB of memory can be locked: raise it with ulimit -l {}, or grant CAP_IPC_LOCK",
             bytes / 1024,
             needed / 1024
         ));
     }
     let has_default_route = host.outward.contains(&interface.index);
     if has_default_route {
-        xdp.limits.push(format!("the default route leaves by it: only where it is named (--dev {name})"));
+        xdp.limits.push(format!("the default route uses it: opened over AF_XDP only if it is named (--dev {name})"));
     }
     let multi_buffer = host.kernel.is_none_or(|version| version >= (6, 6));
     let limit = if multi_buffer { MULTI_BUFFER_PACKET_BYTES } else { SINGLE_BUFFER_PACKET_BYTES };
     if interface.mtu > limit && active_mtu(interface.mtu) > active_mtu(limit) {
-        let least = "kernel 6.6 (multi-buffer AF_XDP) lifts it";
+        let least = "kernel 6.6 or later (multi-buffer AF_XDP) removes this limit";
         xdp.limits.push(format!(
             "path MTU {} although the interface's MTU is {}: {least}",
             active_mtu(limit),
@@ -253,7 +253,7 @@ fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String>
         return None;
     }
     if let Some(holder) = holder::claimant(interface.index) {
-        return Some(format!("{holder} has it over AF_XDP: one program at a time can"));
+        return Some(format!("{holder} uses it over AF_XDP: only one program at a time can"));
     }
     if interface.xdp_program.is_some() {
         let owner = holder::attached_by(interface.xdp_program, &interface.name);
@@ -333,16 +333,16 @@ mod tests {
                 "the interface is down: ip link set eth0 up",
                 "this kernel has no AF_XDP: one with CONFIG_XDP_SOCKETS=y is needed",
                 "CAP_NET_RAW, CAP_BPF missing: run as root, or setcap cap_net_raw,cap_bpf+ep PROGRAM",
-                "the kernel refuses bpf(2) (Operation not permitted (os error 1)): the capabilities of a user namespace do not \
-                 count, those of the host do",
-                "only 20480 KiB of memory can be locked: ulimit -l 65536, or CAP_IPC_LOCK",
+                "the kernel refuses bpf(2) (Operation not permitted (os error 1)): capabilities of a user namespace are not \
+                 enough, those of the host are needed",
+                "only 20480 KiB of memory can be locked: raise it with ulimit -l 65536, or grant CAP_IPC_LOCK",
             ]
         );
         assert_eq!(
             xdp.limits,
             [
-                "the default route leaves by it: only where it is named (--dev eth0)",
-                "path MTU 2048 although the interface's MTU is 9000: kernel 6.6 (multi-buffer AF_XDP) lifts it"
+                "the default route uses it: opened over AF_XDP only if it is named (--dev eth0)",
+                "path MTU 2048 although the interface's MTU is 9000: kernel 6.6 or later (multi-buffer AF_XDP) removes this limit"
             ]
         );
         assert_eq!((device.active_mtu, device.is_usable(), device.has_default_route), (2048, false, true));

@@ -14,13 +14,13 @@ pub enum DeviceError {
         known: Vec<String>,
     },
     /// The same interface is named more than once.
-    #[error("{name} is named twice: each interface is one way")]
+    #[error("{name} is named twice: name each interface once")]
     Twice {
         /// The name of the interface.
         name: String,
     },
     /// More interfaces are named than a device can have.
-    #[error("{count} interfaces are named; a device has {} at the most", Rails::MAX)]
+    #[error("{count} interfaces are named; a device has at most {}", Rails::MAX)]
     TooMany {
         /// The number of interfaces that were named.
         count: usize,

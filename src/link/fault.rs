@@ -121,7 +121,7 @@ impl FromStr for FaultSpec {
             let error = |reason| FaultSpecError { position: index + 1, item: item.to_owned(), reason };
             let (key, value) = item.split_once('=').ok_or_else(|| error(format!("not key=value; keys are {KEYS}")))?;
             if seen.contains(&key) {
-                return Err(error(format!("`{key}` was given before")));
+                return Err(error(format!("`{key}` is given twice")));
             }
             seen.push(key);
             match key {
@@ -130,14 +130,14 @@ impl FromStr for FaultSpec {
                 "reorder" => spec.reorder = share(value).map_err(error)?,
                 "reorder_by" => {
                     let frames = value.parse().ok().filter(|n| (1..=REORDER_BY_MAX).contains(n));
-                    let reason = || format!("a number of frames from 1 to {REORDER_BY_MAX} is wanted");
+                    let reason = || format!("use a number of frames from 1 to {REORDER_BY_MAX}");
                     spec.reorder_by = frames.ok_or_else(|| error(reason()))?;
                 }
                 "delay" => spec.delay = delay(value).map_err(error)?,
                 "delay_share" => spec.delay_share = share(value).map_err(error)?,
                 "corrupt" => spec.corrupt = share(value).map_err(error)?,
                 "seed" => {
-                    let reason = "a whole number from 0 to 2^64 - 1 is wanted";
+                    let reason = "use a whole number from 0 to 2^64 - 1";
                     spec.seed = value.parse().map_err(|_| error(reason.to_owned()))?;
                 }
                 "direction" => {
@@ -145,7 +145,7 @@ impl FromStr for FaultSpec {
                         "tx" => FaultDirection::Sent,
                         "rx" => FaultDirection::Received,
                         "both" => FaultDirection::Both,
-                        _ => return Err(error("`tx`, `rx` or `both` is wanted".to_owned())),
+                        _ => return Err(error("use `tx`, `rx` or `both`".to_owned())),
                     }
                 }
                 _ => return Err(error(format!("there is no key `{key}`; keys are {KEYS}"))),
@@ -185,14 +185,14 @@ impl fmt::Display for FaultSpec {
 
 fn share(value: &str) -> Result<f64, String> {
     let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share from 0 to 1 is wanted: 0.01 is one frame in a hundred".to_owned())
+    share.ok_or_else(|| "use a share from 0 to 1: 0.01 is one frame in a hundred".to_owned())
 }
 
 fn delay(value: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let seconds = UNITS.iter().find_map(|(unit, scale)| Some(value.strip_suffix(unit)?.parse::<f64>().ok()? * scale));
     let seconds = seconds.filter(|seconds| (0.0..=DELAY_MAX.as_secs_f64()).contains(seconds));
-    let reason = "a time with its unit (ns, us, ms or s) of up to 60s is wanted, such as 2ms";
+    let reason = "use a time with its unit (ns, us, ms or s) of up to 60s, such as 2ms";
     seconds.map(Duration::from_secs_f64).ok_or_else(|| reason.to_owned())
 }
 
@@ -482,20 +482,20 @@ mod tests {
     #[test]
     fn errors_say_which_item_is_wrong_and_what_would_be_right() {
         let error = |text: &str| text.parse::<FaultSpec>().unwrap_err().to_string();
-        let share = "a share from 0 to 1 is wanted: 0.01 is one frame in a hundred";
+        let share = "use a share from 0 to 1: 0.01 is one frame in a hundred";
         assert_eq!(error("seed=1,loss=1%"), format!("faults: item 2, `loss=1%`: {share}"));
         for wrong in ["loss=2", "loss=-0.1", "loss=NaN", "loss="] {
             assert_eq!(error(wrong), format!("faults: item 1, `{wrong}`: {share}"));
         }
         assert_eq!(error("lost=1"), format!("faults: item 1, `lost=1`: there is no key `lost`; keys are {KEYS}"));
         assert_eq!(error("loss=1,,"), format!("faults: item 2, ``: not key=value; keys are {KEYS}"));
-        assert_eq!(error("loss=1,loss=0"), "faults: item 2, `loss=0`: `loss` was given before");
+        assert_eq!(error("loss=1,loss=0"), "faults: item 2, `loss=0`: `loss` is given twice");
         for wrong in ["delay=2", "delay=ms", "delay=61s", "delay=-1ms", "delay=inf s"] {
-            assert!(error(wrong).ends_with("of up to 60s is wanted, such as 2ms"), "{wrong}");
+            assert!(error(wrong).ends_with("of up to 60s, such as 2ms"), "{wrong}");
         }
-        assert!(error("direction=up").ends_with("`tx`, `rx` or `both` is wanted"));
-        assert!(error("reorder_by=0").ends_with("from 1 to 1000 is wanted"));
-        assert!(error("seed=-1").ends_with("is wanted"));
+        assert!(error("direction=up").ends_with("use `tx`, `rx` or `both`"));
+        assert!(error("reorder_by=0").ends_with("from 1 to 1000"));
+        assert!(error("seed=-1").ends_with("use a whole number from 0 to 2^64 - 1"));
     }
 
     fn fates(spec: &str, count: usize) -> Vec<Fate> {

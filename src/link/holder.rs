@@ -57,7 +57,7 @@ fn described(process: Option<(u32, String)>) -> String {
 pub(super) fn attached_by(program: Option<u32>, interface: &str) -> String {
     match program.and_then(|number| Some((number, program_owner(number)?))) {
         Some((number, owner)) => format!("number {number} by {owner}"),
-        None => format!("by no process that can be seen from here (`ip -d link show {interface}` has its number)"),
+        None => format!("by no process visible from here (`ip -d link show {interface}` shows its number)"),
     }
 }
 
@@ -77,19 +77,21 @@ fn program_owner(program: u32) -> Option<String> {
 pub(super) fn port_holder(address: IpAddr) -> String {
     match inode_on(address) {
         Some(inode) => port_owner(inode),
-        None => "somebody who has gone by now: try again".to_owned(),
+        None => "a process that has ended by now: try again".to_owned(),
     }
 }
 
 /// The process that has a socket on RoCE's port, and the remedy.
 fn port_owner(inode: u64) -> String {
     if let Some(process) = process_with(inode) {
-        return format!("{}: one process at a time can have it", described(Some(process)));
+        return format!("{}: only one process at a time can use it", described(Some(process)));
     }
     // The kernel's module is there, and no process has the socket.
     match has_rxe() {
-        true => "the kernel's rxe, it seems: `rdma link` lists its links, `rdma link delete NAME` ends one".to_owned(),
-        false => "a process of another user or namespace: `ss -ulpn sport = :4791` as root says which".to_owned(),
+        true => {
+            "the kernel's rxe, probably: `rdma link` lists its links, `rdma link delete NAME` removes one".to_owned()
+        }
+        false => "a process of another user or namespace: `ss -ulpn sport = :4791` as root shows which".to_owned(),
     }
 }
 
@@ -120,7 +122,7 @@ pub(super) fn socket_that_loses(interface: &str, addresses: &[IpAddr]) -> Option
 /// The owner of that socket, in words.
 pub(super) fn loser((_, inode): (IpAddr, u64)) -> String {
     match process_with(inode) {
-        None if has_rxe() => "the kernel's rxe, it seems (`rdma link` lists its links)".to_owned(),
+        None if has_rxe() => "the kernel's rxe, probably (`rdma link` lists its links)".to_owned(),
         process => described(process),
     }
 }

@@ -151,7 +151,7 @@ pub enum HopError {
     #[error("no route from {0} to {1}: add one with `ip route add`, or check the GID index")]
     NoRoute(IpAddr, IpAddr),
     /// The kernel's route leaves by another interface.
-    #[error("the route to {destination} leaves by {interface}, not by this device")]
+    #[error("the route to {destination} uses {interface}, which is not this device's")]
     OtherInterface {
         /// The destination of the packets.
         destination: IpAddr,
@@ -159,12 +159,12 @@ pub enum HopError {
         interface: String,
     },
     /// The destination is one of this host's own addresses.
-    #[error("{0} is this host's own address: packets to it do not leave by this link")]
+    #[error("{0} is this host's own address: packets to it do not use this link")]
     OwnAddress(IpAddr),
     /// The kernel did not answer; holds the destination and the error.
     #[error("the kernel did not answer a route query for {0}: {1}")]
     Netlink(IpAddr, String),
     /// The device was opened by a parent of this process; a child cannot use what it inherits by fork(2).
-    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    #[error("the device was opened before fork(2), by this process's parent: open it again")]
     Forked,
 }

@@ -66,9 +66,9 @@ impl AttachMode {
     }
 }
 
-/// A text says not where the program is attached.
+/// A text that is not an XDP mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no XDP mode: native and skb are known")]
+#[error("`{0}` is not an XDP mode: use native or skb")]
 pub struct AttachModeError(String);
 
 impl FromStr for AttachMode {

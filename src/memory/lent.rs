@@ -10,7 +10,7 @@ pub struct Lent {
 
 /// Why borrowed memory was not registered (EFAULT with the kernel's drivers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("of {len} bytes at {address:#x} some are not mapped, or not writable")]
+#[error("some of the {len} bytes at {address:#x} are not mapped, or not writable")]
 pub struct RegisterError {
     address: u64,
     len: u64,

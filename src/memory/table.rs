@@ -51,13 +51,13 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// No region or window has this key, or it was invalidated or deregistered.
-    #[error("no region has the key {0}")]
+    #[error("no region or window has the key {0}")]
     NoSuchKey(Key),
     /// The key is of another protection domain, or of a window bound to another queue pair.
     #[error("the key {0} belongs to another protection domain or queue pair")]
     Foreign(Key),
     /// The region does not grant the access.
-    #[error("the region of key {key} does not allow {wanted:?}")]
+    #[error("the region with key {key} does not allow {wanted:?}")]
     Denied {
         /// The key of the region.
         key: Key,
@@ -65,10 +65,10 @@ pub enum AccessError {
         wanted: Access,
     },
     /// The program has unmapped the region's memory, or made it read-only.
-    #[error("the memory of the region of key {0} is not there any more")]
+    #[error("the memory of the region with key {0} no longer exists")]
     Vanished(Key),
     /// The bytes do not all lie in the region.
-    #[error("{len} bytes at {address:#x} do not lie in the region of key {key}")]
+    #[error("{len} bytes at {address:#x} do not lie in the region with key {key}")]
     OutOfBounds {
         /// The key of the region.
         key: Key,
@@ -86,13 +86,13 @@ pub enum WindowError {
     #[error("no window has the key {0}")]
     NoSuchWindow(Key),
     /// The window is bound; it must be invalidated first.
-    #[error("the window of key {0} is bound already")]
+    #[error("the window with key {0} is bound already")]
     Bound(Key),
     /// The region does not exist, is zero-based, or does not allow binding or the window's access.
-    #[error("the region of key {0} does not allow this binding")]
+    #[error("the region with key {0} does not allow this binding")]
     Region(Key),
     /// A type 2 window is invalidated by its key, not by a binding to no bytes (IBTA o10-37.2.40).
-    #[error("the window of key {0} is of type 2: it is not bound to no bytes")]
+    #[error("the window with key {0} is of type 2: it cannot be bound to zero bytes")]
     Empty(Key),
     /// The range does not lie in the region.
     #[error("{len} bytes at {address:#x} do not lie in the region")]

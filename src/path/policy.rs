@@ -50,7 +50,7 @@ pub enum PathPolicy {
 
 /// A text that is not a path policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no path policy: single, round-robin, weighted and recycle are known")]
+#[error("`{0}` is not a path policy: use single, round-robin, weighted or recycle")]
 pub struct PathPolicyError(String);
 
 impl PathPolicy {

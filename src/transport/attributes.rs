@@ -425,7 +425,7 @@ pub enum ModifyError {
         extra: Attributes,
     },
     /// The queue pair is not in the state that the program assumed.
-    #[error("the queue pair is in {actual}, not in {claimed} as CUR_STATE says")]
+    #[error("the queue pair is in state {actual}, not in {claimed} as CUR_STATE says")]
     CurrentState {
         /// The state that `CUR_STATE` named.
         claimed: State,
@@ -444,7 +444,7 @@ pub enum ModifyError {
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    #[error("the device was opened before fork(2), by this process's parent: open it again")]
     Forked,
 }
 

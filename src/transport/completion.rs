@@ -190,7 +190,7 @@ impl CompletionRing {
             return Err(ring.len());
         }
         while let Some(completion) = ring.pop() {
-            to.push(completion).expect("it has room for all of them");
+            to.push(completion).expect("there is room for all completions");
         }
         let old = std::mem::replace(&mut *ring, to);
         drop(ring);
@@ -204,7 +204,7 @@ impl CompletionRing {
         let ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ring.len() {
             if let Some(completion) = ring.pop().filter(|completion| completion.qpn != qpn) {
-                ring.push(completion).expect("where one was taken out there is room");
+                ring.push(completion).expect("there is room where a completion was removed");
             }
         }
     }

@@ -105,19 +105,19 @@ const DRAWS_A_SLOT: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// The queue would hold no request, or too many.
-    #[error("a queue of {0} requests: 1 to 65536 are possible")]
+    #[error("a queue of {0} requests: the capacity must be 1 to 65536")]
     Capacity(usize),
     /// There are as many queue pairs as are possible.
-    #[error("there are {0} queue pairs already, and no room for more")]
+    #[error("the maximum of {0} queue pairs is reached")]
     TooMany(usize),
     /// The device has a queue pair of the GSI service, QP1, already.
-    #[error("the device has one general services queue pair, and it is in use")]
+    #[error("the device has only one GSI queue pair (QP1), and it is in use")]
     GsiInUse,
     /// The shared receive queue does not exist.
     #[error(transparent)]
     Srq(#[from] SrqError),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    #[error("the device was opened before fork(2), by this process's parent: open it again")]
     Forked,
 }
 

@@ -26,7 +26,7 @@ pub enum RecoveryMode {
 
 /// A text that names no recovery mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no recovery: auto, selective and go-back-n are known")]
+#[error("`{0}` is not a recovery mode: use auto, selective or go-back-n")]
 pub struct RecoveryModeError(String);
 
 impl FromStr for RecoveryMode {

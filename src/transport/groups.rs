@@ -25,13 +25,15 @@ pub enum AttachError {
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
     /// The queue pair's service is not UD: only datagrams go to groups.
-    #[error("{0} queue pairs cannot be attached to multicast groups: UD ones can")]
+    #[error("{0} queue pairs cannot be attached to multicast groups: only UD queue pairs can")]
     Service(Service),
     /// The address is not that of a multicast group.
-    #[error("{0} is no multicast group")]
+    #[error("{0} is not a multicast address")]
     NotAGroup(IpAddr),
     /// There would be too many groups, or too many queue pairs in one.
-    #[error("more than {MAX_MULTICAST_GROUPS} multicast groups, or {MAX_MULTICAST_MEMBERS} queue pairs in one")]
+    #[error(
+        "at most {MAX_MULTICAST_GROUPS} multicast groups, and {MAX_MULTICAST_MEMBERS} queue pairs in one, are supported"
+    )]
     TooMany,
     /// The queue pair is not attached to the group.
     #[error("the queue pair is not attached to {0}")]

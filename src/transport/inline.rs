@@ -23,7 +23,7 @@ enum Place {
 
 /// The inline data would be longer than [`MAX_INLINE_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more inline data than {MAX_INLINE_BYTES} bytes")]
+#[error("the inline data is longer than {MAX_INLINE_BYTES} bytes")]
 pub struct InlineError;
 
 /// Memory for inline data that does not fit into its request. Once all of a queue pair's requests have been posted
@@ -104,7 +104,7 @@ impl Default for InlineBytes {
 impl Clone for InlineBytes {
     fn clone(&self) -> InlineBytes {
         let mut bytes = InlineBytes::new();
-        bytes.extend(self, None).expect("as many as fit into a request");
+        bytes.extend(self, None).expect("the bytes fit into a request");
         bytes
     }
 }
@@ -130,7 +130,7 @@ impl FromIterator<u8> for InlineBytes {
         let mut bytes = bytes.into_iter();
         let mut all = InlineBytes(Place::Request(bytes.by_ref().take(SHORT_BYTES).collect()));
         let rest: Vec<u8> = bytes.collect();
-        all.extend(&rest, None).expect("as many as fit into a request");
+        all.extend(&rest, None).expect("the bytes fit into a request");
         all
     }
 }

@@ -82,10 +82,10 @@ pub enum SrqError {
     #[error("the shared receive queue is full with {0} requests")]
     Full(usize),
     /// The capacity is 0, above 65536, or too small for the queue; or the limit is above the capacity.
-    #[error("{0} requests are not possible")]
+    #[error("a capacity or limit of {0} requests is out of range")]
     Size(usize),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    #[error("the device was opened before fork(2), by this process's parent: open it again")]
     Forked,
 }
 

@@ -52,7 +52,8 @@ impl QpAttributes {
         let mut given = self.given();
         let transitions = WAY.windows(2).skip_while(|states| states[0] != from);
         let step = |states: &[State]| {
-            let (required, optional) = transition(service, states[0], states[1]).expect("all services go this way");
+            let (required, optional) =
+                transition(service, states[0], states[1]).expect("all services have these transitions");
             let set = required | (optional & given);
             given.remove(set);
             QpAttributes { state: Some(states[1]), ..all.only(set) }

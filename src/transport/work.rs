@@ -321,11 +321,11 @@ pub enum PostError {
     #[error("the queue is full with {0} requests")]
     Full(usize),
     /// The queue pair's state does not allow such requests.
-    #[error("a queue pair in {0} takes no such request")]
+    #[error("a queue pair in state {0} does not accept this request")]
     State(State),
     /// The message is longer than 2^31 bytes (IBTA 9.7.7; 2^31 − 256 at path MTU 256). Or the datagram is longer than
     /// the path MTU, or the FLUSH has data.
-    #[error("a message of {len} bytes is longer than {limit}")]
+    #[error("the message has {len} bytes, the maximum is {limit}")]
     TooLong {
         /// The length of the message, in bytes.
         len: u64,
@@ -333,16 +333,16 @@ pub enum PostError {
         limit: u64,
     },
     /// The local buffer of the atomic or ATOMIC WRITE is not eight bytes long.
-    #[error("an atomic's local buffer has {0} bytes, not 8")]
+    #[error("the local buffer of an atomic has {0} bytes; it must have 8")]
     AtomicLength(u64),
     /// The READ or atomic has inline data: its answer goes to memory, not to the request.
-    #[error("a READ or atomic cannot be inline")]
+    #[error("a READ or atomic cannot have inline data")]
     Inline,
     /// `max_rd_atomic` is 0, and the request is a READ, an atomic, a FLUSH or an ATOMIC WRITE.
-    #[error("max_rd_atomic is 0: no READs or atomics")]
+    #[error("max_rd_atomic is 0: READs, atomics, FLUSHes and ATOMIC WRITEs are not allowed")]
     NoReads,
     /// The service does not have the operation (IBTA 10.8.2, Table 73).
-    #[error("{0} queue pairs know no such operation")]
+    #[error("{0} queue pairs do not support this operation")]
     Operation(Service),
     /// The datagram has no destination.
     #[error("a datagram needs an address handle")]
@@ -354,7 +354,7 @@ pub enum PostError {
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by the parent of this process: open it anew")]
+    #[error("the device was opened before fork(2), by this process's parent: open it again")]
     Forked,
 }
 

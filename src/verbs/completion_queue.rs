@@ -103,7 +103,7 @@ impl CompletionChannel {
 
 /// The error for a child that waits for an object of its parent.
 pub(super) fn forked() -> io::Error {
-    io::Error::other("opened before fork(2), by the parent of this process: open it anew")
+    io::Error::other("opened before fork(2), by this process's parent: open it again")
 }
 
 impl AsFd for CompletionChannel {

@@ -262,8 +262,7 @@ const VARIABLES: [Variable; 10] = [
         read: |options, text| {
             let (text, most) = (utf8(text)?, RecoverySettings::MAX_PATHS);
             let paths = text.parse().ok().filter(|paths| (1..=most).contains(paths));
-            options.paths =
-                Some(paths.ok_or_else(|| format!("`{text}` is no number of paths: 1 to {most} are possible"))?);
+            options.paths = Some(paths.ok_or_else(|| format!("`{text}` is not a number of paths: use 1 to {most}"))?);
             Ok(())
         },
         write: |options| written(&options.paths),
@@ -322,7 +321,7 @@ pub enum LinkKind {
 
 /// A text that is not a kind of link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no link: auto, xdp and udp are known")]
+#[error("`{0}` is not a link: use auto, xdp or udp")]
 pub struct LinkKindError(String);
 
 impl LinkKind {
@@ -366,21 +365,21 @@ pub enum OpenError {
     #[error(transparent)]
     Udp(#[from] UdpOpenError),
     /// Further interfaces are named, but not the first one.
-    #[error("{rails} further interfaces and no first one: name it, too")]
+    #[error("{rails} further interfaces are named, but not the first: name it, too")]
     NoFirst {
         /// The number of further interfaces.
         rails: usize,
     },
     /// AF_XDP is requested, no person named the device, and a default route leaves by it.
-    #[error("the default route leaves by {device}, and nobody named it: --dev {device} opens it over AF_XDP")]
+    #[error("the default route uses {device}, which was not named: --dev {device} opens it over AF_XDP")]
     Unnamed {
         /// The name of the interface.
         device: String,
     },
     /// More paths than interfaces are requested over UDP sockets.
     #[error(
-        "{paths} paths over UDP sockets, which have one for each interface, since the source port is always 4791: leave --paths \
-         out, give {interfaces}, or open the device over AF_XDP"
+        "{paths} paths need AF_XDP: UDP sockets have one path for each interface, since their source port is always 4791. \
+         Omit --paths, set it to {interfaces}, or open the device over AF_XDP"
     )]
     UdpPaths {
         /// The number of paths that was requested.
@@ -390,7 +389,7 @@ pub enum OpenError {
     },
     /// The MTU is too small for the smallest path MTU and its headers.
     #[error(
-        "{device} takes packets of {bytes} bytes; RoCE needs 336: set its MTU with `ip link set {device} mtu 1500`"
+        "the MTU of {device} is {bytes} bytes; RoCE needs at least 336: set it with `ip link set {device} mtu 1500`"
     )]
     Mtu {
         /// The name of the interface.
@@ -465,15 +464,15 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named_with_what_could_be() {
         for (name, text, says) in [
-            ("UROCE_LINK", "tcp", "UROCE_LINK: `tcp` is no link: auto, xdp and udp are known"),
-            ("UROCE_XDP_MODE", "fast", "UROCE_XDP_MODE: `fast` is no XDP mode: native and skb are known"),
-            ("UROCE_MTU", "1500", "UROCE_MTU: `1500` is no path MTU: 256, 512, 1024, 2048 and 4096 are known"),
-            ("UROCE_PATHS", "0", "UROCE_PATHS: `0` is no number of paths: 1 to 256 are possible"),
-            ("UROCE_RATE", "fast", "UROCE_RATE: `fast` is no rate: write bits a second, as in 500M or 2.5G"),
+            ("UROCE_LINK", "tcp", "UROCE_LINK: `tcp` is not a link: use auto, xdp or udp"),
+            ("UROCE_XDP_MODE", "fast", "UROCE_XDP_MODE: `fast` is not an XDP mode: use native or skb"),
+            ("UROCE_MTU", "1500", "UROCE_MTU: `1500` is not a path MTU: use 256, 512, 1024, 2048 or 4096"),
+            ("UROCE_PATHS", "0", "UROCE_PATHS: `0` is not a number of paths: use 1 to 256"),
+            ("UROCE_RATE", "fast", "UROCE_RATE: `fast` is not a rate: write bits a second, as in 500M or 2.5G"),
             (
                 "UROCE_FAULT",
                 "loss=2",
-                "UROCE_FAULT: faults: item 1, `loss=2`: a share from 0 to 1 is wanted: 0.01 is one frame in a hundred",
+                "UROCE_FAULT: faults: item 1, `loss=2`: use a share from 0 to 1: 0.01 is one frame in a hundred",
             ),
         ] {
             assert_eq!(read(&[(name, text)]).unwrap_err().to_string(), says);

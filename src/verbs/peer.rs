@@ -35,8 +35,8 @@ pub struct Peer {
 /// A text that does not describe a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` names no peer: {reason}; it looks like qpn=0x000011,psn=0x1a2b3c,gid=::ffff:10.0.0.1,mtu=1024,reads=16, and mtu and \
-     reads may be left out"
+    "`{text}` does not describe a peer: {reason}; the format is \
+     qpn=0x000011,psn=0x1a2b3c,gid=::ffff:10.0.0.1,mtu=1024,reads=16; mtu and reads are optional"
 )]
 pub struct PeerError {
     text: String,
@@ -79,7 +79,7 @@ fn read(text: &str) -> Result<Peer, String> {
         match key {
             "qpn" => qpn = Some(Qpn::new(number24(key, value)?)),
             "psn" => psn = Some(Psn::new(number24(key, value)?)),
-            "gid" => gid = Some(value.parse().map_err(|_| format!("gid is `{value}`, no IPv6 address"))?),
+            "gid" => gid = Some(value.parse().map_err(|_| format!("gid is `{value}`, not an IPv6 address"))?),
             "mtu" => path_mtu = Some(value.parse::<PathMtu>().map_err(|error| error.to_string())?),
             "reads" => {
                 max_dest_rd_atomic = Some(value.parse().map_err(|_| format!("reads is `{value}`, not 0 to 255"))?);
@@ -103,7 +103,7 @@ fn number24(key: &str, value: &str) -> Result<u32, String> {
         None => value.parse(),
     };
     let fitting = number.ok().filter(|number| *number < 1 << 24);
-    fitting.ok_or_else(|| format!("{key} is `{value}`, no number below 2^24, as 17 or 0x11"))
+    fitting.ok_or_else(|| format!("{key} is `{value}`, not a number below 2^24, as 17 or 0x11"))
 }
 
 #[cfg(test)]
@@ -125,9 +125,9 @@ mod tests {
         for (text, reason) in [
             ("", "`` is not key=value"),
             ("qpn=1,psn=2", "gid is missing"),
-            ("qpn=0x1000000,psn=2,gid=::1", "qpn is `0x1000000`, no number below 2^24, as 17 or 0x11"),
-            ("qpn=1,psn=2,gid=10.0.0.1", "gid is `10.0.0.1`, no IPv6 address"),
-            ("qpn=1,psn=2,gid=::1,mtu=1000", "`1000` is no path MTU: 256, 512, 1024, 2048 and 4096 are known"),
+            ("qpn=0x1000000,psn=2,gid=::1", "qpn is `0x1000000`, not a number below 2^24, as 17 or 0x11"),
+            ("qpn=1,psn=2,gid=10.0.0.1", "gid is `10.0.0.1`, not an IPv6 address"),
+            ("qpn=1,psn=2,gid=::1,mtu=1000", "`1000` is not a path MTU: use 256, 512, 1024, 2048 or 4096"),
             ("qpn=1,psn=2,gid=::1,reads=many", "reads is `many`, not 0 to 255"),
         ] {
             assert_eq!(text.parse::<Peer>().unwrap_err().reason, reason);

@@ -109,7 +109,7 @@ pub enum MulticastError {
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The kernel refused to let the device join.
-    #[error("the kernel does not join {group}: {error}")]
+    #[error("the kernel refused to join {group}: {error}")]
     Join {
         /// The address of the group.
         group: IpAddr,

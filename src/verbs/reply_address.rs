@@ -18,7 +18,7 @@ pub enum ReplyError {
     )]
     Malformed,
     /// The datagram's destination address is not, or no longer, in the GID table.
-    #[error("{0} is none of the device's GIDs now: see `uroce devices`")]
+    #[error("{0} is not one of the device's current GIDs: see `uroce devices`")]
     NotOurs(IpAddr),
     /// There is no path to the sender.
     #[error(transparent)]

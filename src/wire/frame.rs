@@ -47,7 +47,7 @@ pub enum FrameError {
         have: usize,
     },
     /// A header's length field is more than the bytes that are there, or less than its own header.
-    #[error("the {layer} header says {says} bytes, {have} are there")]
+    #[error("the {layer} header claims {says} bytes, but {have} are present")]
     Length {
         /// The header with the length field.
         layer: Layer,
@@ -57,7 +57,7 @@ pub enum FrameError {
         have: usize,
     },
     /// The version nibble contradicts the Ethernet type, or the IPv4 header length is below 20.
-    #[error("the {0} header contradicts itself")]
+    #[error("the {0} header is inconsistent")]
     Inconsistent(Layer),
     /// The frame is neither IPv4 nor IPv6, so it is not RoCE v2; holds the Ethernet type.
     #[error("Ethernet type {0:#06x} is neither IPv4 nor IPv6")]

@@ -34,7 +34,7 @@ pub enum Extension {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError<E> {
     /// The packet does not fit into the buffer.
-    #[error("a packet of {need} bytes does not fit into {have}")]
+    #[error("a packet of {need} bytes does not fit into a buffer of {have}")]
     TooLong {
         /// Length of the packet, in bytes.
         need: usize,

@@ -54,9 +54,9 @@ impl PathMtu {
     }
 }
 
-/// A text is no path MTU.
+/// A text that is not a path MTU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no path MTU: 256, 512, 1024, 2048 and 4096 are known")]
+#[error("`{0}` is not a path MTU: use 256, 512, 1024, 2048 or 4096")]
 pub struct PathMtuError(String);
 
 impl FromStr for PathMtu {

@@ -33,7 +33,7 @@ pub enum PacketError {
     },
     /// The length from BTH to ICRC is not a multiple of four, which the pad would make it (IBTA 9.2.6); holds the
     /// length.
-    #[error("{0} bytes after UDP are no multiple of 4")]
+    #[error("{0} bytes after UDP are not a multiple of 4")]
     Unaligned(usize),
 }
 

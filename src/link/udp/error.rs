@@ -30,7 +30,8 @@ pub enum UdpOpenError {
     },
     /// A program over AF_XDP takes the frames of the interface.
     #[error(
-        "{interface}: {holder} has it over AF_XDP and takes all RoCE frames: use another --dev, or wait for that program's end"
+        "{interface}: {holder} uses it over AF_XDP and takes all RoCE frames: use another --dev, or wait until that \
+         program ends"
     )]
     OverXdp {
         /// The name of the interface.
@@ -39,13 +40,15 @@ pub enum UdpOpenError {
         holder: String,
     },
     /// None of its addresses can be used.
-    #[error("{interface}: it has no IP address to send from; `ip address add 192.0.2.1/24 dev {interface}`, say")]
+    #[error(
+        "{interface}: it has no IP address to send from; for example, `ip address add 192.0.2.1/24 dev {interface}`"
+    )]
     NoAddress {
         /// The name of the interface.
         interface: String,
     },
     /// Another step of making a socket failed.
-    #[error("{interface}: a UDP socket on port 4791 of {address}: {error}")]
+    #[error("{interface}: cannot open a UDP socket on port 4791 of {address}: {error}")]
     Socket {
         /// The name of the interface.
         interface: String,

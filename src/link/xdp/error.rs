@@ -12,7 +12,7 @@ pub enum XdpOpenError {
     #[error("this program was built without AF_XDP (uroce's feature `xdp`); use --link udp")]
     NotBuilt,
     /// There is no such interface in this network namespace.
-    #[error("{interface}: no such interface; `uroce devices` and `ip link` list what there is")]
+    #[error("{interface}: no such interface; `uroce devices` and `ip link` list the existing ones")]
     NoInterface {
         /// The name that was given.
         interface: String,
@@ -31,7 +31,8 @@ pub enum XdpOpenError {
     },
     /// The process does not have the capabilities that AF_XDP needs.
     #[error(
-        "{interface}: AF_XDP needs {}, which this process lacks; run it as root, or `setcap {}+ep PROGRAM`, or use --link udp",
+        "{interface}: AF_XDP needs {}, which this process does not have; run it as root, or `setcap {}+ep PROGRAM`, or \
+         use --link udp",
         missing.join(", "), missing.join(",").to_lowercase()
     )]
     Capability {
@@ -57,7 +58,7 @@ pub enum XdpOpenError {
         interface: String,
     },
     /// Another program of this stack has the interface.
-    #[error("{interface}: {holder} has it over AF_XDP: use another --dev, or wait for that program's end")]
+    #[error("{interface}: {holder} uses it over AF_XDP: use another --dev, or wait until that program ends")]
     Taken {
         /// The name of the interface.
         interface: String,
@@ -66,8 +67,8 @@ pub enum XdpOpenError {
     },
     /// UDP sockets receive RoCE on the interface, and would lose their packets to this link.
     #[error(
-        "{interface}: {holder} receives RoCE on UDP port 4791 of {address}, and over AF_XDP its packets would come here: use \
-         another --dev, or wait for that program's end"
+        "{interface}: {holder} receives RoCE on UDP port 4791 of {address}; AF_XDP would take its packets: use another \
+         --dev, or wait until that program ends"
     )]
     Sockets {
         /// The name of the interface.
@@ -106,7 +107,7 @@ pub enum XdpOpenError {
         error: io::Error,
     },
     /// Zero-copy was requested, and the driver does not support it.
-    #[error("{interface}: the driver has no zero-copy ({error}); use copy mode")]
+    #[error("{interface}: the driver does not support zero-copy ({error}); use copy mode")]
     ZeroCopy {
         /// The name of the interface.
         interface: String,
@@ -114,7 +115,7 @@ pub enum XdpOpenError {
         error: io::Error,
     },
     /// Another socket is bound to the queue.
-    #[error("{interface}: queue {queue} belongs to another AF_XDP socket; end the program that has it")]
+    #[error("{interface}: queue {queue} belongs to another AF_XDP socket; end the program that uses it")]
     Busy {
         /// The name of the interface.
         interface: String,

@@ -180,7 +180,7 @@ impl XdpLink {
     pub fn open(interface: &str, options: &XdpOptions) -> Result<XdpLink, XdpOpenError> {
         let name = interface;
         let step = |what| move |error| XdpOpenError::Step { interface: name.to_owned(), what, error };
-        let interfaces = Netlink::open().and_then(|mut n| n.interfaces()).map_err(step("asking for interfaces"))?;
+        let interfaces = Netlink::open().and_then(|mut n| n.interfaces()).map_err(step("querying the interfaces"))?;
         let interface = interfaces
             .iter()
             .find(|i| i.name == name)
@@ -198,11 +198,11 @@ impl XdpLink {
         })?;
         // Frames that come as soon as it is attached are for us, or are not.
         for &address in &addresses {
-            program.accept(address).map_err(step("telling the XDP program its addresses"))?;
+            program.accept(address).map_err(step("passing the addresses to the XDP program"))?;
         }
         let mode = attach(&mut program, &interface, options)?;
         // The events of attaching are over before the tables are read.
-        let next_hops = NextHops::open(interface.index).map_err(step("asking for neighbours"))?;
+        let next_hops = NextHops::open(interface.index).map_err(step("querying the neighbours"))?;
 
         let sockets = Sockets::open(&interface, options, mode, wanted)?;
         for (number, queue) in sockets.queues.iter().enumerate() {
@@ -631,7 +631,7 @@ fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenEr
     let name = || interface.name.clone();
     let claim = rings::while_busy(|| Claim::new(interface.index)).map_err(|error| match error.raw_os_error() {
         Some(libc::EADDRINUSE) => {
-            let gone = || "a process that has gone by now".to_owned();
+            let gone = || "a process that has ended by now".to_owned();
             XdpOpenError::Taken { interface: name(), holder: holder::claimant(interface.index).unwrap_or_else(gone) }
         }
         _ => XdpOpenError::Step { interface: name(), what: "claiming the interface", error },

@@ -104,11 +104,11 @@ fn a_wrong_icrc_and_wrong_lengths_are_failures() {
     let verdicts: Vec<_> =
         objects.iter().map(|o| (o["icrc"].as_str().unwrap(), o["malformed"].as_bool().unwrap())).collect();
     assert_eq!(verdicts, [("ok", false), ("bad", false), ("absent", true), ("bad", true)]);
-    assert_eq!(objects[2]["malformed_reason"], "the UDP header says 344 bytes, 88 are there");
+    assert_eq!(objects[2]["malformed_reason"], "the UDP header claims 344 bytes, but 88 are present");
     assert_eq!(objects[2]["psn"], Value::Null);
     assert_eq!(
         (&objects[3]["malformed_reason"], &objects[3]["psn"]),
-        (&"79 bytes after UDP are no multiple of 4".into(), &4.into())
+        (&"79 bytes after UDP are not a multiple of 4".into(), &4.into())
     );
     for (name, frames) in [("one-bad.pcap", vec![good(1), objects_frame_flipped()]), ("all-good.pcap", vec![good(1)])] {
         let (status, ..) = decode(&write(name, &frames, 65535), false);

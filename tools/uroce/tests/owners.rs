@@ -94,11 +94,7 @@ fn the_default_routes_interface_is_used_over_sockets_unless_it_is_named() {
         let server = run(&pair.a, words);
         wait_for_listener(&pair.a, PORT);
         let (_, stderr) = server.stop();
-        assert_eq!(
-            stderr.contains("over UDP sockets: the default route leaves by uroce0"),
-            is_udp,
-            "{words}: {stderr}"
-        );
+        assert_eq!(stderr.contains("over UDP sockets: the default route uses uroce0"), is_udp, "{words}: {stderr}");
     }
 }
 

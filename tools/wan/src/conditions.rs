@@ -126,7 +126,7 @@ impl FromStr for Conditions {
             let error = |reason: String| ConditionsError { position: index + 1, item: item.to_owned(), reason };
             let (key, value) = item.split_once('=').unwrap_or((item, ""));
             if seen.contains(&key) {
-                return Err(error(format!("`{key}` was given before")));
+                return Err(error(format!("`{key}` is given twice")));
             }
             seen.push(key);
             match key {
@@ -156,18 +156,18 @@ fn time(value: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let seconds = UNITS.iter().find_map(|(unit, scale)| Some(value.strip_suffix(unit)?.parse::<f64>().ok()? * scale));
     let seconds = seconds.filter(|seconds| (0.0..=DELAY_MAX.as_secs_f64()).contains(seconds));
-    let reason = || format!("a time with its unit (ns, us, ms or s) of up to {DELAY_MAX:?} is wanted, such as 20ms");
+    let reason = || format!("use a time with its unit (ns, us, ms or s) of up to {DELAY_MAX:?}, such as 20ms");
     seconds.map(Duration::from_secs_f64).ok_or_else(reason)
 }
 
 fn share(value: &str) -> Result<f64, String> {
     let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share from 0 to 1 is wanted: 0.01 is one frame in a hundred".to_owned())
+    share.ok_or_else(|| "use a share from 0 to 1: 0.01 is one frame in a hundred".to_owned())
 }
 
 fn mean_frames(value: &str) -> Result<f64, String> {
     let mean = value.parse().ok().filter(|mean| (1.0..=1e6).contains(mean));
-    mean.ok_or_else(|| "the mean length of a burst in frames is wanted, from 1 to 1000000".to_owned())
+    mean.ok_or_else(|| "use the mean length of a burst in frames, from 1 to 1000000".to_owned())
 }
 
 fn number(value: &str, unit: &str) -> Result<u64, String> {
@@ -178,7 +178,7 @@ fn number(value: &str, unit: &str) -> Result<u64, String> {
         _ => (value, 1),
     };
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)).filter(|number| *number > 0);
-    number.ok_or_else(|| format!("a whole number of {unit} above 0 is wanted, such as 500M"))
+    number.ok_or_else(|| format!("use a whole number of {unit} above 0, such as 500M"))
 }
 
 impl fmt::Display for Conditions {
@@ -237,7 +237,7 @@ mod tests {
         for (text, position, reason) in [
             ("delay=20", 1, "unit"),
             ("delay=20ms,dalay=1ms", 2, "no such key"),
-            ("loss=0.1,loss=0.2", 2, "before"),
+            ("loss=0.1,loss=0.2", 2, "twice"),
             ("loss=1.5", 1, "share"),
             ("burst=0", 1, "mean length"),
             ("loss=0.9,burst=8", 2, "at least 9.0 frames"),
