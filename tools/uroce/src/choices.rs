@@ -9,8 +9,8 @@ pub const Q_KEY: QKey = QKey(0x1111_1111);
 
 /// A path MTU, from a command line.
 pub fn parse_mtu(text: &str) -> Result<PathMtu, String> {
-    let bytes = text.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
-    PathMtu::from_bytes(bytes).ok_or_else(|| format!("{bytes} is none of 256, 512, 1024, 2048, 4096"))
+    let bytes = text.parse().map_err(|_| format!("{text:?} is not a number of bytes"))?;
+    PathMtu::from_bytes(bytes).ok_or_else(|| format!("{bytes} is not a path MTU: use 256, 512, 1024, 2048 or 4096"))
 }
 
 /// Refuses a path MTU that the device cannot carry.
@@ -21,7 +21,7 @@ pub fn check_mtu(context: &Context, wanted: PathMtu) -> Result<(), Failure> {
     }
     let (active, wanted) = (active.bytes(), wanted.bytes());
     Err(format!(
-        "{device} has an active MTU of {active}, less than -m {wanted}: give -m {active}, or enlarge its MTU with \
+        "{device} has an active MTU of {active}, less than -m {wanted}: use -m {active}, or raise its MTU with \
          `ip link set {device} mtu {}`",
         wanted + 80
     )

@@ -11,15 +11,15 @@ use uroce_laboratory::dissection::{Dissection, Icrc};
 use crate::Failure;
 use crate::report::Report;
 
-/// Print the RoCE v2 packets of a capture, one a line: headers, and whether the ICRC is right.
+/// Print the RoCE v2 packets of a capture, one per line: headers, and whether the ICRC is right.
 ///
 /// Exit status 1 when any packet is malformed or its ICRC wrong, or the file cannot be read to its end. Reserved opcodes,
-/// transport versions other than 0 and foreign P_Keys are shown and no failure. Other traffic is skipped.
+/// transport versions other than 0 and foreign P_Keys are shown, and are not failures. Other traffic is skipped.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// A pcap or pcapng file with Ethernet frames; `-` is standard input.
     file: PathBuf,
-    /// One JSON object a packet, with all its fields.
+    /// Print one JSON object per packet, with all its fields.
     #[arg(long)]
     json: bool,
 }

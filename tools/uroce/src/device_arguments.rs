@@ -9,19 +9,18 @@ use uroce::verbs::{
 /// its variable.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
-    /// The device: an interface's name; default: the first usable one, lo when there is no other. Several with commas are one
-    /// device, whose queue pairs spread over all of them
+    /// Interfaces of the device, separated by commas; queue pairs spread over all of them if the peer supports several paths.
+    /// Default: the first usable one, lo when there is no other
     #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
     pub devices: Vec<String>,
 
-    /// How frames leave and arrive: xdp (AF_XDP sockets), udp (UDP sockets: no capability is needed, and any interface will do), or
-    /// auto, the default: xdp where it can be opened, else udp; udp too where the default route leaves by the device, and it
-    /// is not named
+    /// Link: xdp (AF_XDP sockets), udp (UDP sockets; no capability needed, any interface), or auto: xdp where it can be opened,
+    /// otherwise udp. auto also takes udp if the default route uses an interface that was not named. Default: auto
     #[arg(long, value_name = "LINK", env = "UROCE_LINK")]
     pub link: Option<LinkKind>,
 
-    /// Where the XDP program is attached: native (in the driver) or skb (in the network stack, with any driver); default: native,
-    /// and where the driver cannot, skb
+    /// Where to attach the XDP program: native (driver) or skb (network stack, any driver). Default: native, or skb if the driver
+    /// does not support it
     #[arg(long, value_name = "MODE", env = "UROCE_XDP_MODE")]
     pub xdp_mode: Option<AttachMode>,
 
@@ -29,24 +28,25 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "FILE", env = "UROCE_CAPTURE")]
     pub capture: Option<PathBuf>,
 
-    /// Do harm on purpose: loss=0.01,dup=0.01,reorder=0.01,delay=2ms,corrupt=0.001,direction=tx|rx|both,seed=7
+    /// Inject faults into sent and received frames:
+    /// loss=0.01,dup=0.01,reorder=0.01,reorder_by=3,delay=2ms,delay_share=0.5,corrupt=0.001,direction=tx|rx|both,seed=7
     #[arg(long, value_name = "LIST", env = "UROCE_FAULT")]
     pub fault: Option<FaultSpec>,
 
-    /// How losses are dealt with: auto (selective repeat with peers that know it, else go-back-n), selective, go-back-n
+    /// Loss recovery: auto (selective repeat if the peer supports it, otherwise go-back-n), selective, go-back-n. Default: auto
     #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY")]
     pub recovery: Option<RecoveryMode>,
 
-    /// What a queue pair keeps to, towards peers that know selective repeat: bits a second, as 500M or 2.5G
+    /// Rate limit of each queue pair in bits/s, as 500M or 2.5G; applies to peers that support selective repeat. Default: none
     #[arg(long, value_name = "BITS", env = "UROCE_RATE")]
     pub rate: Option<Rate>,
 
-    /// Paths to a peer that knows several, 1 to 256: each has a UDP source port of its own, and is on one of the device's
-    /// interfaces in turn; default: one for each interface, and as many as the peer uses
+    /// Paths to a peer that supports several, 1 to 256. Each has its own UDP source port, and they take the interfaces in turn.
+    /// Default: one for each interface, or more if the peer uses more
     #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub paths: Option<u16>,
 
-    /// How packets are spread over paths: single, round-robin, weighted, recycle; default: round-robin
+    /// How packets are spread over paths: single, round-robin, weighted, recycle. Default: round-robin
     #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY")]
     pub path_policy: Option<PathPolicy>,
 }

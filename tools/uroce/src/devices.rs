@@ -12,7 +12,7 @@ use crate::Failure;
 /// List interfaces, their GIDs, the link modes that work, and what is missing for those that don't
 #[derive(Args)]
 pub struct Arguments {
-    /// One JSON object a device
+    /// Print one JSON object per device
     #[arg(long)]
     json: bool,
 }
@@ -28,7 +28,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     if devices.is_empty() {
-        eprintln!("uroce: there is no Ethernet interface; `ip link` shows what there is");
+        eprintln!("uroce: no Ethernet interface found; `ip link` lists all interfaces");
     }
     for device in &devices {
         print(device, is_default(device));

@@ -26,7 +26,7 @@ use crate::{Failure, tcp};
 /// Bounce messages with another uroce, or with ibv_{rc,uc,ud,srq}_pingpong on an RNIC or rxe
 #[derive(Args)]
 pub struct Arguments {
-    /// The server's host; without it, be the server
+    /// Host of the server; omit to be the server
     host: Option<String>,
 
     /// The transport service
@@ -36,7 +36,7 @@ pub struct Arguments {
     #[command(flatten)]
     device: DeviceArguments,
 
-    /// Index of the local GID; default: the first IPv4 one, else 0
+    /// Index of the local GID. Default: the first IPv4 one, otherwise the first that is not link-local, otherwise 0
     #[arg(short = 'g', long = "gid-idx")]
     gid_index: Option<usize>,
 
@@ -48,7 +48,7 @@ pub struct Arguments {
     #[arg(short = 'p', long, default_value_t = 18515)]
     port: u16,
 
-    /// Bytes of a message; default: 4096, or 1024 for ud
+    /// Message size in bytes. Default: 4096, or 1024 for ud
     #[arg(short = 's', long, value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
     size: Option<u32>,
 
@@ -60,7 +60,7 @@ pub struct Arguments {
     #[arg(short = 'm', long, default_value = "1024", value_parser = parse_mtu)]
     mtu: PathMtu,
 
-    /// Messages each way
+    /// Messages in each direction
     #[arg(short = 'n', long = "iters", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
 
@@ -76,7 +76,7 @@ pub struct Arguments {
     #[arg(short = 'e', long)]
     events: bool,
 
-    /// Check the bytes that come back
+    /// Verify the received bytes
     #[arg(short = 'c', long = "chk")]
     check: bool,
 
@@ -84,11 +84,11 @@ pub struct Arguments {
     #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
     timeout: u8,
 
-    /// Give up when nothing has happened for so many seconds
+    /// Give up after this many seconds without progress
     #[arg(long, default_value_t = 60)]
     patience: u64,
 
-    /// One JSON object on stdout instead of ibv_rc_pingpong's lines
+    /// Print one JSON object instead of ibv_rc_pingpong's lines
     #[arg(long)]
     json: bool,
 }
@@ -97,9 +97,9 @@ pub struct Arguments {
 enum Transport {
     /// Reliable connection
     Rc,
-    /// Unreliable connection: a lost message ends the game
+    /// Unreliable connection: a lost message ends the test
     Uc,
-    /// Unreliable datagrams: a lost message ends the game
+    /// Unreliable datagrams: a lost message ends the test
     Ud,
     /// Reliable connections with a shared receive queue
     Srq,
@@ -240,7 +240,11 @@ impl<'a> Side<'a> {
         let (device, active) = (&context.device().name, context.active_mtu());
         if arguments.transport == Transport::Ud && arguments.size() as usize > active.bytes() {
             let active = active.bytes();
-            return Err(format!("a datagram of {} bytes does not fit into the active MTU of {device}, {active}: give -s {active} or less", arguments.size()).into());
+            return Err(format!(
+                "a datagram of {} bytes does not fit into the active MTU of {device}, {active}: use -s {active} or less",
+                arguments.size()
+            )
+            .into());
         }
         if arguments.transport != Transport::Ud {
             check_mtu(&context, arguments.mtu)?;
@@ -306,7 +310,7 @@ impl<'a> Side<'a> {
         let used = all.iter().filter(|destination| **destination != Destination::NONE).count();
         if used != self.players.len() {
             return Err(format!(
-                "the peer has {used} queue pairs, we have {}: give both the same -q",
+                "the peer has {used} queue pairs, we have {}: use the same -q at both ends",
                 self.players.len()
             )
             .into());

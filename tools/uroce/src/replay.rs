@@ -11,28 +11,28 @@ use uroce_laboratory::replay::{Finding, Report, Roles, replay};
 
 use crate::Failure;
 
-/// Drive our state machine with one side of a capture, and compare what it says with what the other side said.
+/// Drive our state machine with one side of a capture, and compare its packets with those of the other side.
 ///
-/// Compared is what packets mean: opcode, PSN, syndrome, MSN, payload. What a capture does not say (regions, receive
+/// The comparison covers opcode, PSN, syndrome, MSN and payload. What the capture does not show (regions, receive
 /// requests, frames that were lost behind the capture) is inferred and listed. Exit status 1 when anything differs, or the
 /// file cannot be read to its end.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// A pcap or pcapng file with Ethernet frames; `-` is standard input.
     file: PathBuf,
-    /// The role that our state machine plays; both, one after the other, when not given.
+    /// The role that our state machine plays. Default: both, one after the other.
     #[arg(long = "as", value_name = "ROLE")]
     role: Option<Role>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Role {
-    /// It makes the requests.
+    /// Sends the requests.
     Requester,
-    /// It answers them.
+    /// Answers the requests.
     Responder,
 }
 

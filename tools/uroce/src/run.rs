@@ -26,22 +26,22 @@ use crate::elf::{self, Kind};
 /// Exits as the program did: 128 and the signal's number when one killed it, 125 when uroce could not run it.
 #[derive(Args)]
 #[command(mut_arg("devices", |arg| arg.help(
-    "The only device that the program sees: an interface's name; default: all usable ones. Several with commas are one device, \
-     called after the first, whose queue pairs spread over all of them"
+    "Interfaces of the only device that the program sees, separated by commas; it has the name of the first, and queue pairs \
+     spread over all of them if the peer supports several paths. Default: every usable interface is a device"
 )))]
 pub struct Arguments {
     #[command(flatten)]
     device: DeviceArguments,
 
-    /// The largest path MTU that the program may use: 256, 512, 1024, 2048 or 4096
+    /// Upper bound on the program's path MTU: 256, 512, 1024, 2048 or 4096
     #[arg(long, value_name = "BYTES", env = "UROCE_MTU")]
     mtu: Option<PathMtu>,
 
-    /// Give devices LIDs too, for programs that know no GIDs (qperf): the last 16 bits of the first IPv4 address
+    /// Also give devices LIDs, for programs that do not use GIDs (qperf): the last 16 bits of the first IPv4 address
     #[arg(long)]
     lids: bool,
 
-    /// Say on stderr what each verb did that is not of the data path, why any failed, and at the end what was counted
+    /// Trace control-path verbs on stderr, with the reason of each failure, and print the counters at the end
     #[arg(long)]
     trace: bool,
 
@@ -95,13 +95,13 @@ fn find_program(name: &OsStr) -> Result<PathBuf, Failure> {
         let file = PathBuf::from(name);
         return match fs::metadata(&file) {
             Err(error) => Err(format!("cannot run {shown}: {error}").into()),
-            Ok(_) if !is_program(&file) => Err(format!("cannot run {shown}: it is no executable file").into()),
+            Ok(_) if !is_program(&file) => Err(format!("cannot run {shown}: it is not an executable file").into()),
             Ok(_) => Ok(file),
         };
     }
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_program(file));
-    found.ok_or_else(|| format!("cannot run {shown}: it is in no folder of PATH").into())
+    found.ok_or_else(|| format!("cannot run {shown}: not found in PATH").into())
 }
 
 /// Whether the loader will let us in. Returns the program's loader, if it is a program and no script.
@@ -114,15 +114,15 @@ fn check_program(program: &Path) -> Result<Option<PathBuf>, Failure> {
     let changes_group = data.mode() & 0o2000 != 0 && data.gid() != group;
     if changes_user || changes_group || (user != 0 && has_capabilities(program)) {
         return Err(format!(
-            "{shown} is setuid, setgid or has capabilities: the loader gives it no other libraries; run it as the user it \
-             changes to, or a copy without"
+            "{shown} is setuid, setgid or has capabilities, so that the loader ignores LD_LIBRARY_PATH; run it as the user \
+             that it changes to, or run a copy without these rights"
         )
         .into());
     }
     match elf::kind(program).map_err(|error| format!("cannot read {shown}: {error}"))? {
         Kind::Dynamic(loader) => Ok(Some(loader)),
         Kind::Static => {
-            Err(format!("{shown} is static: it can be given no other libibverbs; link it dynamically").into())
+            Err(format!("{shown} is statically linked and cannot load uroce's libibverbs; link it dynamically").into())
         }
         Kind::Foreign(what) => {
             Err(format!("{shown} is a program for {what}; uroce's libibverbs is for 64-bit x86 and glibc").into())
@@ -141,13 +141,13 @@ fn has_capabilities(program: &Path) -> bool {
 /// Our library: beside this program, where packages put it, or where cargo leaves it when only tests need it. The newest
 /// counts.
 fn library() -> Result<PathBuf, Failure> {
-    let own = env::current_exe().map_err(|error| format!("cannot tell where uroce itself is: {error}"))?;
+    let own = env::current_exe().map_err(|error| format!("cannot find uroce's own path: {error}"))?;
     let folder = own.parent().unwrap_or(Path::new("/"));
     let places = [folder.to_owned(), folder.join("deps"), folder.join("../lib/uroce")];
     let files = places.iter().map(|place| place.join(LIBRARY));
     let newest = files.filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file))).max();
     let (_, file) = newest.ok_or_else(|| {
-        format!("{LIBRARY} is not in {} (or ../lib/uroce): cargo build --workspace makes it", folder.display())
+        format!("{LIBRARY} is not in {} (or ../lib/uroce): build it with `cargo build --workspace`", folder.display())
     })?;
     Ok(fs::canonicalize(file)?)
 }
@@ -173,7 +173,7 @@ impl Folder {
     fn create(library: &Path) -> Result<Folder, Failure> {
         let parent = env::temp_dir();
         sweep(&parent);
-        let failed = |error: io::Error| format!("cannot make a folder in {}: {error}", parent.display());
+        let failed = |error: io::Error| format!("cannot create a folder in {}: {error}", parent.display());
         let folder = loop {
             let path = unique_folder(&parent).map_err(failed)?;
             let lock = File::open(&path).map_err(failed)?;
@@ -276,7 +276,7 @@ fn check_symbols(loader: &Path, program: &Path, like: &Command) -> Result<(), Fa
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     match missing_symbol(&text) {
-        Some(line) => Err(format!("{} needs what uroce's libibverbs does not have: {line}", program.display()).into()),
+        Some(line) => Err(format!("{} needs a symbol that uroce's libibverbs lacks: {line}", program.display()).into()),
         None => Ok(()),
     }
 }

@@ -39,19 +39,19 @@ enum Table {
     Attack(attack::Arguments),
 }
 
-/// Random programs over random networks with every fault, everything checked; exit status 1 on any violation.
+/// Run random programs over random networks with all kinds of faults, and check all results; exit status 1 on any violation.
 #[derive(clap::Args)]
 struct ChaosArguments {
-    /// How many seeds to run [default: 1000].
+    /// Number of seeds to run [default: 1000].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Threads; each seed's run is one thread's and the same on any.
+    /// Number of threads; results do not depend on it.
     #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
-    /// Stop after so many packets; without --seeds, run as many seeds as that takes.
+    /// Stop after this many packets; without --seeds, run as many seeds as that takes.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     packets: Option<u64>,
     /// Stop at the first violation.
@@ -60,7 +60,7 @@ struct ChaosArguments {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Write the frames of the run to this file (pcapng by suffix, else pcap); for a single seed.
+    /// Write the frames of the run to this file (pcapng by suffix, otherwise pcap); only with --seeds 1.
     #[arg(long)]
     capture: Option<PathBuf>,
 }
@@ -84,7 +84,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
     let outcomes = match &arguments.capture {
-        Some(_) if arguments.seeds != Some(1) => return Err("--capture is for a single seed: add --seeds 1".into()),
+        Some(_) if arguments.seeds != Some(1) => {
+            return Err("--capture is only for a single seed: add --seeds 1".into());
+        }
         Some(path) => {
             let file: Box<dyn Write> = Box::new(std::fs::File::create(path)?);
             let outcome = chaos::run_captured(arguments.seed, Writer::new(file, Format::of(path))?);

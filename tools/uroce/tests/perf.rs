@@ -200,7 +200,7 @@ fn the_columns_are_those_of_perftest() {
     assert_eq!(row(&server, 5), numbers, "the server prints what the client found");
     let [client, _] = play(&pair, &["write-bw", "-n", "100", "--report_gbits", "-N"]);
     has(&client, &["BW peak[Gb/sec]", "BW average[Gb/sec]"]);
-    assert_eq!(row(&client, 5)[2], 0.0, "-N leaves the peak out");
+    assert_eq!(row(&client, 5)[2], 0.0, "-N does not measure the peak");
     let [client, _] = play(&pair, &["send-lat", "-n", "100"]);
     has(&client, &["t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]", "99% percentile"]);
     let numbers = row(&client, 9);

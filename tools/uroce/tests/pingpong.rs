@@ -83,7 +83,7 @@ fn what_cannot_be_is_said_in_one_line_with_its_remedy() {
     fails(&["-d", "nosuch0"], 1, &["nosuch0", "uroce0"]);
     fails(&["-m", "4096"], 1, &["uroce0", "active MTU of 1024", "ip link set"]);
     fails(&["-g", "9"], 1, &["-g 9", "3 GIDs"]);
-    fails(&["-m", "1000"], 2, &["1000", "256, 512, 1024, 2048, 4096"]);
+    fails(&["-m", "1000"], 2, &["1000", "256, 512, 1024, 2048 or 4096"]);
     fails(&["-n", "0"], 2, &["--iters", "0"]);
     fails(&["-p", "7", "10.78.0.2"], 1, &["10.78.0.2 port 7", "is the server running"]);
     let taken = pair.a.run(|| std::net::TcpListener::bind(("::", PORT)).unwrap());

@@ -89,23 +89,22 @@ impl<'a> Exchange<'a> {
         let text = text.trim_end_matches('\0');
         if !text.parse().is_ok_and(|version: f64| version >= OLDEST_VERSION) {
             return Err(
-                format!("the peer says it is version {text:?}; perftest {OLDEST_VERSION} or later is needed").into()
+                format!("the peer reports version {text:?}; perftest {OLDEST_VERSION} or later is needed").into()
             );
         }
         let mut larger = |own: usize, limit: usize, what| -> Result<usize, Failure> {
             let theirs = u32::from_be_bytes(self.swap(&(own as u32).to_be_bytes(), what)?) as usize;
             match theirs <= limit {
                 true => Ok(own.max(theirs)),
-                false => {
-                    Err(format!("the peer asks for a {what} of {theirs} bytes; at most {limit} make sense").into())
-                }
+                false => Err(format!("the peer asks for a {what} of {theirs} bytes; the limit is {limit}").into()),
             }
         };
         let cycle_bytes = larger(ours.cycle_bytes, Agreed::MAX_CYCLE_BYTES, "cycle buffer")?;
         let line_bytes = larger(ours.line_bytes, Agreed::MAX_LINE_BYTES, "cache line")?;
         let [digit, _] = self.swap(&[b'0' + mtu as u8, 0], "path MTU")?;
         let Some(theirs) = PathMtu::from_code(digit.wrapping_sub(b'0')) else {
-            return Err(format!("the peer's path MTU code is {:?}; 1 to 5 are known", char::from(digit)).into());
+            let code = char::from(digit);
+            return Err(format!("the peer's path MTU code {code:?} is not valid: the codes are 1 to 5").into());
         };
         Ok(Agreed { mtu: mtu.min(theirs), cycle_bytes, line_bytes })
     }
@@ -132,7 +131,7 @@ impl<'a> Exchange<'a> {
     pub fn done(&mut self) -> Result<(), Failure> {
         // The peer may have closed already: it does not wait for this.
         match self.stream.write_all(b"done\0") {
-            Err(e) if !is_gone(&e) => Err(format!("cannot tell the peer that we are done: {e}").into()),
+            Err(e) if !is_gone(&e) => Err(format!("cannot signal the end to the peer: {e}").into()),
             _ => Ok(()),
         }
     }
@@ -153,7 +152,7 @@ impl<'a> Exchange<'a> {
 
     /// Gives the peer a message and takes its own of the same length.
     fn swap<const N: usize>(&mut self, own: &[u8; N], what: &str) -> Result<[u8; N], Failure> {
-        let broken = |e| Failure::from(format!("cannot send the peer our {what}: {e}; what did it say?"));
+        let broken = |e| Failure::from(format!("cannot send the peer our {what}: {e}; check its output"));
         if self.is_client {
             self.stream.write_all(own).map_err(broken)?;
         }
@@ -169,7 +168,7 @@ impl<'a> Exchange<'a> {
     fn read(&mut self, message: &mut [u8], what: &str) -> Result<(), Failure> {
         let ended = || {
             Failure::from(format!(
-                "the peer ended while we waited for its {what}: see what it says; are both given the same test and flags?"
+                "the peer ended before sending its {what}: check its output, and use the same test and flags at both ends"
             ))
         };
         let (mut filled, mut last, mut seen) = (0, Instant::now(), (self.progress)());
@@ -188,8 +187,8 @@ impl<'a> Exchange<'a> {
                     } else if last.elapsed() > self.patience {
                         let (seconds, of) = (self.patience.as_secs(), message.len());
                         return Err(format!(
-                            "nothing has come from the peer for {seconds} s, and {filled} of {of} bytes of its {what}; are \
-                             both given the same test and flags, and a GID (-x)?"
+                            "nothing has come from the peer for {seconds} s, with {filled} of {of} bytes of its \
+                             {what} received: use the same test and flags at both ends, and a GID (-x)"
                         )
                         .into());
                     }

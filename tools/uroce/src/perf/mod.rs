@@ -25,20 +25,20 @@ use test::Test;
 
 /// Measure bandwidth and latency with another uroce, or with perftest (ib_send_bw, …) on an RNIC or rxe.
 ///
-/// Both ends are given the same test and flags.
+/// Run both ends with the same test and flags.
 #[derive(Args)]
 pub struct Arguments {
-    /// What is measured
+    /// The test to run
     #[arg(value_enum)]
     test: Test,
 
-    /// The server's host; without it, be the server
+    /// Host of the server; omit to be the server
     host: Option<String>,
 
     #[command(flatten)]
     device: DeviceArguments,
 
-    /// Index of the local GID; default: the first IPv4 one, else 0
+    /// Index of the local GID. Default: the first IPv4 one, otherwise the first that is not link-local, otherwise 0
     #[arg(short = 'x', long)]
     gid_index: Option<usize>,
 
@@ -54,7 +54,7 @@ pub struct Arguments {
     #[arg(short = 'c', long, value_enum, ignore_case = true, default_value = "RC")]
     connection: Connection,
 
-    /// Bytes of a message; default: 65536 for bandwidth, 2 for latency, 8 for atomics
+    /// Message size in bytes. Default: 65536 for bandwidth, 2 for latency, 8 for atomics
     #[arg(short = 's', long, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     size: Option<u32>,
 
@@ -62,11 +62,11 @@ pub struct Arguments {
     #[arg(short = 'a', long)]
     all: bool,
 
-    /// Messages on each queue pair; default: 1000, or 5000 for write-bw
+    /// Messages on each queue pair. Default: 1000, or 5000 for write-bw
     #[arg(short = 'n', long = "iters", value_parser = clap::value_parser!(u64).range(5..=100_000_000))]
     iterations: Option<u64>,
 
-    /// Test for so many seconds, and count the middle half
+    /// Run for this many seconds; only the middle half counts
     #[arg(short = 'D', long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     duration: Option<u64>,
 
@@ -78,27 +78,27 @@ pub struct Arguments {
     #[arg(short = 'q', long = "qp", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     queue_pairs: u32,
 
-    /// Path MTU: 256, 512, 1024, 2048 or 4096; default: the device's. The smaller one of both ends counts
+    /// Path MTU: 256, 512, 1024, 2048 or 4096; default: the device's. The smaller of both ends is used
     #[arg(short = 'm', long, value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
 
-    /// Send requests outstanding on a queue pair; default: 128, or 1 for latency
+    /// Send requests outstanding on a queue pair. Default: 128, or 1 for latency
     #[arg(short = 't', long = "tx-depth", value_parser = clap::value_parser!(u32).range(1..=15000))]
     send_depth: Option<u32>,
 
-    /// Receive requests posted on a queue pair; default: 512, or 16000 for UC and UD
+    /// Receive requests posted on a queue pair. Default: 512, or 16000 for UC and UD
     #[arg(short = 'r', long = "rx-depth", value_parser = clap::value_parser!(u32).range(1..=16384))]
     receive_depth: Option<u32>,
 
-    /// Receive requests in one queue for all queue pairs, of --rx-depth
+    /// Use one shared receive queue of --rx-depth requests for all queue pairs
     #[arg(long)]
     use_srq: bool,
 
-    /// A completion once in so many requests; default: 100, or 1 above 8192 bytes
+    /// Request one completion per this many send requests. Default: 100, or 1 above 8192 bytes
     #[arg(short = 'Q', long = "cq-mod", value_parser = clap::value_parser!(u32).range(1..=1024))]
     moderation: Option<u32>,
 
-    /// READs and atomics outstanding on a queue pair; default: 16
+    /// READs and atomics outstanding on a queue pair. Default: 16
     #[arg(short = 'o', long = "outs", value_parser = clap::value_parser!(u8).range(1..=128))]
     outstanding: Option<u8>,
 
@@ -110,15 +110,15 @@ pub struct Arguments {
     #[arg(short = 'e', long)]
     events: bool,
 
-    /// Leave the peak out
+    /// Do not measure the peak
     #[arg(short = 'N', long = "noPeak")]
     no_peak: bool,
 
-    /// Gb/s instead of MB/s
+    /// Report Gb/s instead of MB/s
     #[arg(long = "report_gbits")]
     gigabits: bool,
 
-    /// Nothing: perftest's flag to leave a warning out
+    /// No effect: accepted for perftest, where it suppresses a warning
     #[arg(short = 'F', long = "CPU-freq")]
     _cpu_frequency: bool,
 
@@ -130,11 +130,11 @@ pub struct Arguments {
     #[arg(short = 'S', long = "sl", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
     service_level: u8,
 
-    /// Give up when nothing has happened for so many seconds
+    /// Give up after this many seconds without progress
     #[arg(long, default_value_t = 60)]
     patience: u64,
 
-    /// One JSON object a result instead of perftest's lines
+    /// Print one JSON object per result instead of perftest's lines
     #[arg(long)]
     json: bool,
 }

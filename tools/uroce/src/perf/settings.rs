@@ -68,18 +68,21 @@ impl Settings {
         };
         let duration = arguments.duration.map(Duration::from_secs);
         refuse(service == Service::Ud && verb != Verb::Send, "datagrams (-c UD) carry SEND only")?;
-        refuse(service == Service::Uc && verb == Verb::Read, "READ needs a reliable connection: leave -c UC out")?;
-        refuse(service == Service::Uc && verb == Verb::Atomic, "atomics need a reliable connection: leave -c UC out")?;
+        refuse(service == Service::Uc && verb == Verb::Read, "READ needs a reliable connection: omit -c UC")?;
+        refuse(service == Service::Uc && verb == Verb::Atomic, "atomics need a reliable connection: omit -c UC")?;
         refuse(is_latency && bidirectional, "-b is for bandwidth only")?;
         refuse(is_latency && arguments.queue_pairs > 1, "-q is for bandwidth only")?;
         refuse(is_latency && arguments.moderation.is_some(), "-Q is for bandwidth only")?;
         refuse(verb == Verb::Write && events, "-e: the receiver of a WRITE has no completions to wait for")?;
-        refuse(verb != Verb::Send && use_srq, "--use-srq is for SEND: nothing else takes receive requests")?;
+        refuse(
+            verb != Verb::Send && use_srq,
+            "--use-srq is only for SEND: other operations do not take receive requests",
+        )?;
         refuse(verb == Verb::Atomic && all, "-a: an atomic has 8 bytes")?;
         refuse(verb == Verb::Atomic && arguments.size.is_some_and(|size| size != 8), "-s: an atomic has 8 bytes")?;
-        refuse(duration.is_some() && arguments.iterations.is_some(), "-n or -D, not both")?;
-        refuse(duration.is_some() && all, "-a goes by iterations: leave -D out")?;
-        refuse(duration.is_some() && events, "-e goes by iterations: leave -D out")?;
+        refuse(duration.is_some() && arguments.iterations.is_some(), "use either -n or -D")?;
+        refuse(duration.is_some() && all, "-a cannot be combined with -D")?;
+        refuse(duration.is_some() && events, "-e cannot be combined with -D")?;
 
         let default_size = match (verb, is_latency) {
             (Verb::Atomic, _) => 8,
@@ -102,7 +105,7 @@ impl Settings {
         let queue_pairs = arguments.queue_pairs as usize;
         refuse(
             use_srq && queue_pairs > receive_depth,
-            "--use-srq: fewer requests (-r) than queue pairs leave some without any",
+            "--use-srq: -r and -n must be at least the number of queue pairs",
         )?;
         let few = !all && service != Service::Ud && !events && sizes[0] > MODERATED_BYTES;
         let moderation = arguments.moderation.unwrap_or(if few { 1 } else { 100 });
@@ -145,12 +148,12 @@ impl Settings {
         if self.size_given && !self.all_sizes {
             let (size, device) = (self.largest(), &context.device().name);
             return Err(format!(
-                "a datagram of {size} bytes does not fit into the path MTU of {device} and its peer, {limit}: give -s \
+                "a datagram of {size} bytes does not fit into the path MTU of {device} and its peer, {limit}: use -s \
                  {limit} or less"
             )
             .into());
         }
-        eprintln!("uroce: datagrams carry the path MTU at the most: {limit} bytes");
+        eprintln!("uroce: datagrams are limited to the path MTU: {limit} bytes");
         match self.all_sizes {
             true => self.sizes.retain(|size| *size <= limit),
             false => self.sizes = vec![limit],

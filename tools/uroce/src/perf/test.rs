@@ -6,11 +6,11 @@ use uroce::verbs::Access;
 pub enum Test {
     /// Bandwidth of SEND
     SendBw,
-    /// Latency of SEND, there and back
+    /// Latency of SEND (half a round trip)
     SendLat,
     /// Bandwidth of RDMA WRITE
     WriteBw,
-    /// Latency of RDMA WRITE, there and back, seen by polling memory
+    /// Latency of RDMA WRITE (half a round trip), measured by polling memory
     WriteLat,
     /// Bandwidth of RDMA READ
     ReadBw,

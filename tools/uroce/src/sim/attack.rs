@@ -9,23 +9,23 @@ use crate::Failure;
 
 use super::cells::{self, Options};
 
-/// How often forged packets of a stranger who sees nothing come to something, computed and counted; exit status 1 when one does
-/// more often than computed.
+/// Success rate of forged packets from an off-path attacker, computed and measured; exit status 1 when a measured count exceeds
+/// its bound.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Only these cells: attack=send-only, victim=plain|auto-plain|auto-auto; both with a comma. What is not named comes with all
-    /// its values.
+    /// Run only matching cells: attack=send-only, victim=plain|auto-plain|auto-auto; conditions separated by commas. A key that
+    /// is not given matches all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Forged packets in each cell.
     #[arg(long, default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     packets: u64,
-    /// Forged packets a second.
+    /// Forged packets per second.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Bits of the PSN that the stranger has to guess; 24 are all.
+    /// Unknown bits of the PSN; 24 when the attacker knows none.
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(8..=24))]
     psn_bits: u32,
 }

@@ -11,13 +11,13 @@ use crate::Failure;
 /// What each of these tables is told.
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// Decides what chance decides: which frames are lost, say.
+    /// Seed of all random decisions, such as which frames are lost.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Threads; each cell is one thread's and the same on any.
+    /// Number of threads; results do not depend on it.
     #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
     pub threads: u64,
-    /// Print one JSON object a cell.
+    /// Print one JSON object per cell.
     #[arg(long)]
     pub json: bool,
 }
@@ -75,7 +75,7 @@ pub(super) fn keep<C>(
             _ => value(cell, key) == wanted,
         };
         if !cells.iter().any(fits) {
-            return Err(format!("--only {condition}: no cell of the table has that").into());
+            return Err(format!("--only {condition}: no cell of the table matches").into());
         }
         cells.retain(fits);
     }

@@ -12,20 +12,22 @@ use super::cells::{self, Options};
 use super::picture::{self, Square};
 use crate::Failure;
 
-/// Goodput of a queue pair over a 10 Gb/s link by loss and round trip: selective repeat, what uroce takes from a plain peer,
-/// and go-back-N; exit status 1 when a request fails (except when one that goes back gives up) or memory is not what it must be.
+/// Goodput of a queue pair over a 10 Gb/s link by loss and round trip: selective repeat, data from a plain peer, and
+/// go-back-N.
+///
+/// Exit status 1 when a request fails (except when a go-back-N requester gives up) or the received data is wrong.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Only these cells: op=write|read|send, recovery=selective|plain|go-back-n, loss=0.01, loss_model=uniform|burst, rtt_ms=10;
-    /// several with commas. What is not named comes with all its values.
+    /// Run only matching cells: op=write|read|send, recovery=selective|plain|go-back-n, loss=0.01, loss_model=uniform|burst,
+    /// rtt_ms=10; conditions separated by commas. A key that is not given matches all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Draw the cells into this file, too.
+    /// Also draw the cells into this SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Run nothing: draw what an earlier run printed with --json.
+    /// Do not run: draw the output of an earlier run with --json.
     #[arg(long, value_name = "FILE", requires = "svg", conflicts_with_all = ["only", "json"])]
     from: Option<PathBuf>,
 }

@@ -13,17 +13,17 @@ use crate::Failure;
 use super::cells::{self, Options};
 use super::timeline::{self, Line};
 
-/// What becomes of a queue pair's transfer over 8 paths of 10 Gb/s together when one of them goes dark for 40 round trips; exit
-/// status 1 when a request fails or memory is not what it must be.
+/// Goodput of a queue pair over 8 paths (10 Gb/s together) when one of them is dark for 40 round trips; exit status 1 when a
+/// request fails or the received data is wrong.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Only these cells: op=write|read|send, direction=both|forward|return; several with commas. What is not named comes with all
-    /// its values.
+    /// Run only matching cells: op=write|read|send, direction=both|forward|return; conditions separated by commas. A key that is
+    /// not given matches all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// How many paths there are.
+    /// Number of paths.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=256))]
     paths: u16,
     /// How packets are spread over them: single, round-robin, weighted, recycle.
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     /// The round trip of each path, in milliseconds.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rtt_ms: u64,
-    /// Draw goodput over time into this file, too.
+    /// Also draw goodput over time into this SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -111,8 +111,9 @@ fn describe(cell: &FailureCell, result: &Result<FailureResult, TransferError>) -
     let what = format!("{:5} {paths:3} paths {:11} dark {:7}", operation.name(), policy.name(), direction(cell));
     match result {
         Ok(result) => format!(
-            "{what}  recovered after {:.2} round trips  back after {:.2} (and {:.2} until a probe came through)  {:6.2} % of what \
-             is left, {:6.2} % at worst, {:6.2} % when all is back  {} frames lost  spurious {:.4} %  {} errors",
+            "{what}  recovered after {:.2} round trips  back after {:.2} (and {:.2} until a probe came through)  {:6.2} % of the \
+             remaining capacity, {:6.2} % at worst, {:6.2} % of the full capacity once it is back  {} frames \
+             lost  spurious {:.4} %  {} errors",
             result.recovery_rtt,
             result.return_rtt,
             result.blind_rtt,

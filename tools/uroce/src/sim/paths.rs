@@ -14,25 +14,26 @@ use crate::Failure;
 
 use super::cells::{self, Options};
 
-/// Goodput of a queue pair over 16 paths of 10 Gb/s together whose one-way delays are spread from 1 to 40 ms; exit status 1 when
-/// a request fails or memory is not what it must be.
+/// Goodput of a queue pair over 16 paths (10 Gb/s together) with one-way delays from 1 to 40 ms; exit status 1 when a request
+/// fails or the received data is wrong.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Only these cells: op=write|read|send, loss=0.001; several with commas. What is not named comes with all its values.
+    /// Run only matching cells: op=write|read|send, loss=0.001; conditions separated by commas. A key that is not given matches
+    /// all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// How many paths there are.
+    /// Number of paths.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     paths: u16,
     /// How packets are spread over them: single, round-robin, weighted, recycle.
     #[arg(long, default_value = "round-robin")]
     path_policy: PathPolicy,
-    /// Write frames of the first cell to this file (pcapng by suffix, else pcap).
+    /// Write frames of the first cell to this file (pcapng by suffix, otherwise pcap).
     #[arg(long)]
     capture: Option<PathBuf>,
-    /// How many frames to write at the most.
+    /// Upper bound on the frames to write.
     #[arg(long, default_value_t = 20_000)]
     capture_frames: u64,
 }
