@@ -130,6 +130,7 @@ compile_error!(
 pub mod congestion;
 #[cfg(feature = "link")]
 pub mod engine;
+mod forked;
 pub mod frame;
 #[cfg(feature = "link")]
 pub mod link;
@@ -143,3 +144,5 @@ pub mod transport;
 #[cfg(feature = "link")]
 pub mod verbs;
 pub mod wire;
+
+pub use forked::Forked;

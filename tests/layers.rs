@@ -12,16 +12,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("counters", &[]),
     ("time", &[]),
     ("frame", &[]),
+    ("forked", &[]),
     ("wire", &["frame"]),
     ("memory", &["frame", "wire"]),
     ("pcap", &["time"]),
     ("recovery", &["time"]),
     ("path", &["time", "recovery"]),
     ("congestion", &["time"]),
-    ("transport", &["sync", "time", "frame", "wire", "memory", "recovery", "path", "congestion"]),
-    ("link", &["time", "frame", "wire", "pcap"]),
+    ("transport", &["sync", "time", "frame", "forked", "wire", "memory", "recovery", "path", "congestion"]),
+    ("link", &["time", "frame", "forked", "wire", "pcap"]),
     ("engine", &["sync", "time", "frame", "wire", "memory", "transport", "link"]),
-    ("verbs", &["time", "frame", "wire", "memory", "path", "congestion", "transport", "link", "engine"]),
+    ("verbs", &["time", "frame", "forked", "wire", "memory", "path", "congestion", "transport", "link", "engine"]),
 ];
 
 fn rust_files(path: &Path, files: &mut Vec<std::path::PathBuf>) {

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::hosts;
+use uroce::Forked;
 use uroce::link::device::Device;
 use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::verbs::{
@@ -237,20 +238,20 @@ fn use_in_child(a: &Host, b: &Host) -> Result<(), &'static str> {
     check(a.channel.wait(Duration::from_secs(5)).is_err(), "a notification of the parent's")?;
     check(a.context.wait_event(Duration::from_secs(5)).is_err(), "waits for the parent's events")?;
     check(a.context.poll_event().is_none(), "an event of the parent's")?;
-    check(a.qp.post_send(a.send(9, 0, 10)) == Err(PostError::Forked), "post_send")?;
+    check(a.qp.post_send(a.send(9, 0, 10)) == Err(PostError::Forked(Forked)), "post_send")?;
     let receive = ReceiveRequest { wr_id: 9, sges: Default::default() };
-    check(a.qp.post_receive(receive) == Err(PostError::Forked), "post_receive")?;
+    check(a.qp.post_receive(receive) == Err(PostError::Forked(Forked)), "post_receive")?;
     let reset = QpAttributes { state: Some(State::Error), ..Default::default() };
-    check(a.qp.modify(&reset) == Err(ModifyError::Forked), "modify")?;
-    check(a.qp.query() == Err(ModifyError::Forked), "query")?;
-    let forked = PathError::Hop(uroce::link::HopError::Forked);
+    check(a.qp.modify(&reset) == Err(ModifyError::Forked(Forked)), "modify")?;
+    check(a.qp.query() == Err(ModifyError::Forked(Forked)), "query")?;
+    let forked = PathError::Hop(uroce::link::HopError::Forked(Forked));
     check(a.context.path(&a.vector(1, 2), a.qp.qpn(), b.qp.qpn()) == Err(forked), "path")?;
     let pd = a.context.allocate_pd();
     let cq = a.context.create_completion_queue(4);
     let options =
         QueuePairOptions { service: Service::Rc, capabilities: CAPABILITIES, send: &cq, receive: &cq, srq: None };
-    check(matches!(pd.create_queue_pair(&options), Err(CreateError::Forked)), "create_queue_pair")?;
-    check(matches!(pd.create_shared_receive_queue(4), Err(SrqError::Forked)), "create_shared_receive_queue")?;
+    check(matches!(pd.create_queue_pair(&options), Err(CreateError::Forked(Forked))), "create_queue_pair")?;
+    check(matches!(pd.create_shared_receive_queue(4), Err(SrqError::Forked(Forked))), "create_shared_receive_queue")?;
     check(pd.allocate_region(100, Access::empty()).is_ok(), "memory of its own")?;
     check(a.context.counters().iter().all(|(_, count)| *count == 0), "the parent's counters")?;
     // What the child writes into a region stays its own.

@@ -2,6 +2,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::{Hop, HopError, Link};
+use crate::Forked;
 use crate::frame::Frame;
 use crate::time::Instant;
 
@@ -25,7 +26,7 @@ impl Link for Gone {
     fn flush(&mut self, _: Instant) {}
 
     fn hop(&mut self, _: IpAddr, _: IpAddr) -> Result<Hop, HopError> {
-        Err(HopError::Forked)
+        Err(HopError::Forked(Forked))
     }
 
     fn max_packet_bytes(&self) -> usize {

@@ -24,6 +24,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
+use crate::Forked;
 use crate::frame::Frame;
 pub use crate::frame::Hop;
 use crate::time::Instant;
@@ -165,6 +166,6 @@ pub enum HopError {
     #[error("the kernel did not answer a route query for {0}: {1}")]
     Netlink(IpAddr, String),
     /// The device was opened by a parent of this process; a child cannot use what it inherits by fork(2).
-    #[error("the device was opened before fork(2), by this process's parent: open it again")]
-    Forked,
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use crate::Forked;
 use crate::frame::Hop;
 use crate::memory::Access;
 use crate::wire::{Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
@@ -444,8 +445,8 @@ pub enum ModifyError {
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by this process's parent: open it again")]
-    Forked,
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 fn names(set: Attributes) -> String {

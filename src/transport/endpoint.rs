@@ -3,6 +3,7 @@ use std::net::IpAddr;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::Forked;
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
@@ -117,8 +118,8 @@ pub enum CreateError {
     #[error(transparent)]
     Srq(#[from] SrqError),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by this process's parent: open it again")]
-    Forked,
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 /// There is no queue pair with this number.
@@ -293,7 +294,7 @@ impl Endpoint {
     /// receive queue does not exist, or the endpoint is [`forked`](Self::forked).
     pub fn create_queue_pair(&mut self, init: QueuePairInit) -> Result<Qpn, CreateError> {
         if self.is_forked {
-            return Err(CreateError::Forked);
+            return Err(CreateError::Forked(Forked));
         }
         let Capabilities { max_send_requests, max_receive_requests } = init.capabilities;
         let receive = if init.srq.is_some() { 1 } else { max_receive_requests };
@@ -392,7 +393,7 @@ impl Endpoint {
     }
 
     fn check_not_forked(&self) -> Result<(), SrqError> {
-        if self.is_forked { Err(SrqError::Forked) } else { Ok(()) }
+        if self.is_forked { Err(SrqError::Forked(Forked)) } else { Ok(()) }
     }
 
     /// A queue pair, for inspection.
@@ -433,7 +434,7 @@ impl Endpoint {
     /// [`ModifyError`] when there is no such queue pair, its state or service does not allow the modification, or a
     /// value is out of range. Nothing is changed then.
     pub fn modify(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
+        let missing = if self.is_forked { ModifyError::Forked(Forked) } else { ModifyError::NoSuchQueuePair(qpn) };
         let mut attributes = *attributes;
         attributes.path.iter_mut().for_each(|path| self.impose_port(path));
         self.with(now, qpn, |qp, cx| qp.modify(&attributes, cx)).unwrap_or(Err(missing))
@@ -446,7 +447,7 @@ impl Endpoint {
     /// [`ModifyError`] of the step that was refused. The queue pair is then in the state before that step, and can be
     /// connected again. [`ModifyError::Transition`] in other states: RESET is the way back from each.
     pub fn connect(&mut self, now: Instant, qpn: Qpn, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        let missing = if self.is_forked { ModifyError::Forked } else { ModifyError::NoSuchQueuePair(qpn) };
+        let missing = if self.is_forked { ModifyError::Forked(Forked) } else { ModifyError::NoSuchQueuePair(qpn) };
         let QueuePairInfo { service, attributes: before, .. } = self.queue_pair(qpn).map_err(|_| missing)?.info();
         let from = before.state.unwrap_or(State::Reset);
         let steps = attributes.steps(service, from);
@@ -491,7 +492,7 @@ impl Endpoint {
     }
 
     fn missing(&self, qpn: Qpn) -> PostError {
-        if self.is_forked { PostError::Forked } else { PostError::NoSuchQueuePair(qpn) }
+        if self.is_forked { PostError::Forked(Forked) } else { PostError::NoSuchQueuePair(qpn) }
     }
 
     /// Takes a received Ethernet frame. A frame that is refused is counted; the peer gets at most a NAK.

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
+use crate::Forked;
 use crate::memory::Pd;
 
 use super::srq::Srq;
@@ -85,8 +86,8 @@ pub enum SrqError {
     #[error("a capacity or limit of {0} requests is out of range")]
     Size(usize),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by this process's parent: open it again")]
-    Forked,
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl SharedReceiveQueues {

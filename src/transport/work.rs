@@ -1,5 +1,6 @@
 use arrayvec::ArrayVec;
 
+use crate::Forked;
 use crate::frame::FrameBytes;
 use crate::memory::{AccessError, MemoryTable, Pd, Span, WindowBinding};
 use crate::wire::{Key, Opcode, Placement, Position, QKey, Qpn, Selectivity};
@@ -354,8 +355,8 @@ pub enum PostError {
     #[error("there is no queue pair {0}")]
     NoSuchQueuePair(Qpn),
     /// The device was opened by the parent of this process; what a child inherits by fork(2) is dead.
-    #[error("the device was opened before fork(2), by this process's parent: open it again")]
-    Forked,
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::Forked;
 use crate::engine::{Engine, EventFd, Process, poll_readable};
 use crate::transport::{self, Completion, Notify};
 
@@ -94,16 +95,11 @@ impl CompletionChannel {
     /// whose notifications are the parent's.
     pub fn wait(&self, timeout: Duration) -> io::Result<u64> {
         if Process::current() != self.process {
-            return Err(forked());
+            return Err(io::Error::other(Forked));
         }
         poll_readable(self.as_fd(), timeout)?;
         Ok(self.events.take())
     }
-}
-
-/// The error for a child that waits for an object of its parent.
-pub(super) fn forked() -> io::Error {
-    io::Error::other("opened before fork(2), by this process's parent: open it again")
 }
 
 impl AsFd for CompletionChannel {

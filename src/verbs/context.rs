@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::rand::GetRandomFlags;
 
+use crate::Forked;
 use crate::congestion::Rate;
 use crate::engine::{Engine, poll_readable};
 use crate::link::device::{Device, Gid};
@@ -16,7 +17,6 @@ use crate::time::Instant;
 use crate::transport::{self, Capabilities, CreateError, Event, Path, QueuePairInit, RecoveryMode, Service, SrqError};
 use crate::wire::{Addresses, Flow, PathMtu, Psn, Qpn};
 
-use super::completion_queue::forked;
 use super::open_link::addresses;
 use super::{
     CompletionChannel, CompletionQueue, MemoryRegion, MemoryWindow, OpenError, OpenOptions, QueuePair, Registration,
@@ -257,7 +257,7 @@ impl Context {
     /// [`io::Error`] when poll(2) fails, except for a signal; and in a child of the process that opened the device.
     pub fn wait_event(&self, timeout: Duration) -> io::Result<Option<Event>> {
         if self.engine.is_forked() {
-            return Err(forked());
+            return Err(io::Error::other(Forked));
         }
         if let Some(event) = self.poll_event() {
             return Ok(Some(event));

@@ -2,6 +2,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::Forked;
 use crate::engine::{Core, Engine};
 use crate::link::device::Device;
 use crate::transport::{
@@ -38,7 +39,7 @@ impl QueuePair {
     /// [`ModifyError::Forked`] in a child of the process that opened the device.
     pub fn query(&self) -> Result<QueuePairInfo, ModifyError> {
         if self.engine.is_forked() {
-            return Err(ModifyError::Forked);
+            return Err(ModifyError::Forked(Forked));
         }
         let info = self.engine.with(|core, _| core.endpoint.queue_pair(self.qpn).map(|qp| qp.info()));
         info.map_err(|_| ModifyError::NoSuchQueuePair(self.qpn))

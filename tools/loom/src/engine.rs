@@ -53,8 +53,8 @@ pub mod models {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    use super::turns::{Round, Turns};
     use super::event_fd::TIME_PASSES;
+    use super::turns::{Round, Turns};
     use crate::time::{Duration, Instant};
 
     /// What the turns are about: something that becomes due, and is done by whoever steps.
