@@ -9,14 +9,14 @@ use super::network::{NodeId, Observer};
 
 /// An observer that also captures frames, up to a number, when they arrive or are lost.
 pub(super) struct Recorder<O> {
-    inner: O,
+    pub observer: O,
     capture: Option<Capture>,
     frames_left: u64,
 }
 
 impl<O> Recorder<O> {
-    pub fn new(inner: O, capture: Option<Capture>, frames: u64) -> Recorder<O> {
-        Recorder { inner, capture, frames_left: frames }
+    pub fn new(observer: O, capture: Option<Capture>, frames: u64) -> Recorder<O> {
+        Recorder { observer, capture, frames_left: frames }
     }
 
     fn record(&mut self, time: Instant, frame: &[u8], comment: Option<&str>) {
@@ -32,30 +32,41 @@ impl<O> Recorder<O> {
 
 impl<O: AsRef<T>, T> AsRef<T> for Recorder<O> {
     fn as_ref(&self) -> &T {
-        self.inner.as_ref()
+        self.observer.as_ref()
     }
 }
 
 impl<O: Observer> Observer for Recorder<O> {
     fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
-        self.inner.sent(now, node, frame, to);
+        self.observer.sent(now, node, frame, to);
     }
 
     fn drained(&mut self, now: Instant, node: NodeId) {
-        self.inner.drained(now, node);
+        self.observer.drained(now, node);
     }
 
     fn lost(&mut self, now: Instant, to: NodeId, frame: &[u8], why: Lost) {
-        self.record(now, frame, Some("fault: lost"));
-        self.inner.lost(now, to, frame, why);
+        let comment = match why {
+            Lost::Chance => "fault: lost",
+            Lost::Burst => "fault: lost in a burst",
+            Lost::Blackhole => "fault: lost in a blackhole",
+            Lost::QueueFull => "lost: queue full",
+        };
+        self.record(now, frame, Some(comment));
+        self.observer.lost(now, to, frame, why);
     }
 
     fn arriving(&mut self, now: Instant, node: NodeId, frame: &[u8], condition: Condition) {
-        self.record(now, frame, None);
-        self.inner.arriving(now, node, frame, condition);
+        let comment = match condition {
+            Condition::Intact => None,
+            Condition::Corrupted => Some("fault: corrupted"),
+            Condition::Forged => Some("fault: forged"),
+        };
+        self.record(now, frame, comment);
+        self.observer.arriving(now, node, frame, condition);
     }
 
     fn handled(&mut self, now: Instant, node: NodeId, endpoint: &mut Endpoint, frame: Option<&[u8]>) {
-        self.inner.handled(now, node, endpoint, frame);
+        self.observer.handled(now, node, endpoint, frame);
     }
 }

@@ -1,10 +1,7 @@
-use uroce::pcap::{Direction, Record};
 use uroce::time::Instant;
-use uroce::transport::Endpoint;
 
-use crate::sim::frame_pool::Condition;
-use crate::sim::link::Lost;
 use crate::sim::network::{Network, NodeId, Observer, Step, Tally};
+use crate::sim::recorder::Recorder;
 
 use super::Capture;
 use super::setting::Setting;
@@ -77,35 +74,35 @@ pub(super) fn play<W: World>(
 ) -> (Tally, Vec<String>) {
     let (setting, world) = world(seed);
     let mut network = setting.build(seed);
-    let mut watch = Watch { oracle: world, capture };
-    watch.oracle.begin(&mut network);
+    let mut watch = Recorder::new(world, capture, u64::MAX);
+    watch.observer.begin(&mut network);
     let mut events = 0;
     loop {
-        let Cues { posted, wakes } = std::mem::take(watch.oracle.cues());
+        let Cues { posted, wakes } = std::mem::take(watch.observer.cues());
         wakes.into_iter().for_each(|(at, token)| network.wake_at(at, token));
         posted.into_iter().for_each(|node| network.kick(node, &mut watch));
         // Requests that complete by being sent.
-        watch.oracle.poll_all(network.now());
-        if !watch.oracle.cues().is_empty() {
+        watch.observer.poll_all(network.now());
+        if !watch.observer.cues().is_empty() {
             continue;
         }
         let Some(step) = network.step(&mut watch) else { break };
         if let Step::Woken(token) = step {
-            watch.oracle.woken(&mut network, token);
+            watch.observer.woken(&mut network, token);
         }
         events += 1;
         if events > MAX_EVENTS {
-            watch.oracle.violations().push(network.now(), "does not come to rest");
+            watch.observer.violations().push(network.now(), "does not come to rest");
         }
-        if !watch.oracle.violations().is_empty() {
+        if !watch.observer.violations().is_empty() {
             break;
         }
     }
-    if watch.oracle.violations().is_empty() {
-        check_rest(&mut network, watch.oracle.violations());
-        watch.oracle.rest(&mut network);
+    if watch.observer.violations().is_empty() {
+        check_rest(&mut network, watch.observer.violations());
+        watch.observer.rest(&mut network);
     }
-    (network.tally(), std::mem::take(watch.oracle.violations()).into_vec())
+    (network.tally(), std::mem::take(watch.observer.violations()).into_vec())
 }
 
 /// Checks, when no event is left, that no timer is armed and every frame is accounted for.
@@ -133,58 +130,5 @@ pub(super) fn check_rest(network: &mut Network, violations: &mut Violations) {
     if refused < tally.delivered_bad {
         let bad = tally.delivered_bad;
         violations.push(now, format!("{bad} frames were corrupted or forged, {refused} refused"));
-    }
-}
-
-/// The observers of a run: an oracle, and the capture if there is one.
-pub(super) struct Watch<O> {
-    pub oracle: O,
-    pub capture: Option<Capture>,
-}
-
-impl<O> Watch<O> {
-    fn record(&mut self, time: Instant, frame: &[u8], comment: Option<&str>) {
-        if let Some(capture) = &mut self.capture {
-            let record = Record { time, direction: Direction::Received, parts: &[frame], comment };
-            if let Err(error) = capture.write(record) {
-                eprintln!("the capture cannot be written, and ends here: {error}");
-                self.capture = None;
-            }
-        }
-    }
-}
-
-impl<O: Observer> Observer for Watch<O> {
-    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
-        self.oracle.sent(now, node, frame, to);
-    }
-
-    fn drained(&mut self, now: Instant, node: NodeId) {
-        self.oracle.drained(now, node);
-    }
-
-    fn lost(&mut self, now: Instant, to: NodeId, frame: &[u8], why: Lost) {
-        let comment = match why {
-            Lost::Chance => "fault: lost",
-            Lost::Burst => "fault: lost in a burst",
-            Lost::Blackhole => "fault: lost in a blackhole",
-            Lost::QueueFull => "lost: queue full",
-        };
-        self.record(now, frame, Some(comment));
-        self.oracle.lost(now, to, frame, why);
-    }
-
-    fn arriving(&mut self, now: Instant, node: NodeId, frame: &[u8], condition: Condition) {
-        let comment = match condition {
-            Condition::Intact => None,
-            Condition::Corrupted => Some("fault: corrupted"),
-            Condition::Forged => Some("fault: forged"),
-        };
-        self.record(now, frame, comment);
-        self.oracle.arriving(now, node, frame, condition);
-    }
-
-    fn handled(&mut self, now: Instant, node: NodeId, endpoint: &mut Endpoint, frame: Option<&[u8]>) {
-        self.oracle.handled(now, node, endpoint, frame);
     }
 }

@@ -27,9 +27,10 @@ use crate::sim::chaos::Capture;
 use crate::sim::chaos::arena::Arena;
 use crate::sim::chaos::layout::Layout;
 use crate::sim::chaos::setting::Setting;
-use crate::sim::chaos::stage::{MAX_EVENTS, Watch, check_rest};
+use crate::sim::chaos::stage::{MAX_EVENTS, check_rest};
 use crate::sim::network::{Network, NodeId, Step, Tally};
 use crate::sim::random::Random;
+use crate::sim::recorder::Recorder;
 use crate::world::{Peering, queue_pair};
 
 /// Runs the scenario of `seed`.
@@ -116,7 +117,7 @@ impl Wake {
 struct World {
     seed: u64,
     network: Network,
-    watch: Watch<Oracle>,
+    watch: Recorder<Oracle>,
     scenario: Scenario,
     programs: Vec<Program>,
     poll_pending: Vec<bool>,
@@ -172,13 +173,13 @@ impl World {
             })
             .collect();
         let poll_pending = vec![false; scenario.setting.nodes];
-        World { seed, network, watch: Watch { oracle, capture }, scenario, programs, poll_pending }
+        World { seed, network, watch: Recorder::new(oracle, capture, u64::MAX), scenario, programs, poll_pending }
     }
 
     fn run(mut self) -> (Tally, Vec<String>) {
         for c in 0..self.programs.len() {
             let connection = self.make_connection(c);
-            self.watch.oracle.connections.push(connection);
+            self.watch.observer.connections.push(connection);
             self.connect(c);
         }
         let mut events = 0;
@@ -189,7 +190,7 @@ impl World {
                 Step::Handled(node) => self.after(node),
                 Step::Woken(token) => self.woken(token),
             }
-            if !self.watch.oracle.moved.is_empty() || !self.watch.oracle.failed.is_empty() {
+            if !self.watch.observer.moved.is_empty() || !self.watch.observer.failed.is_empty() {
                 self.react();
             }
             if events % EVENTS_PER_VERIFICATION == 0 {
@@ -197,23 +198,23 @@ impl World {
             }
             if events > MAX_EVENTS {
                 let now = self.network.now();
-                self.watch.oracle.violation(now, "does not come to rest".into());
+                self.watch.observer.violation(now, "does not come to rest".into());
             }
-            if !self.watch.oracle.violations.is_empty() {
+            if !self.watch.observer.violations.is_empty() {
                 break;
             }
         }
-        if self.watch.oracle.violations.is_empty() {
+        if self.watch.observer.violations.is_empty() {
             self.rest();
         }
-        (self.network.tally(), self.watch.oracle.violations.into_vec())
+        (self.network.tally(), self.watch.observer.violations.into_vec())
     }
 
     fn verify_all(&mut self, what: &str) {
         let now = self.network.now();
         for c in 0..self.programs.len() {
             for s in [0, 1] {
-                self.watch.oracle.verify_side(now, c, s, what);
+                self.watch.observer.verify_side(now, c, s, what);
             }
         }
     }
@@ -222,11 +223,11 @@ impl World {
     fn rest(&mut self) {
         let now = self.network.now();
         for node in 0..self.scenario.setting.nodes {
-            self.watch.oracle.poll(now, NodeId(node));
+            self.watch.observer.poll(now, NodeId(node));
         }
         for c in 0..self.programs.len() {
             for s in [0, 1] {
-                let flow = &self.watch.oracle.connections[c].flows[s];
+                let flow = &self.watch.observer.connections[c].flows[s];
                 let plan = &self.programs[c].plan;
                 let left = self.programs[c].connected && self.programs[c].posted[s] < plan.quota[s];
                 if (flow.completed < flow.posted() || left) && self.programs[c].connected {
@@ -237,25 +238,25 @@ impl World {
                         self.programs[c].posted[s],
                         plan.quota[s]
                     );
-                    self.watch.oracle.violation(now, text);
+                    self.watch.observer.violation(now, text);
                 }
-                let side = &self.watch.oracle.connections[c].sides[s];
+                let side = &self.watch.observer.connections[c].sides[s];
                 let (node, qpn) = (side.node, side.qpn);
                 let waiting = self.network.endpoint(node).queue_pair(qpn).map_or(0, |qp| qp.waiting_bytes());
-                let is_whole = !self.watch.oracle.connections[c].flows.iter().any(|flow| flow.failed);
-                let flow = &self.watch.oracle.connections[c].flows[s];
+                let is_whole = !self.watch.observer.connections[c].flows.iter().any(|flow| flow.failed);
+                let flow = &self.watch.observer.connections[c].flows[s];
                 let drains = flow.is_draining && !flow.is_drained && !flow.failed;
-                if drains && self.programs[c].connected && !self.watch.oracle.connections[c].sides[s].killed {
-                    self.watch.oracle.violation_at(now, c, s, "the send queue is not drained");
+                if drains && self.programs[c].connected && !self.watch.observer.connections[c].sides[s].killed {
+                    self.watch.observer.violation_at(now, c, s, "the send queue is not drained");
                 }
                 if waiting > 0 && is_whole && self.programs[c].connected {
                     let text = format!("connection {c} side {s}: {waiting} bytes wait for what has come");
-                    self.watch.oracle.violation(now, text);
+                    self.watch.observer.violation(now, text);
                 }
             }
         }
         self.verify_all("at the end");
-        check_rest(&mut self.network, &mut self.watch.oracle.violations);
+        check_rest(&mut self.network, &mut self.watch.observer.violations);
         // After the run all requests that are still posted must be flushed, in order.
         for c in 0..self.programs.len() {
             if self.programs[c].connected {
@@ -267,7 +268,7 @@ impl World {
     /// Polls for completions of a node, now or after a while.
     fn after(&mut self, node: NodeId) {
         self.take_events(node);
-        let oracle = &mut self.watch.oracle;
+        let oracle = &mut self.watch.observer;
         if oracle.polls_at_once {
             oracle.poll(self.network.now(), node);
         } else if !self.poll_pending[node.0] && oracle.queues[node.0].iter().any(|queue| !queue.is_empty()) {
@@ -279,17 +280,17 @@ impl World {
 
     /// Makes the programs of completed requests post more, or give up.
     fn react(&mut self) {
-        let mut moved = std::mem::take(&mut self.watch.oracle.moved);
+        let mut moved = std::mem::take(&mut self.watch.observer.moved);
         for (c, s) in moved.drain(..) {
             self.want_post(c, s);
             self.want_receive(c, s);
         }
-        self.watch.oracle.moved = moved;
-        let mut failed = std::mem::take(&mut self.watch.oracle.failed);
+        self.watch.observer.moved = moved;
+        let mut failed = std::mem::take(&mut self.watch.observer.failed);
         for c in failed.drain(..) {
             self.want_close(c);
         }
-        self.watch.oracle.failed = failed;
+        self.watch.observer.failed = failed;
     }
 
     fn wake(&mut self, at: Instant, wake: Wake, c: usize) {
@@ -321,8 +322,8 @@ impl World {
 
     fn want_receive(&mut self, c: usize, s: usize) {
         let program = &mut self.programs[c];
-        let missing = self.watch.oracle.connections[c].sides[s].receives.len() < program.plan.receive_depth[s];
-        if !program.connected || !missing || self.watch.oracle.connections[c].sides[s].killed {
+        let missing = self.watch.observer.connections[c].sides[s].receives.len() < program.plan.receive_depth[s];
+        if !program.connected || !missing || self.watch.observer.connections[c].sides[s].killed {
             return;
         }
         if program.plan.receives_ready {
@@ -340,7 +341,7 @@ impl World {
             Wake::Poll { node } => {
                 self.poll_pending[node] = false;
                 let now = self.network.now();
-                self.watch.oracle.poll(now, NodeId(node));
+                self.watch.observer.poll(now, NodeId(node));
             }
             Wake::Post { c, .. }
             | Wake::Receive { c, .. }
@@ -366,7 +367,7 @@ impl World {
                 self.close(c);
                 let program = &self.programs[c];
                 let left = [0, 1].into_iter().any(|s| program.posted[s] < program.plan.quota[s]);
-                if program.lives > 0 && left && self.watch.oracle.violations.is_empty() {
+                if program.lives > 0 && left && self.watch.observer.violations.is_empty() {
                     self.want_connect(c);
                 }
             }
@@ -425,11 +426,11 @@ impl World {
             1 => plan.first_psns,
             _ => [0, 1].map(|_| Psn::new(program.random.u32())),
         };
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let layout = connection.layout;
         for s in [0, 1] {
             let side = &mut connection.sides[s];
-            let queue = self.watch.oracle.queues[side.node.0][0].clone();
+            let queue = self.watch.observer.queues[side.node.0][0].clone();
             let endpoint = self.network.endpoint(side.node);
             // A queue pair keeps its protection domain.
             side.pd = if side.is_reset { side.pd } else { endpoint.allocate_pd() };
@@ -453,7 +454,7 @@ impl World {
             side.free_sources = (0..layout.sources).collect();
             side.free_sinks = (0..layout.sinks).collect();
             side.free_receives = (0..layout.receives).collect();
-            self.watch.oracle.by_qpn.insert((side.node.0, side.qpn.value()), (c, s));
+            self.watch.observer.by_qpn.insert((side.node.0, side.qpn.value()), (c, s));
         }
         (connection.selective, connection.nonces, connection.knows_addresses) = ([false; 2], [None; 2], [false; 2]);
         connection.relaxed = plan.relaxed;
@@ -487,23 +488,23 @@ impl World {
         let now = self.network.now();
         let error = QpAttributes { state: Some(State::Error), ..QpAttributes::default() };
         for s in [0, 1] {
-            let side = &mut self.watch.oracle.connections[c].sides[s];
+            let side = &mut self.watch.observer.connections[c].sides[s];
             if side.destroyed {
                 continue;
             }
             side.killed = true;
             let (node, qpn) = (side.node, side.qpn);
             self.network.endpoint(node).modify(now, qpn, &error).expect("any queue pair may go to the error state");
-            self.watch.oracle.poll(now, node);
+            self.watch.observer.poll(now, node);
             self.network.kick(node, &mut self.watch);
         }
-        self.watch.oracle.close(now, c);
+        self.watch.observer.close(now, c);
         for s in [0, 1] {
             match self.programs[c].plan.reuse {
                 true => self.reset(c, s),
                 false => self.destroy(c, s),
             }
-            let side = &self.watch.oracle.connections[c].sides[s];
+            let side = &self.watch.observer.connections[c].sides[s];
             let node = side.node;
             for window in side.windows.iter().filter(|window| window.state != WindowState::Gone) {
                 self.network.endpoint(node).memory().deallocate_window(window.key).expect("it was made");
@@ -518,14 +519,14 @@ impl World {
 
     /// Removes a queue pair, with all requests that are posted to it.
     fn destroy(&mut self, c: usize, s: usize) {
-        let side = &mut self.watch.oracle.connections[c].sides[s];
+        let side = &mut self.watch.observer.connections[c].sides[s];
         if side.destroyed {
             return;
         }
         let (node, qpn) = (side.node, side.qpn);
         (side.killed, side.destroyed) = (true, true);
         self.network.endpoint(node).destroy_queue_pair(qpn).expect("it exists");
-        self.watch.oracle.by_qpn.remove(&(node.0, qpn.value()));
+        self.watch.observer.by_qpn.remove(&(node.0, qpn.value()));
     }
 }
 

@@ -78,7 +78,7 @@ impl World {
         let now = self.network.now();
         let program = &mut self.programs[c];
         let Some(tries_left) = program.ages.tries_left else { return };
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let qpns = connection.sides.each_ref().map(|side| side.qpn);
         let is_idle = connection.flows.iter().all(|flow| flow.is_idle());
         let is_quiet = is_idle && !self.network.is_on_its_way(|frame| qpns.contains(&Header::of(frame).qpn));

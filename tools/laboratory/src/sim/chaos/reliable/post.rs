@@ -31,7 +31,7 @@ impl World {
     pub(super) fn post_receives(&mut self, c: usize, s: usize, limit: usize) {
         let now = self.network.now();
         let Program { plan, random, connected, .. } = &mut self.programs[c];
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let layout = connection.layout;
         let side = &mut connection.sides[s];
         if !*connected || side.killed {
@@ -49,17 +49,17 @@ impl World {
             side.receives.push_back(Receive { wr_id, slot, pieces });
             side.posted_receives += 1;
             if let Err(error) = self.network.endpoint(side.node).post_receive(now, side.qpn, request) {
-                return self.watch.oracle.violation(now, format!("receive {wr_id:#x} was not posted: {error}"));
+                return self.watch.observer.violation(now, format!("receive {wr_id:#x} was not posted: {error}"));
             }
         }
     }
 
     pub(super) fn post_batch(&mut self, c: usize, s: usize) {
-        let node = self.watch.oracle.connections[c].sides[s].node;
+        let node = self.watch.observer.connections[c].sides[s].node;
         let batch = self.programs[c].random.between(1, 12);
         for _ in 0..batch {
             let program = &self.programs[c];
-            let connection = &self.watch.oracle.connections[c];
+            let connection = &self.watch.observer.connections[c];
             let outstanding = connection.flows[s].posted() - connection.flows[s].completed;
             let full = outstanding as usize >= program.plan.depth[s];
             if program.ages.is_due(program.posted) {
@@ -72,7 +72,7 @@ impl World {
             if program.trouble_at.is_some_and(|at| at <= program.posted[0] + program.posted[1]) {
                 self.programs[c].trouble_at = None;
                 self.make_trouble(c, s);
-                if self.watch.oracle.connections[c].sides[s].killed {
+                if self.watch.observer.connections[c].sides[s].killed {
                     break;
                 }
                 continue;
@@ -84,7 +84,7 @@ impl World {
         self.drain_now_and_then(c, s);
         self.network.kick(node, &mut self.watch);
         self.after(node);
-        let connection = &self.watch.oracle.connections[c];
+        let connection = &self.watch.observer.connections[c];
         let outstanding = connection.flows[s].posted() - connection.flows[s].completed;
         if (outstanding as usize) < self.programs[c].plan.depth[s] && !connection.sides[s].killed {
             self.want_post(c, s);
@@ -97,39 +97,39 @@ impl World {
             Trouble::None => return,
             Trouble::BadRequest => {
                 let is_good =
-                    self.watch.oracle.connections[c].flows.iter().all(|flow| flow.bad.is_none() && !flow.void);
+                    self.watch.observer.connections[c].flows.iter().all(|flow| flow.bad.is_none() && !flow.void);
                 if self.programs[c].window_random.chance(0.1) && is_good && self.post_bad_binding(c, s) {
                     return;
                 }
                 return self.post(c, s, What::Bad);
             }
             Trouble::Kill => {
-                let side = &mut self.watch.oracle.connections[c].sides[s];
+                let side = &mut self.watch.observer.connections[c].sides[s];
                 side.killed = true;
                 let (node, qpn) = (side.node, side.qpn);
                 let error = QpAttributes { state: Some(State::Error), ..QpAttributes::default() };
                 self.network.endpoint(node).modify(now, qpn, &error).expect("any queue pair may go to the error state");
             }
             Trouble::Destroy | Trouble::Reset => {
-                let node = self.watch.oracle.connections[c].sides[s].node;
-                self.watch.oracle.poll(now, node);
-                self.watch.oracle.verify_side(now, c, s, "before destruction");
-                self.watch.oracle.abandon(c, s);
+                let node = self.watch.observer.connections[c].sides[s].node;
+                self.watch.observer.poll(now, node);
+                self.watch.observer.verify_side(now, c, s, "before destruction");
+                self.watch.observer.abandon(c, s);
                 match self.programs[c].plan.trouble {
                     Trouble::Reset => self.reset(c, s),
                     _ => self.destroy(c, s),
                 }
             }
             Trouble::FreeWindow => {
-                let windows = &self.watch.oracle.connections[c].sides[s].windows;
+                let windows = &self.watch.observer.connections[c].sides[s].windows;
                 let Some(number) = super::windows::open(windows, &mut self.programs[c].window_random) else { return };
                 self.free_window(c, s, number);
             }
             Trouble::Deregister => {
-                let windows = self.watch.oracle.connections[c].sides[s].windows.len();
+                let windows = self.watch.observer.connections[c].sides[s].windows.len();
                 (0..windows).for_each(|number| self.free_window(c, s, number));
-                self.watch.oracle.take_away(now, c, s, None);
-                let side = &self.watch.oracle.connections[c].sides[s];
+                self.watch.observer.take_away(now, c, s, None);
+                let side = &self.watch.observer.connections[c].sides[s];
                 let key = side.remote_key;
                 let node = side.node;
                 self.network.endpoint(node).memory().deregister(key).expect("it was registered");
@@ -146,14 +146,14 @@ impl World {
         let Draft { kind, is_flag, window, len, at, remote_key, fault, places, is_void, .. } = draft;
         let manner = self.manner(c, s, &draft);
         let Content { operation, payload, expected } = self.content(c, s, &draft, manner.immediate);
-        let side = &mut self.watch.oracle.connections[c].sides[s];
+        let side = &mut self.watch.observer.connections[c].sides[s];
         let free = if kind.is_answered() { &mut side.free_sinks } else { &mut side.free_sources };
         let Some(slot) = free.pop() else {
-            return self.watch.oracle.violation(now, format!("connection {c} side {s}: more requests than slots"));
+            return self.watch.observer.violation(now, format!("connection {c} side {s}: more requests than slots"));
         };
         let (data, pieces) = self.data(c, s, &draft, (slot, payload, manner.inline));
         let Program { plan, random, posted, .. } = &mut self.programs[c];
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let flow = &mut connection.flows[s];
         let index = flow.posted();
         let (signaled, fence) = (manner.signaled, manner.fence);
@@ -209,16 +209,16 @@ impl World {
         posted[s] += 1;
         if let Err(error) = self.network.endpoint(requester.node).post_send(now, requester.qpn, request) {
             self.watch
-                .oracle
+                .observer
                 .violation(now, format!("connection {c} side {s}: request {index} was not posted: {error}"));
         }
     }
 
     /// Draws the operation, the length and the target of a request.
     fn draft(&mut self, c: usize, s: usize, what: What) -> Draft {
-        let name = self.watch.oracle.connections[c].name();
+        let name = self.watch.observer.connections[c].name();
         let Program { plan, random, window_random, .. } = &mut self.programs[c];
-        let connection = &self.watch.oracle.connections[c];
+        let connection = &self.watch.observer.connections[c];
         let (layout, flow) = (&connection.layout, &connection.flows[s]);
         let (requester, responder) = (&connection.sides[s], &connection.sides[1 - s]);
         let (mut kind, mut is_flag) = draw_kind(&plan.mix, random);
@@ -272,7 +272,7 @@ impl World {
     /// Changes a request so that it must fail.
     fn spoil(&mut self, c: usize, s: usize, draft: &mut Draft) {
         let Program { plan, random, foreign_keys, window_random, .. } = &mut self.programs[c];
-        let connection = &self.watch.oracle.connections[c];
+        let connection = &self.watch.observer.connections[c];
         let (layout, responder) = (&connection.layout, &connection.sides[1 - s]);
         let (target, target_len) = layout.target();
         let foreign_key = foreign_keys[1 - s];
@@ -331,7 +331,7 @@ impl World {
     /// Draws the flags of a request.
     fn manner(&mut self, c: usize, s: usize, draft: &Draft) -> Manner {
         let Program { plan, random, posted, .. } = &mut self.programs[c];
-        let flow = &self.watch.oracle.connections[c].flows[s];
+        let flow = &self.watch.observer.connections[c].flows[s];
         let &Draft { kind, len, fault, .. } = draft;
         let signaled = random.chance(1.0 - plan.unsignaled)
             || posted[s] + 1 >= plan.quota[s]
@@ -347,7 +347,7 @@ impl World {
     /// Determines the operation, the payload and the expected answer of a request.
     fn content(&mut self, c: usize, s: usize, draft: &Draft, immediate: Option<u32>) -> Content {
         let Program { random, next_flag, .. } = &mut self.programs[c];
-        let connection = &self.watch.oracle.connections[c];
+        let connection = &self.watch.observer.connections[c];
         let &Draft { name, kind, is_flag, len, at, remote_key, fault, .. } = draft;
         let remote = Remote { address: connection.sides[1 - s].arena.address(at), key: remote_key };
         let is_answered_right = fault.is_none() || fault == Some(Fault::Local);
@@ -400,7 +400,7 @@ impl World {
         (slot, payload, inline): (usize, Payload, bool),
     ) -> (Data, ArrayVec<Piece, MAX_SGE>) {
         let Program { plan, random, .. } = &mut self.programs[c];
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let layout = connection.layout;
         let requester = &mut connection.sides[s];
         let &Draft { name, kind, len, local_key, .. } = draft;

@@ -12,31 +12,31 @@ const QUIET_TRIES: u32 = 40;
 /// States of queue pairs besides those of connecting: SQD and back, and RESET.
 impl World {
     fn state(&mut self, c: usize, s: usize) -> Option<State> {
-        let side = &self.watch.oracle.connections[c].sides[s];
+        let side = &self.watch.observer.connections[c].sides[s];
         self.network.endpoint(side.node).queue_pair(side.qpn).map(|queue_pair| queue_pair.state()).ok()
     }
 
     fn set_state(&mut self, c: usize, s: usize, attributes: QpAttributes) {
         let now = self.network.now();
-        let side = &self.watch.oracle.connections[c].sides[s];
+        let side = &self.watch.observer.connections[c].sides[s];
         if let Err(error) = self.network.endpoint(side.node).modify(now, side.qpn, &attributes) {
-            self.watch.oracle.violation_at(now, c, s, format!("{attributes:?}: {error}"));
+            self.watch.observer.violation_at(now, c, s, format!("{attributes:?}: {error}"));
         }
     }
 
     /// Drains a send queue now and then: messages in progress are finished, and later ones wait.
     pub(super) fn drain_now_and_then(&mut self, c: usize, s: usize) {
         let program = &mut self.programs[c];
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let is_well = program.connected && !connection.sides[s].killed && !connection.flows[s].is_draining;
         if !is_well || !program.window_random.chance(program.plan.drain) || self.state(c, s) != Some(State::ReadyToSend)
         {
             return;
         }
-        self.watch.oracle.connections[c].flows[s].is_draining = true;
+        self.watch.observer.connections[c].flows[s].is_draining = true;
         let state = Some(State::SendQueueDrained);
         self.set_state(c, s, QpAttributes { state, notify_drained: Some(true), ..QpAttributes::default() });
-        let node = self.watch.oracle.connections[c].sides[s].node;
+        let node = self.watch.observer.connections[c].sides[s].node;
         self.take_events(node);
     }
 
@@ -44,7 +44,7 @@ impl World {
     pub(super) fn take_events(&mut self, node: NodeId) {
         let now = self.network.now();
         while let Some(event) = self.network.endpoint(node).poll_event() {
-            if let Some((c, s)) = self.watch.oracle.event(now, node, event) {
+            if let Some((c, s)) = self.watch.observer.event(now, node, event) {
                 let program = &mut self.programs[c];
                 let at = now + program.window_random.up_to(program.plan.think + Duration::from_micros(30));
                 self.wake(at, Wake::Resume { c, s }, c);
@@ -54,11 +54,11 @@ impl World {
 
     /// Resumes a drained send queue.
     pub(super) fn resume(&mut self, c: usize, s: usize) {
-        let flow = &mut self.watch.oracle.connections[c].flows[s];
+        let flow = &mut self.watch.observer.connections[c].flows[s];
         (flow.is_draining, flow.is_drained) = (false, false);
         if self.state(c, s) == Some(State::SendQueueDrained) {
             self.set_state(c, s, QpAttributes { state: Some(State::ReadyToSend), ..QpAttributes::default() });
-            let node = self.watch.oracle.connections[c].sides[s].node;
+            let node = self.watch.observer.connections[c].sides[s].node;
             self.network.kick(node, &mut self.watch);
             self.after(node);
         }
@@ -66,14 +66,14 @@ impl World {
 
     /// Takes a queue pair to RESET with all posted requests, which then never complete.
     pub(super) fn reset(&mut self, c: usize, s: usize) {
-        let side = &mut self.watch.oracle.connections[c].sides[s];
+        let side = &mut self.watch.observer.connections[c].sides[s];
         if side.destroyed {
             return;
         }
         let (node, qpn) = (side.node, side.qpn);
         (side.killed, side.destroyed, side.is_reset) = (true, true, true);
         self.set_state(c, s, QpAttributes { state: Some(State::Reset), ..QpAttributes::default() });
-        self.watch.oracle.by_qpn.remove(&(node.0, qpn.value()));
+        self.watch.observer.by_qpn.remove(&(node.0, qpn.value()));
     }
 
     /// Connects again. Queue pairs in RESET are reused when no packet of their earlier life is in flight.
@@ -83,7 +83,7 @@ impl World {
     }
 
     pub(super) fn connect_when_quiet(&mut self, c: usize) {
-        let sides = &self.watch.oracle.connections[c].sides;
+        let sides = &self.watch.observer.connections[c].sides;
         let qpns = sides.each_ref().map(|side| side.qpn);
         let is_kept = sides.each_ref().map(|side| side.is_reset);
         let is_quiet = !self.network.is_on_its_way(|frame| qpns.contains(&Header::of(frame).qpn));
@@ -96,7 +96,7 @@ impl World {
             return self.wake(at, Wake::Connect { c }, c);
         }
         for s in [0, 1] {
-            let side = &mut self.watch.oracle.connections[c].sides[s];
+            let side = &mut self.watch.observer.connections[c].sides[s];
             if std::mem::take(&mut side.is_reset) {
                 let (node, qpn) = (side.node, side.qpn);
                 self.network.endpoint(node).destroy_queue_pair(qpn).expect("it is in RESET");

@@ -105,7 +105,7 @@ impl World {
     /// Continues the lives of both sides' windows: posts a request that is due on side `s`. Returns whether one was
     /// posted.
     pub(super) fn tend_windows(&mut self, c: usize, s: usize) -> bool {
-        let connection = &self.watch.oracle.connections[c];
+        let connection = &self.watch.observer.connections[c];
         if connection.flows.iter().any(|flow| flow.void || flow.failed || flow.bad.is_some()) {
             return false;
         }
@@ -120,7 +120,7 @@ impl World {
 
     fn next_about_windows(&mut self, c: usize, s: usize) -> Option<Due> {
         let Program { window_random: random, .. } = &mut self.programs[c];
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let (layout, done) = (connection.layout, connection.flows[1 - s].completed);
         for (number, window) in connection.sides[1 - s].windows.iter_mut().enumerate() {
             if window.state == WindowState::Closing(End::Peer) {
@@ -162,7 +162,7 @@ impl World {
     fn renew_region(&mut self, c: usize, s: usize) {
         let now = self.network.now();
         let Program { window_random: random, keys, plan, .. } = &mut self.programs[c];
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let (layout, done) = (connection.layout, connection.flows[1 - s].completed);
         let side = &mut connection.sides[s];
         if side.windows.is_empty() || side.deregistered {
@@ -188,7 +188,7 @@ impl World {
             let refused = [memory.reregister(key, None, Some(access)).is_err(), memory.deregister(key).is_err()];
             if refused != [true; 2] {
                 let text = format!("a region with windows bound to it was changed or taken away: {refused:?}");
-                self.watch.oracle.violation_at(now, c, s, text);
+                self.watch.observer.violation_at(now, c, s, text);
             }
         } else if random.chance(0.3) {
             memory.reregister(key, None, Some(access)).expect("no window is bound to it");
@@ -214,7 +214,7 @@ impl World {
             SendOperation::BindWindow(_) => Kind::Bind,
             _ => Kind::LocalInvalidate,
         };
-        let connection = &mut self.watch.oracle.connections[c];
+        let connection = &mut self.watch.observer.connections[c];
         let flow = &mut connection.flows[s];
         let index = flow.posted();
         let fence = self.programs[c].window_random.chance(0.3);
@@ -233,13 +233,13 @@ impl World {
         let side = &connection.sides[s];
         if let Err(error) = self.network.endpoint(side.node).post_send(now, side.qpn, request) {
             let text = format!("request {index} was not posted: {error}");
-            self.watch.oracle.violation_at(now, c, s, text);
+            self.watch.observer.violation_at(now, c, s, text);
         }
     }
 
     /// Posts a binding that must fail, to an unknown region. Returns whether it did.
     pub(super) fn post_bad_binding(&mut self, c: usize, s: usize) -> bool {
-        let connection = &self.watch.oracle.connections[c];
+        let connection = &self.watch.observer.connections[c];
         let (side, layout) = (&connection.sides[s], &connection.layout);
         let Some((number, window)) = side.windows.iter().enumerate().find(|(_, window)| !window.is_bound()) else {
             return false;
@@ -256,7 +256,7 @@ impl World {
     /// Frees a window as the program, while it can be in use.
     pub(super) fn free_window(&mut self, c: usize, s: usize, number: usize) {
         let now = self.network.now();
-        let oracle = &mut self.watch.oracle;
+        let oracle = &mut self.watch.observer;
         oracle.take_away(now, c, s, Some(number));
         let side = &mut oracle.connections[c].sides[s];
         side.windows[number].state = WindowState::Gone;
