@@ -1,82 +1,11 @@
-use std::fmt;
-
 use crate::Forked;
 use crate::frame::Hop;
 use crate::memory::Access;
 use crate::wire::{Flow, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
+use super::service::Service;
 use super::srq::Srq;
-
-/// The transport service of a queue pair (IBTA 9.2.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Service {
-    /// The reliable connection service (RC).
-    Rc,
-    /// The unreliable connection service (UC).
-    Uc,
-    /// The unreliable datagram service (UD).
-    Ud,
-    /// The general services interface, QP1: unreliable datagrams of the management class.
-    Gsi,
-}
-
-impl Service {
-    /// Whether each request names its destination, as with UD and GSI.
-    pub fn is_datagram(self) -> bool {
-        matches!(self, Service::Ud | Service::Gsi)
-    }
-}
-
-impl fmt::Display for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Service::Rc => "RC",
-            Service::Uc => "UC",
-            Service::Ud => "UD",
-            Service::Gsi => "GSI",
-        })
-    }
-}
-
-/// The states of a queue pair (IBTA 10.3.1); the values of `enum ibv_qp_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[allow(missing_docs)] // the IBTA's names
-pub enum State {
-    Reset = 0,
-    Init = 1,
-    ReadyToReceive = 2,
-    ReadyToSend = 3,
-    SendQueueDrained = 4,
-    SendQueueError = 5,
-    Error = 6,
-}
-
-impl State {
-    /// Whether packets from the peer are accepted.
-    pub(super) fn receives(self) -> bool {
-        !matches!(self, State::Reset | State::Init | State::Error)
-    }
-
-    /// Whether the requester runs, even if only to finish what it began.
-    pub(super) fn sends(self) -> bool {
-        matches!(self, State::ReadyToSend | State::SendQueueDrained)
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            State::Reset => "RESET",
-            State::Init => "INIT",
-            State::ReadyToReceive => "RTR",
-            State::ReadyToSend => "RTS",
-            State::SendQueueDrained => "SQD",
-            State::SendQueueError => "SQE",
-            State::Error => "ERR",
-        })
-    }
-}
+use super::state::State;
 
 /// The capacities of a queue pair's queues, fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,13 @@ use crate::memory::{MemoryTable, Pd, Scope};
 use crate::recovery::GoBackN;
 use crate::wire::{PathMtu, Qpn};
 
-use super::attributes::{Path, Service};
+use super::attributes::Path;
 use super::completion::{Completion, CompletionKind, CompletionRing, Overrun, Status};
 use super::context::Context;
 use super::event::Event;
 use super::extension::Extension;
 use super::outgoing::Outgoing;
+use super::service::Service;
 use super::transmit::Transmit;
 
 /// Upper bound on the PSNs in flight between peers that do not use selective repeat.

@@ -9,7 +9,7 @@ use crate::time::{Duration, Instant};
 use crate::wire::{Hello, Packet, PathMtu, Psn, RequestTrailer, Sack, Tagged};
 
 use super::acks::{AckPolicy, CumulativeAcks, SelectiveAcks};
-use super::attributes::Service;
+use super::service::Service;
 
 /// How queue pairs of reliable connections recover from losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

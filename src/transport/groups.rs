@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::wire::Qpn;
 
-use super::attributes::Service;
+use super::service::Service;
 
 /// Upper bound on the multicast groups of an endpoint: each needs a socket. rxe allows 8192.
 pub const MAX_MULTICAST_GROUPS: usize = 64;

@@ -36,8 +36,10 @@ mod receive_queue;
 mod reorder;
 mod requester;
 mod responder;
+mod service;
 mod skipped;
 mod srq;
+mod state;
 mod steps;
 #[cfg(test)]
 mod testing;
@@ -46,7 +48,7 @@ mod transmit;
 mod unreliable;
 mod work;
 
-pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo, Service, State};
+pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
 pub use completion::{Completion, CompletionKind, CompletionRing, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, NoSuchQueuePair};
@@ -57,8 +59,10 @@ pub use inline::{InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES};
 pub use multipath::HopQuery;
 pub use queue_pair::{QueuePairInit, QueuePairMachine};
 pub use receive_queue::SrqError;
+pub use service::Service;
 pub use skipped::Skipped;
 pub use srq::Srq;
+pub use state::State;
 pub use transmit::Transmit;
 pub use work::{
     Data, Destination, MAX_SGE, PostError, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList,

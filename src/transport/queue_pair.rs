@@ -9,7 +9,7 @@ use crate::wire::{
     AcknowledgeTrailer, AddressList, Flow, Hello, IpHeader, Opcode, Packet, PathMtu, PathProbe, Psn, QKey, Qpn, Tagged,
 };
 
-use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo, Service, State};
+use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo};
 use super::completion::CompletionRing;
 use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
@@ -22,8 +22,10 @@ use super::outgoing::{Outgoing, no_payload};
 use super::receive_queue::ReceiveQueue;
 use super::requester::Requester;
 use super::responder::Responder;
+use super::service::Service;
 use super::skipped::Skipped;
 use super::srq::Srq;
+use super::state::State;
 use super::transmit::Transmit;
 use super::unreliable::UnreliableResponder;
 use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};

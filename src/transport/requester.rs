@@ -11,10 +11,11 @@ use crate::recovery::{Expired, GoBackN, PathReport, Recovery, Said, Wants};
 use crate::time::{Duration, Instant};
 use crate::wire::{PathMtu, Psn, QKey};
 
-use super::attributes::{QpAttributes, Service};
+use super::attributes::QpAttributes;
 use super::completion::Status;
 use super::connection::Connection;
 use super::context::{Context, Fatal};
+use super::service::Service;
 use super::skipped::Skipped;
 use super::transmit::Transmit;
 use super::work::{Data, MAX_MESSAGE_BYTES, PostError, SendOperation, SendRequest};

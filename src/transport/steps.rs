@@ -3,7 +3,9 @@ use arrayvec::ArrayVec;
 use crate::memory::Access;
 use crate::wire::{QKey, RnrTimer};
 
-use super::attributes::{Attributes, QpAttributes, Service, State, transition};
+use super::attributes::{Attributes, QpAttributes, transition};
+use super::service::Service;
+use super::state::State;
 
 /// The states of a queue pair on its way from RESET to RTS.
 const WAY: [State; 4] = [State::Reset, State::Init, State::ReadyToReceive, State::ReadyToSend];

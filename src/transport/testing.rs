@@ -8,7 +8,7 @@ use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
 use crate::wire::{Addresses, Flow, PathMtu, Qpn};
 
-use super::attributes::{Path, Service};
+use super::attributes::Path;
 use super::completion::CompletionRing;
 use super::connection::Connection;
 use super::context::Context;
@@ -16,6 +16,7 @@ use super::counters::Counters;
 use super::event::Event;
 use super::extension::Extension;
 use super::receive_queue::SharedReceiveQueues;
+use super::service::Service;
 
 /// What the roles of a queue pair need for their work.
 pub(super) struct World {

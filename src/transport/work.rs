@@ -5,8 +5,10 @@ use crate::frame::FrameBytes;
 use crate::memory::{AccessError, MemoryTable, Pd, Span, WindowBinding};
 use crate::wire::{Key, Opcode, Placement, Position, QKey, Qpn, Selectivity};
 
-use super::attributes::{Path, Service, State};
+use super::attributes::Path;
 use super::inline::InlineBytes;
+use super::service::Service;
+use super::state::State;
 
 /// Upper bound on the scatter or gather entries of a work request. Hardware offers 30 or so, rxe 32; perftest and UCX
 /// use few.

@@ -2,7 +2,7 @@ use std::net::Ipv6Addr;
 
 use crate::transport::{Destination, ModifyError, Path, QpAttributes, State};
 
-use super::context::{AddressVector, PathError, find_path, gid_of, source_port};
+use super::address_vector::{AddressVector, PathError, find_path, gid_of, source_port};
 use super::{Peer, QueuePair};
 
 /// Options for a connection: what differs from [`QueuePair::connect`].

@@ -3,22 +3,26 @@
 //! The module also exports the types of its options and results, from whichever module they are: a program needs no
 //! other.
 
+mod address_vector;
 mod completion_queue;
 mod connect;
 mod context;
 mod open_link;
 mod open_options;
 mod peer;
+mod protection_domain;
 mod queue_pair;
 mod region;
 mod reply_address;
 mod shared_receive_queue;
 
+pub use address_vector::{AddressVector, PathError, source_port};
 pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use connect::{ConnectError, ConnectOptions};
-pub use context::{AddressVector, Context, PathError, ProtectionDomain, QueuePairOptions, source_port};
+pub use context::Context;
 pub use open_options::{LinkKind, LinkKindError, OpenError, OpenOptions, OptionError};
 pub use peer::{Peer, PeerError};
+pub use protection_domain::{ProtectionDomain, QueuePairOptions};
 pub use queue_pair::{MulticastError, QueuePair};
 pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};

@@ -4,10 +4,10 @@ use crate::wire::{
 };
 
 use super::send_queue::Wqe;
-use crate::transport::attributes::Service;
 use crate::transport::connection::Connection;
 use crate::transport::context::Context;
 use crate::transport::outgoing::Outgoing;
+use crate::transport::service::Service;
 use crate::transport::transmit::Transmit;
 use crate::transport::work::SendOperation;
 
