@@ -9,7 +9,9 @@
 //! Two queue pairs of one device: one of them WRITEs into the memory of the other.
 //!
 //! ```
-//! use uroce::verbs::{Access, OpenOptions, QueuePairOptions, SendOperation, SendRequest, Service, Status};
+//! use uroce::verbs::{
+//!     Access, OpenOptions, QueuePairOptions, SendOperation, SendRequest, Service, Status,
+//! };
 //!
 //! # // One program at a time has the port of the loopback's addresses: another test may.
 //! # let patience = |error: &uroce::verbs::OpenError| {

@@ -125,7 +125,7 @@ impl<L: Link> Tapped<L> {
     /// Sends the packet in the lent buffer, and records it.
     fn send(&mut self, now: Instant, len: usize, hop: Hop, comment: &str) {
         if self.capture.is_some() {
-            record_sent(&mut self.inner, self.capture.as_mut(), now, len, hop, comment);
+            record_sent(&mut self.inner, self.capture.as_mut(), Leaving { now, len, hop, comment });
         }
         self.inner.transmit(now, len, hop);
     }
@@ -156,15 +156,17 @@ fn mark(fate: &Fate, is_copy: bool) -> String {
     if is_copy { format!("{fate} (copy)") } else { fate.to_string() }
 }
 
-fn record_sent<L: Link>(
-    inner: &mut L,
-    capture: Option<&mut Capture>,
+/// The packet in the lent buffer, which leaves now or is lost.
+struct Leaving<'a> {
     now: Instant,
     len: usize,
     hop: Hop,
-    comment: &str,
-) {
+    comment: &'a str,
+}
+
+fn record_sent<L: Link>(inner: &mut L, capture: Option<&mut Capture>, leaving: Leaving<'_>) {
     let Some(capture) = capture else { return };
+    let Leaving { now, len, hop, comment } = leaving;
     let header = inner.ethernet_header(hop);
     let joined;
     let comment = match (header, comment) {
@@ -316,7 +318,8 @@ impl<L: Link> Link for Tapped<L> {
             return self.release_sent(now);
         }
         if fate.is_lost {
-            record_sent(&mut self.inner, self.capture.as_mut(), now, len, hop, &fate.to_string());
+            let comment = &fate.to_string();
+            record_sent(&mut self.inner, self.capture.as_mut(), Leaving { now, len, hop, comment });
             return;
         }
         let packet = &mut self.inner.transmit_buffer().expect("transmit follows transmit_buffer")[..len];
@@ -330,7 +333,8 @@ impl<L: Link> Link for Tapped<L> {
                 && faults.sent.hold(now, &fate, sent).is_err()
             {
                 faults.sent_counters.overflow(&fate);
-                record_sent(&mut self.inner, self.capture.as_mut(), now, len, hop, "fault: lost, too many held");
+                let comment = "fault: lost, too many held";
+                record_sent(&mut self.inner, self.capture.as_mut(), Leaving { now, len, hop, comment });
             }
         } else {
             faults.sent_counters.left += 1;

@@ -28,19 +28,32 @@ pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
 
+#[doc(inline)]
+pub use crate::Forked;
+#[doc(inline)]
 pub use crate::congestion::{Rate, RateError};
+#[doc(inline)]
 pub use crate::link::HopError;
+#[doc(inline)]
 pub use crate::link::device::{Device, DeviceError, Gid, LinkMode};
+#[doc(inline)]
 pub use crate::link::fault::{FaultDirection, FaultSpec, FaultSpecError};
+#[doc(inline)]
 pub use crate::link::udp::UdpOpenError;
+#[doc(inline)]
 pub use crate::link::xdp::{AttachMode, AttachModeError, CopyMode, XdpOpenError, XdpOptions};
+#[doc(inline)]
 pub use crate::memory::{Access, AccessError, MapError, RegisterError, WindowBinding, WindowKind};
+#[doc(inline)]
 pub use crate::path::{PathPolicy, PathPolicyError};
+#[doc(inline)]
 pub use crate::time::Instant;
+#[doc(inline)]
 pub use crate::transport::{
     AttachError, Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
     InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE,
     ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, RecoveryMode, RecoveryModeError,
     Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq, SrqError, State, Status,
 };
+#[doc(inline)]
 pub use crate::wire::{Key, PathMtu, PathMtuError, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};

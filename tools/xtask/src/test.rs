@@ -38,6 +38,8 @@ fn more_stages() -> Vec<Stage> {
         sanitizers::ADDRESS.stage(),
         sanitizers::THREAD.stage(),
         features::aarch64_stage(),
+        // What would be published, built by itself.
+        Stage::cargo("package", &["package", "--quiet", "--package", "uroce", "--allow-dirty"]),
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, and every pingpong; the interop stage plays some of it.
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
