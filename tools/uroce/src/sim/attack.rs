@@ -7,7 +7,7 @@ use uroce_laboratory::sim::attack::{AttackCell, AttackOutcome, AttackResult, Eff
 
 use crate::Failure;
 
-use super::cells::{self, Options};
+use super::cells::{self, Cell, Options};
 
 /// Success rate of forged packets from an off-path attacker, computed and measured; exit status 1 when a measured count exceeds
 /// its bound.
@@ -30,93 +30,85 @@ pub(super) struct Arguments {
     psn_bits: u32,
 }
 
-fn value(cell: &AttackCell, key: &str) -> String {
-    match key {
-        "attack" => cell.forgery.name().to_owned(),
-        _ => cell.victim.name().to_owned(),
+impl Cell for AttackCell {
+    type Outcome = Result<AttackResult, String>;
+
+    const KEYS: &'static [&'static str] = &["attack", "victim"];
+
+    fn which(&self) -> Value {
+        json!({ "victim": self.victim.name(), "attack": self.forgery.name() })
+    }
+
+    fn fields(&self, outcome: &Self::Outcome) -> Value {
+        let result = match outcome {
+            Ok(result) => result,
+            Err(error) => return json!({ "violation": error }),
+        };
+        let outcome = |outcome: AttackOutcome| {
+            let expected = result.expected(outcome);
+            let fields = json!({
+                "measured": result.counts[outcome],
+                "computed": expected,
+                "bound": result.bound(outcome),
+                "computed_seconds": expected.and_then(|expected| seconds(result, expected)),
+                "measured_seconds": seconds(result, result.counts[outcome] as f64),
+                "exceeds": result.exceeded().any(|exceeded| exceeded == outcome),
+            });
+            (outcome.name().to_owned(), fields)
+        };
+        let outcomes: serde_json::Map<_, _> = AttackOutcome::ALL.into_iter().map(outcome).collect();
+        json!({
+            "packets": result.packets,
+            "packets_per_second": result.packets_per_second,
+            "psn_bits": result.psn_bits,
+            "connections": result.connections,
+            "messages": result.completed,
+            "outcomes": outcomes,
+        })
+    }
+
+    /// A line, and one for each outcome that was seen or could be.
+    fn describe(&self, outcome: &Self::Outcome) -> String {
+        let what = format!("{:10} {:20}", self.victim.name(), self.forgery.name());
+        let result = match outcome {
+            Ok(result) => result,
+            Err(error) => return format!("{what}  {error}"),
+        };
+        let mut text = format!("{what}  {} packets", result.packets);
+        for outcome in AttackOutcome::ALL {
+            let (measured, expected) = (result.counts[outcome], result.expected(outcome));
+            if measured == 0 && expected.is_none_or(|expected| expected == 0.0) {
+                continue;
+            }
+            text += &format!("\n    {:17}  measured {measured:4}", outcome.name());
+            if let (Some(expected), Some(bound)) = (expected, result.bound(outcome)) {
+                let verdict = if measured > bound { "  EXCEEDED" } else { "" };
+                text += &format!("  computed {expected:8.3}, at most {bound}{verdict}");
+            }
+            let expected = expected.unwrap_or(measured as f64);
+            if let Some(seconds) = seconds(result, expected) {
+                text += &format!("  one in {}", duration(seconds));
+            }
+        }
+        text
+    }
+
+    fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
+        outcome.as_ref().map_or(true, |result| result.exceeded().next().is_some())
     }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cells = AttackCell::all();
-    cells::keep(&mut cells, &arguments.only, &["attack", "victim"], value)?;
+    cells::keep(&mut cells, &arguments.only)?;
     let Arguments { packets, rate, psn_bits, .. } = *arguments;
-    let (seed, effort) = (arguments.options.seed, Effort { packets, packets_per_second: rate, psn_bits });
-    let run = |cell: &AttackCell| cell.run(effort, seed);
-    let describe = |cell: &AttackCell, result: &Result<AttackResult, String>| describe(cell, result, rate);
-    let results = cells::run(&cells, arguments.options.threads, run, describe);
-    let is_wrong = |result: &Result<AttackResult, String>| {
-        result.as_ref().map_or(true, |result| result.exceeded().next().is_some())
-    };
-    let failed = results.iter().any(is_wrong);
-    for (cell, result) in cells.iter().zip(&results) {
-        if arguments.options.json {
-            let which = json!({ "victim": cell.victim.name(), "attack": cell.forgery.name(), "seed": seed });
-            println!("{}", cells::object(which, fields(result, rate)));
-        } else {
-            println!("{}", describe(cell, result));
-        }
-    }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let effort = Effort { packets, packets_per_second: rate, psn_bits };
+    Ok(cells::play(&cells, &arguments.options, |cell| cell.run(effort, arguments.options.seed)).exit_code())
 }
 
-/// Seconds until an outcome is to be expected, at so many packets a second; `None` for never.
-fn seconds(expected: f64, packets: u64, rate: u64) -> Option<f64> {
-    (expected > 0.0).then(|| packets as f64 / expected / rate as f64)
-}
-
-fn fields(result: &Result<AttackResult, String>, rate: u64) -> Value {
-    let result = match result {
-        Ok(result) => result,
-        Err(error) => return json!({ "violation": error }),
-    };
-    let outcome = |outcome: AttackOutcome| {
-        let expected = result.expected(outcome);
-        let fields = json!({
-            "measured": result.counts[outcome],
-            "computed": expected,
-            "bound": result.bound(outcome),
-            "computed_seconds": expected.and_then(|expected| seconds(expected, result.packets, rate)),
-            "measured_seconds": seconds(result.counts[outcome] as f64, result.packets, rate),
-            "exceeds": result.exceeded().any(|exceeded| exceeded == outcome),
-        });
-        (outcome.name().to_owned(), fields)
-    };
-    let outcomes: serde_json::Map<_, _> = AttackOutcome::ALL.into_iter().map(outcome).collect();
-    json!({
-        "packets": result.packets,
-        "packets_per_second": rate,
-        "psn_bits": result.psn_bits,
-        "connections": result.connections,
-        "messages": result.completed,
-        "outcomes": outcomes,
-    })
-}
-
-/// A line, and one for each outcome that was seen or could be.
-fn describe(cell: &AttackCell, result: &Result<AttackResult, String>, rate: u64) -> String {
-    let what = format!("{:10} {:20}", cell.victim.name(), cell.forgery.name());
-    let result = match result {
-        Ok(result) => result,
-        Err(error) => return format!("{what}  {error}"),
-    };
-    let mut text = format!("{what}  {} packets", result.packets);
-    for outcome in AttackOutcome::ALL {
-        let (measured, expected) = (result.counts[outcome], result.expected(outcome));
-        if measured == 0 && expected.is_none_or(|expected| expected == 0.0) {
-            continue;
-        }
-        text += &format!("\n    {:17}  measured {measured:4}", outcome.name());
-        if let (Some(expected), Some(bound)) = (expected, result.bound(outcome)) {
-            let verdict = if measured > bound { "  EXCEEDED" } else { "" };
-            text += &format!("  computed {expected:8.3}, at most {bound}{verdict}");
-        }
-        let expected = expected.unwrap_or(measured as f64);
-        if let Some(seconds) = seconds(expected, result.packets, rate) {
-            text += &format!("  one in {}", duration(seconds));
-        }
-    }
-    text
+/// Seconds until so many outcomes as are expected have happened once; `None` for never.
+fn seconds(result: &AttackResult, expected: f64) -> Option<f64> {
+    (expected > 0.0).then(|| result.packets as f64 / expected / result.packets_per_second as f64)
 }
 
 /// A time with its unit, to three digits.

@@ -1,5 +1,6 @@
 //! What the tables of `uroce sim` have in common: which cells, on how many threads.
 
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,12 +23,69 @@ pub(super) struct Options {
     pub json: bool,
 }
 
-/// An object with the fields of both: which cell it is, and what it came to.
-pub(super) fn object(mut cell: Value, result: Value) -> Value {
-    if let (Value::Object(cell), Value::Object(result)) = (&mut cell, result) {
-        cell.extend(result);
+/// A cell of a table: conditions, under which something is tried.
+pub(super) trait Cell: Sync {
+    /// What comes of it.
+    type Outcome: Send;
+
+    /// The fields of [`which`](Cell::which) that `--only` may ask for.
+    const KEYS: &'static [&'static str];
+
+    /// Which cell it is, as the fields of an object.
+    fn which(&self) -> Value;
+
+    /// What came of it, as the fields of an object.
+    fn fields(&self, outcome: &Self::Outcome) -> Value;
+
+    /// Both, on a line for people.
+    fn describe(&self, outcome: &Self::Outcome) -> String;
+
+    /// Whether it came out as it must not.
+    fn is_wrong(&self, outcome: &Self::Outcome) -> bool;
+}
+
+/// A table that was run.
+pub(super) struct Sheet<O> {
+    /// An object for each cell: which it is, and what came of it.
+    pub lines: Vec<Value>,
+    /// In the order of the cells.
+    pub outcomes: Vec<O>,
+    pub is_wrong: bool,
+}
+
+impl<O> Sheet<O> {
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(self.is_wrong))
     }
-    cell
+}
+
+/// Runs the cells on several threads, describes each on stderr when it is done, and prints the results.
+pub(super) fn play<C: Cell>(
+    cells: &[C],
+    options: &Options,
+    run: impl Fn(&C) -> C::Outcome + Sync,
+) -> Sheet<C::Outcome> {
+    let outcomes = run_all(cells, options.threads, run);
+    let line = |(cell, outcome): (&C, &C::Outcome)| {
+        let line = object(object(cell.which(), json!({ "seed": options.seed })), cell.fields(outcome));
+        if options.json {
+            println!("{line}");
+        } else {
+            println!("{}", cell.describe(outcome));
+        }
+        line
+    };
+    let lines = cells.iter().zip(&outcomes).map(line).collect();
+    let is_wrong = cells.iter().zip(&outcomes).any(|(cell, outcome)| cell.is_wrong(outcome));
+    Sheet { lines, outcomes, is_wrong }
+}
+
+/// An object with the fields of both.
+pub(super) fn object(mut first: Value, second: Value) -> Value {
+    if let (Value::Object(first), Value::Object(second)) = (&mut first, second) {
+        first.extend(second);
+    }
+    first
 }
 
 /// What a cell came to, as fields.
@@ -54,25 +112,18 @@ pub(super) fn goodput_text(result: &Goodput, whole: &str) -> String {
     )
 }
 
-/// Keeps the cells that have what `--only` says. `value` gives a cell's value of a key.
+/// Keeps the cells that have what `--only` says.
 ///
 /// # Errors
 /// A condition of another form, or that no cell fulfils.
-pub(super) fn keep<C>(
-    cells: &mut Vec<C>,
-    only: &[String],
-    keys: &[&str],
-    value: impl Fn(&C, &str) -> String,
-) -> Result<(), Failure> {
+pub(super) fn keep<C: Cell>(cells: &mut Vec<C>, only: &[String]) -> Result<(), Failure> {
     for condition in only {
-        let (key, wanted) = condition
-            .split_once('=')
-            .filter(|(key, _)| keys.contains(key))
-            .ok_or_else(|| format!("--only {condition}: write KEY=VALUE with one of the keys {}", keys.join(", ")))?;
-        let number = wanted.parse::<f64>();
-        let fits = |cell: &C| match (&number, value(cell, key).parse::<f64>()) {
-            (Ok(wanted), Ok(value)) => *wanted == value,
-            _ => value(cell, key) == wanted,
+        let (key, wanted) = condition.split_once('=').filter(|(key, _)| C::KEYS.contains(key)).ok_or_else(|| {
+            format!("--only {condition}: write KEY=VALUE with one of the keys {}", C::KEYS.join(", "))
+        })?;
+        let fits = |cell: &C| match &cell.which()[key] {
+            Value::String(value) => value == wanted,
+            value => value.as_f64().is_some() && value.as_f64() == wanted.parse().ok(),
         };
         if !cells.iter().any(fits) {
             return Err(format!("--only {condition}: no cell of the table matches").into());
@@ -82,27 +133,22 @@ pub(super) fn keep<C>(
     Ok(())
 }
 
-/// Runs the cells on several threads, and tells of each as it is done. Results are in the order of the cells.
-pub(super) fn run<C: Sync, R: Send>(
-    cells: &[C],
-    threads: u64,
-    run: impl Fn(&C) -> R + Sync,
-    describe: impl Fn(&C, &R) -> String + Sync,
-) -> Vec<R> {
+/// The outcomes, in the order of the cells.
+fn run_all<C: Cell>(cells: &[C], threads: u64, run: impl Fn(&C) -> C::Outcome + Sync) -> Vec<C::Outcome> {
     let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<R>>> = Mutex::new(cells.iter().map(|_| None).collect());
+    let outcomes: Mutex<Vec<Option<C::Outcome>>> = Mutex::new(cells.iter().map(|_| None).collect());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(cell) = cells.get(index) else { break };
-                    let result = run(cell);
-                    eprintln!("{}/{}: {}", index + 1, cells.len(), describe(cell, &result));
-                    results.lock().expect("no thread panics")[index] = Some(result);
+                    let outcome = run(cell);
+                    eprintln!("{}/{}: {}", index + 1, cells.len(), cell.describe(&outcome));
+                    outcomes.lock().expect("no thread panics")[index] = Some(outcome);
                 }
             });
         }
     });
-    results.into_inner().expect("no thread panics").into_iter().flatten().collect()
+    outcomes.into_inner().expect("no thread panics").into_iter().flatten().collect()
 }

@@ -32,20 +32,58 @@ pub(super) struct Arguments {
     from: Option<PathBuf>,
 }
 
-const KEYS: [&str; 5] = ["op", "recovery", "loss", "loss_model", "rtt_ms"];
-
 fn loss_model(cell: &Cell) -> &'static str {
     if cell.bursts { "burst" } else { "uniform" }
 }
 
-/// The cell's value of a key of `--only`.
-fn value(cell: &Cell, key: &str) -> String {
-    match key {
-        "op" => cell.operation.name().to_owned(),
-        "recovery" => cell.ends.name().to_owned(),
-        "loss" => cell.loss.to_string(),
-        "loss_model" => loss_model(cell).to_owned(),
-        _ => cell.round_trip.as_millis().to_string(),
+impl cells::Cell for Cell {
+    type Outcome = Result<Goodput, TransferError>;
+
+    const KEYS: &'static [&'static str] = &["op", "recovery", "loss", "loss_model", "rtt_ms"];
+
+    fn which(&self) -> Value {
+        json!({
+            "op": self.operation.name(),
+            "recovery": self.ends.name(),
+            "loss": self.loss,
+            "loss_model": loss_model(self),
+            "rtt_ms": self.round_trip.as_millis() as u64,
+        })
+    }
+
+    fn fields(&self, outcome: &Self::Outcome) -> Value {
+        match outcome {
+            Ok(goodput) => cells::object(
+                json!({ "fraction": goodput.goodput_bps / goodput.ideal_bps }),
+                cells::goodput_fields(goodput),
+            ),
+            Err(TransferError::GaveUp) => json!({ "goodput_bps": 0, "gave_up": true }),
+            Err(TransferError::Wrong(text)) => json!({ "violation": text }),
+        }
+    }
+
+    fn describe(&self, outcome: &Self::Outcome) -> String {
+        let Cell { operation, loss, round_trip, .. } = self;
+        let what = format!(
+            "{:5} {:9} {:5} % {:7} {:3} ms",
+            operation.name(),
+            self.ends.name(),
+            loss * 100.0,
+            loss_model(self),
+            round_trip.as_millis()
+        );
+        match outcome {
+            Ok(goodput) => format!("{what}  {}", cells::goodput_text(goodput, "ideal")),
+            Err(error) => format!("{what}  {error}"),
+        }
+    }
+
+    fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
+        match outcome {
+            Ok(_) => false,
+            // What becomes of those that go back is what the table is about.
+            Err(error) => self.ends == Ends::Selective || *error != TransferError::GaveUp,
+        }
     }
 }
 
@@ -63,7 +101,7 @@ fn table(only: &[String]) -> Result<Vec<Cell>, Failure> {
             }
         }
     }
-    cells::keep(&mut cells, only, &KEYS, value)?;
+    cells::keep(&mut cells, only)?;
     Ok(cells)
 }
 
@@ -73,43 +111,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let cells = table(&arguments.only)?;
-    let results = cells::run(&cells, arguments.options.threads, |cell| cell.run(arguments.options.seed), describe);
-    let (mut failed, mut lines) = (false, Vec::new());
-    for (cell, result) in cells.iter().zip(results) {
-        failed |= match &result {
-            Ok(_) => false,
-            // What becomes of those that go back is what the table is about.
-            Err(error) => cell.ends == Ends::Selective || *error != TransferError::GaveUp,
-        };
-        if !arguments.options.json {
-            println!("{}", describe(cell, &result));
-        }
-        let which = json!({
-            "op": cell.operation.name(),
-            "recovery": cell.ends.name(),
-            "loss": cell.loss,
-            "loss_model": loss_model(cell),
-            "rtt_ms": cell.round_trip.as_millis() as u64,
-            "seed": arguments.options.seed,
-        });
-        let fields = match result {
-            Ok(result) => cells::object(
-                json!({ "fraction": result.goodput_bps / result.ideal_bps }),
-                cells::goodput_fields(&result),
-            ),
-            Err(TransferError::GaveUp) => json!({ "goodput_bps": 0, "gave_up": true }),
-            Err(TransferError::Wrong(text)) => json!({ "violation": text }),
-        };
-        let object = cells::object(which, fields);
-        if arguments.options.json {
-            println!("{object}");
-        }
-        lines.push(object);
-    }
+    let sheet = cells::play(&cells, &arguments.options, |cell| cell.run(arguments.options.seed));
     if let Some(svg) = &arguments.svg {
-        draw(svg, &lines)?;
+        draw(svg, &sheet.lines)?;
     }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(sheet.exit_code())
 }
 
 /// The lines that an earlier run printed.
@@ -124,20 +130,4 @@ fn read(file: &Path) -> Result<Vec<Value>, Failure> {
 fn draw(file: &Path, lines: &[Value]) -> Result<(), Failure> {
     let squares = lines.iter().map(Square::of).collect::<Result<Vec<_>, _>>()?;
     picture::draw(file, &squares).map_err(|error| format!("{}: {error}", file.display()).into())
-}
-
-fn describe(cell: &Cell, result: &Result<Goodput, TransferError>) -> String {
-    let Cell { operation, loss, round_trip, .. } = cell;
-    let what = format!(
-        "{:5} {:9} {:5} % {:7} {:3} ms",
-        operation.name(),
-        cell.ends.name(),
-        loss * 100.0,
-        loss_model(cell),
-        round_trip.as_millis()
-    );
-    match result {
-        Ok(result) => format!("{what}  {}", cells::goodput_text(result, "ideal")),
-        Err(error) => format!("{what}  {error}"),
-    }
 }

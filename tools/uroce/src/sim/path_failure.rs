@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uroce::path::PathPolicy;
 use uroce_laboratory::sim::TransferError;
 use uroce_laboratory::sim::path_failure::{DarkDirection, FailureCell, FailureResult};
 
 use crate::Failure;
 
-use super::cells::{self, Options};
+use super::cells::{self, Cell, Options};
 use super::timeline::{self, Line};
 
 /// Goodput of a queue pair over 8 paths (10 Gb/s together) when one of them is dark for 40 round trips; exit status 1 when a
@@ -45,47 +45,23 @@ fn direction(cell: &FailureCell) -> &'static str {
     }
 }
 
-fn value(cell: &FailureCell, key: &str) -> String {
-    match key {
-        "op" => cell.operation.name().to_owned(),
-        _ => direction(cell).to_owned(),
-    }
-}
+impl Cell for FailureCell {
+    type Outcome = Result<FailureResult, TransferError>;
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut cells = FailureCell::all();
-    cells::keep(&mut cells, &arguments.only, &["op", "direction"], value)?;
-    for cell in &mut cells {
-        (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy);
-        cell.round_trip = std::time::Duration::from_millis(arguments.rtt_ms);
+    const KEYS: &'static [&'static str] = &["op", "direction"];
+
+    fn which(&self) -> Value {
+        json!({
+            "paths": self.paths,
+            "policy": self.policy.name(),
+            "op": self.operation.name(),
+            "direction": direction(self),
+            "rtt_ms": self.round_trip.as_millis() as u64,
+        })
     }
-    let results = cells::run(&cells, arguments.options.threads, |cell| cell.run(arguments.options.seed), describe);
-    let failed =
-        results.iter().any(|result| result.as_ref().is_ok_and(|result| result.qp_errors > 0) || result.is_err());
-    if let Some(svg) = &arguments.svg {
-        let fine = cells.iter().zip(&results).filter_map(|(cell, result)| Some((cell, result.as_ref().ok()?)));
-        let lines = fine.map(|(cell, result)| Line {
-            operation: cell.operation,
-            direction: cell.direction,
-            shares: &result.timeline,
-        });
-        timeline::draw(svg, arguments.paths, &lines.collect::<Vec<_>>())
-            .map_err(|error| format!("{}: {error}", svg.display()))?;
-    }
-    for (cell, result) in cells.iter().zip(results) {
-        if !arguments.options.json {
-            println!("{}", describe(cell, &result));
-            continue;
-        }
-        let which = json!({
-            "paths": cell.paths,
-            "policy": cell.policy.name(),
-            "op": cell.operation.name(),
-            "direction": direction(cell),
-            "rtt_ms": cell.round_trip.as_millis() as u64,
-            "seed": arguments.options.seed,
-        });
-        let fields = match result {
+
+    fn fields(&self, outcome: &Self::Outcome) -> Value {
+        match outcome {
             Ok(result) => json!({
                 "recovery_rtt": result.recovery_rtt,
                 "return_rtt": result.return_rtt,
@@ -100,30 +76,53 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             }),
             Err(TransferError::GaveUp) => json!({ "qp_errors": 1 }),
             Err(TransferError::Wrong(text)) => json!({ "violation": text }),
-        };
-        println!("{}", cells::object(which, fields));
+        }
     }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+
+    fn describe(&self, outcome: &Self::Outcome) -> String {
+        let FailureCell { operation, paths, policy, .. } = self;
+        let what = format!("{:5} {paths:3} paths {:11} dark {:7}", operation.name(), policy.name(), direction(self));
+        match outcome {
+            Ok(result) => format!(
+                "{what}  recovered after {:.2} round trips  back after {:.2} (and {:.2} until a probe came through)  {:6.2} % of the \
+                 remaining capacity, {:6.2} % at worst, {:6.2} % of the full capacity once it is back  {} frames \
+                 lost  spurious {:.4} %  {} errors",
+                result.recovery_rtt,
+                result.return_rtt,
+                result.blind_rtt,
+                result.capacity_fraction * 100.0,
+                result.worst_fraction * 100.0,
+                result.restored_fraction * 100.0,
+                result.lost_frames,
+                result.spurious_fraction * 100.0,
+                result.qp_errors,
+            ),
+            Err(error) => format!("{what}  {error}"),
+        }
+    }
+
+    fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
+        outcome.as_ref().map_or(true, |result| result.qp_errors > 0)
+    }
 }
 
-fn describe(cell: &FailureCell, result: &Result<FailureResult, TransferError>) -> String {
-    let FailureCell { operation, paths, policy, .. } = cell;
-    let what = format!("{:5} {paths:3} paths {:11} dark {:7}", operation.name(), policy.name(), direction(cell));
-    match result {
-        Ok(result) => format!(
-            "{what}  recovered after {:.2} round trips  back after {:.2} (and {:.2} until a probe came through)  {:6.2} % of the \
-             remaining capacity, {:6.2} % at worst, {:6.2} % of the full capacity once it is back  {} frames \
-             lost  spurious {:.4} %  {} errors",
-            result.recovery_rtt,
-            result.return_rtt,
-            result.blind_rtt,
-            result.capacity_fraction * 100.0,
-            result.worst_fraction * 100.0,
-            result.restored_fraction * 100.0,
-            result.lost_frames,
-            result.spurious_fraction * 100.0,
-            result.qp_errors,
-        ),
-        Err(error) => format!("{what}  {error}"),
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cells = FailureCell::all();
+    cells::keep(&mut cells, &arguments.only)?;
+    for cell in &mut cells {
+        (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy);
+        cell.round_trip = std::time::Duration::from_millis(arguments.rtt_ms);
     }
+    let sheet = cells::play(&cells, &arguments.options, |cell| cell.run(arguments.options.seed));
+    if let Some(svg) = &arguments.svg {
+        let fine = cells.iter().zip(&sheet.outcomes).filter_map(|(cell, outcome)| Some((cell, outcome.as_ref().ok()?)));
+        let lines = fine.map(|(cell, result)| Line {
+            operation: cell.operation,
+            direction: cell.direction,
+            shares: &result.timeline,
+        });
+        timeline::draw(svg, arguments.paths, &lines.collect::<Vec<_>>())
+            .map_err(|error| format!("{}: {error}", svg.display()))?;
+    }
+    Ok(sheet.exit_code())
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uroce::path::PathPolicy;
 use uroce::pcap::{Format, Writer};
 use uroce_laboratory::sim::paths::PathsCell;
@@ -12,7 +12,7 @@ use uroce_laboratory::sim::{Goodput, TransferError};
 
 use crate::Failure;
 
-use super::cells::{self, Options};
+use super::cells::{self, Cell, Options};
 
 /// Goodput of a queue pair over 16 paths (10 Gb/s together) with one-way delays from 1 to 40 ms; exit status 1 when a request
 /// fails or the received data is wrong.
@@ -38,16 +38,47 @@ pub(super) struct Arguments {
     capture_frames: u64,
 }
 
-fn value(cell: &PathsCell, key: &str) -> String {
-    match key {
-        "op" => cell.operation.name().to_owned(),
-        _ => cell.loss.to_string(),
+impl Cell for PathsCell {
+    type Outcome = Result<Goodput, TransferError>;
+
+    const KEYS: &'static [&'static str] = &["op", "loss"];
+
+    fn which(&self) -> Value {
+        json!({
+            "paths": self.paths,
+            "policy": self.policy.name(),
+            "op": self.operation.name(),
+            "loss": self.loss,
+        })
+    }
+
+    fn fields(&self, outcome: &Self::Outcome) -> Value {
+        match outcome {
+            Ok(goodput) => cells::object(
+                json!({ "capacity_fraction": goodput.goodput_bps / goodput.ideal_bps }),
+                cells::goodput_fields(goodput),
+            ),
+            Err(error) => json!({ "violation": error.to_string() }),
+        }
+    }
+
+    fn describe(&self, outcome: &Self::Outcome) -> String {
+        let PathsCell { operation, paths, policy, loss } = self;
+        let what = format!("{:5} {paths:3} paths {:11} {:3} % lost", operation.name(), policy.name(), loss * 100.0);
+        match outcome {
+            Ok(goodput) => format!("{what}  {}", cells::goodput_text(goodput, "capacity")),
+            Err(error) => format!("{what}  {error}"),
+        }
+    }
+
+    fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
+        outcome.is_err()
     }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cells = PathsCell::all();
-    cells::keep(&mut cells, &arguments.only, &["op", "loss"], value)?;
+    cells::keep(&mut cells, &arguments.only)?;
     cells.iter_mut().for_each(|cell| (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy));
     let first = cells.first().copied();
     let seed = arguments.options.seed;
@@ -63,37 +94,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         });
         cell.run(seed, capture, arguments.capture_frames)
     };
-    let results = cells::run(&cells, arguments.options.threads, run, describe);
-    let failed = results.iter().any(Result::is_err);
-    for (cell, result) in cells.iter().zip(results) {
-        if !arguments.options.json {
-            println!("{}", describe(cell, &result));
-            continue;
-        }
-        let which = json!({
-            "paths": cell.paths,
-            "policy": cell.policy.name(),
-            "op": cell.operation.name(),
-            "loss": cell.loss,
-            "seed": seed,
-        });
-        let fields = match result {
-            Ok(result) => cells::object(
-                json!({ "capacity_fraction": result.goodput_bps / result.ideal_bps }),
-                cells::goodput_fields(&result),
-            ),
-            Err(error) => json!({ "violation": error.to_string() }),
-        };
-        println!("{}", cells::object(which, fields));
-    }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-fn describe(cell: &PathsCell, result: &Result<Goodput, TransferError>) -> String {
-    let PathsCell { operation, paths, policy, loss } = cell;
-    let what = format!("{:5} {paths:3} paths {:11} {:3} % lost", operation.name(), policy.name(), loss * 100.0);
-    match result {
-        Ok(result) => format!("{what}  {}", cells::goodput_text(result, "capacity")),
-        Err(error) => format!("{what}  {error}"),
-    }
+    Ok(cells::play(&cells, &arguments.options, run).exit_code())
 }

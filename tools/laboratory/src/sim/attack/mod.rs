@@ -161,6 +161,8 @@ pub struct AttackResult {
     pub odds: Option<Odds>,
     /// The number of PSN bits that were guessed.
     pub psn_bits: u32,
+    /// The number of forged packets in a second.
+    pub packets_per_second: u64,
 }
 
 /// The count of an outcome after which an attack ends: its odds are known to 3 % then.
@@ -259,6 +261,7 @@ impl AttackCell {
             counts: Counts::default(),
             odds: self.odds(),
             psn_bits: effort.psn_bits,
+            packets_per_second: effort.packets_per_second,
         };
         while result.packets < effort.packets && !result.has_enough() {
             let connection_seed = seed.wrapping_add(result.connections);
@@ -343,6 +346,7 @@ mod tests {
             counts: Counts::default(),
             odds,
             psn_bits: 12,
+            packets_per_second: 1_000_000,
         };
         assert_eq!(result.expected(AttackOutcome::Placed), Some(10.0));
         let bound = result.bound(AttackOutcome::Placed).unwrap();
