@@ -12,6 +12,7 @@
 //! the other, and unit tests of `uroce::link` read back what they captured.
 
 pub mod dissection;
+mod ethernet;
 pub mod replay;
 pub mod sim;
 pub mod world;

@@ -8,6 +8,8 @@ use uroce::transport::Endpoint;
 use uroce::wire::{Bth, ICRC_BYTES, Packet, icrc};
 use zerocopy::FromBytes;
 
+use crate::ethernet::{ETHERNET_BYTES, ether_type, is_ipv6};
+
 use super::frame_pool::{Condition, FramePool};
 use super::link::{Link, LinkProfile, Lost};
 use super::node::Node;
@@ -118,8 +120,6 @@ enum Event {
     Routes { node: u32 },
     Wake(u64),
 }
-
-const ETHERNET_BYTES: usize = 14;
 
 /// Bytes that an interface takes from the endpoint before the link has sent them: two full frames. The rest stays with
 /// the endpoint, which decides at the last moment what to send.
@@ -341,7 +341,7 @@ impl Network {
                 node.sent += 1;
                 self.tally.sent += 1;
                 let to = transmit.hop.0 as usize;
-                let ether_type = if self.scratch[ETHERNET_BYTES] >> 4 == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+                let ether_type = ether_type(&self.scratch[ETHERNET_BYTES..]);
                 let frame = &mut self.scratch[..ETHERNET_BYTES + transmit.len];
                 frame[..6].copy_from_slice(&[2, 0, 0, 0, (to >> 8) as u8, to as u8]);
                 frame[6..12].copy_from_slice(&[2, 0, 0, 0, (id.0 >> 8) as u8, id.0 as u8]);
@@ -428,13 +428,13 @@ impl Network {
 
 /// The offset of the BTH in a frame.
 pub(super) fn bth_offset(frame: &[u8]) -> usize {
-    if frame[12..14] == [0x86, 0xdd] { 14 + 40 + 8 } else { 14 + 20 + 8 }
+    if is_ipv6(frame) { ETHERNET_BYTES + 40 + 8 } else { ETHERNET_BYTES + 20 + 8 }
 }
 
 /// Marks the frame "congestion experienced" if its sender supports ECN. Returns whether it does.
 fn mark_congestion(frame: &mut [u8]) -> bool {
     let ip = ETHERNET_BYTES;
-    if frame[12..14] == [0x86, 0xdd] {
+    if is_ipv6(frame) {
         let capable = frame[ip + 1] >> 4 & 3 != 0;
         frame[ip + 1] |= if capable { 0x30 } else { 0 };
         capable
@@ -473,7 +473,7 @@ fn corrupt(frame: &mut [u8], random: &mut Random) {
 /// Makes the frame a forgery with correct checksums, which the receiver must refuse.
 fn forge(frame: &mut [u8], random: &mut Random) {
     let bth = bth_offset(frame);
-    let v6 = bth == 14 + 40 + 8;
+    let v6 = bth == ETHERNET_BYTES + 40 + 8;
     let is_acknowledge = frame[bth] == uroce::wire::Opcode::RC_ACKNOWLEDGE.0;
     let end = frame.len() - ICRC_BYTES;
     let tag = end - Packet::TAG_BYTES;
@@ -486,8 +486,8 @@ fn forge(frame: &mut [u8], random: &mut Random) {
         // Another partition.
         2 => frame[bth + 2] ^= 0x12,
         // The address of a third host.
-        _ if v6 => frame[14 + 8 + 15] ^= 0x40,
-        _ => frame[14 + 12 + 3] ^= 0x40,
+        _ if v6 => frame[ETHERNET_BYTES + 8 + 15] ^= 0x40,
+        _ => frame[ETHERNET_BYTES + 12 + 3] ^= 0x40,
     }
     // Another MSN or another payload, so that accepting it is noticed.
     if is_acknowledge {

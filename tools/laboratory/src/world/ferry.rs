@@ -2,7 +2,7 @@ use uroce::frame::FrameBytes;
 use uroce::time::Instant;
 use uroce::transport::Endpoint;
 
-use super::with_ethernet;
+use crate::ethernet::{ETHERNET_BYTES, with_ethernet};
 
 /// Carries packets over IPv4 from one endpoint to another. It takes a batch at a time, as the engine does, and
 /// allocates nothing per packet.
@@ -11,9 +11,6 @@ pub struct Ferry {
     frames: Vec<(Vec<u8>, usize)>,
     loaded: usize,
 }
-
-/// Length of the Ethernet header, in bytes.
-const ETHERNET_BYTES: usize = 14;
 
 impl Ferry {
     /// Upper bound on the frames that it carries at once: a batch of the engine.

@@ -21,6 +21,7 @@ use uroce::frame::Hop;
 use uroce::transport::Path;
 use uroce::wire::{Addresses, Flow};
 
+pub use crate::ethernet::with_ethernet;
 pub use crafted::Crafted;
 pub use ferry::Ferry;
 pub use host::{Host, queue_pair};
@@ -38,12 +39,6 @@ pub fn path(source: impl Into<IpAddr>, destination: impl Into<IpAddr>, hop: u64)
 pub fn flow(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Flow {
     let addresses = Addresses::new(source.into(), destination.into()).expect("addresses of one family");
     Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 }
-}
-
-/// The Ethernet frame of an IP packet, with a header as a link would write it.
-pub fn with_ethernet(packet: &[u8]) -> Vec<u8> {
-    let ether_type = if packet.first().is_some_and(|first| first >> 4 == 6) { [0x86, 0xdd] } else { [0x08, 0x00] };
-    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ether_type, packet].concat()
 }
 
 /// Makes two tests of each of these functions, which take a [`RecoveryMode`](uroce::transport::RecoveryMode): one with

@@ -13,6 +13,8 @@ use uroce::transport::{
 };
 use uroce::wire::{Key, Opcode, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
+use crate::ethernet::ETHERNET_BYTES;
+
 use super::{Host, Peering, path, with_ethernet};
 
 /// The faults of each frame: probabilities from 0 to 1.
@@ -379,7 +381,7 @@ impl Pair {
         }
         if self.chance(self.faults.corrupt) {
             let bit = self.random.next_u32() as usize % (len * 8);
-            frame[14 + bit / 8] ^= 1 << (bit % 8);
+            frame[ETHERNET_BYTES + bit / 8] ^= 1 << (bit % 8);
         }
         let copies = 1 + u32::from(self.chance(self.faults.duplicate));
         for _ in 0..copies {

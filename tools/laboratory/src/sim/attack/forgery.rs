@@ -7,6 +7,8 @@ use uroce::wire::{
     PathMtu, Psn, Qpn, RequestTrailer, Reth, Sack, Syndrome, Tagged, icrc,
 };
 
+use crate::ethernet::ETHERNET_BYTES;
+
 use super::super::network::bth_offset;
 use super::super::random::Random;
 use super::super::transfer::TransferOperation;
@@ -208,8 +210,6 @@ impl Field {
         }
     }
 }
-
-const ETHERNET_BYTES: usize = 14;
 
 fn icrc_of(frame: &[u8]) -> u32 {
     let packet = &frame[ETHERNET_BYTES..frame.len() - ICRC_BYTES];

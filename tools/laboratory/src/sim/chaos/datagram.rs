@@ -13,6 +13,7 @@ use uroce::transport::{
 };
 use uroce::wire::{Key, PathMtu, Psn, QKey, Qpn};
 
+use crate::ethernet::ETHERNET_BYTES;
 use crate::sim::frame_pool::Condition;
 use crate::sim::network::{Network, NodeId, Observer};
 use crate::sim::pattern;
@@ -306,10 +307,10 @@ impl World {
         let header = station.arena.shadow(offset, GRH_BYTES);
         // The header is the IPv6 header, or zeros and the IPv4 header (IBTA A17.4.5.2).
         match self.setting.v6 {
-            true => header.copy_from_slice(&frame[14..14 + 40]),
+            true => header.copy_from_slice(&frame[ETHERNET_BYTES..][..40]),
             false => {
                 header[..20].fill(0);
-                header[20..].copy_from_slice(&frame[14..14 + 20]);
+                header[20..].copy_from_slice(&frame[ETHERNET_BYTES..][..20]);
             }
         }
         pattern::fill(datagram.name, 0, station.arena.shadow(offset + GRH_BYTES, datagram.len));

@@ -3,6 +3,7 @@ use std::hash::BuildHasher;
 use rustc_hash::FxBuildHasher;
 use uroce::wire::{ICRC_BYTES, Opcode, Psn, Qpn};
 
+use crate::ethernet::{ETHERNET_BYTES, is_ipv6};
 use crate::sim::network::bth_offset;
 
 /// The fields of a packet that the oracles need.
@@ -37,7 +38,7 @@ impl Header {
             acknowledge_requested: bth[8] & 0x80 != 0,
             is_extended: bth[8] & 0x20 != 0,
             hello: Header::hello_in(frame),
-            rail: if frame[12..14] == [0x86, 0xdd] { frame[14 + 8 + 3] } else { frame[14 + 12 + 1] },
+            rail: if is_ipv6(frame) { frame[ETHERNET_BYTES + 8 + 3] } else { frame[ETHERNET_BYTES + 12 + 1] },
             names_addresses: Opcode(bth[0]) == Opcode::RC_ACKNOWLEDGE
                 && Header::split_tag(frame).is_some_and(|(bth, _)| bth.last() == Some(&0x40)),
             words: [word(12), word(16)],
