@@ -15,6 +15,8 @@ mod program;
 mod queue;
 #[cfg(feature = "xdp")]
 mod rings;
+#[cfg(feature = "xdp")]
+mod sockets;
 
 use std::fmt;
 use std::str::FromStr;
