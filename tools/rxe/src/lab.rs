@@ -81,7 +81,7 @@ impl Lab {
     /// not come up.
     pub fn start(options: &LabOptions) -> Result<Lab> {
         if options.machines > 2 {
-            return Err(RigError::Missing(format!("{} machines wanted, at most 2 are possible", options.machines)));
+            return Err(RigError::Missing(format!("{} machines requested, the maximum is 2", options.machines)));
         }
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let image = if options.machines > 0 { Some(image::ensure()?) } else { None };

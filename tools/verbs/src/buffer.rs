@@ -47,7 +47,7 @@ pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut IbvPd, size: usize, buf: *mut *m
             return Err(Failure::null("buf"));
         }
         if size == 0 {
-            return Err(Failure::new(libc::EINVAL, "a buffer of no bytes"));
+            return Err(Failure::new(libc::EINVAL, "the length of the buffer is 0"));
         }
         let memory = HostMemory::new(size).map_err(|error| Failure::new(libc::ENOMEM, error))?;
         let addr = memory.as_ptr().cast();
@@ -75,7 +75,7 @@ pub extern "C" fn ibv_free_buf(buf: *mut IbvBuf) {
 pub(crate) fn check(buf: *const IbvBuf, pd: *const IbvPd, addr: *const c_void, length: usize) -> Result<(), Failure> {
     let buffer = get(buf)?;
     if buffer.pd != pd as usize {
-        return Err(Failure::new(libc::EINVAL, "the buffer is of another protection domain"));
+        return Err(Failure::new(libc::EINVAL, "the buffer belongs to another protection domain"));
     }
     let offset = (addr as usize).wrapping_sub(buffer.memory.as_ptr() as usize);
     let len = buffer.memory.len();

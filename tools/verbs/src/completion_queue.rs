@@ -114,7 +114,7 @@ fn room(cqe: u64) -> Result<usize, Failure> {
     if (1..=MAX_CQE as u64).contains(&cqe) {
         Ok((cqe as usize + 1).next_power_of_two())
     } else {
-        Err(Failure::new(libc::EINVAL, format_args!("{cqe} completions: 1 to {MAX_CQE} are possible")))
+        Err(Failure::new(libc::EINVAL, format_args!("{cqe} completions: the capacity must be 1 to {MAX_CQE}")))
     }
 }
 
@@ -386,7 +386,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, num_entries: c_int, wc: 
         Err(failure) => return failed(failure),
     };
     if num_entries < 0 || (num_entries > 0 && wc.is_null()) {
-        return failed(Failure::new(libc::EINVAL, "no room for completions"));
+        return failed(Failure::new(libc::EINVAL, "the number of completions is negative, or their array is NULL"));
     }
     for index in 0..num_entries {
         let Some(completion) = cq.cq.poll() else { return index };

@@ -159,7 +159,7 @@ pub(crate) fn check_same(kind: &str, its: usize, wanted: usize) -> Result<(), Fa
     if its == wanted {
         Ok(())
     } else {
-        Err(Failure::new(libc::EINVAL, format_args!("the {kind} is of another context")))
+        Err(Failure::new(libc::EINVAL, format_args!("the {kind} belongs to another context")))
     }
 }
 
@@ -356,7 +356,7 @@ unsafe extern "C" fn query_device_ex(
         let open = get(context)?;
         // SAFETY: NULL, or the program's structure.
         if unsafe { input.as_ref() }.is_some_and(|mask| *mask != 0) {
-            return Err(Failure::new(libc::EINVAL, "no input is known"));
+            return Err(Failure::new(libc::EINVAL, "no input flags are supported"));
         }
         if attr.is_null() || size < size_of::<IbvDeviceAttr>() {
             return Err(Failure::null("attr"));
@@ -580,7 +580,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     let query = || {
         let found = gid_entry(&*get(context)?, port, index)?;
         if flags != 0 {
-            return Err(Failure::new(libc::EOPNOTSUPP, "no flags are known"));
+            return Err(Failure::new(libc::EOPNOTSUPP, "no flags are supported"));
         }
         if entry.is_null() {
             return Err(Failure::null("entry"));
@@ -607,7 +607,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     let query = || {
         let open = get(context)?;
         if flags != 0 {
-            return Err(Failure::new(libc::EOPNOTSUPP, "no flags are known"));
+            return Err(Failure::new(libc::EOPNOTSUPP, "no flags are supported"));
         }
         if entries.is_null() {
             return Err(Failure::null("entries"));

@@ -23,7 +23,7 @@ impl Failure {
 
     /// A pointer that is not one of ours, or not any more.
     pub(crate) fn handle(kind: &str) -> Failure {
-        Failure::new(libc::EINVAL, format_args!("the {kind} is none, or was destroyed"))
+        Failure::new(libc::EINVAL, format_args!("the {kind} is not valid: it was never created, or is destroyed"))
     }
 
     pub(crate) fn null(what: &str) -> Failure {

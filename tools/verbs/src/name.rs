@@ -25,5 +25,5 @@ pub(crate) fn by_name<T: Named>(kind: &str, found: Ref<T>) -> Result<Ref<T>, Fai
     if (context as usize, number) == (found.context(), T::slab().number(c)) {
         return Ok(found);
     }
-    Err(Failure::new(libc::ENOENT, format_args!("the {kind}'s context or handle is not what it was made with")))
+    Err(Failure::new(libc::ENOENT, format_args!("the {kind}'s context or handle was changed since it was created")))
 }

@@ -31,7 +31,7 @@ pub(crate) struct SendLimits {
 unsafe fn sges<'a>(list: *const IbvSge, count: c_int, limit: u32) -> Result<&'a [IbvSge], Failure> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if count > limit as usize {
-        return Err(Failure::new(libc::EINVAL, format_args!("{count} entries: the queue takes {limit}")));
+        return Err(Failure::new(libc::EINVAL, format_args!("{count} scatter/gather entries: the maximum is {limit}")));
     }
     if count == 0 {
         return Ok(&[]);
@@ -64,7 +64,10 @@ pub(crate) unsafe fn inline(
     for (start, len) in parts {
         if len > (limits.max_inline_bytes as usize).saturating_sub(bytes.len()) {
             let limit = limits.max_inline_bytes;
-            return Err(Failure::new(libc::EINVAL, format_args!("more inline data than the queue's {limit} bytes")));
+            return Err(Failure::new(
+                libc::EINVAL,
+                format_args!("the inline data is longer than the queue's {limit} bytes"),
+            ));
         }
         if len > 0 {
             // SAFETY: the caller's promise.
@@ -118,9 +121,9 @@ unsafe fn send(wr: &IbvSendWr, limits: &SendLimits) -> Result<SendRequest, Failu
         wr::BIND_MW => window::binding(wr.bind_mw.mw, Key(wr.bind_mw.rkey), &wr.bind_mw.bind_info)?,
         wr::ATOMIC_WRITE => SendOperation::AtomicWrite(remote()),
         // There is no room in the structure for what it asks.
-        wr::FLUSH => return Err(Failure::not_offered("a FLUSH but by ibv_wr_flush")),
+        wr::FLUSH => return Err(Failure::not_offered("a FLUSH other than by ibv_wr_flush")),
         wr::TSO => return Err(Failure::not_offered(format_args!("the opcode {}", wr.opcode))),
-        other => return Err(Failure::new(libc::EINVAL, format_args!("there is no opcode {other}"))),
+        other => return Err(Failure::new(libc::EINVAL, format_args!("{other} is not an opcode"))),
     };
     let data = if operation.is_local() {
         Data::EMPTY

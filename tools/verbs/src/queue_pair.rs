@@ -95,7 +95,7 @@ fn service(kind: c_int) -> Result<Service, Failure> {
         other if OTHER_TYPES.contains(&other) => {
             Err(Failure::not_offered(format_args!("queue pairs of the type {other}")))
         }
-        other => Err(Failure::new(libc::EINVAL, format_args!("there are no queue pairs of the type {other}"))),
+        other => Err(Failure::new(libc::EINVAL, format_args!("{other} is not a queue pair type"))),
     }
 }
 
@@ -105,7 +105,7 @@ fn granted(asked: &IbvQpCap, has_srq: bool) -> Result<IbvQpCap, Failure> {
         if asked as usize <= limit {
             Ok(())
         } else {
-            Err(Failure::new(libc::EINVAL, format_args!("{what} is {asked}; {limit} is possible")))
+            Err(Failure::new(libc::EINVAL, format_args!("{what} is {asked}; the maximum is {limit}")))
         }
     };
     within("max_send_wr", asked.max_send_wr, Capabilities::MAX_REQUESTS)?;
@@ -285,7 +285,7 @@ fn state(number: c_int) -> Result<State, Failure> {
     use State::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
     let all = [Reset, Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError, Error];
     let found = all.into_iter().find(|state| *state as c_int == number);
-    found.ok_or_else(|| Failure::new(libc::EINVAL, format_args!("there is no state {number}")))
+    found.ok_or_else(|| Failure::new(libc::EINVAL, format_args!("{number} is not a queue pair state")))
 }
 
 /// The attributes of `mask` as the transport takes them.

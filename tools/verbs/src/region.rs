@@ -101,10 +101,10 @@ fn region_access(flags: c_uint) -> Result<Access, Failure> {
 /// The registration of memory that the program has.
 fn lend(owner: &Domain, addr: *mut c_void, length: usize, iova: u64, access: Access) -> Result<Registration, Failure> {
     if length == 0 {
-        return Err(Failure::new(libc::EINVAL, "a region of no bytes"));
+        return Err(Failure::new(libc::EINVAL, "the length of the region is 0"));
     }
     if (addr as u64).checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none() {
-        return Err(Failure::new(libc::EINVAL, format_args!("{length} bytes at {addr:p} go beyond all addresses")));
+        return Err(Failure::new(libc::EINVAL, format_args!("{length} bytes at {addr:p} exceed the address space")));
     }
     // SAFETY: whoever registers memory through the verbs says that peers may access it; it may vanish all the same.
     unsafe { owner.pd.register_borrowed(addr.cast(), length as u64, iova, access) }
@@ -186,7 +186,10 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut IbvPd, attr: *mut IbvMrInitAttr)
         // SAFETY: the caller's promise. What is behind `comp_mask` is read when that names it: older programs have less.
         let mask = unsafe { (*attr).comp_mask };
         if mask & BUF != 0 && mask & (FD | FD_OFFSET) != 0 || (mask & ADDR != 0) == (mask & FD != 0) {
-            return Err(Failure::new(libc::EINVAL, format_args!("comp_mask {mask:#x}: an address, or a descriptor")));
+            return Err(Failure::new(
+                libc::EINVAL,
+                format_args!("comp_mask {mask:#x}: set either the address or the descriptor"),
+            ));
         }
         if mask & !(IOVA | ADDR | BUF) != 0 {
             return Err(Failure::not_offered(format_args!("comp_mask {:#x}", mask & !(IOVA | ADDR | BUF))));
@@ -270,13 +273,16 @@ pub extern "C" fn ibv_rereg_mr(
     let check = || {
         let region = get(mr)?;
         if region.access.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            return Err(Failure::new(libc::EINVAL, "a region of no memory stays as it is"));
+            return Err(Failure::new(libc::EINVAL, "a null region cannot be changed"));
         }
         if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 {
             return Err(Failure::new(libc::EINVAL, format_args!("unknown flags in {flags:#x}")));
         }
         if flags & CHANGE_TRANSLATION != 0 && (addr.is_null() || length == 0) {
-            return Err(Failure::new(libc::EINVAL, format_args!("other memory, of {length} bytes at {addr:p}")));
+            return Err(Failure::new(
+                libc::EINVAL,
+                format_args!("the new memory is {length} bytes at {addr:p}: neither may be 0"),
+            ));
         }
         if flags & CHANGE_ACCESS == 0 && access != 0 {
             return Err(Failure::new(
@@ -289,7 +295,7 @@ pub extern "C" fn ibv_rereg_mr(
     let change = || {
         let region = get_by_name(mr)?;
         if flags == 0 {
-            return Err(Failure::new(libc::EINVAL, "nothing to change"));
+            return Err(Failure::new(libc::EINVAL, "no flag says what to change"));
         }
         let new_pd = if flags & CHANGE_PD != 0 { Some(domain::get(pd)?) } else { None };
         if let Some(new_pd) = &new_pd {
@@ -299,7 +305,7 @@ pub extern "C" fn ibv_rereg_mr(
         let mut registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known_access = region.access.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(current_access) = *known_access else {
-            return Err(Failure::new(libc::EINVAL, "a region of no memory stays as it is"));
+            return Err(Failure::new(libc::EINVAL, "a null region cannot be changed"));
         };
         if flags & CHANGE_TRANSLATION != 0 {
             let old = registration.take().ok_or_else(|| Failure::handle("memory region"))?;

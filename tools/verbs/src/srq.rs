@@ -64,7 +64,10 @@ fn create(pd: *mut IbvPd, srq_context: *mut std::ffi::c_void, attr: &mut IbvSrqA
     let owner = domain::get(pd)?;
     let open = context::get(owner.context as *const IbvContext)?;
     if attr.max_sge as usize > MAX_SGE {
-        return Err(Failure::new(libc::EINVAL, format_args!("{} entries: {MAX_SGE} are possible", attr.max_sge)));
+        return Err(Failure::new(
+            libc::EINVAL,
+            format_args!("{} scatter/gather entries: the maximum is {MAX_SGE}", attr.max_sge),
+        ));
     }
     let srq = owner.pd.create_shared_receive_queue(attr.max_wr as usize)?;
     let number = srq.number();

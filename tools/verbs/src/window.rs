@@ -57,7 +57,12 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, kind: c_int) -> *mut Ib
         let window_kind = match kind {
             TYPE_1 => WindowKind::One,
             TYPE_2 => WindowKind::Two,
-            _ => return Err(Failure::new(libc::EINVAL, format_args!("there is no memory window of type {kind}"))),
+            _ => {
+                return Err(Failure::new(
+                    libc::EINVAL,
+                    format_args!("{kind} is not a type of memory windows: use IBV_MW_TYPE_1 or IBV_MW_TYPE_2"),
+                ));
+            }
         };
         let window = owner.pd.allocate_window(window_kind);
         let key = window.key();

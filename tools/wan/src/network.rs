@@ -122,7 +122,7 @@ impl Plan {
     fn check(&self) -> Result<(), WanError> {
         let wrong = |text: String| Err(WanError::Plan(text));
         if !(1..=RAILS_MAX).contains(&self.rails.len()) {
-            return wrong(format!("{} pairs of interfaces, 1 to {RAILS_MAX} are possible", self.rails.len()));
+            return wrong(format!("{} pairs of interfaces: use 1 to {RAILS_MAX}", self.rails.len()));
         }
         // IPv6 demands 1280 (RFC 8200, section 5); Linux has no longer ones on veth than 65535.
         if self.mtu < 1280 {
@@ -131,7 +131,7 @@ impl Plan {
         for rail in &self.rails {
             for paths in [&rail.there, &rail.back] {
                 if !(1..=PATHS_MAX).contains(&paths.len()) {
-                    return wrong(format!("{} paths, 1 to {PATHS_MAX} are possible", paths.len()));
+                    return wrong(format!("{} paths: use 1 to {PATHS_MAX}", paths.len()));
                 }
                 if let Some(path) = paths.iter().find(|path| !path.loss.is_possible()) {
                     return wrong(format!("there is no {:?}", path.loss));
