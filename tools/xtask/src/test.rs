@@ -104,7 +104,10 @@ fn stages() -> Vec<Stage> {
         Stage::cargo("loom", &["test", "--quiet", "--package", "uroce-loom"]),
         chaos("simulation", "dev", &["--seeds", "400"]),
         // Compiled only, beside the rest, which shares some of it: what runs them is built with nightly and takes minutes.
-        Stage::cargo("fuzz", &["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target"]),
+        Stage::cargo(
+            "fuzz",
+            &["check", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target"],
+        ),
         // The command line against itself, over AF_XDP in namespaces, and against the kernel's rxe in a machine. One at a
         // time: each may boot machines, and there are few processors.
         Stage::cargo("rig", &["test", "--quiet", "--package", "rxe-rig", "--", "--test-threads=1"]),
