@@ -241,6 +241,25 @@ fn a_refusal_keeps_to_no_rate() {
     assert_eq!(us.seen(), [], "our requests still wait");
 }
 
+/// Found by chaos: the peer became known while its NAK was owed, and the NAK waited for the rate from then on.
+#[test]
+fn a_refusal_keeps_to_no_rate_when_the_peer_is_known_either() {
+    let rate = Some(Rate::from_bits(1_000_000));
+    let mut us = Crafted::with(ALL, RecoverySettings { rate, ..RecoverySettings::default() });
+    us.now = us.now + Duration::from_secs(1);
+    us.get_acquainted();
+    us.post_writes(20);
+    let sent = us.seen().len();
+    assert!((1..20).contains(&sent), "{sent} of 20 went at this rate");
+    us.extended_request(Opcode::RC_SEND_ONLY, 0, Extension::None, &[7; 16]);
+    let answers: Vec<_> = us.answers().iter().map(|answer| (answer.opcode, answer.psn, answer.syndrome)).collect();
+    let Some((Opcode::RC_ACKNOWLEDGE, refused, Some(Syndrome::RnrNak(_)))) = answers.last().copied() else {
+        panic!("no receive request is there, and at once: {answers:?}");
+    };
+    assert_eq!(refused, psn(0));
+    assert_eq!(us.seen(), [], "our requests still wait");
+}
+
 /// Found by chaos: behind a READ's answer, which waited for the rate, stood the refusal of a SEND that was carried out meanwhile. The
 /// peer sent it again.
 #[test]

@@ -107,12 +107,11 @@ impl Responder {
         !self.server.owed.is_empty() || self.acks.owed() != OwedAck::None
     }
 
-    /// Whether the next answer is exempt from the rate. Where acknowledges overtake the other answers, only these are.
-    /// Otherwise an acknowledge, a NAK or the result of an atomic is, when no READ response comes before it.
+    /// Whether the next answer is exempt from the rate: an acknowledge that overtakes the others; or an acknowledge, a NAK
+    /// or the result of an atomic, when no READ response comes before it.
     pub fn owes_at_once(&self) -> bool {
         let keep_to_it = mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate");
-        self.acks.owed() != OwedAck::None
-            || (!self.acks.overtakes() && self.server.owed.is_next_without_payload() && !keep_to_it)
+        self.acks.owed() != OwedAck::None || (self.server.owed.is_next_without_payload() && !keep_to_it)
     }
 
     /// Memory that early requests take, in bytes.
