@@ -131,28 +131,25 @@ impl World {
         for number in 0..connection.sides[s].windows.len() {
             let window = connection.sides[s].windows[number];
             let is_renewed = connection.sides[s].is_renewing;
+            let bind = || SendOperation::BindWindow(window.binding(&connection.sides[s], &layout));
             let (state, due) = match window.state {
                 WindowState::Shut if !is_renewed && random.chance(0.2) => {
-                    (WindowState::Binding(window.next_key()), Some(Kind::Bind))
+                    (WindowState::Binding(window.next_key()), Some(bind()))
                 }
                 WindowState::Open if random.chance(0.1) => {
                     let end = if window.kind == WindowKind::Two && random.chance(0.5) { End::Peer } else { End::Own };
                     (WindowState::Closing(end), None)
                 }
                 WindowState::Closing(End::Own) if done >= window.used => match window.kind {
-                    WindowKind::One => (WindowState::Binding(window.next_key()), Some(Kind::Bind)),
-                    WindowKind::Two => (WindowState::Ending, Some(Kind::LocalInvalidate)),
+                    WindowKind::One => (WindowState::Binding(window.next_key()), Some(bind())),
+                    WindowKind::Two => (WindowState::Ending, Some(SendOperation::LocalInvalidate(window.key))),
                 },
                 _ => continue,
             };
-            let side = &mut connection.sides[s];
-            side.windows[number].state = state;
-            let operation = match due {
-                Some(Kind::Bind) => SendOperation::BindWindow(window.binding(side, &layout)),
-                Some(_) => SendOperation::LocalInvalidate(window.key),
-                None => continue,
-            };
-            return Some(Due::Post(operation, number));
+            connection.sides[s].windows[number].state = state;
+            if let Some(operation) = due {
+                return Some(Due::Post(operation, number));
+            }
         }
         None
     }
