@@ -220,21 +220,31 @@ fn a_peer_that_answers_nothing_is_given_up() {
     assert_eq!(statuses, [uroce::transport::Status::RetryExceeded, uroce::transport::Status::WrFlush]);
 }
 
-/// Found by chaos: our own requests had used up the rate, and the peer, which offers and is not known, waited for its NAK.
-#[test]
-fn a_refusal_keeps_to_no_rate() {
+/// One that keeps to 1 Mb/s, and has sent nothing for a second.
+fn at_a_low_rate() -> Crafted {
     let rate = Some(Rate::from_bits(1_000_000));
     let mut us = Crafted::with(ALL, RecoverySettings { rate, ..RecoverySettings::default() });
     us.now = us.now + Duration::from_secs(1);
+    us
+}
+
+fn use_up_the_rate(us: &mut Crafted) {
+    us.post_writes(20);
+    let sent = us.seen().len();
+    assert!((1..20).contains(&sent), "{sent} of 20 went at this rate");
+}
+
+/// Found by chaos: our own requests had used up the rate, and the peer, which offers and is not known, waited for its NAK.
+#[test]
+fn a_refusal_keeps_to_no_rate() {
+    let mut us = at_a_low_rate();
     let plain_write = |us: &mut Crafted, number| {
         let bth = us.bth(Opcode::RC_WRITE_ONLY, psn(number)).with_ack_request(true).with_offer(true);
         let reth = Extension::Reth(Reth::new(us.at(0), us.key, 4));
         us.send(bth, reth, &[1; 4])
     };
     assert_eq!(plain_write(&mut us, 0), [acknowledge(psn(0), Syndrome::ACK)]);
-    us.post_writes(20);
-    let sent = us.seen().len();
-    assert!((1..20).contains(&sent), "{sent} of 20 went at this rate");
+    use_up_the_rate(&mut us);
     assert_eq!(us.seen(), []);
     let nak = acknowledge(psn(1), Syndrome::Nak(NakCode::PsnSequenceError));
     assert_eq!(plain_write(&mut us, 2), [nak], "at once");
@@ -244,13 +254,9 @@ fn a_refusal_keeps_to_no_rate() {
 /// Found by chaos: the peer became known while its NAK was owed, and the NAK waited for the rate from then on.
 #[test]
 fn a_refusal_keeps_to_no_rate_when_the_peer_is_known_either() {
-    let rate = Some(Rate::from_bits(1_000_000));
-    let mut us = Crafted::with(ALL, RecoverySettings { rate, ..RecoverySettings::default() });
-    us.now = us.now + Duration::from_secs(1);
+    let mut us = at_a_low_rate();
     us.get_acquainted();
-    us.post_writes(20);
-    let sent = us.seen().len();
-    assert!((1..20).contains(&sent), "{sent} of 20 went at this rate");
+    use_up_the_rate(&mut us);
     us.extended_request(Opcode::RC_SEND_ONLY, 0, Extension::None, &[7; 16]);
     let answers: Vec<_> = us.answers().iter().map(|answer| (answer.opcode, answer.psn, answer.syndrome)).collect();
     let Some((Opcode::RC_ACKNOWLEDGE, refused, Some(Syndrome::RnrNak(_)))) = answers.last().copied() else {
