@@ -55,7 +55,7 @@ fn both_roles(
         stalled(games, &theirs, &capture, &client);
         return both_roles(lab, games, port + 1000, link, game, arguments, false);
     }
-    let client = client.succeeded();
+    assert!(client.check().is_ok(), "{client:#?}\n{theirs}: {served:?}");
     assert!(served.status == 0 && good(&served.text), "{}\n{client:#?}", served.text);
     was_only_offered(&capture, transport);
 
