@@ -200,7 +200,7 @@ impl<'ast> Visit<'ast> for Source {
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        if RECOVERY_METHODS.contains(&call.method.to_string().as_str()) {
+        if RECOVERY_METHODS.contains(&call.method.to_string().as_str()) && !is_header(&call.receiver) {
             self.questions.insert(call.method.span().start().line);
         }
         visit::visit_expr_method_call(self, call);
@@ -214,4 +214,9 @@ impl<'ast> Visit<'ast> for Source {
         }
         visit::visit_expr_field(self, field);
     }
+}
+
+/// Whether it is a packet's BTH: its bit `extended` says what that packet has, and not what the peer gets.
+fn is_header(receiver: &syn::Expr) -> bool {
+    matches!(receiver, syn::Expr::MethodCall(call) if call.method == "bth")
 }
