@@ -8,8 +8,8 @@ use uroce::frame::FrameBytes;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Capabilities, CompletionRing, Data, Endpoint, Event, PostError, QpAttributes, QueuePairInit, QueuePairMachine,
-    ReceiveRequest, RecoveryMode, SendOperation, SendRequest, Service, SrqError, State, Status,
+    Capabilities, CompletionRing, Data, Endpoint, Event, NetworkHeader, PostError, QpAttributes, QueuePairInit,
+    QueuePairMachine, ReceiveRequest, RecoveryMode, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
 use uroce::wire::{Addresses, Extension, Key, Opcode, PathMtu, Psn, QKey, Qpn};
 use uroce_laboratory::in_both_modes;
@@ -143,7 +143,8 @@ fn datagrams_bring_forty_bytes_of_routing_header_and_name_their_sender() {
         pair.post(Side::A, request);
         assert_eq!(pair.completion(Side::A).status, Status::Success);
         let received = pair.completion(Side::B);
-        assert_eq!((received.byte_len as usize, received.immediate, received.has_grh), (40 + len, immediate, true));
+        assert_eq!((received.byte_len as usize, received.immediate), (40 + len, immediate));
+        assert_eq!(received.network_header, Some(NetworkHeader::Ipv4));
         assert_eq!(received.source_qpn, pair.qpn(Side::A));
         let header = pair.bytes(Side::B, 0, 40);
         assert_eq!(header[..20], [0; 20]);

@@ -177,7 +177,7 @@ fn a_datagram_is_answered_by_its_routing_header() {
         assert_eq!((received.wr_id, received.byte_len), (2, 46));
         assert_eq!(a.region.memory().to_vec(40, 6), b"answer");
 
-        let sent = Completion { has_grh: false, ..received };
+        let sent = Completion { network_header: None, ..received };
         assert_eq!(b.context.reply_vector(&sent, &header), Err(ReplyError::NoRoutingHeader));
         assert_eq!(b.context.reply_vector(&received, &[0; 40]), Err(ReplyError::Malformed));
         // A's own header names A as the receiver: none of B's addresses.

@@ -72,8 +72,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The queue pair that sent the datagram; zero for connected queue pairs.
     pub source_qpn: Qpn,
-    /// Whether the first 40 bytes of the buffer hold the sender's global routing header, as with datagrams.
-    pub has_grh: bool,
+    /// The network header that a datagram came with: the first 40 bytes of the buffer hold it. `None` without a datagram.
+    pub network_header: Option<NetworkHeader>,
     /// When the completion was added to its queue.
     pub time: Instant,
 }
@@ -95,10 +95,20 @@ impl Completion {
             invalidated: None,
             qpn,
             source_qpn: Qpn::default(),
-            has_grh: false,
+            network_header: None,
             time: Instant::ZERO,
         }
     }
+}
+
+/// The network header of a datagram, which takes the place of the global routing header (IBTA A17.4.5.2; the kernel's
+/// `enum rdma_network_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkHeader {
+    /// The last 20 of the 40 bytes are an IPv4 header; the others are zero.
+    Ipv4,
+    /// All 40 bytes are an IPv6 header.
+    Ipv6,
 }
 
 /// The completion for which a completion queue notifies next (IBTA 11.4.2.2).

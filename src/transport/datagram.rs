@@ -3,7 +3,7 @@ use crate::wire::{IpHeader, Packet, QKey};
 
 use super::Status;
 use super::attributes::QpAttributes;
-use super::completion::Completion;
+use super::completion::{Completion, NetworkHeader};
 use super::connection::Connection;
 use super::context::{Context, Fatal};
 use super::inbound::{Inbound, complete_receive};
@@ -69,7 +69,10 @@ impl DatagramResponder {
         let completion = Completion {
             immediate: packet.imm_dt().map(|imm| imm.data()).filter(|_| !mutated!("ud-immediate-lost")),
             source_qpn: deth.source(),
-            has_grh: true,
+            network_header: Some(match ip {
+                IpHeader::V4(_) => NetworkHeader::Ipv4,
+                IpHeader::V6(_) => NetworkHeader::Ipv6,
+            }),
             ..Completion::receive(request.wr_id, connection.qpn, len - u32::from(mutated!("ud-header-not-counted")))
         };
         connection.complete_receive(completion, packet.bth().solicited(), cx);

@@ -49,7 +49,7 @@ mod unreliable;
 mod work;
 
 pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
-pub use completion::{Completion, CompletionKind, CompletionRing, Notify, Status};
+pub use completion::{Completion, CompletionKind, CompletionRing, NetworkHeader, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, NoSuchQueuePair};
 pub use event::Event;

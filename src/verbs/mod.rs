@@ -52,8 +52,8 @@ pub use crate::time::Instant;
 pub use crate::transport::{
     AttachError, Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
     InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE,
-    ModifyError, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, RecoveryMode, RecoveryModeError,
-    Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq, SrqError, State, Status,
+    ModifyError, NetworkHeader, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, RecoveryMode,
+    RecoveryModeError, Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq, SrqError, State, Status,
 };
 #[doc(inline)]
 pub use crate::wire::{Key, PathMtu, PathMtuError, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};

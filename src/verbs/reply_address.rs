@@ -59,7 +59,10 @@ impl Context {
         completion: &Completion,
         routing_header: &[u8; ROUTING_HEADER_BYTES],
     ) -> Result<AddressVector, ReplyError> {
-        if completion.has_grh { self.sender_vector(routing_header) } else { Err(ReplyError::NoRoutingHeader) }
+        match completion.network_header {
+            Some(_) => self.sender_vector(routing_header),
+            None => Err(ReplyError::NoRoutingHeader),
+        }
     }
 
     /// The address vector that answers a datagram, as [`reply_vector`](Context::reply_vector), for a caller without the

@@ -163,7 +163,8 @@ fn sender(
             traffic_class: vector.traffic_class,
         },
         dlid: wc.slid,
-        sl: wc.sl,
+        // The completion's `sl` is no service level (`completion_queue::service_level`).
+        sl: 0,
         src_path_bits: wc.dlid_path_bits,
         static_rate: 0,
         is_global: 1,

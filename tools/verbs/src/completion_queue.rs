@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use uroce::verbs::{Completion, CompletionQueue, Notify};
+use uroce::verbs::{Completion, CompletionQueue, NetworkHeader, Notify};
 
 use crate::abi::*;
 use crate::async_event::Route;
@@ -355,7 +355,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_
 /// What `struct ibv_wc` says in `wc_flags`.
 fn flags(completion: &Completion) -> c_uint {
     let mut flags = 0;
-    if completion.has_grh {
+    if completion.network_header.is_some() {
         flags |= wc_flag::GRH;
     }
     if completion.immediate.is_some() {
@@ -365,6 +365,16 @@ fn flags(completion: &Completion) -> c_uint {
         flags |= wc_flag::WITH_INV;
     }
     flags
+}
+
+/// What `struct ibv_wc` says in `sl`. Ethernet has no service level; the mlx5 driver reports the network header of a
+/// datagram there, and UCX before 1.14 drops datagrams without it (its `ud_iface.h`).
+fn service_level(completion: &Completion) -> u8 {
+    match completion.network_header {
+        Some(NetworkHeader::Ipv4) => 0xa,
+        Some(NetworkHeader::Ipv6) => 0x9,
+        None => 0,
+    }
 }
 
 /// Immediate data in network order, or the key that was invalidated.
@@ -402,7 +412,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, num_entries: c_int, wc: 
             wc_flags: flags(&completion),
             pkey_index: 0,
             slid: 0,
-            sl: 0,
+            sl: service_level(&completion),
             dlid_path_bits: 0,
         };
         // SAFETY: the program has room for `num_entries`.
@@ -497,8 +507,8 @@ unsafe extern "C" fn read_slid(_cq: *mut IbvCqEx) -> u32 {
     0
 }
 
-unsafe extern "C" fn read_sl(_cq: *mut IbvCqEx) -> u8 {
-    0
+unsafe extern "C" fn read_sl(cq: *mut IbvCqEx) -> u8 {
+    read(cq, service_level)
 }
 
 unsafe extern "C" fn read_dlid_path_bits(_cq: *mut IbvCqEx) -> u8 {

@@ -94,7 +94,8 @@ static void expect(struct ibv_cq_ex *cq, uint64_t wr_id, enum ibv_wc_opcode opco
         CHECK(ibv_wc_read_byte_len(cq) == bytes);
     if (immediate)
         CHECK((ibv_wc_read_wc_flags(cq) & IBV_WC_WITH_IMM) && ntohl(ibv_wc_read_imm_data(cq)) == immediate);
-    CHECK(ibv_wc_read_vendor_err(cq) == 0 && ibv_wc_read_slid(cq) == 0 && ibv_wc_read_qp_num(cq) > 1);
+    CHECK(ibv_wc_read_vendor_err(cq) == 0 && ibv_wc_read_slid(cq) == 0 && ibv_wc_read_sl(cq) == 0);
+    CHECK(ibv_wc_read_qp_num(cq) > 1);
     ibv_end_poll(cq);
 }
 
@@ -352,9 +353,11 @@ static void datagrams(void)
     struct ibv_wc wc = next_completion(ibv_cq_ex_to_cq(cq));
     CHECK(wc.wr_id == 1 && wc.byte_len == 48 && wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_IMM));
     CHECK(wc.src_qp == a->qp_base.qp_num && memcmp(memory + 40, "question", 8) == 0);
+    CHECK(wc.sl == 0xa); /* IPv4, as mlx5 has it */
     struct ibv_ah_attr back;
     CHECK(ibv_init_ah_from_wc(context, 1, &wc, (struct ibv_grh *)memory, &back) == 0);
     CHECK(back.grh.sgid_index == 1 && memcmp(&back.grh.dgid, &gid, 16) == 0 && back.grh.traffic_class == 32);
+    CHECK(back.sl == 0); /* which is no service level */
     struct ibv_ah *answer = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)memory, 1);
     CHECK(answer);
     receive(&a->qp_base, 3, memory + 200, 140);
@@ -370,6 +373,21 @@ static void datagrams(void)
     CHECK(wc.wr_id == 3 && memcmp(memory + 240, "question", 8) == 0);
     CHECK(ibv_destroy_ah(answer) == 0);
     FAILS(ibv_post_send(&b->qp_base, &wr, &bad), EINVAL); /* its address handle is gone */
+
+    /* The same over IPv6, and the extended interface reads it. */
+    attr.grh.sgid_index = 0;
+    CHECK(ibv_query_gid(context, 1, 0, &attr.grh.dgid) == 0);
+    wr.wr.ud.ah = ibv_create_ah(pd, &attr);
+    CHECK(wr.wr.ud.ah);
+    receive(&a->qp_base, 5, memory + 200, 140);
+    CHECK(ibv_post_send(&b->qp_base, &wr, &bad) == 0);
+    struct ibv_poll_cq_attr poll = {0};
+    int tries = 0, result;
+    while ((result = ibv_start_poll(cq, &poll)) == ENOENT && tries++ < 200000)
+        usleep(20);
+    CHECK(result == 0 && cq->wr_id == 5 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_sl(cq) == 0x9);
+    ibv_end_poll(cq);
+    CHECK(ibv_destroy_ah(wr.wr.ud.ah) == 0);
     CHECK(ibv_destroy_ah(ah) == 0);
     CHECK(ibv_destroy_qp(&a->qp_base) == 0 && ibv_destroy_qp(&b->qp_base) == 0);
     CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);

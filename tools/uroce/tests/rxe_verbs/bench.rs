@@ -319,7 +319,7 @@ impl Bench {
                 byte_len: c.byte_len,
                 immediate: c.immediate,
                 invalidated: c.invalidated.map(|key| key.0),
-                source: c.has_grh.then(|| c.source_qpn.value()),
+                source: c.network_header.map(|_| c.source_qpn.value()),
                 qpn: c.qpn.value(),
             });
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rxe_rig::agent::QKEY;
 use rxe_rig::pattern;
-use uroce::verbs::{Completion, CompletionKind, PostError, Qpn, Service, State, Status};
+use uroce::verbs::{Completion, CompletionKind, NetworkHeader, PostError, Qpn, Service, State, Status};
 
 use crate::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
 use crate::connection::Setup;
@@ -106,7 +106,8 @@ fn check_way_back(c: &mut Conversation<'_>, gid: usize, done: &Done, header: &[u
         invalidated: None,
         qpn: Qpn::new(done.qpn),
         source_qpn: Qpn::new(done.source.expect("of a datagram")),
-        has_grh: true,
+        // The address is read out of the bytes, whatever they are.
+        network_header: Some(NetworkHeader::Ipv6),
         time: uroce::time::Instant::ZERO,
     };
     let vector =

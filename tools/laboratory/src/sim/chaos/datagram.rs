@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use uroce::memory::Access;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{
-    Completion, CompletionKind, CompletionRing, Data, Destination, Endpoint, QpAttributes, ReceiveRequest,
-    SendOperation, SendRequest, Service, Sge, State, Status,
+    Completion, CompletionKind, CompletionRing, Data, Destination, Endpoint, NetworkHeader, QpAttributes,
+    ReceiveRequest, SendOperation, SendRequest, Service, Sge, State, Status,
 };
 use uroce::wire::{Key, PathMtu, Psn, QKey, Qpn};
 
@@ -296,7 +296,10 @@ impl World {
             immediate: datagram.immediate,
             invalidated: None,
             source_qpn,
-            has_grh: true,
+            network_header: Some(match self.setting.v6 {
+                true => NetworkHeader::Ipv6,
+                false => NetworkHeader::Ipv4,
+            }),
             wr_id: receive.wr_id,
             ..*completion
         };
