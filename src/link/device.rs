@@ -132,6 +132,27 @@ impl Device {
         names.iter().map(|name| Device::find(Some(name))).collect()
     }
 
+    /// The devices that a program sees. `names`: those interfaces as one device, called after the first. Without any name:
+    /// every usable interface, the default one first; the loopback only when there is no other.
+    ///
+    /// # Errors
+    /// As [`find_all`](Device::find_all), except that no usable interface is no error.
+    pub fn visible(names: &[String]) -> Result<Vec<Device>, DeviceError> {
+        if !names.is_empty() {
+            return Ok(Device::find_all(names)?.into_iter().take(1).collect());
+        }
+        let all = Device::list()?;
+        let Some(default) = Device::default_of(&all) else { return Ok(Vec::new()) };
+        let is_loopback = default.loopback;
+        Ok(all.into_iter().filter(|device| device.is_usable() && device.loopback == is_loopback).collect())
+    }
+
+    /// The GUID: the MAC as an EUI-64, as the kernel's RDMA core makes it (RFC 4291, appendix A).
+    pub fn guid(&self) -> u64 {
+        let [a, b, c, d, e, f] = self.mac;
+        u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    }
+
     /// Whether packets can pass: the device is up, with a carrier, and its MTU holds the smallest path MTU.
     pub fn is_usable(&self) -> bool {
         self.up && self.carrier && self.active_mtu > 0

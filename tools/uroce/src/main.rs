@@ -6,6 +6,7 @@
 mod choices;
 mod decode;
 mod device_arguments;
+mod device_tree;
 mod devices;
 mod elf;
 mod perf;

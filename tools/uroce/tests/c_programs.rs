@@ -69,9 +69,9 @@ fn exported() -> BTreeSet<String> {
 #[test]
 fn every_exported_function_works_or_says_that_it_is_not_offered() {
     let pair = VethPair::create(1500).unwrap();
-    let ended = run(uroce, &pair.a, &[], "offered", &[]);
+    let said = ["offered", "files"].map(|name| run(uroce, &pair.a, &[], name, &[]).stdout).concat();
     let told = |verdict: &str| -> BTreeSet<String> {
-        ended.stdout.lines().filter_map(|line| line.strip_prefix(verdict)).map(str::to_owned).collect()
+        said.lines().filter_map(|line| line.strip_prefix(verdict)).map(str::to_owned).collect()
     };
     let (works, refused) = (told("works "), told("refused "));
     let both: Vec<_> = works.intersection(&refused).collect();
@@ -79,6 +79,13 @@ fn every_exported_function_works_or_says_that_it_is_not_offered() {
     let called: BTreeSet<String> = works.union(&refused).cloned().collect();
     assert_eq!(called, exported(), "the program calls what the library exports");
     eprintln!("{} functions work, {} say EOPNOTSUPP", works.len(), refused.len());
+}
+
+#[test]
+fn a_user_without_rights_finds_the_node_and_sysfs_too() {
+    let pair = VethPair::create(1500).unwrap();
+    let ended = run(uroce_as_nobody, &pair.a, &["--link", "udp"], "files", &[]);
+    assert!(ended.stdout.ends_with("works chdir\n"), "{ended:#?}");
 }
 
 /// Has valgrind say of every leak, and of every access to memory that is not the program's or has no value yet, in a file for

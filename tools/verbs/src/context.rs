@@ -12,7 +12,6 @@ use uroce::wire::PathMtu;
 
 use crate::abi::*;
 use crate::async_event::{AsyncEvent, Routes};
-use crate::device::guid;
 use crate::error::{Failure, is_tracing, minus_one, number};
 use crate::lock::SpinLock;
 use crate::queue::EventQueue;
@@ -257,7 +256,7 @@ fn device_attributes(device: &Device) -> IbvDeviceAttr {
     for (to, from) in attr.fw_ver.iter_mut().zip(concat!("uroce ", env!("CARGO_PKG_VERSION")).bytes()) {
         *to = from as std::ffi::c_char;
     }
-    attr.node_guid = guid(device).to_be();
+    attr.node_guid = device.guid().to_be();
     attr.sys_image_guid = attr.node_guid;
     attr.max_mr_size = u64::MAX;
     attr.page_size_cap = 4096;

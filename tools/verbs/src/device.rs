@@ -43,21 +43,12 @@ pub(crate) fn after_fork() {
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
 
-/// The devices that programs shall see: that of `UROCE_DEV` alone, called after the first of its interfaces, or all usable
-/// ones, the default first. The loopback only if it is asked for, or there is no other.
+/// The devices that programs see, by `UROCE_DEV`.
 pub(crate) fn visible() -> Result<Vec<Device>, Failure> {
-    let wanted = options::interfaces();
-    let failed = |error: uroce::link::device::DeviceError| {
+    Device::visible(&options::interfaces()).map_err(|error| {
         eprintln!("uroce: {error}");
         Failure::new(libc::ENODEV, error)
-    };
-    if !wanted.is_empty() {
-        return Device::find_all(&wanted).map(|all| all.into_iter().take(1).collect()).map_err(failed);
-    }
-    let all = Device::list().map_err(failed)?;
-    let Some(default) = Device::default_of(&all) else { return Ok(Vec::new()) };
-    // The loopback is the default only when it is alone.
-    Ok(all.iter().filter(|device| device.is_usable() && device.loopback == default.loopback).cloned().collect())
+    })
 }
 
 fn known(device: &Device) -> Result<NonNull<IbvDevice>, Failure> {
@@ -78,7 +69,7 @@ fn known(device: &Device) -> Result<NonNull<IbvDevice>, Failure> {
         };
         put(&mut fresh.name, &device.name);
         put(&mut fresh.dev_name, &format!("uverbs-{}", device.name));
-        // Nothing is there: programs that look find no files, as for devices whose driver has none.
+        // `uroce run` writes these files, and `redirect` leads the program's calls there.
         put(&mut fresh.dev_path, &format!("/sys/class/infiniband_verbs/uverbs-{}", device.name));
         put(&mut fresh.ibdev_path, &format!("/sys/class/infiniband/{}", device.name));
         // SAFETY: the slab passes room for it.
@@ -95,12 +86,6 @@ fn put(to: &mut [c_char], text: &str) {
     for (to, from) in to[..room].iter_mut().zip(text.bytes()) {
         *to = from as c_char;
     }
-}
-
-/// The 64-bit name of the device: its MAC, made longer as the kernel's RDMA core does it (RFC 4291, appendix A).
-pub(crate) fn guid(device: &Device) -> u64 {
-    let [a, b, c, d, e, f] = device.mac;
-    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
 /// The device of a pointer that the program has, as it is now.
@@ -170,7 +155,7 @@ pub extern "C" fn ibv_get_device_name(device: *mut IbvDevice) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_guid(device: *mut IbvDevice) -> u64 {
     match find(device) {
-        Ok(device) => guid(&device).to_be(),
+        Ok(device) => device.guid().to_be(),
         Err(failure) => {
             set_errno(failure.errno);
             0

@@ -10,6 +10,7 @@
 //! | `completion_channel`, `completion_queue`, `async_event` | completions, and events by descriptors |
 //! | `queue_pair`, `srq`, `post`, `work_builder` | queues, and requests in both forms |
 //! | `provider`, `kernel`, `strings` | what other libraries import |
+//! | `redirect` | the files in `/dev` and sysfs that programs look for |
 //! | `signals` | what would let memory vanish unnoticed |
 //! | `abi`, `slab`, `queue`, `lock`, `sync`, `error`, `lifetime`, `options` | below them |
 
@@ -34,6 +35,7 @@ mod post;
 mod provider;
 mod queue;
 mod queue_pair;
+mod redirect;
 mod region;
 mod signals;
 mod slab;

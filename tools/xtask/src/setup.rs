@@ -21,6 +21,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("perftest", "programs to run on libibverbs.so.1"),
     ("python3-pyverbs", "rdma-core's own tests, to run on libibverbs.so.1"),
     ("qperf", "programs to run on libibverbs.so.1"),
+    ("ucx-utils", "programs to run on libibverbs.so.1"),
     ("valgrind", "leaks and invalid accesses of libibverbs.so.1"),
     ("gzip", "unpacking rdma-core's tests"),
     ("iproute2", "namespaces"),

@@ -1,0 +1,49 @@
+//! UCX, as Debian has it, on this stack: it looks for the device's node before it asks libibverbs, and takes TCP in silence
+//! when that is missing. So the frames are counted.
+
+#![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
+
+mod common;
+
+use common::programs::{Ended, Running, run, run_as_nobody, wait_for_listener};
+use rxe_rig::{Netns, VethPair};
+
+const PORT: u16 = 13337;
+
+/// UCX's tests of tagged messages, RDMA and active messages, and how many times each is played.
+const TESTS: [(&str, u64); 5] =
+    [("tag_lat", 2000), ("tag_bw", 500), ("ucp_put_bw", 500), ("ucp_get", 500), ("ucp_am_bw", 500)];
+
+/// Frames that a program sent, by what is printed at its end.
+fn sent_packets(ended: &Ended) -> u64 {
+    let (_, counters) = ended.stderr.split_once("sent_pkts ").unwrap_or_else(|| panic!("{ended:#?}"));
+    counters.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+fn play(start: fn(&Netns, &str) -> Running, pair: &VethPair, link: &str) {
+    for (test, iterations) in TESTS {
+        let line = |device: &str, host: &str| {
+            format!(
+                "--link {link} --trace -- env UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES={device}:1 \
+                 ucx_perftest -t {test} -s 10000 -n {iterations} -w 10 {host}"
+            )
+        };
+        let server = start(&pair.a, &line("uroce0", ""));
+        wait_for_listener(&pair.a, PORT);
+        let client = start(&pair.b, &line("uroce1", &VethPair::A.ipv4.to_string()));
+        let ended = [client.end(), server.end()].map(Ended::succeeded);
+        // Each message of 10,000 bytes takes three packets or more at path MTU 4096, from one side or the other.
+        let sent: u64 = ended.iter().map(sent_packets).sum();
+        assert!(sent > 3 * iterations, "{test}: {sent} packets: {ended:#?}");
+    }
+}
+
+#[test]
+fn ucx_finds_the_device_by_itself_over_af_xdp() {
+    play(run, &VethPair::create(4500).unwrap(), "xdp");
+}
+
+#[test]
+fn ucx_finds_the_device_by_itself_as_nobody_over_udp_sockets() {
+    play(run_as_nobody, &VethPair::create(4500).unwrap(), "udp");
+}
