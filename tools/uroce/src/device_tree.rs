@@ -4,7 +4,6 @@
 //! the program's calls there (`tools/verbs/src/redirect.rs`). Formats are those of the kernel's
 //! `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`, values those of rxe where uroce has none of its own.
 
-use std::net::Ipv6Addr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{fs, io};
@@ -14,15 +13,15 @@ use uroce::verbs::Device;
 /// The version of the interface that libibverbs expects of the kernel (`IB_USER_VERBS_ABI_VERSION`).
 const VERBS_ABI_VERSION: u32 = 6;
 
-/// Writes the files of all `devices` below `root`, which exists.
+/// Writes the files of all `devices` below `root`, which is made.
 ///
 /// # Errors
 /// Those of the file system.
 pub fn write(root: &Path, devices: &[Device]) -> io::Result<()> {
     let nodes = root.join("dev/infiniband");
     let verbs = root.join("sys/class/infiniband_verbs");
-    let ports = root.join("sys/class/infiniband");
-    for folder in [&nodes, &verbs, &ports] {
+    let ibdevs = root.join("sys/class/infiniband");
+    for folder in [&nodes, &verbs, &ibdevs] {
         fs::create_dir_all(folder)?;
     }
     put(&verbs, "abi_version", VERBS_ABI_VERSION)?;
@@ -34,7 +33,7 @@ pub fn write(root: &Path, devices: &[Device]) -> io::Result<()> {
         fs::create_dir(&of_node)?;
         put(&of_node, "ibdev", &device.name)?;
         put(&of_node, "abi_version", 1)?;
-        let folder = ports.join(&device.name);
+        let folder = ibdevs.join(&device.name);
         fs::create_dir(&folder)?;
         write_device(&folder, device)?;
         symlink(folder.join("device"), of_node.join("device"))?;
@@ -101,7 +100,7 @@ fn write_port(port: &Path, device: &Device) -> io::Result<()> {
     put(&keys, "0", "0xffff")?;
     for (index, gid) in device.gids.iter().enumerate() {
         let index = index.to_string();
-        put(&gids, &index, groups(&Ipv6Addr::octets(&gid.address)))?;
+        put(&gids, &index, groups(&gid.address.octets()))?;
         put(&types, &index, "RoCE v2")?;
         put(&interfaces, &index, &gid.interface)?;
     }

@@ -60,9 +60,6 @@ const LIBRARY: &str = "liburoce_verbs.so";
 /// What the folder on LD_LIBRARY_PATH calls it: the linker's name, and the one that some programs load.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
 
-/// What programs look for in `/dev` and sysfs, in our folder.
-const TREE: &str = "tree";
-
 pub fn run(arguments: &Arguments) -> ExitCode {
     prepare_and_run(arguments).unwrap_or_else(|error| {
         eprintln!("uroce: {error}");
@@ -76,10 +73,8 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let loader = check_program(&program)?;
     let devices = &arguments.device.devices;
     let folder = Folder::create(&library()?)?;
-    let (tree, seen) = (folder.path.join(TREE), Device::visible(devices)?);
-    fs::create_dir(&tree)
-        .and_then(|()| device_tree::write(&tree, &seen))
-        .map_err(|error| format!("cannot write {}: {error}", tree.display()))?;
+    let (tree, seen) = (folder.tree(), Device::visible(devices)?);
+    device_tree::write(&tree, &seen).map_err(|error| format!("cannot write {}: {error}", tree.display()))?;
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
     set_environment(&mut command, arguments, &folder)?;
@@ -193,6 +188,11 @@ impl Folder {
         }
         Ok(folder)
     }
+
+    /// Where the files are that programs look for in `/dev` and sysfs.
+    fn tree(&self) -> PathBuf {
+        self.path.join("tree")
+    }
 }
 
 impl Drop for Folder {
@@ -246,7 +246,7 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
     };
     command.env("LD_LIBRARY_PATH", before(folder.path.as_os_str(), "LD_LIBRARY_PATH"));
     command.env("LD_PRELOAD", before(folder.path.join(NAMES[0]).as_os_str(), "LD_PRELOAD"));
-    command.env("UROCE_TREE", folder.path.join(TREE));
+    command.env("UROCE_TREE", folder.tree());
     let mut options = arguments.device.options();
     options.path_mtu = arguments.mtu;
     if let Some(file) = &mut options.capture {

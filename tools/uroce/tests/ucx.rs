@@ -28,9 +28,9 @@ fn play(start: fn(&Netns, &str) -> Running, pair: &VethPair, link: &str) {
                  ucx_perftest -t {test} -s 10000 -n {iterations} -w 10 {host}"
             )
         };
-        let server = start(&pair.a, &line("uroce0", ""));
+        let server = start(&pair.a, &line(VethPair::A.interface, ""));
         wait_for_listener(&pair.a, PORT);
-        let client = start(&pair.b, &line("uroce1", &VethPair::A.ipv4.to_string()));
+        let client = start(&pair.b, &line(VethPair::B.interface, &VethPair::A.ipv4.to_string()));
         let ended = [client.end(), server.end()].map(Ended::succeeded);
         // Each message of 10,000 bytes takes three packets or more at path MTU 4096, from one side or the other.
         let sent: u64 = ended.iter().map(sent_packets).sum();

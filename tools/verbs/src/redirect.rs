@@ -2,8 +2,8 @@
 //!
 //! Programs look for devices in `/dev/infiniband` and in sysfs. `uroce run` writes what they look for into a folder, and
 //! names it in `UROCE_TREE`. Paths below the three folders of [`OURS`] are looked up there; all other calls pass to the next
-//! library unchanged. None of these functions allocates or takes a lock: they are called in handlers, and between fork
-//! and exec. Statically linked programs and those that make the system calls themselves are not reached.
+//! library unchanged. None of these functions allocates: they are called in handlers, and between fork and exec. The first
+//! call of each asks the loader for the next library's function, which takes the loader's lock. Statically linked programs and those that make the system calls themselves are not reached.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -173,48 +173,49 @@ redirect! {
     __readlinkat_chk(folder: c_int, [path], to: *mut c_char, size: usize, room: usize) -> isize, -1;
 }
 
-/// Takes the tree's folder off the beginning of a path, which becomes one that the program knows.
+/// As [`redirected`], for calls that return a path: the tree's folder is taken off its beginning.
 ///
 /// # Safety
-/// `resolved` is NULL or a string that may be written.
-unsafe fn take_tree_off(resolved: *mut c_char) -> *mut c_char {
-    if resolved.is_null() {
-        return resolved;
+/// `path` is NULL or a string. `call` returns NULL or a string that may be written.
+unsafe fn resolved(path: *const c_char, call: impl FnOnce(*const c_char) -> *mut c_char) -> *mut c_char {
+    // SAFETY: the caller's promise.
+    let Some(tree) = (unsafe { tree_of(path) }) else { return call(path) };
+    // SAFETY: the caller's promise; `tree_of` refuses NULL.
+    let found = in_tree(tree, unsafe { CStr::from_ptr(path) }, call);
+    if found.is_null() {
+        return found;
     }
     // SAFETY: the caller's promise; a shorter string is moved to the beginning of its own memory, with its NUL.
     unsafe {
-        let text = CStr::from_ptr(resolved).to_bytes_with_nul();
-        let rest = tree().and_then(|tree| text.strip_prefix(tree.to_bytes()));
+        let rest = CStr::from_ptr(found).to_bytes_with_nul().strip_prefix(tree.to_bytes());
         if let Some(rest) = rest.filter(|rest| rest[0] == b'/') {
-            std::ptr::copy(rest.as_ptr(), resolved.cast(), rest.len());
+            std::ptr::copy(rest.as_ptr(), found.cast(), rest.len());
         }
     }
-    resolved
+    found
 }
 
 /// As realpath(3). The tree's own path does not show.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
+pub unsafe extern "C" fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
     type Function = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
     static NEXT: Next = Next::new(c"realpath");
     // SAFETY: the program's promises are those of the C library's function, which has this type, and is in every one.
     unsafe {
         let next = transmute::<*mut c_void, Function>(NEXT.address());
-        let found = redirected(path, |path| next(path, resolved));
-        if tree_of(path).is_some() { take_tree_off(found) } else { found }
+        resolved(path, |path| next(path, to))
     }
 }
 
 /// As realpath(3), for programs that are compiled with `_FORTIFY_SOURCE`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __realpath_chk(path: *const c_char, resolved: *mut c_char, room: usize) -> *mut c_char {
+pub unsafe extern "C" fn __realpath_chk(path: *const c_char, to: *mut c_char, room: usize) -> *mut c_char {
     type Function = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_char;
     static NEXT: Next = Next::new(c"__realpath_chk");
     // SAFETY: as above.
     unsafe {
         let next = transmute::<*mut c_void, Function>(NEXT.address());
-        let found = redirected(path, |path| next(path, resolved, room));
-        if tree_of(path).is_some() { take_tree_off(found) } else { found }
+        resolved(path, |path| next(path, to, room))
     }
 }
 

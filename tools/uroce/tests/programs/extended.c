@@ -78,14 +78,20 @@ static struct ibv_qp_ex *make_qp(struct ibv_cq_ex *cq, enum ibv_qp_type type, st
     return ibv_qp_to_qp_ex(qp);
 }
 
-/* Waits for a completion through the extended interface; it must be of `wr_id` and a success. */
-static void expect(struct ibv_cq_ex *cq, uint64_t wr_id, enum ibv_wc_opcode opcode, uint32_t bytes, uint32_t immediate)
+/* Waits for a completion through the extended interface. The caller ends the poll. */
+static void begin_poll(struct ibv_cq_ex *cq)
 {
     struct ibv_poll_cq_attr attr = {0};
     int tries = 0, result;
     while ((result = ibv_start_poll(cq, &attr)) == ENOENT && tries++ < 200000)
         usleep(20);
     CHECK(result == 0);
+}
+
+/* The next completion must be of `wr_id` and a success. */
+static void expect(struct ibv_cq_ex *cq, uint64_t wr_id, enum ibv_wc_opcode opcode, uint32_t bytes, uint32_t immediate)
+{
+    begin_poll(cq);
     if (cq->status != IBV_WC_SUCCESS || cq->wr_id != wr_id || ibv_wc_read_opcode(cq) != opcode) {
         fprintf(stderr, "request %lu: status %d of %lu, opcode %d\n", wr_id, cq->status, cq->wr_id, ibv_wc_read_opcode(cq));
         exit(1);
@@ -381,11 +387,8 @@ static void datagrams(void)
     CHECK(wr.wr.ud.ah);
     receive(&a->qp_base, 5, memory + 200, 140);
     CHECK(ibv_post_send(&b->qp_base, &wr, &bad) == 0);
-    struct ibv_poll_cq_attr poll = {0};
-    int tries = 0, result;
-    while ((result = ibv_start_poll(cq, &poll)) == ENOENT && tries++ < 200000)
-        usleep(20);
-    CHECK(result == 0 && cq->wr_id == 5 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_sl(cq) == 0x9);
+    begin_poll(cq);
+    CHECK(cq->wr_id == 5 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_sl(cq) == 0x9);
     ibv_end_poll(cq);
     CHECK(ibv_destroy_ah(wr.wr.ud.ah) == 0);
     CHECK(ibv_destroy_ah(ah) == 0);
