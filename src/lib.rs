@@ -129,6 +129,7 @@ compile_error!(
     "uroce is for Linux on x86-64 and aarch64: copies to registered memory are in assembly (src/memory/copy.rs)"
 );
 
+pub mod cm;
 pub mod congestion;
 #[cfg(feature = "link")]
 pub mod engine;

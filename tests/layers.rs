@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("path", &["time", "recovery"]),
     ("congestion", &["time"]),
     ("transport", &["sync", "time", "frame", "forked", "wire", "memory", "recovery", "path", "congestion"]),
+    ("cm", &["time", "wire"]),
     ("link", &["time", "frame", "forked", "wire", "pcap"]),
     ("engine", &["sync", "time", "frame", "wire", "memory", "transport", "link"]),
     ("verbs", &["time", "frame", "forked", "wire", "memory", "path", "congestion", "transport", "link", "engine"]),

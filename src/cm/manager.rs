@@ -1,0 +1,785 @@
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+
+use crate::time::{Duration, Instant};
+use crate::wire::{Addresses, QKey, Qpn};
+
+use super::connection::{Connection, Id, State, time_of};
+use super::counters::Counters;
+use super::event::{Event, EventKind};
+use super::listener::{InUse, Listener, Listeners};
+use super::mad::{MAD_BYTES, Mad};
+use super::message::{
+    DatagramReply, DatagramRequest, DatagramStatus, DisconnectReply, DisconnectRequest, Message, ReadyToUse, Reason,
+    Received, Reject, Rejected, Reply, Request,
+};
+use super::service_id::ServiceId;
+
+/// The connection manager of a device: listeners, connections, and requests for datagram services.
+#[derive(Debug)]
+pub struct Manager {
+    ca_guid: u64,
+    /// The upper twelve bits of all communication ids: those of this process among others on the device.
+    slot: u32,
+    next_id: u32,
+    next_transaction: u64,
+    connections: FxHashMap<u32, Connection>,
+    /// Ours, by the peer's address, GUID and communication id.
+    by_remote_id: FxHashMap<(IpAddr, u64, u32), u32>,
+    /// Ours, by the peer's address, GUID and queue pair.
+    by_remote_qpn: FxHashMap<(IpAddr, u64, Qpn), u32>,
+    /// Datagram requests, by the peer's address and id.
+    asked: FxHashMap<(IpAddr, u32), u32>,
+    listeners: Listeners,
+    timers: BTreeSet<(Instant, u32)>,
+    outgoing: VecDeque<Outgoing>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+/// A message to be sent from QP1 to the peer's QP1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// From our address to the peer's.
+    pub addresses: Addresses,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// The management datagram.
+    pub mad: [u8; MAD_BYTES],
+}
+
+/// There are as many connections and requests as are possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the maximum of {MAX_CONNECTIONS} connections is reached")]
+pub struct TooMany;
+
+/// A connection is not in a state for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// There is no connection with this id: it is closed, or has ended.
+    #[error("there is no connection {0}")]
+    NoSuchConnection(Id),
+    /// The connection is in another state.
+    #[error("the connection {id} is {state}")]
+    State {
+        /// The connection.
+        id: Id,
+        /// Its state, in words.
+        state: &'static str,
+    },
+}
+
+/// Upper bound on connections and requests. Their ids have 20 bits within the slot, of which many stay free.
+const MAX_CONNECTIONS: usize = 1 << 16;
+
+/// Upper bound on the messages that wait to be sent. Those of connections are sent again anyway.
+const MAX_OUTGOING: usize = 1024;
+
+/// Retries of each message: the kernel's (CMA_MAX_CM_RETRIES in cma.c).
+pub const CM_RETRIES: u8 = 15;
+
+/// The code of the time for an answer that our messages name: the kernel's (CMA_CM_RESPONSE_TIMEOUT in cma.c), 4.3 s.
+pub const RESPONSE_TIMEOUT: u8 = 20;
+
+/// The code of the time that our MRAs ask for, 17 s. The kernel asks for 24, 68.7 s (CMA_CM_MRA_SETTING in cma.c): so long
+/// its peer then waits when the answer is lost. Each duplicate gets another MRA.
+const SERVICE_TIMEOUT: u8 = 22;
+
+/// Upper bound on the time that a peer's MRA makes us wait: twice what the kernel's ask for.
+const LONGEST_SERVICE: Duration = Duration::from_secs(137);
+
+/// Upper bound on the time in time wait, whatever timeout the peer names: the kernel's packet life time of 1.07 s, there
+/// and back, and as long again.
+const LONGEST_TIME_WAIT: Duration = Duration::from_secs(4);
+
+/// How long the answer to a request is kept, for a peer that has not got it: all its retries.
+const ANSWER_KEPT: Duration = Duration::from_secs(60);
+
+const ID_BITS: u32 = 20;
+
+impl Manager {
+    /// A manager without connections. `ca_guid` is the GUID of the device. `slot`, 12 bits, tells this process from others
+    /// on it. `seed` decides the first communication id and transaction, which strangers must not guess.
+    pub fn new(ca_guid: u64, slot: u16, seed: u64) -> Manager {
+        Manager {
+            ca_guid,
+            slot: u32::from(slot) << ID_BITS,
+            next_id: seed as u32,
+            next_transaction: seed.rotate_left(32),
+            connections: FxHashMap::default(),
+            by_remote_id: FxHashMap::default(),
+            by_remote_qpn: FxHashMap::default(),
+            asked: FxHashMap::default(),
+            listeners: Listeners::default(),
+            timers: BTreeSet::new(),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// All counts so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The number of connections and requests, those in time wait among them.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Listens for a service, at one of our addresses or at all. At most `backlog` requests wait for a decision; others
+    /// are dropped, and their peers ask again.
+    ///
+    /// # Errors
+    /// [`InUse`] when there is a listener for the service at that address.
+    pub fn listen(
+        &mut self,
+        service_id: ServiceId,
+        address: Option<IpAddr>,
+        backlog: usize,
+    ) -> Result<Listener, InUse> {
+        self.listeners.add(service_id, address, backlog)
+    }
+
+    /// Ends a listener. Requests that were not decided on are rejected.
+    pub fn unlisten(&mut self, now: Instant, listener: Listener) {
+        if !self.listeners.remove(listener) {
+            return;
+        }
+        let is_undecided =
+            |connection: &Connection| connection.listener == Some(listener) && connection.state.is_undecided();
+        let mut undecided: Vec<u32> =
+            self.connections.iter().filter(|(_, one)| is_undecided(one)).map(|(id, _)| *id).collect();
+        undecided.sort_unstable();
+        undecided.into_iter().for_each(|id| self.close(now, Id(id)));
+    }
+
+    /// Asks a peer for a connection. The manager fills in the communication id and the GUID of `request`.
+    ///
+    /// # Errors
+    /// [`TooMany`] when there are too many connections.
+    pub fn connect(&mut self, now: Instant, addresses: Addresses, request: Request) -> Result<Id, TooMany> {
+        let id = self.draw_id()?;
+        let mut connection = Connection::new(State::Requesting, addresses);
+        connection.traffic_class = request.traffic_class;
+        connection.time_wait = time_of(request.ack_timeout, LONGEST_TIME_WAIT);
+        let request = Request { local_id: id, ca_guid: self.ca_guid, ..request };
+        let mad = Mad { transaction: self.transaction(id), message: Message::Request(Box::new(request)) };
+        connection.expect_answer(mad, CM_RETRIES);
+        self.connections.insert(id, connection);
+        self.send(now, id);
+        Ok(Id(id))
+    }
+
+    /// Asks a peer for a datagram service. The manager fills in the id of `request`.
+    ///
+    /// # Errors
+    /// [`TooMany`] when there are too many connections.
+    pub fn ask(&mut self, now: Instant, addresses: Addresses, request: DatagramRequest) -> Result<Id, TooMany> {
+        let id = self.draw_id()?;
+        let mut connection = Connection::new(State::Asking, addresses);
+        let request = DatagramRequest { request_id: id, ..request };
+        let mad = Mad { transaction: self.transaction(id), message: Message::DatagramRequest(Box::new(request)) };
+        connection.expect_answer(mad, CM_RETRIES);
+        self.connections.insert(id, connection);
+        self.send(now, id);
+        Ok(Id(id))
+    }
+
+    /// Accepts a connection. The queue pair must be able to receive. The manager fills in the ids and the GUID of `reply`.
+    ///
+    /// # Errors
+    /// [`StateError`] when the connection does not wait for a decision.
+    pub fn accept(&mut self, now: Instant, id: Id, reply: Reply) -> Result<(), StateError> {
+        let remote_id = self.in_state(id, &[State::Requested])?.remote_id;
+        let reply = Reply { local_id: id.0, remote_id, ca_guid: self.ca_guid, ..reply };
+        self.decided(id.0);
+        self.enter(now, id, State::Replied, Some(Message::Reply(Box::new(reply))));
+        Ok(())
+    }
+
+    /// Rejects a connection for the reason [`Reason::CONSUMER`]: one that waits for a decision, or one that the peer has
+    /// accepted. It is gone then.
+    ///
+    /// # Errors
+    /// [`StateError`] when the connection is in another state.
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        id: Id,
+        private_data: [u8; Reject::PRIVATE_BYTES],
+    ) -> Result<(), StateError> {
+        self.in_state(id, &[State::Requested, State::Accepted])?;
+        let reject = Message::Reject(Box::new(self.reject_of(id.0, Reason::CONSUMER, private_data)));
+        // The same queue pair can ask again, under another id.
+        self.forget_queue_pair(id.0);
+        self.keep_answer(now, id.0, reject);
+        Ok(())
+    }
+
+    /// Announces that our queue pair can receive, after [`EventKind::Accepted`]: the connection is established.
+    ///
+    /// # Errors
+    /// [`StateError`] when the peer has not accepted the connection.
+    pub fn ready_to_use(&mut self, now: Instant, id: Id) -> Result<(), StateError> {
+        let remote_id = self.in_state(id, &[State::Accepted])?.remote_id;
+        self.enter(now, id, State::Established, Some(Message::ReadyToUse(ReadyToUse { local_id: id.0, remote_id })));
+        Ok(())
+    }
+
+    /// Announces that the queue pair has received something: the peer is ready, although its message is not here
+    /// (IBTA 12.9.6).
+    pub fn handle_data(&mut self, id: Id) {
+        if self.in_state(id, &[State::Replied]).is_ok() {
+            self.establish(id.0);
+        }
+    }
+
+    /// Ends a connection.
+    ///
+    /// # Errors
+    /// [`StateError`] when there is no connection. One that has ended, or is ending, is none.
+    pub fn disconnect(&mut self, now: Instant, id: Id) -> Result<(), StateError> {
+        let connection =
+            self.in_state(id, &[State::Established, State::Replied, State::Accepted, State::Disconnecting, State::TimeWait])?;
+        if matches!(connection.state, State::Disconnecting | State::TimeWait) {
+            return Ok(());
+        }
+        let (remote_id, remote_qpn) = (connection.remote_id, connection.remote_qpn);
+        let request = DisconnectRequest { local_id: id.0, remote_id, remote_qpn };
+        self.enter(now, id, State::Disconnecting, Some(Message::DisconnectRequest(request)));
+        Ok(())
+    }
+
+    /// Answers a request for a datagram service.
+    ///
+    /// # Errors
+    /// [`StateError`] when the request does not wait for a decision.
+    pub fn answer(&mut self, now: Instant, id: Id, reply: DatagramReply) -> Result<(), StateError> {
+        let request_id = self.in_state(id, &[State::Asked])?.remote_id;
+        let reply = DatagramReply { request_id, ..reply };
+        self.keep_answer(now, id.0, Message::DatagramReply(Box::new(reply)));
+        Ok(())
+    }
+
+    /// Ends what a program has no interest in any more, whatever its state. It gets no more events.
+    pub fn close(&mut self, now: Instant, id: Id) {
+        self.events.retain(|event| event.id != id);
+        let Some(connection) = self.connections.get_mut(&id.0) else { return };
+        connection.is_closed = true;
+        match connection.state {
+            State::Requesting => {
+                self.send_reject(id.0, Reason::TIMEOUT);
+                self.remove(id.0);
+            }
+            State::Requested | State::Accepted => _ = self.reject(now, id, [0; Reject::PRIVATE_BYTES]),
+            State::Established | State::Replied => _ = self.disconnect(now, id),
+            State::Asking => self.remove(id.0),
+            State::Asked => {
+                let refused = DatagramReply {
+                    request_id: 0,
+                    status: DatagramStatus::REJECTED,
+                    qpn: Qpn::default(),
+                    service_id: ServiceId(0),
+                    q_key: QKey::default(),
+                    private_data: [0; DatagramReply::PRIVATE_BYTES],
+                };
+                _ = self.answer(now, id, refused);
+            }
+            State::Disconnecting | State::TimeWait | State::Answered => {}
+        }
+    }
+
+    /// Takes a datagram to QP1, from the address that `addresses` has as its source.
+    pub fn handle_datagram(&mut self, now: Instant, addresses: Addresses, payload: &[u8]) {
+        let Ok(mad) = Mad::parse(payload) else {
+            self.counters.cm_malformed += 1;
+            return;
+        };
+        self.counters.cm_received += 1;
+        let back = addresses.reversed();
+        let transaction = mad.transaction;
+        match mad.message {
+            Message::Request(request) => self.take_request(now, back, transaction, request),
+            Message::Reply(reply) => self.take_reply(now, back, transaction, reply),
+            Message::ReadyToUse(ReadyToUse { local_id, remote_id }) => {
+                match self.find(back, remote_id, local_id).map(|connection| connection.state) {
+                    Some(State::Replied) => self.establish(remote_id),
+                    Some(_) => self.counters.cm_duplicate += 1,
+                    None => self.counters.cm_stray += 1,
+                }
+            }
+            Message::Reject(reject) => self.take_reject(now, back, reject),
+            Message::Received(received) => self.take_received(now, back, received),
+            Message::DisconnectRequest(request) => self.take_disconnect(now, back, transaction, &request),
+            Message::DisconnectReply(DisconnectReply { local_id, remote_id }) => {
+                match self.find(back, remote_id, local_id).map(|connection| connection.state) {
+                    Some(State::Disconnecting) => self.end(now, remote_id),
+                    Some(_) => self.counters.cm_duplicate += 1,
+                    None => self.counters.cm_stray += 1,
+                }
+            }
+            Message::DatagramRequest(request) => self.take_datagram_request(back, transaction, request),
+            Message::DatagramReply(reply) => self.take_datagram_reply(back, reply),
+        }
+    }
+
+    /// Handles the time `now`: sends again what was not answered, and ends what is over.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.timers.first()
+            && at <= now
+        {
+            self.arm(id, None);
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            match connection.state {
+                State::TimeWait => {
+                    self.report(id, EventKind::TimeWaitOver);
+                    self.remove(id);
+                }
+                State::Answered => self.remove(id),
+                State::Requesting | State::Replied | State::Disconnecting | State::Asking
+                    if connection.retries_left > 0 =>
+                {
+                    connection.retries_left -= 1;
+                    self.counters.cm_retransmitted += 1;
+                    self.send(now, id);
+                }
+                State::Requesting | State::Replied => {
+                    // The peer may have a connection by now.
+                    self.send_reject(id, Reason::TIMEOUT);
+                    self.report(id, EventKind::Unreachable);
+                    self.remove(id);
+                }
+                State::Asking => {
+                    self.report(id, EventKind::Unreachable);
+                    self.remove(id);
+                }
+                State::Disconnecting => self.end(now, id),
+                State::Requested | State::Accepted | State::Established | State::Asked => {}
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The next message to send; `None` when there is none.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        self.outgoing.pop_front()
+    }
+
+    /// The oldest event that was not taken; `None` when there is none.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn take_request(&mut self, now: Instant, back: Addresses, transaction: u64, request: Box<Request>) {
+        let peer = back.destination();
+        if let Some(&id) = self.by_remote_id.get(&(peer, request.ca_guid, request.local_id)) {
+            return self.take_request_again(id);
+        }
+        // Its queue pair cannot have two connections: the old one is over, and its peer does not know (IBTA 12.9.8.3.1).
+        if let Some(&stale) = self.by_remote_qpn.get(&(peer, request.ca_guid, request.qpn)) {
+            self.answer_stranger(back, transaction, refusal_of(&request, Reason::STALE_CONNECTION));
+            _ = self.disconnect(now, Id(stale));
+            return;
+        }
+        let Some(listener) = self.listeners.find(request.service_id, back.source()) else {
+            self.counters.cm_no_listener += 1;
+            self.answer_stranger(back, transaction, refusal_of(&request, Reason::INVALID_SERVICE_ID));
+            return;
+        };
+        let Some(id) = self.admit(listener) else { return };
+        let mut connection = Connection::new(State::Requested, back);
+        connection.traffic_class = request.traffic_class;
+        connection.listener = Some(listener);
+        connection.remote_id = request.local_id;
+        connection.remote_guid = request.ca_guid;
+        connection.remote_qpn = request.qpn;
+        connection.time_wait = time_of(request.ack_timeout, LONGEST_TIME_WAIT);
+        // What is sent next answers it; nothing was sent yet.
+        connection.sent = Some(Mad { transaction, message: Message::Request(request.clone()) });
+        self.connections.insert(id, connection);
+        self.by_remote_id.insert((peer, request.ca_guid, request.local_id), id);
+        self.by_remote_qpn.insert((peer, request.ca_guid, request.qpn), id);
+        self.report(id, EventKind::Requested { listener, addresses: back, request });
+    }
+
+    /// The peer sent a request again that we know.
+    fn take_request_again(&mut self, id: u32) {
+        self.counters.cm_duplicate += 1;
+        let Some(connection) = self.connections.get(&id) else { return };
+        match connection.state {
+            State::Requested => self.send_received(id, Rejected::Request),
+            State::Replied | State::Answered => self.send_once(id),
+            _ => {}
+        }
+    }
+
+    fn take_reply(&mut self, now: Instant, back: Addresses, transaction: u64, reply: Box<Reply>) {
+        let found = self.find(back, reply.remote_id, reply.local_id).map(|connection| connection.state);
+        let id = reply.remote_id;
+        match found {
+            Some(State::Requesting) => {}
+            Some(State::Accepted) => {
+                self.counters.cm_duplicate += 1;
+                return self.send_received(id, Rejected::Reply);
+            }
+            Some(State::Established) => {
+                // Our message was lost.
+                self.counters.cm_duplicate += 1;
+                return self.send_once(id);
+            }
+            Some(_) => {
+                self.counters.cm_duplicate += 1;
+                return;
+            }
+            None => {
+                self.counters.cm_stray += 1;
+                let reject = Reject {
+                    local_id: 0,
+                    remote_id: reply.local_id,
+                    what: Rejected::Reply,
+                    reason: Reason::INVALID_COMM_ID,
+                    ca_guid: 0,
+                    private_data: [0; Reject::PRIVATE_BYTES],
+                };
+                return self.answer_stranger(back, transaction, Message::Reject(Box::new(reject)));
+            }
+        }
+        let peer = back.destination();
+        if let Some(&stale) = self.by_remote_qpn.get(&(peer, reply.ca_guid, reply.qpn)) {
+            let connection = self.connections.get_mut(&id).expect("it was found");
+            connection.remote_id = reply.local_id;
+            self.send_reject(id, Reason::STALE_CONNECTION);
+            self.report(id, EventKind::Unreachable);
+            self.remove(id);
+            _ = self.disconnect(now, Id(stale));
+            return;
+        }
+        let connection = self.connections.get_mut(&id).expect("it was found");
+        connection.remote_id = reply.local_id;
+        connection.remote_guid = reply.ca_guid;
+        connection.remote_qpn = reply.qpn;
+        connection.state = State::Accepted;
+        self.by_remote_id.insert((peer, reply.ca_guid, reply.local_id), id);
+        self.by_remote_qpn.insert((peer, reply.ca_guid, reply.qpn), id);
+        self.arm(id, None);
+        self.report(id, EventKind::Accepted(reply));
+    }
+
+    fn take_reject(&mut self, now: Instant, back: Addresses, reject: Box<Reject>) {
+        // A peer that gave up its request may not know our id.
+        let by_request = self.by_remote_id.get(&(back.destination(), reject.ca_guid, reject.local_id)).copied();
+        let id = if reject.remote_id == 0 { by_request.unwrap_or(0) } else { reject.remote_id };
+        // Nor does one that never had the connection say its own.
+        let peers_id = match reject.local_id {
+            0 => self.connections.get(&id).map_or(0, |connection| connection.remote_id),
+            id => id,
+        };
+        match self.find(back, id, peers_id).map(|connection| connection.state) {
+            Some(State::Requesting | State::Requested | State::Accepted | State::Replied) => {
+                self.report(id, EventKind::Rejected(reject));
+                self.remove(id);
+            }
+            // The peer does not know it any more.
+            Some(State::Established | State::Disconnecting) => self.end(now, id),
+            Some(_) => self.counters.cm_duplicate += 1,
+            None => self.counters.cm_stray += 1,
+        }
+    }
+
+    fn take_received(&mut self, now: Instant, back: Addresses, received: Received) {
+        let Received { local_id, remote_id, service_timeout, what } = received;
+        let state = self.find(back, remote_id, local_id).map(|connection| connection.state);
+        match (state, what) {
+            (Some(State::Requesting), Rejected::Request) | (Some(State::Replied), Rejected::Reply) => {
+                self.arm(remote_id, Some(now + time_of(service_timeout, LONGEST_SERVICE)));
+                let connection = self.connections.get_mut(&remote_id).expect("it was found");
+                // The peer is there.
+                connection.retries_left = CM_RETRIES;
+            }
+            (Some(_), _) => self.counters.cm_duplicate += 1,
+            (None, _) => self.counters.cm_stray += 1,
+        }
+    }
+
+    fn take_disconnect(&mut self, now: Instant, back: Addresses, transaction: u64, request: &DisconnectRequest) {
+        let reply = DisconnectReply { local_id: request.remote_id, remote_id: request.local_id };
+        // Who asks for the end of what is not there, has asked before, and missed the answer.
+        self.answer_stranger(back, transaction, Message::DisconnectReply(reply));
+        match self.find(back, request.remote_id, request.local_id).map(|connection| connection.state) {
+            Some(State::Established | State::Replied | State::Accepted | State::Disconnecting) => {
+                self.end(now, request.remote_id);
+            }
+            Some(_) => self.counters.cm_duplicate += 1,
+            None => self.counters.cm_stray += 1,
+        }
+    }
+
+    fn take_datagram_request(&mut self, back: Addresses, transaction: u64, request: Box<DatagramRequest>) {
+        let key = (back.destination(), request.request_id);
+        if let Some(&id) = self.asked.get(&key) {
+            self.counters.cm_duplicate += 1;
+            if self.connections.get(&id).is_some_and(|connection| connection.state == State::Answered) {
+                self.send_once(id);
+            }
+            return;
+        }
+        let Some(listener) = self.listeners.find(request.service_id, back.source()) else {
+            self.counters.cm_no_listener += 1;
+            let reply = DatagramReply {
+                request_id: request.request_id,
+                status: DatagramStatus::UNSUPPORTED,
+                qpn: Qpn::default(),
+                service_id: request.service_id,
+                q_key: QKey::default(),
+                private_data: [0; DatagramReply::PRIVATE_BYTES],
+            };
+            return self.answer_stranger(back, transaction, Message::DatagramReply(Box::new(reply)));
+        };
+        let Some(id) = self.admit(listener) else { return };
+        let mut connection = Connection::new(State::Asked, back);
+        connection.listener = Some(listener);
+        connection.remote_id = request.request_id;
+        connection.sent = Some(Mad { transaction, message: Message::DatagramRequest(request.clone()) });
+        self.connections.insert(id, connection);
+        self.asked.insert(key, id);
+        self.report(id, EventKind::Asked { listener, addresses: back, request });
+    }
+
+    fn take_datagram_reply(&mut self, back: Addresses, reply: Box<DatagramReply>) {
+        let id = reply.request_id;
+        match self.find(back, id, 0).map(|connection| connection.state) {
+            Some(State::Asking) => {
+                self.report(id, EventKind::Answered(reply));
+                self.remove(id);
+            }
+            Some(_) => self.counters.cm_duplicate += 1,
+            None => self.counters.cm_stray += 1,
+        }
+    }
+
+    /// The connection `id` with the peer at the other end of `back`, whose id must be `peers_id` if it is known.
+    fn find(&self, back: Addresses, id: u32, peers_id: u32) -> Option<&Connection> {
+        self.connections.get(&id).filter(|connection| {
+            connection.addresses == back && (connection.remote_id == 0 || connection.remote_id == peers_id)
+        })
+    }
+
+    /// The id of one more request for a listener; `None` when there is no room.
+    fn admit(&mut self, listener: Listener) -> Option<u32> {
+        let id = self.draw_id().ok().filter(|_| self.listeners.admit(listener));
+        self.counters.cm_backlog_full += u64::from(id.is_none());
+        id
+    }
+
+    /// The program has decided on a request, or it is gone.
+    fn decided(&mut self, id: u32) {
+        let undecided = self.connections.get(&id).filter(|connection| connection.state.is_undecided());
+        if let Some(listener) = undecided.and_then(|connection| connection.listener) {
+            self.listeners.decided(listener);
+        }
+    }
+
+    fn in_state(&self, id: Id, states: &[State]) -> Result<&Connection, StateError> {
+        let connection = self.connections.get(&id.0).ok_or(StateError::NoSuchConnection(id))?;
+        if states.contains(&connection.state) {
+            Ok(connection)
+        } else {
+            Err(StateError::State { id, state: connection.state.words() })
+        }
+    }
+
+    /// A free communication id.
+    fn draw_id(&mut self) -> Result<u32, TooMany> {
+        if self.connections.len() >= MAX_CONNECTIONS {
+            return Err(TooMany);
+        }
+        loop {
+            let id = self.slot | self.next_id & ((1 << ID_BITS) - 1);
+            self.next_id = self.next_id.wrapping_add(1);
+            // 0 means «not known» on the wire.
+            if id != 0 && !self.connections.contains_key(&id) {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// A new transaction. Its lower half is the communication id, as the kernel's.
+    fn transaction(&mut self, id: u32) -> u64 {
+        self.next_transaction = self.next_transaction.wrapping_add(1);
+        self.next_transaction << 32 | u64::from(id)
+    }
+
+    /// The message within the transaction of what the connection sent or got last.
+    fn answer_to(&self, id: u32, message: Message) -> Mad {
+        let last = self.connections.get(&id).and_then(|connection| connection.sent.as_ref());
+        Mad { transaction: last.map_or(0, |mad| mad.transaction), message }
+    }
+
+    /// Goes to another state, and sends `message`: until it is answered, if the state waits for an answer.
+    fn enter(&mut self, now: Instant, id: Id, state: State, message: Option<Message>) {
+        let mad = message.map(|message| match state {
+            State::Disconnecting => Mad { transaction: self.transaction(id.0), message },
+            _ => self.answer_to(id.0, message),
+        });
+        let Some(connection) = self.connections.get_mut(&id.0) else { return };
+        connection.state = state;
+        let Some(mad) = mad else { return self.arm(id.0, None) };
+        connection.expect_answer(mad, CM_RETRIES);
+        match state {
+            State::Replied | State::Disconnecting => self.send(now, id.0),
+            _ => {
+                self.arm(id.0, None);
+                self.send_once(id.0);
+            }
+        }
+    }
+
+    /// The program is done with a request. The answer is kept for a while, should the peer ask again.
+    fn keep_answer(&mut self, now: Instant, id: u32, answer: Message) {
+        self.decided(id);
+        let mad = self.answer_to(id, answer);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.state = State::Answered;
+        connection.sent = Some(mad);
+        connection.is_closed = true;
+        self.send_once(id);
+        self.arm(id, Some(now + ANSWER_KEPT));
+    }
+
+    fn establish(&mut self, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.state = State::Established;
+        self.arm(id, None);
+        self.report(id, EventKind::Established);
+    }
+
+    /// The connection has ended.
+    fn end(&mut self, now: Instant, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.state = State::TimeWait;
+        connection.sent = None;
+        let until = now + connection.time_wait;
+        self.arm(id, Some(until));
+        self.report(id, EventKind::Disconnected);
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.decided(id);
+        self.arm(id, None);
+        self.forget_queue_pair(id);
+        let Some(gone) = self.connections.remove(&id) else { return };
+        let peer = gone.addresses.destination();
+        take_if(&mut self.by_remote_id, (peer, gone.remote_guid, gone.remote_id), id);
+        take_if(&mut self.asked, (peer, gone.remote_id), id);
+    }
+
+    fn forget_queue_pair(&mut self, id: u32) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let peer = connection.addresses.destination();
+        take_if(&mut self.by_remote_qpn, (peer, connection.remote_guid, connection.remote_qpn), id);
+    }
+
+    fn report(&mut self, id: u32, kind: EventKind) {
+        if self.connections.get(&id).is_some_and(|connection| !connection.is_closed) {
+            self.events.push_back(Event { id: Id(id), kind });
+        }
+    }
+
+    fn arm(&mut self, id: u32, at: Option<Instant>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(armed) = std::mem::replace(&mut connection.deadline, at) {
+            self.timers.remove(&(armed, id));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, id));
+        }
+    }
+
+    /// Sends the connection's message, and again when no answer comes in time.
+    fn send(&mut self, now: Instant, id: u32) {
+        self.send_once(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let interval = connection.next_interval();
+        self.arm(id, Some(now + interval));
+    }
+
+    fn send_once(&mut self, id: u32) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(mad) = &connection.sent else { return };
+        let (addresses, traffic_class) = (connection.addresses, connection.traffic_class);
+        let outgoing = Outgoing { addresses, traffic_class, mad: mad.to_bytes() };
+        self.push(outgoing);
+    }
+
+    /// Announces that the answer takes time.
+    fn send_received(&mut self, id: u32, what: Rejected) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let received =
+            Received { local_id: id, remote_id: connection.remote_id, what, service_timeout: SERVICE_TIMEOUT };
+        self.send_beside(id, Message::Received(received));
+    }
+
+    fn send_reject(&mut self, id: u32, reason: Reason) {
+        let reject = self.reject_of(id, reason, [0; Reject::PRIVATE_BYTES]);
+        self.send_beside(id, Message::Reject(Box::new(reject)));
+    }
+
+    fn reject_of(&self, id: u32, reason: Reason, private_data: [u8; Reject::PRIVATE_BYTES]) -> Reject {
+        let connection = &self.connections[&id];
+        let what = match connection.state {
+            State::Requested => Rejected::Request,
+            State::Accepted | State::Requesting if connection.remote_id != 0 => Rejected::Reply,
+            _ => Rejected::Other,
+        };
+        let ca_guid = if reason == Reason::TIMEOUT { self.ca_guid } else { 0 };
+        Reject { local_id: id, remote_id: connection.remote_id, what, reason, ca_guid, private_data }
+    }
+
+    /// Sends a message that is not sent again.
+    fn send_beside(&mut self, id: u32, message: Message) {
+        let mad = self.answer_to(id, message).to_bytes();
+        let Some(connection) = self.connections.get(&id) else { return };
+        let (addresses, traffic_class) = (connection.addresses, connection.traffic_class);
+        self.push(Outgoing { addresses, traffic_class, mad });
+    }
+
+    /// Answers a message that belongs to no connection.
+    fn answer_stranger(&mut self, addresses: Addresses, transaction: u64, message: Message) {
+        self.push(Outgoing { addresses, traffic_class: 0, mad: Mad { transaction, message }.to_bytes() });
+    }
+
+    fn push(&mut self, outgoing: Outgoing) {
+        if self.outgoing.len() >= MAX_OUTGOING {
+            self.counters.cm_answer_dropped += 1;
+            return;
+        }
+        self.counters.cm_sent += 1;
+        self.outgoing.push_back(outgoing);
+    }
+}
+
+fn refusal_of(request: &Request, reason: Reason) -> Message {
+    Message::Reject(Box::new(Reject {
+        local_id: 0,
+        remote_id: request.local_id,
+        what: Rejected::Request,
+        reason,
+        ca_guid: 0,
+        private_data: [0; Reject::PRIVATE_BYTES],
+    }))
+}
+
+/// Removes an entry if it is of `id`: another can have taken its key.
+fn take_if<K: std::hash::Hash + Eq>(map: &mut FxHashMap<K, u32>, key: K, id: u32) {
+    if map.get(&key) == Some(&id) {
+        map.remove(&key);
+    }
+}
