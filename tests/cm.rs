@@ -329,7 +329,10 @@ fn a_connection_begins_and_ends_with_five_messages() {
     for side in 0..2 {
         assert_eq!(ends(side), [EventKind::Disconnected, EventKind::TimeWaitOver]);
     }
-    assert_eq!(world.log.iter().map(|(_, mad)| mad.message.attribute()).collect::<Vec<_>>(), [REQ, REP, RTU, DREQ, DREP]);
+    assert_eq!(
+        world.log.iter().map(|(_, mad)| mad.message.attribute()).collect::<Vec<_>>(),
+        [REQ, REP, RTU, DREQ, DREP]
+    );
     // Answers belong to the transaction of what they answer.
     let transactions: BTreeSet<u64> = world.log[..3].iter().map(|(_, mad)| mad.transaction).collect();
     assert_eq!(transactions.len(), 1);
@@ -352,7 +355,8 @@ fn nobody_listens_is_a_rejection_at_once() {
 fn a_rejection_carries_the_programs_data() {
     let mut world = World::new(3, Faults::default());
     world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
-    let Some((1, id, EventKind::Requested { listener, addresses, request })) = world.next_event(Instant::from_ns(u64::MAX))
+    let Some((1, id, EventKind::Requested { listener, addresses, request })) =
+        world.next_event(Instant::from_ns(u64::MAX))
     else {
         panic!("no request")
     };

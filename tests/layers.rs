@@ -23,7 +23,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cm", &["time", "wire"]),
     ("link", &["time", "frame", "forked", "wire", "pcap"]),
     ("engine", &["sync", "time", "frame", "wire", "memory", "transport", "link"]),
-    ("verbs", &["time", "frame", "forked", "wire", "memory", "path", "congestion", "transport", "link", "engine"]),
+    (
+        "verbs",
+        &["time", "frame", "forked", "wire", "memory", "path", "congestion", "transport", "cm", "link", "engine"],
+    ),
 ];
 
 fn rust_files(path: &Path, files: &mut Vec<std::path::PathBuf>) {

@@ -3,8 +3,8 @@ use std::fmt;
 use crate::time::{Duration, Instant};
 use crate::wire::{Addresses, Qpn};
 
-use super::mad::Mad;
 use super::listener::Listener;
+use super::mad::Mad;
 
 /// The name of a connection, or of a request for one, at this end: its communication id (IBTA 12.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

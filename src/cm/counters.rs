@@ -19,4 +19,3 @@ counters! {
         cm_answer_dropped,
     }
 }
-

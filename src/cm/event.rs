@@ -49,4 +49,3 @@ pub enum EventKind {
     /// † The peer named its datagram service, or says why it does not.
     Answered(Box<DatagramReply>),
 }
-

@@ -130,6 +130,11 @@ impl Manager {
         self.connections.len()
     }
 
+    /// Whether a peer has not answered yet that a connection ends.
+    pub fn is_disconnecting(&self) -> bool {
+        self.connections.values().any(|connection| connection.state == State::Disconnecting)
+    }
+
     /// Listens for a service, at one of our addresses or at all. At most `backlog` requests wait for a decision; others
     /// are dropped, and their peers ask again.
     ///
@@ -243,8 +248,10 @@ impl Manager {
     /// # Errors
     /// [`StateError`] when there is no connection. One that has ended, or is ending, is none.
     pub fn disconnect(&mut self, now: Instant, id: Id) -> Result<(), StateError> {
-        let connection =
-            self.in_state(id, &[State::Established, State::Replied, State::Accepted, State::Disconnecting, State::TimeWait])?;
+        let connection = self.in_state(
+            id,
+            &[State::Established, State::Replied, State::Accepted, State::Disconnecting, State::TimeWait],
+        )?;
         if matches!(connection.state, State::Disconnecting | State::TimeWait) {
             return Ok(());
         }

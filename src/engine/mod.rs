@@ -40,6 +40,7 @@ use turns::{PASSIVE, Round, Turns};
 
 pub(crate) use event_fd::{EventFd, poll_readable};
 pub use process::Process;
+pub(crate) use signals::without_signals;
 
 /// Upper bound on the frames received, and on the packets sent, in one step.
 ///
@@ -121,7 +122,7 @@ impl Engine {
         });
         let thread = {
             let shared = shared.clone();
-            signals::without_signals(|| {
+            without_signals(|| {
                 std::thread::Builder::new().name("uroce".to_owned()).spawn(move || shared.run_in_background())
             })?
         };

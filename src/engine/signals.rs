@@ -4,7 +4,7 @@ const OWN: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::
 
 /// Runs `spawn` with all signals blocked except [`OWN`], so that the thread it makes gets no other. Programs' handlers
 /// must run in their own threads.
-pub(super) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are plain memory that the calls fill.
     unsafe {
         let mut others = std::mem::zeroed();

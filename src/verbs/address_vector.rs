@@ -79,13 +79,25 @@ pub(super) fn gid_of(device: &Device, index: usize) -> Result<&Gid, PathError> {
     device.gids.get(index).ok_or_else(|| PathError::NoSuchGid { device: name.clone(), index, count })
 }
 
+/// The GID of an address: `::ffff:a.b.c.d` for IPv4.
+pub(super) fn gid_of_address(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
 /// The UDP source port of a connection, in the dynamic range from 49152 on: both numbers folded, the same in both
 /// directions (rdma_calc_flow_label and rdma_flow_label_to_udp_sport in the kernel's ib_verbs.h).
 pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
     let mut v = u64::from(local.value()) * u64::from(remote.value());
     v ^= v >> 20;
     v ^= v >> 40;
-    let label = (v & 0xf_ffff) as u32;
+    label_port((v & 0xf_ffff) as u32)
+}
+
+/// The UDP source port of a connection whose path has a flow label (rdma_flow_label_to_udp_sport).
+pub(super) fn label_port(label: u32) -> u16 {
     0xc000 | ((label & 0x3fff) ^ ((label & 0xf_c000) >> 14)) as u16
 }
 

@@ -15,7 +15,7 @@ use crate::time::Instant;
 use crate::transport::{self, Event, Path, RecoveryMode};
 use crate::wire::{PathMtu, Psn, Qpn};
 
-use super::address_vector::find_path;
+use super::address_vector::{find_path, label_port};
 use super::open_link::addresses;
 use super::{
     AddressVector, CompletionChannel, CompletionQueue, OpenError, OpenOptions, PathError, ProtectionDomain, source_port,
@@ -94,6 +94,25 @@ impl Context {
         });
     }
 
+    /// Another handle of the same device, for what works beside the program.
+    pub(super) fn share(&self) -> Context {
+        let Context { engine, device, path_mtu, why_not_xdp } = self;
+        let (engine, device, why_not_xdp) = (engine.clone(), device.clone(), why_not_xdp.clone());
+        Context { engine, device, path_mtu: *path_mtu, why_not_xdp }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// A slot of twelve bits, and a number, both random.
+    pub(super) fn random_ids(&self) -> (u16, u64) {
+        self.engine.with(|core, _| {
+            let keys = core.endpoint.memory().keys();
+            (keys.qpn_slot(), u64::from(keys.next_u32()) << 32 | u64::from(keys.next_u32()))
+        })
+    }
+
     /// The device as it was when it was opened.
     pub fn device(&self) -> &Device {
         &self.device
@@ -152,13 +171,19 @@ impl Context {
         CompletionQueue::new(self.engine.clone(), queue)
     }
 
-    /// The path from one of our GIDs to a peer, for a connection between two queue pairs. Its UDP source port follows
-    /// from both numbers as with rxe, so that both directions use the same.
+    /// The path from one of our GIDs to a peer, for a connection between two queue pairs.
+    ///
+    /// Its UDP source port follows from the flow label if there is one, otherwise from both numbers, as with rxe
+    /// (rdma_get_udp_sport in the kernel's ib_verbs.h). So both directions use the same.
     ///
     /// # Errors
     /// [`PathError`] when the GID index is out of range, the address families differ, or the kernel has no route.
     pub fn path(&self, vector: &AddressVector, local: Qpn, remote: Qpn) -> Result<Path, PathError> {
-        find_path(&self.engine, &self.device, vector, source_port(local, remote))
+        let source_port = match vector.flow_label {
+            0 => source_port(local, remote),
+            label => label_port(label),
+        };
+        find_path(&self.engine, &self.device, vector, source_port)
     }
 
     /// The path for datagrams: an address handle. Its UDP source port follows from our queue pair's number.

@@ -6,6 +6,7 @@
 mod address_vector;
 mod completion_queue;
 mod connect;
+mod connection_manager;
 mod context;
 mod open_link;
 mod open_options;
@@ -19,6 +20,7 @@ mod shared_receive_queue;
 pub use address_vector::{AddressVector, PathError, source_port};
 pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use connect::{ConnectError, ConnectOptions};
+pub use connection_manager::{ConnectionManager, ConnectionManagerError};
 pub use context::Context;
 pub use open_options::{LinkKind, LinkKindError, OpenError, OpenOptions, OptionError};
 pub use peer::{Peer, PeerError};

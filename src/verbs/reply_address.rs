@@ -1,5 +1,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::wire::Addresses;
+
+use super::address_vector::gid_of_address;
 use super::{AddressVector, Completion, Context, Path, PathError, Qpn};
 
 /// Length in bytes of the routing header before a datagram's payload in the receive buffer: the headers that it came
@@ -74,11 +77,21 @@ impl Context {
     pub fn sender_vector(&self, routing_header: &[u8; ROUTING_HEADER_BYTES]) -> Result<AddressVector, ReplyError> {
         let (sender, own, traffic_class, hop_limit, flow_label) = parse(routing_header).ok_or(ReplyError::Malformed)?;
         let source_gid_index = self.gids().iter().position(|gid| gid.ip() == own).ok_or(ReplyError::NotOurs(own))?;
-        let destination_gid = match sender {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        Ok(AddressVector { source_gid_index, destination_gid, traffic_class, hop_limit, flow_label })
+        Ok(AddressVector {
+            source_gid_index,
+            destination_gid: gid_of_address(sender),
+            traffic_class,
+            hop_limit,
+            flow_label,
+        })
+    }
+
+    /// From the sender of a datagram to us; `None` when the routing header has no IP header, or it went to another
+    /// address.
+    pub(super) fn sender_addresses(&self, routing_header: &[u8; ROUTING_HEADER_BYTES]) -> Option<Addresses> {
+        let (sender, own, ..) = parse(routing_header)?;
+        let is_ours = self.gids().iter().any(|gid| gid.ip() == own);
+        Addresses::new(sender, own).filter(|_| is_ours)
     }
 
     /// An address handle to the sender of a datagram, for answers from queue pair `local` to the completion's

@@ -3,8 +3,8 @@
 mod datagram_reply;
 mod datagram_request;
 mod disconnect;
-mod received;
 mod ready;
+mod received;
 mod reject;
 mod reply;
 mod request;

@@ -1,6 +1,6 @@
 //! `uroce run`: an unmodified verbs program on this stack.
 //!
-//! The program gets our `libibverbs.so.1` in place of the system's: in a folder on LD_LIBRARY_PATH for what is linked or
+//! The program gets our `libibverbs.so.1` and `librdmacm.so.1` in place of the system's: in a folder on LD_LIBRARY_PATH for what is linked or
 //! loaded by name, and preloaded for what brings a copy of its own. Options go on as `UROCE_*` variables.
 
 use std::ffi::{CString, OsStr, OsString};
@@ -57,8 +57,9 @@ const OUR_FAILURE: u8 = 125;
 /// The library as cargo builds it.
 const LIBRARY: &str = "liburoce_verbs.so";
 
-/// What the folder on LD_LIBRARY_PATH calls it: the linker's name, and the one that some programs load.
-const NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
+/// What the folder on LD_LIBRARY_PATH calls it: the linker's names, and those that some programs load. Both libraries are
+/// one file, which the loader then loads once.
+const NAMES: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 
 pub fn run(arguments: &Arguments) -> ExitCode {
     prepare_and_run(arguments).unwrap_or_else(|error| {
@@ -289,7 +290,13 @@ fn check_symbols(loader: &Path, program: &Path, like: &Command) -> Result<(), Fa
 
 /// What the loader says of the first symbol or version of libibverbs that is missing.
 fn missing_symbol(text: &str) -> Option<&str> {
-    let is_ours = |line: &str| line.contains("ibv_") || line.contains("IBVERBS_") || line.contains("verbs_");
+    let is_ours = |line: &str| {
+        line.contains("ibv_")
+            || line.contains("IBVERBS_")
+            || line.contains("verbs_")
+            || line.contains("rdma_")
+            || line.contains("RDMACM_")
+    };
     let is_missing = |line: &str| line.contains("undefined symbol") || line.contains("' not found (required by");
     text.lines().find(|line| is_ours(line) && is_missing(line)).map(str::trim)
 }

@@ -80,6 +80,12 @@ fn known(device: &Device) -> Result<NonNull<IbvDevice>, Failure> {
     Known::slab().insert(make).ok_or_else(full)
 }
 
+/// Opens a device that the program has not asked for by its pointer.
+pub(crate) fn open_found(device: Device) -> Result<*mut IbvContext, Failure> {
+    let pointer = known(&device)?.as_ptr();
+    context::open(pointer, device)
+}
+
 /// Copies `text` with a NUL at its end, shortened if need be.
 fn put(to: &mut [c_char], text: &str) {
     let room = to.len() - 1;

@@ -104,6 +104,43 @@ const _: () =
     assert!(size_of::<KernelAhAttr>() == 32 && size_of::<KernelQpAttr>() == 144 && size_of::<KernelPath>() == 64);
 const _: () = assert!(size_of::<Path>() == 72);
 
+/// Selectors of path records: exactly this value (`IB_SA_EQ`).
+const EXACTLY: u8 = 2;
+
+impl Path {
+    /// A path between RoCE devices, as the kernel's RDMA CM makes it (cma_resolve_iboe_route in cma.c). `mtu` and `life_time` are
+    /// codes.
+    pub(crate) fn of_roce(
+        sgid: IbvGid,
+        dgid: IbvGid,
+        flow_label: u32,
+        traffic_class: u8,
+        [mtu, life_time]: [u8; 2],
+    ) -> Path {
+        Path {
+            dgid,
+            sgid,
+            dlid: 0,
+            slid: 0,
+            raw_traffic: 0,
+            flow_label: flow_label.to_be(),
+            hop_limit: 64,
+            traffic_class,
+            reversible: 1,
+            numb_path: 1,
+            pkey: 0xffff,
+            sl: 0,
+            mtu_selector: EXACTLY,
+            mtu: i32::from(mtu),
+            rate_selector: EXACTLY,
+            rate: 0,
+            packet_life_time_selector: EXACTLY,
+            packet_life_time: life_time,
+            preference: 0,
+        }
+    }
+}
+
 fn address(from: &KernelAhAttr) -> IbvAhAttr {
     IbvAhAttr {
         grh: IbvGlobalRoute {

@@ -10,6 +10,7 @@
 //! | `completion_channel`, `completion_queue`, `async_event` | completions, and events by descriptors |
 //! | `queue_pair`, `srq`, `post`, `work_builder` | queues, and requests in both forms |
 //! | `provider`, `kernel`, `strings` | what other libraries import |
+//! | `cm` | `librdmacm.so.1`, in the same file |
 //! | `redirect` | the files in `/dev` and sysfs that programs look for |
 //! | `signals` | what would let memory vanish unnoticed |
 //! | `abi`, `slab`, `queue`, `lock`, `sync`, `error`, `lifetime`, `options` | below them |
@@ -20,6 +21,7 @@ mod abi;
 mod address;
 mod async_event;
 mod buffer;
+mod cm;
 mod completion_channel;
 mod completion_queue;
 mod context;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::address::Address;
 use crate::buffer::Buffer;
+use crate::cm::{self, Channel as CmChannel, CmId, Given};
 use crate::completion_channel::Channel;
 use crate::completion_queue::Cq;
 use crate::context::{self, OpenDevice};
@@ -91,10 +92,14 @@ macro_rules! every_slab {
         Cq::slab().$work($($argument),*);
         Srq::slab().$work($($argument),*);
         Qp::slab().$work($($argument),*);
+        CmChannel::slab().$work($($argument),*);
+        CmId::slab().$work($($argument),*);
+        Given::slab().$work($($argument),*);
     }};
 }
 
 extern "C" fn before_fork() {
+    cm::before_fork();
     context::before_fork();
     device::before_fork();
     every_slab!(before_fork());
@@ -104,6 +109,7 @@ extern "C" fn in_parent() {
     every_slab!(after_fork(false));
     device::after_fork();
     context::after_fork(false);
+    cm::after_fork(false);
 }
 
 /// In a child everything that was open is dead: the frames are the parent's, and so is the thread. The child may open
@@ -112,9 +118,11 @@ extern "C" fn in_child() {
     every_slab!(after_fork(true));
     device::after_fork();
     context::after_fork(true);
+    cm::after_fork(true);
 }
 
-/// Sends the acknowledges that are still owed: a peer that waits for one would take the program's end for a fault.
+/// Ends connections of RDMA CM, and sends the acknowledges that are still owed: a peer that waits for one would take the program's end for a fault.
 extern "C" fn at_exit() {
+    cm::close_all();
     context::settle_all(PATIENCE);
 }

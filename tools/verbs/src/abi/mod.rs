@@ -2,9 +2,11 @@
 //! here, and compared with the header itself by `tests/layout.rs`.
 
 mod attributes;
+mod cm;
 mod objects;
 mod work;
 
 pub(crate) use attributes::*;
+pub(crate) use cm::*;
 pub(crate) use objects::*;
 pub(crate) use work::*;

@@ -1,0 +1,261 @@
+//! `rdma_getaddrinfo`, and identifiers that wait by themselves.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::abi::*;
+use crate::error::{Failure, minus_one, set_errno};
+
+use super::address::{IN_BYTES, IN6_BYTES};
+use super::event;
+use super::id::{self, RC, UD};
+use super::queue_pair::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
+use super::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+
+/// Flags of `struct rdma_addrinfo`.
+const PASSIVE: c_int = 1;
+const NUMERIC_HOST: c_int = 2;
+const FAMILY: c_int = 8;
+
+/// `RDMA_PS_TCP`, `RDMA_PS_UDP`.
+const TCP: c_int = 0x0106;
+const UDP: c_int = 0x0111;
+
+/// How long addresses and routes are resolved, in ms: they are there at once.
+const TIMEOUT_MS: c_int = 2000;
+
+/// A copy in memory of malloc, which programs may free.
+fn copied(from: *const c_void, len: usize) -> *mut c_void {
+    // SAFETY: nothing but the size is passed; the caller of the verb promises that `from` has as many bytes.
+    unsafe {
+        let to = libc::malloc(len.max(1));
+        if !to.is_null() {
+            std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), len);
+        }
+        to
+    }
+}
+
+/// Resolves names to addresses, as getaddrinfo(3). Returns 0, or what that returns; -1 with `errno` for its other errors.
+///
+/// # Safety
+/// `node` and `service` are NULL or strings, `hints` is NULL or can be read, `result` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const RdmaAddrInfo,
+    result: *mut *mut RdmaAddrInfo,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (hints, result) = unsafe { (hints.as_ref(), result.as_mut()) };
+    let Some(result) = result else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    let flags = hints.map_or(0, |hints| hints.ai_flags);
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
+    wanted.ai_family = if flags & FAMILY != 0 { hints.map_or(0, |hints| hints.ai_family) } else { 0 };
+    if wanted.ai_family == 0 && flags & PASSIVE == 0 && node.is_null() {
+        wanted.ai_family = libc::AF_INET;
+    }
+    wanted.ai_flags = if flags & PASSIVE != 0 { libc::AI_PASSIVE } else { 0 };
+    wanted.ai_flags |= if flags & NUMERIC_HOST != 0 { libc::AI_NUMERICHOST } else { 0 };
+    let space = hints.map_or(0, |hints| hints.ai_port_space);
+    let kind = hints.map_or(0, |hints| hints.ai_qp_type);
+    let is_datagram = space == UDP || kind == UD;
+    wanted.ai_socktype = if is_datagram { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let mut made: RdmaAddrInfo = unsafe { std::mem::zeroed() };
+    made.ai_flags = flags;
+    made.ai_qp_type = if kind != 0 {
+        kind
+    } else if is_datagram {
+        UD
+    } else {
+        RC
+    };
+    made.ai_port_space = if space != 0 {
+        space
+    } else if is_datagram {
+        UDP
+    } else {
+        TCP
+    };
+    if !node.is_null() || !service.is_null() {
+        let mut found = std::ptr::null_mut();
+        // SAFETY: the caller's promise, and what we have just made.
+        let error = unsafe { libc::getaddrinfo(node, service, &wanted, &mut found) };
+        if error != 0 {
+            return error;
+        }
+        // SAFETY: at least one was found.
+        let first = unsafe { &*found };
+        let address = copied(first.ai_addr.cast(), first.ai_addrlen as usize);
+        made.ai_family = first.ai_family;
+        if flags & PASSIVE != 0 {
+            (made.ai_src_addr, made.ai_src_len) = (address, first.ai_addrlen);
+        } else {
+            (made.ai_dst_addr, made.ai_dst_len) = (address, first.ai_addrlen);
+        }
+        // SAFETY: made by getaddrinfo.
+        unsafe { libc::freeaddrinfo(found) };
+    }
+    if let Some(hints) = hints
+        && made.ai_src_addr.is_null()
+        && !hints.ai_src_addr.is_null()
+        && (IN_BYTES..=IN6_BYTES).contains(&(hints.ai_src_len as usize))
+    {
+        made.ai_src_addr = copied(hints.ai_src_addr, hints.ai_src_len as usize);
+        made.ai_src_len = hints.ai_src_len;
+    }
+    *result = copied((&raw const made).cast(), size_of::<RdmaAddrInfo>()).cast();
+    0
+}
+
+/// Frees what [`rdma_getaddrinfo`] made.
+///
+/// # Safety
+/// `info` is NULL, or such a result that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut RdmaAddrInfo) {
+    let mut next = info;
+    // SAFETY: the caller's promise; all parts are of malloc.
+    while let Some(this) = unsafe { next.as_mut() } {
+        let after = this.ai_next;
+        let parts = [
+            this.ai_src_addr,
+            this.ai_dst_addr,
+            this.ai_src_canonname.cast(),
+            this.ai_dst_canonname.cast(),
+            this.ai_route,
+            this.ai_connect,
+            next.cast(),
+        ];
+        // SAFETY: as above.
+        parts.into_iter().for_each(|part| unsafe { libc::free(part) });
+        next = after;
+    }
+}
+
+/// Makes an identifier from the result of [`rdma_getaddrinfo`], whose calls wait for their events, and its queue pair, if
+/// attributes are given.
+///
+/// # Safety
+/// `id` is NULL or may be written, `info` is such a result, and `init` is NULL or may be read and written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_ep(
+    id: *mut *mut RdmaCmId,
+    info: *mut RdmaAddrInfo,
+    pd: *mut IbvPd,
+    init: *mut IbvQpInitAttr,
+) -> c_int {
+    crate::lifetime::begin();
+    let failed = |made: *mut RdmaCmId| {
+        let errno = std::io::Error::last_os_error();
+        let _ = id::destroy(made);
+        set_errno(errno.raw_os_error().unwrap_or(libc::EINVAL));
+        -1
+    };
+    // SAFETY: the caller's promise.
+    let (Some(out), Some(info)) = (unsafe { id.as_mut() }, unsafe { info.as_ref() }) else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    let made = match id::create(std::ptr::null_mut(), std::ptr::null_mut(), info.ai_port_space, Some(info.ai_qp_type)) {
+        Ok(made) => made.as_ptr(),
+        Err(failure) => return minus_one("rdma_create_ep", Err(failure)),
+    };
+    // SAFETY: the caller's promises, for all calls below.
+    unsafe {
+        if info.ai_flags & PASSIVE != 0 {
+            if rdma_bind_addr(made, info.ai_src_addr) != 0 {
+                return failed(made);
+            }
+            if let (Some(init), Ok(id)) = (init.as_ref(), id::get(made)) {
+                id.lock().template = Some((pd as usize, IbvQpInitAttr { qp_type: info.ai_qp_type, ..*init }));
+            }
+            *out = made;
+            return 0;
+        }
+        if rdma_resolve_addr(made, info.ai_src_addr, info.ai_dst_addr, TIMEOUT_MS) != 0
+            || rdma_resolve_route(made, TIMEOUT_MS) != 0
+        {
+            return failed(made);
+        }
+        if let Some(init) = init.as_mut() {
+            init.qp_type = info.ai_qp_type;
+            if rdma_create_qp(made, pd, init) != 0 {
+                return failed(made);
+            }
+        }
+        if info.ai_connect_len > 0
+            && !info.ai_connect.is_null()
+            && let Ok(id) = id::get(made)
+        {
+            id.lock().connect_data =
+                std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len).to_vec();
+        }
+    }
+    *out = made;
+    0
+}
+
+/// Destroys an identifier with its queue pair and shared receive queue.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_destroy_ep(id: *mut RdmaCmId) {
+    rdma_destroy_qp(id);
+    rdma_destroy_srq(id);
+    let _ = id::destroy(id);
+}
+
+fn next_request(listen: *mut RdmaCmId) -> Result<*mut RdmaCmId, Failure> {
+    let listening = id::get(listen)?;
+    let (is_sync, template) = {
+        let inner = listening.lock();
+        (inner.is_sync, inner.template)
+    };
+    if !is_sync {
+        return Err(Failure::new(libc::EINVAL, "the identifier has a channel: its requests are events there"));
+    }
+    let c = listening.c().as_ptr();
+    drop(listening);
+    id::complete(listen)?;
+    // SAFETY: the slot's structure; slots are never unmapped. The event stays until it is acknowledged.
+    let request = unsafe {
+        let event = std::mem::replace(&mut (*c).event, std::ptr::null_mut());
+        let (kind, request) = ((*event).event, (*event).id);
+        if kind != event::Kind::ConnectRequest as c_int {
+            event::acknowledge(event)?;
+            return Err(Failure::new(libc::EINVAL, "the event is not a request"));
+        }
+        id::migrate(request, std::ptr::null_mut())?;
+        // The request's own identifier keeps its event: its private data is in it.
+        (*request).event = event;
+        request
+    };
+    if let Some((pd, mut init)) = template {
+        // SAFETY: the attributes are ours.
+        if unsafe { rdma_create_qp(request, pd as *mut IbvPd, &mut init) } != 0 {
+            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+            let _ = id::destroy(request);
+            return Err(Failure::new(errno, "the request's queue pair was not created"));
+        }
+    }
+    Ok(request)
+}
+
+/// Waits for a request to a listener that has no channel, and makes its queue pair if the listener has attributes for it.
+///
+/// # Safety
+/// `id` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_request(listen: *mut RdmaCmId, id: *mut *mut RdmaCmId) -> c_int {
+    let get = || {
+        // SAFETY: the caller's promise.
+        let out = unsafe { id.as_mut() }.ok_or_else(|| Failure::null("id"))?;
+        *out = next_request(listen)?;
+        Ok(())
+    };
+    minus_one("rdma_get_request", get())
+}

@@ -1,0 +1,274 @@
+//! From addresses to devices and routes.
+
+use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use uroce::link::device::Device;
+use uroce::verbs::{AddressVector, Qpn};
+
+use crate::abi::{IbvContext, IbvGid, RdmaCmId};
+use crate::device;
+use crate::error::{Failure, minus_one, pointer};
+use crate::kernel::Path;
+
+use super::address::{self, gid};
+use super::event::{Kind, Pending};
+use super::host::Host;
+use super::id::{self, Inner, Phase};
+
+/// Ports that programs get without asking, as the kernel's by default (ip_local_port_range).
+const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
+
+/// The device with an address.
+pub(super) fn device_of(address: SocketAddr) -> Result<Device, Failure> {
+    let scope = match address {
+        SocketAddr::V6(address) => address.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let has = |device: &Device| {
+        (scope == 0 || device.index == scope) && device.gids.iter().any(|gid| gid.ip() == address.ip())
+    };
+    device::visible()?.into_iter().find(has).ok_or_else(|| {
+        let why = format!("no device has the address {}: see `uroce devices`", address.ip());
+        eprintln!("uroce: RDMA CM: {why}");
+        Failure::new(libc::ENODEV, why)
+    })
+}
+
+/// Our address towards a peer, as the kernel's routes have it.
+fn source_towards(peer: SocketAddr) -> Result<SocketAddr, Failure> {
+    let any = match peer {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let failed = |error: std::io::Error| {
+        let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
+        Failure::new(errno, format_args!("no route to {}: {error}", peer.ip()))
+    };
+    // Nothing is sent; a port of 0 would not be connected to.
+    let socket = UdpSocket::bind((any, 0)).map_err(failed)?;
+    socket.connect(SocketAddr::new(peer.ip(), 4791)).map_err(failed)?;
+    let mut source = socket.local_addr().map_err(failed)?;
+    source.set_port(0);
+    if let (SocketAddr::V6(source), SocketAddr::V6(peer)) = (&mut source, peer) {
+        source.set_scope_id(peer.scope_id());
+    }
+    Ok(source)
+}
+
+/// Gives an identifier its address: the port that is asked for if it is free, or any for 0.
+fn reserve(pointer: *const RdmaCmId, inner_of: &id::CmId, mut address: SocketAddr) -> Result<SocketAddr, Failure> {
+    let (space, may_share) = {
+        let inner = inner_of.lock();
+        (inner.space, inner.may_share_port)
+    };
+    if address.port() == 0 {
+        let first = EPHEMERAL.start + (std::process::id() as u16) % (EPHEMERAL.end - EPHEMERAL.start);
+        let all = (first..EPHEMERAL.end).chain(EPHEMERAL.start..first);
+        for port in all {
+            address.set_port(port);
+            if !id::has_port(space, address, false, pointer) {
+                return Ok(address);
+            }
+        }
+        return Err(Failure::new(libc::EADDRNOTAVAIL, "no port is free"));
+    }
+    match id::has_port(space, address, may_share, pointer) {
+        true => Err(Failure::new(libc::EADDRINUSE, format_args!("port {} is in use", address.port()))),
+        false => Ok(address),
+    }
+}
+
+fn bind(pointer: *mut RdmaCmId, address: SocketAddr) -> Result<(), Failure> {
+    let id = id::get(pointer)?;
+    id.lock().is_phase(&[Phase::Idle])?;
+    let host = match address.ip().is_unspecified() {
+        true => None,
+        false => Some(Host::of(device_of(address)?)?),
+    };
+    let address = reserve(pointer, &id, address)?;
+    let mut inner = id.lock();
+    inner.local = Some(address);
+    inner.host = host;
+    inner.phase = Phase::Bound;
+    id::show(&id, &inner);
+    Ok(())
+}
+
+/// Binds an identifier to one of our addresses, and so to its device; the unspecified address is all of them.
+///
+/// # Safety
+/// `addr` is NULL or can be read for as many bytes as its family has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut RdmaCmId, addr: *mut c_void) -> c_int {
+    let bind = || {
+        if addr.is_null() {
+            return Err(Failure::null("addr"));
+        }
+        // SAFETY: the caller's promise.
+        bind(id, unsafe { address::read(addr) }?)
+    };
+    minus_one("rdma_bind_addr", bind())
+}
+
+fn resolve(pointer: *mut RdmaCmId, source: Option<SocketAddr>, peer: SocketAddr) -> Result<(), Failure> {
+    let id = id::get(pointer)?;
+    let bound = {
+        let inner = id.lock();
+        inner.is_phase(&[Phase::Idle, Phase::Bound])?;
+        inner.local
+    };
+    if peer.ip().is_unspecified() {
+        return Err(Failure::new(libc::EINVAL, "the peer's address is unspecified"));
+    }
+    let wanted = source.or(bound);
+    let find = || -> Result<(SocketAddr, Arc<Host>), Failure> {
+        let towards = source_towards(peer)?;
+        let mut local = wanted.filter(|wanted| !wanted.ip().is_unspecified()).unwrap_or(towards);
+        local.set_port(wanted.map_or(0, |wanted| wanted.port()));
+        let host = Host::of(device_of(local)?)?;
+        Ok((local, host))
+    };
+    match find() {
+        Ok((local, host)) => {
+            let local = reserve(pointer, &id, local)?;
+            let mut inner = id.lock();
+            (inner.local, inner.remote, inner.host) = (Some(local), Some(peer), Some(host));
+            inner.phase = Phase::Resolved;
+            id::show(&id, &inner);
+            drop(inner);
+            id::push(Pending::new(pointer, Kind::AddrResolved));
+        }
+        // As with the kernel, what the network does not have is an event.
+        Err(failure) => {
+            crate::error::trace("rdma_resolve_addr", &Err(&failure));
+            id::push(Pending { status: -failure.errno, ..Pending::new(pointer, Kind::AddrError) });
+        }
+    }
+    drop(id);
+    id::complete(pointer)
+}
+
+/// Finds the device that leads to a peer's address. An event tells the result.
+///
+/// # Safety
+/// `source` is NULL; it and `destination` can be read for as many bytes as their families have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut RdmaCmId,
+    source: *mut c_void,
+    destination: *mut c_void,
+    _timeout_ms: c_int,
+) -> c_int {
+    let resolve = || {
+        if destination.is_null() {
+            return Err(Failure::null("dst_addr"));
+        }
+        // SAFETY: the caller's promise.
+        let source = if source.is_null() { None } else { Some(unsafe { address::read(source) }?) };
+        // SAFETY: the caller's promise.
+        resolve(id, source, unsafe { address::read(destination) }?)
+    };
+    minus_one("rdma_resolve_addr", resolve())
+}
+
+/// The address vector towards the peer.
+pub(super) fn vector(inner: &Inner, flow_label: u32) -> Result<AddressVector, Failure> {
+    let host = inner.host()?;
+    let addresses = inner.addresses()?;
+    let own = host.opened.context.gids().iter().position(|gid| gid.ip() == addresses.source());
+    Ok(AddressVector {
+        source_gid_index: own.ok_or_else(|| Failure::new(libc::ENODEV, "the device has lost its address"))?,
+        destination_gid: id::gid(inner),
+        traffic_class: inner.traffic_class,
+        hop_limit: 64,
+        flow_label,
+    })
+}
+
+fn route(pointer: *mut RdmaCmId) -> Result<(), Failure> {
+    let id = id::get(pointer)?;
+    let found = {
+        let mut inner = id.lock();
+        inner.is_phase(&[Phase::Resolved])?;
+        let host = inner.host()?;
+        let label = flow_label(&inner);
+        let found = vector(&inner, label).and_then(|vector| {
+            host.opened.context.address_handle(&vector, Qpn::GSI)?;
+            Ok(())
+        });
+        if found.is_ok() {
+            let addresses = inner.addresses()?;
+            let mtu = host.opened.context.active_mtu() as u8;
+            let [from, to] = [addresses.source(), addresses.destination()].map(|ip| IbvGid(gid(ip).octets()));
+            let timeout = inner.ack_timeout.unwrap_or(id::ACK_TIMEOUT);
+            let codes = [mtu, timeout.saturating_sub(1)];
+            inner.route = Some(Box::new(Path::of_roce(from, to, label, inner.traffic_class, codes)));
+            inner.phase = Phase::Routed;
+            id::show(&id, &inner);
+        }
+        found
+    };
+    match found {
+        Ok(()) => id::push(Pending::new(pointer, Kind::RouteResolved)),
+        Err(failure) => {
+            crate::error::trace("rdma_resolve_route", &Err(&failure));
+            id::push(Pending { status: -failure.errno, ..Pending::new(pointer, Kind::RouteError) });
+        }
+    }
+    drop(id);
+    id::complete(pointer)
+}
+
+/// The flow label of a connection: the kernel's of its ports (cma_get_roce_udp_flow_label in cma.c). Both ends derive
+/// their UDP source port from it.
+pub(super) fn flow_label(inner: &Inner) -> u32 {
+    let port = |address: Option<SocketAddr>| address.map_or(0, |address| u32::from(address.port()));
+    (port(inner.local) * 31 + port(inner.remote)) & 0xf_ffff
+}
+
+/// Finds the route to a peer. An event tells the result.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_resolve_route(id: *mut RdmaCmId, _timeout_ms: c_int) -> c_int {
+    minus_one("rdma_resolve_route", route(id))
+}
+
+/// Lists the contexts of all devices, with a NULL at the end; `num_devices` may be NULL.
+///
+/// # Safety
+/// `num_devices` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut IbvContext {
+    crate::lifetime::begin();
+    let list = || {
+        // One that cannot be opened has said why; the others are there all the same.
+        let hosts: Vec<_> = device::visible()?.into_iter().filter_map(|device| Host::of(device).ok()).collect();
+        let bytes = (hosts.len() + 1) * size_of::<*mut IbvContext>();
+        // SAFETY: nothing but the size is passed.
+        let list = unsafe { libc::calloc(1, bytes) }.cast::<*mut IbvContext>();
+        if list.is_null() {
+            return Err(Failure::new(libc::ENOMEM, "no memory"));
+        }
+        for (index, host) in hosts.iter().enumerate() {
+            // SAFETY: there is room for all of them and a NULL.
+            unsafe { *list.add(index) = host.context() };
+        }
+        // SAFETY: the caller's promise.
+        if let Some(num) = unsafe { num_devices.as_mut() } {
+            *num = hosts.len() as c_int;
+        }
+        Ok(list)
+    };
+    pointer("rdma_get_devices", list())
+}
+
+/// Frees a list of [`rdma_get_devices`].
+///
+/// # Safety
+/// `list` is NULL, or such a list that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut IbvContext) {
+    // SAFETY: made with calloc.
+    unsafe { libc::free(list.cast()) };
+}
