@@ -340,15 +340,26 @@ fn a_connection_begins_and_ends_with_five_messages() {
 }
 
 #[test]
-fn nobody_listens_is_a_rejection_at_once() {
+fn nobody_listens_is_a_rejection_within_half_a_second() {
     let mut world = World::new(2, Faults::default());
     let other = Request { service_id: ServiceId::of(PortSpace::Tcp, 1), ..request(0x11) };
     let id = world.ends[0].connect(world.now, from(0), other).unwrap();
     let events = world.run_for(seconds(1));
     let [(0, whose, EventKind::Rejected(reject))] = &events[..] else { panic!("{events:?}") };
     assert_eq!((*whose, reject.reason), (id, Reason::INVALID_SERVICE_ID));
-    assert_eq!(world.ends[1].counters().cm_no_listener, 1);
+    assert_eq!((world.ends[1].counters().cm_no_listener, world.count(0, REQ)), (4, 4));
     assert_eq!(world.ends[0].connections(), 0);
+}
+
+/// As perftest's server does between two connections.
+#[test]
+fn who_listens_a_moment_too_late_is_found() {
+    let mut world = World::new(11, Faults::default());
+    world.ends[1].unlisten(world.now, world.listener);
+    world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
+    assert!(world.run_for(Duration::from_millis(200)).is_empty());
+    world.ends[1].listen(SERVICE, None, 1).unwrap();
+    assert!(matches!(world.run_for(seconds(1))[..], [(1, _, EventKind::Requested { .. })]));
 }
 
 #[test]

@@ -95,7 +95,14 @@ pub(super) struct Connection {
     pub deadline: Option<Instant>,
     /// How long its late packets can be in the network.
     pub time_wait: Duration,
+    /// How often the peer has said that nobody listens.
+    refusals: usize,
 }
+
+/// The times after which a request is sent again that found nobody listening. Programs listen anew between two connections
+/// (perftest does), and their clients know that sooner over uroce than over a kernel's connection manager.
+const AFTER_REFUSAL: [Duration; 3] =
+    [Duration::from_millis(30), Duration::from_millis(100), Duration::from_millis(300)];
 
 /// The first retransmission of a message. Round trips take up to 0.3 s, and the peer's program decides meanwhile.
 const FIRST_INTERVAL: Duration = Duration::from_millis(400);
@@ -119,7 +126,15 @@ impl Connection {
             interval: FIRST_INTERVAL,
             deadline: None,
             time_wait: Duration::ZERO,
+            refusals: 0,
         }
+    }
+
+    /// When to ask again, although nobody listens; `None` when that was done often enough.
+    pub fn ask_again(&mut self) -> Option<Duration> {
+        let after = AFTER_REFUSAL.get(self.refusals).copied();
+        self.refusals += 1;
+        after
     }
 
     /// A message is to be sent until it is answered, at most `retries` times more.

@@ -330,7 +330,7 @@ impl Manager {
                 }
             }
             Message::DatagramRequest(request) => self.take_datagram_request(back, transaction, request),
-            Message::DatagramReply(reply) => self.take_datagram_reply(back, reply),
+            Message::DatagramReply(reply) => self.take_datagram_reply(now, back, reply),
         }
     }
 
@@ -489,7 +489,11 @@ impl Manager {
             0 => self.connections.get(&id).map_or(0, |connection| connection.remote_id),
             id => id,
         };
-        match self.find(back, id, peers_id).map(|connection| connection.state) {
+        let state = self.find(back, id, peers_id).map(|connection| connection.state);
+        if state == Some(State::Requesting) && reject.reason == Reason::INVALID_SERVICE_ID && self.ask_again(now, id) {
+            return;
+        }
+        match state {
             Some(State::Requesting | State::Requested | State::Accepted | State::Replied) => {
                 self.report(id, EventKind::Rejected(reject));
                 self.remove(id);
@@ -499,6 +503,13 @@ impl Manager {
             Some(_) => self.counters.cm_duplicate += 1,
             None => self.counters.cm_stray += 1,
         }
+    }
+
+    /// Nobody listens: asks again in a moment, if that was not done often enough. Returns whether.
+    fn ask_again(&mut self, now: Instant, id: u32) -> bool {
+        let Some(after) = self.connections.get_mut(&id).and_then(Connection::ask_again) else { return false };
+        self.arm(id, Some(now + after));
+        true
     }
 
     fn take_received(&mut self, now: Instant, back: Addresses, received: Received) {
@@ -560,9 +571,10 @@ impl Manager {
         self.report(id, EventKind::Asked { listener, addresses: back, request });
     }
 
-    fn take_datagram_reply(&mut self, back: Addresses, reply: Box<DatagramReply>) {
+    fn take_datagram_reply(&mut self, now: Instant, back: Addresses, reply: Box<DatagramReply>) {
         let id = reply.request_id;
         match self.find(back, id, 0).map(|connection| connection.state) {
+            Some(State::Asking) if reply.status == DatagramStatus::UNSUPPORTED && self.ask_again(now, id) => {}
             Some(State::Asking) => {
                 self.report(id, EventKind::Answered(reply));
                 self.remove(id);

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rxe_rig::{netns::Netns, process};
 
 /// The `uroce` program that cargo built.
@@ -21,6 +22,8 @@ pub const STARVED: i32 = 124;
 pub struct Running {
     line: String,
     child: Child,
+    /// What was read of its stderr so far.
+    printed: String,
 }
 
 /// What a program printed, and how it ended.
@@ -66,7 +69,7 @@ pub fn start(mut command: Command, arguments: &[&str]) -> Running {
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let line = format!("uroce {}", arguments.join(" "));
     let child = process::spawn(command).unwrap_or_else(|e| panic!("{line}: {e}"));
-    Running { line, child }
+    Running { line, child, printed: String::new() }
 }
 
 /// Waits until somebody in the namespace listens on a TCP port.
@@ -123,6 +126,34 @@ impl Running {
         Ok(())
     }
 
+    /// Waits until it has printed one of `words` on stderr; what it prints afterwards is kept, too.
+    ///
+    /// # Errors
+    /// When it has ended, or `limit` is over; what it had printed.
+    pub fn prints(&mut self, words: &[&str], limit: Duration) -> Result<(), String> {
+        let end = Instant::now() + limit;
+        let mut pipe = self.child.stderr.take().ok_or("its stderr is closed")?;
+        let printed = loop {
+            let mut polled = [PollFd::new(&pipe, PollFlags::IN)];
+            let wait = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+            poll(&mut polled, wait.as_ref()).map_err(|error| error.to_string())?;
+            let mut some = [0; 4096];
+            let count = match polled[0].revents().is_empty() {
+                true => 0,
+                false => pipe.read(&mut some).map_err(|error| error.to_string())?,
+            };
+            self.printed.push_str(&String::from_utf8_lossy(&some[..count]));
+            if words.iter().any(|words| self.printed.contains(words)) {
+                break Ok(());
+            }
+            if count == 0 {
+                break Err(format!("{} did not print {words:?}, but {}", self.line, self.printed));
+            }
+        };
+        self.child.stderr = Some(pipe);
+        printed
+    }
+
     /// Waits for its end.
     pub fn end(self) -> Ended {
         self.end_within(LIMIT).unwrap_or_else(|text| panic!("{text}"))
@@ -157,7 +188,7 @@ impl Running {
     }
 
     fn texts(&mut self) -> (String, String) {
-        let (mut stdout, mut stderr) = (String::new(), String::new());
+        let (mut stdout, mut stderr) = (String::new(), std::mem::take(&mut self.printed));
         let _ = self.child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut stdout));
         let _ = self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr));
         (stdout, stderr)
