@@ -85,8 +85,8 @@
 //! `verbs`, `engine` and `link` need `xdp` or `udp`. With either, all public names of the three exist. A link or a
 //! capture that was not built cannot be opened, and the error names its feature.
 //!
-//! Without features the core remains: [`wire`], [`memory`], [`recovery`], [`path`], [`congestion`] and [`transport`].
-//! It is a state machine without clock, thread or socket, for programs that have their own.
+//! Without features the core remains: [`wire`], [`memory`], [`recovery`], [`path`], [`congestion`], [`transport`]
+//! and [`cm`]. These are state machines without clock, thread or socket, for programs that have their own.
 //!
 //! # Layers
 //!
@@ -100,6 +100,7 @@
 //! | [`recovery`] | which packets were lost, and when they are retransmitted |
 //! | [`path`], [`congestion`] | which path a packet takes; how fast a queue pair sends |
 //! | [`transport`] | [`Endpoint`](transport::Endpoint): queue pairs as state machines without clock, thread, socket |
+//! | [`cm`] | the connection manager: a state machine beside them, for RDMA CM |
 //! | [`pcap`] | captures: reading and writing |
 //! | [`link`] | where frames go: AF_XDP, UDP sockets; captures and faults around them |
 //! | [`engine`] | the loop that drives an endpoint over a link, and the only clock |

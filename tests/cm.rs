@@ -105,7 +105,7 @@ struct World {
 impl World {
     fn new(seed: u64, faults: Faults) -> World {
         let mut ends = [0, 1].map(|side| Manager::new(0x5054_00ff_fe00_0000 + side as u64, side as u16 + 1, seed));
-        let listener = ends[1].listen(SERVICE, None, 128).unwrap();
+        let listener = ends[1].listen(Instant::ZERO, SERVICE, None, 128).unwrap();
         World {
             now: Instant::ZERO,
             ends,
@@ -351,15 +351,26 @@ fn nobody_listens_is_a_rejection_within_half_a_second() {
     assert_eq!(world.ends[0].connections(), 0);
 }
 
-/// As perftest's server does between two connections.
+/// As perftest's server does between two connections: a kernel's client takes a rejection for the end.
 #[test]
-fn who_listens_a_moment_too_late_is_found() {
+fn a_request_waits_for_a_listener_that_comes_again_in_a_moment() {
     let mut world = World::new(11, Faults::default());
     world.ends[1].unlisten(world.now, world.listener);
     world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
-    assert!(world.run_for(Duration::from_millis(200)).is_empty());
-    world.ends[1].listen(SERVICE, None, 1).unwrap();
-    assert!(matches!(world.run_for(seconds(1))[..], [(1, _, EventKind::Requested { .. })]));
+    assert!(world.run_for(Duration::from_millis(900)).is_empty());
+    assert_eq!(world.count(1, REJ), 0);
+    world.ends[1].listen(world.now, SERVICE, None, 1).unwrap();
+    assert!(matches!(world.run_for(Duration::from_millis(10))[..], [(1, _, EventKind::Requested { .. })]));
+}
+
+#[test]
+fn a_request_waits_no_longer_than_a_second() {
+    let mut world = World::new(12, Faults::default());
+    world.ends[1].unlisten(world.now, world.listener);
+    let id = world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
+    let events = world.run_for(seconds(2));
+    let [(0, whose, EventKind::Rejected(reject))] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((*whose, reject.reason), (id, Reason::INVALID_SERVICE_ID));
 }
 
 #[test]
@@ -502,17 +513,17 @@ fn a_listener_that_goes_away_rejects_who_waits() {
     let events = world.run_for(seconds(5));
     let [(0, whose, EventKind::Rejected(_))] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*whose, id);
-    let listener = world.ends[1].listen(SERVICE, Some(address(1)), 1).unwrap();
+    let listener = world.ends[1].listen(world.now, SERVICE, Some(address(1)), 1).unwrap();
     assert_ne!(listener, world.listener);
-    assert!(world.ends[1].listen(SERVICE, Some(address(1)), 1).is_err());
-    assert!(world.ends[1].listen(SERVICE, None, 1).is_ok(), "one for all addresses beside");
+    assert!(world.ends[1].listen(world.now, SERVICE, Some(address(1)), 1).is_err());
+    assert!(world.ends[1].listen(world.now, SERVICE, None, 1).is_ok(), "one for all addresses beside");
 }
 
 #[test]
 fn datagram_services_are_asked_for_and_answered_again() {
     let mut world = World::new(10, Faults { loss: 300, duplicates: 100, delay: seconds(1) });
     let service_id = ServiceId::of(PortSpace::Udp, 7174);
-    world.ends[1].listen(service_id, None, 8).unwrap();
+    world.ends[1].listen(world.now, service_id, None, 8).unwrap();
     let ask = DatagramRequest { request_id: 0, p_key: PKey::DEFAULT, service_id, private_data: [1; 216] };
     let mut answers = 0;
     for _ in 0..100 {

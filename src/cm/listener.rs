@@ -41,9 +41,9 @@ impl Listeners {
         Ok(Listener(listener))
     }
 
-    /// Returns whether there was one.
-    pub fn remove(&mut self, listener: Listener) -> bool {
-        self.all.remove(&listener.0).is_some()
+    /// Returns the service, if there was a listener.
+    pub fn remove(&mut self, listener: Listener) -> Option<ServiceId> {
+        self.all.remove(&listener.0).map(|one| one.service_id)
     }
 
     /// The listener for a service at one of our addresses. One for this address goes before one for all.

@@ -33,10 +33,23 @@ pub struct Manager {
     /// Datagram requests, by the peer's address and id.
     asked: FxHashMap<(IpAddr, u32), u32>,
     listeners: Listeners,
+    /// Services that nobody listens for any more, and until when somebody may again.
+    departed: Vec<(Instant, ServiceId)>,
+    /// Requests for these.
+    waiting: Vec<Waiting>,
     timers: BTreeSet<(Instant, u32)>,
     outgoing: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     counters: Counters,
+}
+
+/// A request that came just after its listener had gone.
+#[derive(Debug)]
+struct Waiting {
+    until: Instant,
+    back: Addresses,
+    transaction: u64,
+    message: Message,
 }
 
 /// A message to be sent from QP1 to the peer's QP1.
@@ -97,6 +110,13 @@ const LONGEST_TIME_WAIT: Duration = Duration::from_secs(4);
 /// How long the answer to a request is kept, for a peer that has not got it: all its retries.
 const ANSWER_KEPT: Duration = Duration::from_secs(60);
 
+/// How long a request waits for a new listener, after the last one for its service has gone. Programs listen anew between
+/// two connections (perftest does); their peers can be there sooner, and take a rejection for the end.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Upper bound on the requests that wait so, and on the services that they can wait for.
+const MAX_WAITING: usize = 64;
+
 const ID_BITS: u32 = 20;
 
 impl Manager {
@@ -113,6 +133,8 @@ impl Manager {
             by_remote_qpn: FxHashMap::default(),
             asked: FxHashMap::default(),
             listeners: Listeners::default(),
+            departed: Vec::new(),
+            waiting: Vec::new(),
             timers: BTreeSet::new(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
@@ -142,17 +164,24 @@ impl Manager {
     /// [`InUse`] when there is a listener for the service at that address.
     pub fn listen(
         &mut self,
+        now: Instant,
         service_id: ServiceId,
         address: Option<IpAddr>,
         backlog: usize,
     ) -> Result<Listener, InUse> {
-        self.listeners.add(service_id, address, backlog)
+        let listener = self.listeners.add(service_id, address, backlog)?;
+        for Waiting { back, transaction, message, .. } in std::mem::take(&mut self.waiting) {
+            self.take(now, back, transaction, message);
+        }
+        Ok(listener)
     }
 
     /// Ends a listener. Requests that were not decided on are rejected.
     pub fn unlisten(&mut self, now: Instant, listener: Listener) {
-        if !self.listeners.remove(listener) {
-            return;
+        let Some(service_id) = self.listeners.remove(listener) else { return };
+        self.departed.retain(|(until, _)| *until > now);
+        if self.departed.len() < MAX_WAITING {
+            self.departed.push((now + LISTEN_AGAIN, service_id));
         }
         let is_undecided =
             |connection: &Connection| connection.listener == Some(listener) && connection.state.is_undecided();
@@ -307,9 +336,11 @@ impl Manager {
             return;
         };
         self.counters.cm_received += 1;
-        let back = addresses.reversed();
-        let transaction = mad.transaction;
-        match mad.message {
+        self.take(now, addresses.reversed(), mad.transaction, mad.message);
+    }
+
+    fn take(&mut self, now: Instant, back: Addresses, transaction: u64, message: Message) {
+        match message {
             Message::Request(request) => self.take_request(now, back, transaction, request),
             Message::Reply(reply) => self.take_reply(now, back, transaction, reply),
             Message::ReadyToUse(ReadyToUse { local_id, remote_id }) => {
@@ -329,13 +360,19 @@ impl Manager {
                     None => self.counters.cm_stray += 1,
                 }
             }
-            Message::DatagramRequest(request) => self.take_datagram_request(back, transaction, request),
+            Message::DatagramRequest(request) => self.take_datagram_request(now, back, transaction, request),
             Message::DatagramReply(reply) => self.take_datagram_reply(now, back, reply),
         }
     }
 
     /// Handles the time `now`: sends again what was not answered, and ends what is over.
     pub fn handle_timeout(&mut self, now: Instant) {
+        for Waiting { back, transaction, message, .. } in
+            self.waiting.extract_if(.., |one| one.until <= now).collect::<Vec<_>>()
+        {
+            // Nobody came: it is rejected now.
+            self.take(now, back, transaction, message);
+        }
         while let Some(&(at, id)) = self.timers.first()
             && at <= now
         {
@@ -372,7 +409,8 @@ impl Manager {
 
     /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|(at, _)| *at)
+        let waiting = self.waiting.iter().map(|one| one.until).min();
+        self.timers.first().map(|(at, _)| *at).into_iter().chain(waiting).min()
     }
 
     /// The next message to send; `None` when there is none.
@@ -397,6 +435,9 @@ impl Manager {
             return;
         }
         let Some(listener) = self.listeners.find(request.service_id, back.source()) else {
+            if let Some(until) = self.may_wait(now, request.service_id) {
+                return self.wait(Waiting { until, back, transaction, message: Message::Request(request) });
+            }
             self.counters.cm_no_listener += 1;
             self.answer_stranger(back, transaction, refusal_of(&request, Reason::INVALID_SERVICE_ID));
             return;
@@ -505,6 +546,20 @@ impl Manager {
         }
     }
 
+    /// Until when a request for a service may wait, whose listener has just gone; `None` when it may not.
+    fn may_wait(&self, now: Instant, service_id: ServiceId) -> Option<Instant> {
+        let mut departed = self.departed.iter().filter(|(until, service)| *service == service_id && *until > now);
+        departed.next().map(|(until, _)| *until).filter(|_| self.waiting.len() < MAX_WAITING)
+    }
+
+    fn wait(&mut self, waiting: Waiting) {
+        let is_same = |other: &Waiting| (other.back, other.transaction) == (waiting.back, waiting.transaction);
+        match self.waiting.iter().any(is_same) {
+            true => self.counters.cm_duplicate += 1,
+            false => self.waiting.push(waiting),
+        }
+    }
+
     /// Nobody listens: asks again in a moment, if that was not done often enough. Returns whether.
     fn ask_again(&mut self, now: Instant, id: u32) -> bool {
         let Some(after) = self.connections.get_mut(&id).and_then(Connection::ask_again) else { return false };
@@ -540,7 +595,13 @@ impl Manager {
         }
     }
 
-    fn take_datagram_request(&mut self, back: Addresses, transaction: u64, request: Box<DatagramRequest>) {
+    fn take_datagram_request(
+        &mut self,
+        now: Instant,
+        back: Addresses,
+        transaction: u64,
+        request: Box<DatagramRequest>,
+    ) {
         let key = (back.destination(), request.request_id);
         if let Some(&id) = self.asked.get(&key) {
             self.counters.cm_duplicate += 1;
@@ -550,6 +611,9 @@ impl Manager {
             return;
         }
         let Some(listener) = self.listeners.find(request.service_id, back.source()) else {
+            if let Some(until) = self.may_wait(now, request.service_id) {
+                return self.wait(Waiting { until, back, transaction, message: Message::DatagramRequest(request) });
+            }
             self.counters.cm_no_listener += 1;
             let reply = DatagramReply {
                 request_id: request.request_id,

@@ -346,7 +346,6 @@ impl Endpoint {
     }
 
     /// Destroys a shared receive queue, without completions for what is posted.
-    /// Removes a shared receive queue, without completions for what is posted.
     ///
     /// # Errors
     /// [`SrqError::NoSuchSrq`] when it does not exist; [`SrqError::InUse`] while queue pairs use it.

@@ -16,7 +16,7 @@ pub struct Reply {
     pub q_key: QKey,
     /// The sender's queue pair.
     pub qpn: Qpn,
-    /// The first PSN that the sender uses.
+    /// The first PSN that the sender expects: its peer begins with it.
     pub psn: Psn,
     /// The READs and atomics that the sender accepts at once.
     pub responder_resources: u8,

@@ -33,7 +33,7 @@ pub struct Request {
     pub transport: Transport,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// The first PSN that the sender uses.
+    /// The first PSN that the sender expects: its peer begins with it.
     pub psn: Psn,
     /// How long the sender takes to answer a message, at most; 5 bits.
     pub local_response_timeout: u8,

@@ -69,7 +69,7 @@ fn exported() -> BTreeSet<String> {
 #[test]
 fn every_exported_function_works_or_says_that_it_is_not_offered() {
     let pair = VethPair::create(1500).unwrap();
-    let said = ["offered", "files"].map(|name| run(uroce, &pair.a, &[], name, &[]).stdout).concat();
+    let said = ["offered", "files", "connect"].map(|name| run(uroce, &pair.a, &[], name, &[]).stdout).concat();
     let told = |verdict: &str| -> BTreeSet<String> {
         said.lines().filter_map(|line| line.strip_prefix(verdict)).map(str::to_owned).collect()
     };

@@ -17,6 +17,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("libc6-dev", "C crates, verbs-agent"),
     ("binutils", "linking libibverbs.so.1"),
     ("libibverbs-dev", "the C ABI that libibverbs.so.1 is compared with"),
+    ("librdmacm-dev", "the C ABI that librdmacm.so.1 is compared with"),
+    ("rdmacm-utils", "programs to run on librdmacm.so.1"),
     ("ibverbs-utils", "programs to run on libibverbs.so.1"),
     ("perftest", "programs to run on libibverbs.so.1"),
     ("python3-pyverbs", "rdma-core's own tests, to run on libibverbs.so.1"),

@@ -19,7 +19,7 @@ fn compile(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
         .args(flags);
     let compiled = command.output().unwrap();
     let errors = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "libibverbs-dev is needed (cargo xtask setup): {errors}");
+    assert!(compiled.status.success(), "libibverbs-dev and librdmacm-dev are needed (cargo xtask setup): {errors}");
     std::fs::rename(made, &binary).unwrap();
     binary
 }
@@ -27,7 +27,7 @@ fn compile(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
 /// One of `tests/programs`.
 pub fn program(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    compile(name, &source, &["-libverbs", "-lpthread"])
+    compile(name, &source, &["-libverbs", "-lrdmacm", "-lpthread"])
 }
 
 /// A program of one line, with `flags` at the end of the compiler's.

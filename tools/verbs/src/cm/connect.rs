@@ -61,7 +61,7 @@ fn listen(pointer: *mut RdmaCmId, backlog: c_int) -> Result<(), Failure> {
         let mut routes = host.routes.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = host
             .manager
-            .with(|manager, _| manager.listen(service, at, backlog.unwrap_or(MAX_BACKLOG)))
+            .with(|manager, now| manager.listen(now, service, at, backlog.unwrap_or(MAX_BACKLOG)))
             .map_err(|error| Failure::new(libc::EINVAL, error))?
             .map_err(|error| Failure::new(libc::EADDRINUSE, error))?;
         routes.insert(listener, pointer as usize);

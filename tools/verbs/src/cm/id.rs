@@ -49,7 +49,7 @@ pub(super) struct Inner {
     pub listeners: Vec<(Arc<Host>, Listener)>,
     /// What is known of the peer's queue pair.
     pub peer: Peer,
-    /// The first PSN that we send.
+    /// The first PSN that we expect, as the peer is told.
     pub psn: u32,
     /// READs and atomics that we accept, and that we have in flight.
     pub responder_resources: u8,
@@ -83,6 +83,7 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     pub qpn: u32,
+    /// The first PSN that it expects, and so the first that we send.
     pub psn: u32,
     pub path_mtu: PathMtu,
     pub flow_label: u32,

@@ -79,7 +79,7 @@ fn attributes(inner: &Inner, state: State) -> Result<(IbvQpAttr, Attributes), Fa
             let own = inner.host()?.opened.context.active_mtu();
             attr.ah_attr = address_vector(inner)?;
             attr.path_mtu = inner.peer.path_mtu.min(own) as c_int;
-            (attr.dest_qp_num, attr.rq_psn) = (inner.peer.qpn, inner.peer.psn);
+            (attr.dest_qp_num, attr.rq_psn) = (inner.peer.qpn, inner.psn);
             mask |= Attributes::AV | Attributes::PATH_MTU | Attributes::DEST_QPN | Attributes::RQ_PSN;
             if is_reliable {
                 attr.max_dest_rd_atomic = inner.responder_resources.min(QpAttributes::MAX_RD_ATOMIC);
@@ -88,7 +88,7 @@ fn attributes(inner: &Inner, state: State) -> Result<(IbvQpAttr, Attributes), Fa
             }
         }
         State::ReadyToSend => {
-            attr.sq_psn = inner.psn;
+            attr.sq_psn = inner.peer.psn;
             mask |= Attributes::SQ_PSN;
             if is_reliable {
                 attr.timeout = inner.peer.ack_timeout;

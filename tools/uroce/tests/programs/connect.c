@@ -1,0 +1,354 @@
+/* Calls every function of librdmacm: two identifiers of one process connect to each other, send a message and part, by
+   events, by calls that wait, with queue pairs of their own, and for datagrams. A line for each function, as offered.c. */
+#define _GNU_SOURCE
+#include "check.h"
+#include <dlfcn.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <sys/socket.h>
+
+#define WORKS(name, condition) \
+    do { \
+        CHECK(condition); \
+        puts("works " #name); \
+    } while (0)
+
+static struct sockaddr_in here;
+
+static struct ibv_qp_init_attr attributes(enum ibv_qp_type type, struct ibv_cq *cq)
+{
+    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .sq_sig_all = 1 };
+    init.cap.max_send_wr = init.cap.max_recv_wr = 4;
+    init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+    return init;
+}
+
+/* The next event of a channel, which must be of this kind; it is left to the caller. */
+static struct rdma_cm_event *next(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
+{
+    struct rdma_cm_event *event;
+    CHECK(rdma_get_cm_event(channel, &event) == 0);
+    if (event->event != kind)
+        fprintf(stderr, "%s, status %d; not %s\n", rdma_event_str(event->event), event->status, rdma_event_str(kind));
+    CHECK(event->event == kind);
+    return event;
+}
+
+static void pass(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
+{
+    CHECK(rdma_ack_cm_event(next(channel, kind)) == 0);
+}
+
+static struct rdma_cm_id *bound(struct rdma_event_channel *channel, enum rdma_port_space space)
+{
+    struct rdma_cm_id *id;
+    CHECK(rdma_create_id(channel, &id, NULL, space) == 0);
+    struct sockaddr_in any_port = here;
+    any_port.sin_port = 0;
+    CHECK(rdma_bind_addr(id, (struct sockaddr *)&any_port) == 0);
+    return id;
+}
+
+static struct rdma_cm_id *resolved(struct rdma_event_channel *channel, enum rdma_port_space space, uint16_t port)
+{
+    struct rdma_cm_id *id;
+    CHECK(rdma_create_id(channel, &id, &here, space) == 0 && id->context == &here);
+    struct sockaddr_in there = here;
+    there.sin_port = port;
+    CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&there, 1000) == 0);
+    pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    CHECK(id->verbs && id->port_num == 1);
+    CHECK(rdma_resolve_route(id, 1000) == 0);
+    pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    CHECK(id->route.num_paths == 1 && id->route.path_rec);
+    return id;
+}
+
+static void part(struct rdma_event_channel *channel, struct rdma_cm_id *client, struct rdma_cm_id *server)
+{
+    CHECK(rdma_disconnect(client) == 0);
+    int ends = 0;
+    while (ends < 2) {
+        struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_DISCONNECTED);
+        ends += event->id == client || event->id == server;
+        CHECK(rdma_ack_cm_event(event) == 0);
+    }
+}
+
+/* By events, all on one channel; the client's message arrives at the server. */
+static void by_events(void)
+{
+    static char text[2][64] = { "over a connection that RDMA CM has made" };
+    struct rdma_event_channel *channel;
+    WORKS(rdma_create_event_channel, (channel = rdma_create_event_channel()) != NULL);
+    struct rdma_cm_id *listener = bound(channel, RDMA_PS_TCP);
+    WORKS(rdma_create_id, listener != NULL);
+    WORKS(rdma_bind_addr, listener->verbs != NULL);
+    uint16_t port;
+    WORKS(rdma_get_src_port, (port = rdma_get_src_port(listener)) != 0);
+    int on = 1;
+    uint8_t tos = 0x20;
+    WORKS(rdma_set_option, rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on) == 0);
+    MINUS(rdma_set_option(listener, RDMA_OPTION_ID, 99, &on, sizeof on), ENOSYS);
+    WORKS(rdma_listen, rdma_listen(listener, 4) == 0);
+    struct rdma_cm_id *client = resolved(channel, RDMA_PS_TCP, port);
+    CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1) == 0);
+    WORKS(rdma_resolve_addr, client->verbs == listener->verbs);
+    WORKS(rdma_resolve_route, client->route.path_rec->pkey == 0xffff);
+    WORKS(rdma_get_dst_port, rdma_get_dst_port(client) == port);
+    struct ibv_pd *pd = ibv_alloc_pd(client->verbs);
+    struct ibv_cq *cq = ibv_create_cq(client->verbs, 16, NULL, NULL, 0);
+    struct ibv_mr *mr = ibv_reg_mr(pd, text, sizeof text, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(pd && cq && mr);
+    struct ibv_qp_init_attr init = attributes(IBV_QPT_RC, cq);
+    WORKS(rdma_create_qp, rdma_create_qp(client, pd, &init) == 0 && client->qp->state == IBV_QPS_INIT);
+    struct ibv_ece ece = { 0 };
+    WORKS(rdma_set_local_ece, rdma_set_local_ece(client, &ece) == 0);
+    WORKS(rdma_get_remote_ece, rdma_get_remote_ece(client, &ece) == 0 && ece.vendor_id == 0);
+    struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 6, .retry_count = 7, .rnr_retry_count = 7 };
+    param.responder_resources = 3;
+    param.initiator_depth = 2;
+    WORKS(rdma_connect, rdma_connect(client, &param) == 0);
+    struct rdma_cm_event *event;
+    WORKS(rdma_get_cm_event, (event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST)) != NULL);
+    WORKS(rdma_event_str, strcmp(rdma_event_str(event->event), "RDMA_CM_EVENT_CONNECT_REQUEST") == 0);
+    struct rdma_cm_id *server = event->id;
+    CHECK(event->listen_id == listener && server != client && server->verbs == client->verbs);
+    CHECK(event->param.conn.private_data_len == 56 && strcmp(event->param.conn.private_data, "hello") == 0);
+    /* What the client has in flight is what the server has resources for, and the reverse. */
+    CHECK(event->param.conn.responder_resources == 2 && event->param.conn.initiator_depth == 3);
+    CHECK(rdma_get_dst_port(server) == rdma_get_src_port(client));
+    WORKS(rdma_ack_cm_event, rdma_ack_cm_event(event) == 0);
+    struct ibv_qp_init_attr_ex extended = { .send_cq = cq, .recv_cq = cq, .cap = init.cap, .qp_type = IBV_QPT_RC };
+    extended.pd = pd;
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+    WORKS(rdma_create_qp_ex, rdma_create_qp_ex(server, &extended) == 0 && server->pd == pd);
+    struct ibv_sge sge = { .addr = (uintptr_t)text[1], .length = sizeof text[1], .lkey = mr->lkey };
+    struct ibv_recv_wr receive = { .wr_id = 2, .sg_list = &sge, .num_sge = 1 }, *bad_receive;
+    CHECK(ibv_post_recv(server->qp, &receive, &bad_receive) == 0);
+    param.private_data = "welcome";
+    param.private_data_len = 8;
+    WORKS(rdma_accept, rdma_accept(server, &param) == 0);
+    for (int established = 0; established < 2; established++) {
+        event = next(channel, RDMA_CM_EVENT_ESTABLISHED);
+        if (event->id == client)
+            CHECK(event->param.conn.private_data_len == 196 && strcmp(event->param.conn.private_data, "welcome") == 0);
+        CHECK(rdma_ack_cm_event(event) == 0);
+    }
+    WORKS(rdma_notify, rdma_notify(server, IBV_EVENT_COMM_EST) == 0);
+    sge.addr = (uintptr_t)text[0];
+    struct ibv_send_wr send = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad_send;
+    CHECK(ibv_post_send(client->qp, &send, &bad_send) == 0);
+    for (int done = 0; done < 2;) {
+        struct ibv_wc wc;
+        int count = ibv_poll_cq(cq, 1, &wc);
+        CHECK(count >= 0 && (count == 0 || wc.status == IBV_WC_SUCCESS));
+        done += count;
+    }
+    CHECK(strcmp(text[0], text[1]) == 0);
+    part(channel, client, server);
+    WORKS(rdma_disconnect, rdma_disconnect(server) == 0);
+    rdma_destroy_qp(client);
+    rdma_destroy_qp(server);
+    WORKS(rdma_destroy_qp, client->qp == NULL && server->qp == NULL);
+    CHECK(rdma_destroy_id(server) == 0);
+    WORKS(rdma_destroy_id, rdma_destroy_id(client) == 0);
+    MINUS(rdma_destroy_id(client), EINVAL);
+
+    /* A second client is rejected, with a reason of the program's. */
+    client = resolved(channel, RDMA_PS_TCP, port);
+    init = attributes(IBV_QPT_RC, cq);
+    CHECK(rdma_create_qp(client, pd, &init) == 0 && rdma_connect(client, NULL) == 0);
+    event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    WORKS(rdma_reject, rdma_reject(event->id, "no", 3) == 0);
+    server = event->id;
+    CHECK(rdma_ack_cm_event(event) == 0 && rdma_destroy_id(server) == 0);
+    event = next(channel, RDMA_CM_EVENT_REJECTED);
+    CHECK(event->status == 28 && strcmp(event->param.conn.private_data, "no") == 0);
+    CHECK(rdma_ack_cm_event(event) == 0);
+    rdma_destroy_qp(client);
+    CHECK(rdma_destroy_id(client) == 0);
+
+    /* A third one moves its queue pair itself, and its events to another channel. */
+    client = resolved(channel, RDMA_PS_TCP, port);
+    struct rdma_event_channel *other = rdma_create_event_channel();
+    WORKS(rdma_migrate_id, rdma_migrate_id(client, other) == 0 && client->channel == other);
+    init = attributes(IBV_QPT_RC, cq);
+    struct ibv_qp *own = ibv_create_qp(pd, &init);
+    struct rdma_conn_param by_number = { .qp_num = own->qp_num, .retry_count = 7, .rnr_retry_count = 7 };
+    CHECK(rdma_connect(client, &by_number) == 0);
+    event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    server = event->id;
+    CHECK(event->param.conn.qp_num == own->qp_num && rdma_ack_cm_event(event) == 0);
+    init = attributes(IBV_QPT_RC, cq);
+    CHECK(rdma_create_qp(server, pd, &init) == 0 && rdma_accept(server, NULL) == 0);
+    pass(other, RDMA_CM_EVENT_CONNECT_RESPONSE);
+    enum ibv_qp_state states[] = { IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS };
+    for (int step = 0; step < 3; step++) {
+        struct ibv_qp_attr attr = { .qp_state = states[step] };
+        int mask;
+        CHECK(rdma_init_qp_attr(client, &attr, &mask) == 0 && ibv_modify_qp(own, &attr, mask) == 0);
+    }
+    WORKS(rdma_init_qp_attr, own->state == IBV_QPS_RTS);
+    WORKS(rdma_establish, rdma_establish(client) == 0);
+    pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+    CHECK(rdma_disconnect(client) == 0);
+    pass(other, RDMA_CM_EVENT_DISCONNECTED);
+    pass(channel, RDMA_CM_EVENT_DISCONNECTED);
+    CHECK(ibv_destroy_qp(own) == 0);
+    rdma_destroy_qp(server);
+    CHECK(rdma_destroy_id(client) == 0 && rdma_destroy_id(server) == 0);
+    rdma_destroy_event_channel(other);
+
+    /* A fourth one is rejected by the function that says more. */
+    client = resolved(channel, RDMA_PS_TCP, port);
+    by_number.qp_num ^= 1; /* the other one is in time wait */
+    CHECK(rdma_connect(client, &by_number) == 0);
+    event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    WORKS(rdma_reject_ece, rdma_reject_ece(event->id, NULL, 0) == 0);
+    server = event->id;
+    CHECK(rdma_ack_cm_event(event) == 0 && rdma_destroy_id(server) == 0);
+    pass(channel, RDMA_CM_EVENT_REJECTED);
+    CHECK(rdma_destroy_id(client) == 0 && rdma_destroy_id(listener) == 0);
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);
+    rdma_destroy_event_channel(channel);
+    puts("works rdma_destroy_event_channel");
+}
+
+static char port_text[8];
+
+static void *client_that_waits(void *unused)
+{
+    char host[INET_ADDRSTRLEN];
+    inet_ntop(AF_INET, &here.sin_addr, host, sizeof host);
+    struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *info;
+    CHECK(rdma_getaddrinfo(host, port_text, &hints, &info) == 0 && info->ai_dst_addr);
+    struct ibv_qp_init_attr init = attributes(IBV_QPT_RC, NULL);
+    struct rdma_cm_id *id;
+    CHECK(rdma_create_ep(&id, info, NULL, &init) == 0 && id->qp && id->send_cq && id->recv_cq && id->pd);
+    rdma_freeaddrinfo(info);
+    CHECK(rdma_connect(id, NULL) == 0 && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+    CHECK(rdma_disconnect(id) == 0);
+    rdma_destroy_ep(id);
+    return unused;
+}
+
+/* By calls that wait: the other end is a thread. */
+static void by_waiting(void)
+{
+    struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *info;
+    char host[INET_ADDRSTRLEN];
+    inet_ntop(AF_INET, &here.sin_addr, host, sizeof host);
+    WORKS(rdma_getaddrinfo, rdma_getaddrinfo(host, "7471", &hints, &info) == 0 && info->ai_src_addr);
+    struct ibv_qp_init_attr init = attributes(IBV_QPT_RC, NULL);
+    struct rdma_cm_id *listener, *id;
+    WORKS(rdma_create_ep, rdma_create_ep(&listener, info, NULL, &init) == 0 && listener->qp == NULL);
+    rdma_freeaddrinfo(info);
+    puts("works rdma_freeaddrinfo");
+    CHECK(rdma_listen(listener, 0) == 0);
+    snprintf(port_text, sizeof port_text, "%d", ntohs(rdma_get_src_port(listener)));
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, client_that_waits, NULL) == 0);
+    WORKS(rdma_get_request, rdma_get_request(listener, &id) == 0 && id->qp);
+    struct ibv_srq_init_attr srq = { .attr = { .max_wr = 4, .max_sge = 1 } };
+    struct ibv_srq_init_attr_ex more = { .attr = { .max_wr = 4, .max_sge = 1 }, .srq_type = IBV_SRQT_BASIC };
+    more.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+    WORKS(rdma_create_srq, rdma_create_srq(id, NULL, &srq) == 0 && id->srq);
+    rdma_destroy_srq(id);
+    WORKS(rdma_destroy_srq, id->srq == NULL);
+    WORKS(rdma_create_srq_ex, rdma_create_srq_ex(id, &more) == 0 && id->srq);
+    CHECK(rdma_accept(id, NULL) == 0 && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+    CHECK(pthread_join(thread, NULL) == 0);
+    rdma_destroy_ep(id);
+    rdma_destroy_ep(listener);
+    puts("works rdma_destroy_ep");
+}
+
+/* Datagrams: the server names its queue pair. Groups are joined and left. */
+static void by_datagrams(void)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *listener = bound(channel, RDMA_PS_UDP);
+    CHECK(rdma_listen(listener, 4) == 0);
+    struct rdma_cm_id *client = resolved(channel, RDMA_PS_UDP, rdma_get_src_port(listener));
+    struct ibv_cq *cq = ibv_create_cq(client->verbs, 16, NULL, NULL, 0);
+    struct ibv_qp_init_attr init = attributes(IBV_QPT_UD, cq);
+    CHECK(rdma_create_qp(client, NULL, &init) == 0 && client->qp->state == IBV_QPS_RTS);
+    struct rdma_conn_param param = { .private_data = "who?", .private_data_len = 5 };
+    CHECK(rdma_connect(client, &param) == 0);
+    struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    CHECK(event->param.ud.private_data_len == 180 && strcmp(event->param.ud.private_data, "who?") == 0);
+    struct rdma_cm_id *server = event->id;
+    CHECK(rdma_ack_cm_event(event) == 0);
+    init = attributes(IBV_QPT_UD, cq);
+    CHECK(rdma_create_qp(server, NULL, &init) == 0 && rdma_accept(server, &param) == 0);
+    event = next(channel, RDMA_CM_EVENT_ESTABLISHED);
+    CHECK(event->id == client && event->param.ud.qp_num == server->qp->qp_num && event->param.ud.qkey == RDMA_UDP_QKEY);
+    CHECK(rdma_ack_cm_event(event) == 0);
+
+    struct sockaddr_in group = { .sin_family = AF_INET };
+    inet_pton(AF_INET, "239.5.6.7", &group.sin_addr);
+    struct rdma_cm_join_mc_attr_ex join = { .comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS, .addr = (struct sockaddr *)&group };
+    WORKS(rdma_join_multicast, rdma_join_multicast(client, (struct sockaddr *)&group, NULL) == 0);
+    event = next(channel, RDMA_CM_EVENT_MULTICAST_JOIN);
+    CHECK(event->param.ud.qp_num == 0xffffff && event->param.ud.ah_attr.grh.dgid.raw[12] == 239);
+    CHECK(rdma_ack_cm_event(event) == 0);
+    WORKS(rdma_leave_multicast, rdma_leave_multicast(client, (struct sockaddr *)&group) == 0);
+    WORKS(rdma_join_multicast_ex, rdma_join_multicast_ex(client, &join, NULL) == 0);
+    pass(channel, RDMA_CM_EVENT_MULTICAST_JOIN);
+    CHECK(rdma_leave_multicast(client, (struct sockaddr *)&group) == 0);
+    rdma_destroy_qp(client);
+    rdma_destroy_qp(server);
+    CHECK(rdma_destroy_id(client) == 0 && rdma_destroy_id(server) == 0 && rdma_destroy_id(listener) == 0);
+    CHECK(ibv_destroy_cq(cq) == 0);
+    rdma_destroy_event_channel(channel);
+}
+
+/* Sockets over RDMA are not offered. */
+static void sockets(void)
+{
+    static const char *names[] = {
+        "raccept", "rbind", "rclose", "rconnect", "rfcntl", "rgetpeername", "rgetsockname", "rgetsockopt", "riounmap",
+        "rlisten", "rpoll", "rselect", "rsetsockopt", "rshutdown", "rsocket",
+    };
+    static const char *lengths[] = {
+        "riomap", "riowrite", "rread", "rreadv", "rrecv", "rrecvfrom", "rrecvmsg", "rsend", "rsendmsg", "rsendto",
+        "rwrite", "rwritev",
+    };
+    for (size_t at = 0; at < sizeof names / sizeof *names; at++) {
+        int (*call)(int, int, int) = (int (*)(int, int, int))dlsym(RTLD_DEFAULT, names[at]);
+        CHECK(call);
+        MINUS(call(0, 0, 0), ENOSYS);
+        printf("refused %s\n", names[at]);
+    }
+    for (size_t at = 0; at < sizeof lengths / sizeof *lengths; at++) {
+        ssize_t (*call)(int, int, int) = (ssize_t (*)(int, int, int))dlsym(RTLD_DEFAULT, lengths[at]);
+        CHECK(call);
+        MINUS(call(0, 0, 0), ENOSYS);
+        printf("refused %s\n", lengths[at]);
+    }
+}
+
+int main(void)
+{
+    int count;
+    struct ibv_context **devices;
+    WORKS(rdma_get_devices, (devices = rdma_get_devices(&count)) && count == 1 && devices[1] == NULL);
+    union ibv_gid gid;
+    for (int index = 0; here.sin_family == 0; index++) {
+        CHECK(ibv_query_gid(devices[0], 1, index, &gid) == 0);
+        if (gid.raw[10] == 0xff && gid.raw[11] == 0xff && gid.global.subnet_prefix == 0) {
+            here.sin_family = AF_INET;
+            memcpy(&here.sin_addr, gid.raw + 12, 4);
+        }
+    }
+    rdma_free_devices(devices);
+    puts("works rdma_free_devices");
+    by_events();
+    by_waiting();
+    by_datagrams();
+    sockets();
+    return 0;
+}
