@@ -1,4 +1,4 @@
-//! Every symbol of the system's libibverbs is in ours, under the same version, and the other way round.
+//! Every symbol of the system's libibverbs and librdmacm is in ours, under the same version, and the other way round.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,12 @@ fn symbols(library: &Path) -> BTreeSet<String> {
 
 #[test]
 fn all_current_symbols_are_there_with_their_versions() {
-    let theirs = symbols(Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1"));
-    assert!(theirs.len() > 150, "libibverbs1 is needed (cargo xtask setup): {theirs:?}");
+    let mut theirs = BTreeSet::new();
+    for (name, least) in [("libibverbs.so.1", 150), ("librdmacm.so.1", 68)] {
+        let one = symbols(&Path::new("/usr/lib/x86_64-linux-gnu").join(name));
+        assert!(one.len() >= least, "{name} is needed (cargo xtask setup): {one:?}");
+        theirs.extend(one);
+    }
     let ours = symbols(&ours());
     // Those that also have a later version are for programs of before 2006.
     let is_old = |symbol: &str| {
@@ -63,7 +67,7 @@ fn all_current_symbols_are_there_with_their_versions() {
     let extra = ours.difference(&theirs).filter(|symbol| !later.contains(*symbol));
     let strange: Vec<_> =
         extra.filter(|symbol| !symbol.contains("@IBVERBS_PRIVATE_") && !libc.contains(*symbol)).collect();
-    assert!(strange.is_empty(), "beyond libibverbs: {strange:?}");
+    assert!(strange.is_empty(), "beyond libibverbs and librdmacm: {strange:?}");
     // Providers of each later version want what those of Debian 12's have, under that version's number.
     let of = |number: &str| -> BTreeSet<String> {
         let names = ours.iter().filter_map(|symbol| symbol.strip_suffix(&format!("@IBVERBS_PRIVATE_{number}")));
