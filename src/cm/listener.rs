@@ -41,9 +41,9 @@ impl Listeners {
         Ok(Listener(listener))
     }
 
-    /// Returns the service, if there was a listener.
-    pub fn remove(&mut self, listener: Listener) -> Option<ServiceId> {
-        self.all.remove(&listener.0).map(|one| one.service_id)
+    /// Returns what it listened for, if there was a listener.
+    pub fn remove(&mut self, listener: Listener) -> Option<(ServiceId, Option<IpAddr>)> {
+        self.all.remove(&listener.0).map(|one| (one.service_id, one.address))
     }
 
     /// The listener for a service at one of our addresses. One for this address goes before one for all.

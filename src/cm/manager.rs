@@ -176,9 +176,10 @@ impl Manager {
         Ok(listener)
     }
 
-    /// Ends a listener. Requests that were not decided on are rejected.
-    pub fn unlisten(&mut self, now: Instant, listener: Listener) {
-        let Some(service_id) = self.listeners.remove(listener) else { return };
+    /// Ends a listener. Requests that were not decided on are rejected. Returns what it listened for; `None` when it
+    /// had ended.
+    pub fn unlisten(&mut self, now: Instant, listener: Listener) -> Option<(ServiceId, Option<IpAddr>)> {
+        let (service_id, address) = self.listeners.remove(listener)?;
         self.departed.retain(|(until, _)| *until > now);
         if self.departed.len() < MAX_WAITING {
             self.departed.push((now + LISTEN_AGAIN, service_id));
@@ -189,6 +190,7 @@ impl Manager {
             self.connections.iter().filter(|(_, one)| is_undecided(one)).map(|(id, _)| *id).collect();
         undecided.sort_unstable();
         undecided.into_iter().for_each(|id| self.close(now, Id(id)));
+        Some((service_id, address))
     }
 
     /// Asks a peer for a connection. The manager fills in the communication id and the GUID of `request`.

@@ -280,8 +280,8 @@ fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String>
         let owner = holder::attached_by(interface.xdp_program, &interface.name);
         return Some(format!("another XDP program is attached, {owner}: --link udp, or another --dev"));
     }
-    let socket = holder::socket_that_loses(&interface.name, &addresses(interface, interfaces))?;
-    Some(format!("{} receives RoCE on UDP port 4791 of {}", holder::loser(socket), socket.0))
+    let socket = holder::sockets_that_lose(&interface.name, &addresses(interface, interfaces))?;
+    Some(format!("{} receives RoCE on UDP port 4791 of {}", holder::loser(&socket), socket.0))
 }
 
 /// The interfaces by which packets leave that leave by those in `routes`: these, the ones below them, and their parts.

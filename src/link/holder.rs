@@ -4,6 +4,7 @@
 //! for each other. An AF_XDP link claims the interface, and then looks for sockets. A UDP link binds its sockets, and
 //! then looks for a claim. Of two that are opened at once at least one sees the other, and the UDP link gives way.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -11,6 +12,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::wire::ROCE_PORT;
+
+/// The name of the process that shares an interface among programs.
+const ARBITER: &str = "uroce-arbiter";
 
 /// A claim on an interface for AF_XDP: a socket whose name only one process of the network namespace can have.
 ///
@@ -36,7 +40,7 @@ pub(super) fn claimant(interface: u32) -> Option<String> {
     let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
     let wanted = format!("@{}", claim_name(interface));
     let inode = table.lines().find_map(|line| named_socket_inode(line, &wanted))?;
-    Some(described(process_with(inode)))
+    Some(described(process_with(&[inode])))
 }
 
 /// `0000000000000000: 00000002 00000000 00000000 0002 01 48723 @uroce-xdp-7`: the seventh word of the socket with that name.
@@ -75,16 +79,16 @@ fn program_owner(program: u32) -> Option<String> {
 
 /// The process that has RoCE's port on `address`, and the remedy, as far as this process can see.
 pub(super) fn port_holder(address: IpAddr) -> String {
-    match inode_on(address) {
-        Some(inode) => port_owner(inode),
-        None => "a process that has ended by now: try again".to_owned(),
+    match inodes_on(address).as_slice() {
+        [] => "a process that has ended by now: try again".to_owned(),
+        inodes => port_owner(inodes),
     }
 }
 
-/// The process that has a socket on RoCE's port, and the remedy.
-fn port_owner(inode: u64) -> String {
-    if let Some(process) = process_with(inode) {
-        return format!("{}: only one process at a time can use it", described(Some(process)));
+/// The process that has a socket of these, on RoCE's port, and the remedy.
+fn port_owner(inodes: &[u64]) -> String {
+    if let Some(process) = process_with(inodes) {
+        return format!("{}: wait until it ends, or use another --dev", described(Some(process)));
     }
     // The kernel's module is there, and no process has the socket.
     match has_rxe() {
@@ -101,27 +105,29 @@ fn has_rxe() -> bool {
 
 /// Whether any socket has RoCE's port on `address`.
 pub(super) fn is_taken(address: IpAddr) -> bool {
-    inode_on(address).is_some()
+    !inodes_on(address).is_empty()
 }
 
-/// The inode of the socket that has the port on `address`, or on all addresses.
-fn inode_on(address: IpAddr) -> Option<u64> {
+/// The inodes of the sockets that have the port on `address`, or on all addresses.
+fn inodes_on(address: IpAddr) -> Vec<u64> {
     let has_it = |(local, _): &(IpAddr, u64)| *local == address || local.is_unspecified();
-    socket_inodes().into_iter().find(has_it).map(|(_, inode)| inode)
+    socket_inodes().into_iter().filter(has_it).map(|(_, inode)| inode).collect()
 }
 
-/// A socket that would lose its packets to an XDP program on an interface with these addresses: its address and its
-/// inode. The kernel's rxe has one socket on all addresses, for every interface.
-pub(super) fn socket_that_loses(interface: &str, addresses: &[IpAddr]) -> Option<(IpAddr, u64)> {
-    socket_inodes().into_iter().find(|(local, inode)| match local.is_unspecified() {
-        true => !has_rxe() || process_with(*inode).is_some() || has_rxe_link(interface),
+/// Sockets that would lose their packets to an XDP program on an interface with these addresses: the address of one,
+/// and the inodes of all on it. The kernel's rxe has one socket on all addresses, for every interface.
+pub(super) fn sockets_that_lose(interface: &str, addresses: &[IpAddr]) -> Option<(IpAddr, Vec<u64>)> {
+    let loses = |(local, inode): &(IpAddr, u64)| match local.is_unspecified() {
+        true => !has_rxe() || process_with(&[*inode]).is_some() || has_rxe_link(interface),
         false => addresses.contains(local),
-    })
+    };
+    let (address, _) = socket_inodes().into_iter().find(loses)?;
+    Some((address, inodes_on(address)))
 }
 
-/// The owner of that socket, in words.
-pub(super) fn loser((_, inode): (IpAddr, u64)) -> String {
-    match process_with(inode) {
+/// The owner of those sockets, in words.
+pub(super) fn loser((_, inodes): &(IpAddr, Vec<u64>)) -> String {
+    match process_with(inodes) {
         None if has_rxe() => "the kernel's rxe, probably (`rdma link` lists its links)".to_owned(),
         process => described(process),
     }
@@ -167,14 +173,17 @@ fn socket_inode(line: &str) -> Option<(IpAddr, u64)> {
     Some((address.to_canonical(), inode))
 }
 
-/// The process that has the socket open, and its name; `None` when this process cannot see it.
-fn process_with(inode: u64) -> Option<(u32, String)> {
-    let target = format!("socket:[{inode}]");
-    process_that(|folder| {
+/// The process that has one of the sockets open, and its name; `None` when this process cannot see it. An arbiter has
+/// them for other processes, which count first.
+fn process_with(inodes: &[u64]) -> Option<(u32, String)> {
+    let targets: Vec<OsString> = inodes.iter().map(|inode| format!("socket:[{inode}]").into()).collect();
+    let has_one = |folder: &fs::DirEntry| {
         let descriptors = fs::read_dir(folder.path().join("fd")).into_iter().flatten().flatten();
-        let mut targets = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
-        targets.any(|to| to.as_os_str() == target.as_str())
-    })
+        let mut open = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+        open.any(|to| targets.iter().any(|target| target == to.as_os_str()))
+    };
+    let is_arbiter = |folder: &fs::DirEntry| name_of(folder) == ARBITER;
+    process_that(|folder| has_one(folder) && !is_arbiter(folder)).or_else(|| process_that(has_one))
 }
 
 /// The first process whose folder in /proc fulfils `is_it`, and its name.
@@ -182,8 +191,11 @@ fn process_that(is_it: impl Fn(&fs::DirEntry) -> bool) -> Option<(u32, String)> 
     let number = |folder: &fs::DirEntry| folder.file_name().to_str().and_then(|name| name.parse().ok());
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let (pid, folder) = processes.filter_map(|folder| Some((number(&folder)?, folder))).find(|(_, it)| is_it(it))?;
-    let name = fs::read_to_string(folder.path().join("comm")).unwrap_or_default();
-    Some((pid, name.trim_end().to_owned()))
+    Some((pid, name_of(&folder)))
+}
+
+fn name_of(folder: &fs::DirEntry) -> String {
+    fs::read_to_string(folder.path().join("comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 #[cfg(test)]

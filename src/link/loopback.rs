@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::netlink::Mac;
-use super::{EthernetHeader, Hop, HopError, Link};
+use super::{EthernetHeader, Hop, HopError, Link, Requests};
 use crate::frame::Frame;
 use crate::time::Instant;
 use crate::wire::Addresses;
@@ -96,6 +96,18 @@ impl<L: Link> Link for Loopback<L> {
             return Ok(HERE);
         }
         self.inner.hop(source, destination)
+    }
+
+    fn slot(&self) -> Option<u8> {
+        self.inner.slot()
+    }
+
+    fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
+        self.inner.take_requests(requests)
+    }
+
+    fn leave_requests(&mut self, requests: Requests) {
+        self.inner.leave_requests(requests);
     }
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {

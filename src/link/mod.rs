@@ -96,6 +96,27 @@ pub trait Link: Send {
         let _ = group;
     }
 
+    /// The slot of this program, 1 to 63, when it shares the link's addresses with others. Packets find it by the slot:
+    /// it must be in the lower six of the upper twelve bits of queue pair numbers, and of ids of connections.
+    fn slot(&self) -> Option<u8> {
+        None
+    }
+
+    /// Has requests of the connection manager come to this link, from now on: where programs share the link's
+    /// addresses, they come to one of them.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrInUse`] when another program takes them; the kernel's error when nobody decides.
+    fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
+        let _ = requests;
+        Ok(())
+    }
+
+    /// Ends that.
+    fn leave_requests(&mut self, requests: Requests) {
+        let _ = requests;
+    }
+
     /// A counter that changes when the kernel's routes or interfaces do: a missing hop can be resolvable then.
     fn route_changes(&self) -> u64 {
         0
@@ -134,6 +155,32 @@ pub trait Link: Send {
 
     /// Counters by name, for people and for tests.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// Requests for connections, by what they ask for (REQ and SIDR_REQ; IBTA 12.6.5, 12.11.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requests {
+    /// All that nobody takes: they are rejected.
+    Unclaimed,
+    /// Those for one service.
+    For {
+        /// The service.
+        service_id: u64,
+        /// Our address that they come to; `None` for any.
+        address: Option<IpAddr>,
+    },
+}
+
+impl Requests {
+    /// Whether some request is among both.
+    pub fn overlaps(&self, other: &Requests) -> bool {
+        match (self, other) {
+            (Requests::For { service_id, address }, Requests::For { service_id: other_id, address: other_address }) => {
+                service_id == other_id && (address.is_none() || other_address.is_none() || address == other_address)
+            }
+            _ => self == other,
+        }
+    }
 }
 
 /// Fields of the outer headers that the ICRC covers and the kernel writes.

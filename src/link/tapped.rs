@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::fault::{Corruption, Fate, FaultEngine, FaultSpec, HoldQueue};
-use super::{Capture, EthernetHeader, Hop, HopError, Imposed, Link};
+use super::{Capture, EthernetHeader, Hop, HopError, Imposed, Link, Requests};
 use crate::frame::{Frame, FrameBytes};
 use crate::pcap::{Direction, Record};
 use crate::time::Instant;
@@ -270,6 +270,18 @@ impl Faults {
 }
 
 impl<L: Link> Link for Tapped<L> {
+    fn slot(&self) -> Option<u8> {
+        self.inner.slot()
+    }
+
+    fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
+        self.inner.take_requests(requests)
+    }
+
+    fn leave_requests(&mut self, requests: Requests) {
+        self.inner.leave_requests(requests);
+    }
+
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         self.inner.join(group)
     }

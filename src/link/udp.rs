@@ -20,6 +20,8 @@ mod identification;
 #[cfg(feature = "udp")]
 mod pool;
 #[cfg(feature = "udp")]
+mod sharing;
+#[cfg(feature = "udp")]
 mod socket;
 
 use std::net::IpAddr;
@@ -30,6 +32,8 @@ use super::netlink::Interface;
 
 pub use error::UdpOpenError;
 pub use link::UdpLink;
+#[cfg(feature = "udp")]
+pub use sharing::{Arbiter, ArbiterError};
 
 /// Requested size of the socket's buffers, in bytes; the kernel gives what `net.core.rmem_max` allows. Two windows of
 /// 128 packets of 4 KiB, each of which it accounts at some 9 KiB.
@@ -43,10 +47,22 @@ pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<U
         return Some(UdpOpenError::NoAddress { interface: device.name.clone() });
     }
     let interface = device.name.clone();
-    if let Some(address) = addresses.find(|address| holder::is_taken(*address)) {
+    let is_shared = is_shared(device.index);
+    if let Some(address) = addresses.find(|address| holder::is_taken(*address) && !is_shared) {
         return Some(UdpOpenError::Taken { interface, address, holder: holder::port_holder(address) });
     }
     holder::claimant(device.index).map(|holder| UdpOpenError::OverXdp { interface, holder })
+}
+
+/// Whether programs of this user share the interface.
+fn is_shared(interface: u32) -> bool {
+    #[cfg(feature = "udp")]
+    return sharing::is_ours(interface);
+    #[cfg(not(feature = "udp"))]
+    {
+        let _ = interface;
+        false
+    }
 }
 
 /// The size that the kernel allows sockets' buffers in bytes, if that is less than they ask for.

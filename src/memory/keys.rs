@@ -39,10 +39,12 @@ impl KeySource {
         }
     }
 
-    /// Draws a slot for queue pair numbers, 1 to 4095. Slot 0 has the management queue pairs.
-    pub fn qpn_slot(&mut self) -> u16 {
+    /// Draws a slot for queue pair numbers, 1 to 4095, with these lower six bits if some are given. Slot 0 has the
+    /// management queue pairs.
+    pub fn qpn_slot(&mut self, low: Option<u8>) -> u16 {
         loop {
-            let slot = (self.next_u32() & 0xfff) as u16;
+            let random = (self.next_u32() & 0xfff) as u16;
+            let slot = low.map_or(random, |low| random & 0xfc0 | u16::from(low & 0x3f));
             if slot != 0 {
                 return slot;
             }

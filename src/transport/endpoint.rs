@@ -48,6 +48,8 @@ pub struct Endpoint {
     next_pd: u32,
     /// The upper twelve bits of this endpoint's queue pair numbers.
     qpn_slot: u16,
+    /// The lower six bits of all slots that are ours; `None` while they are as random as the others.
+    host_slot: Option<u8>,
     /// The latest numbers of destroyed queue pairs.
     retired: VecDeque<Qpn>,
     /// Bytes of requests that arrived early and wait, over all queue pairs.
@@ -134,7 +136,7 @@ impl Endpoint {
     pub fn new(seed: [u8; 32]) -> Endpoint {
         let mut keys = KeySource::new(seed);
         let identification = keys.next_u32() as u16;
-        let qpn_slot = keys.qpn_slot();
+        let qpn_slot = keys.qpn_slot(None);
         Endpoint {
             queue_pairs: FxHashMap::default(),
             memory: MemoryTable::new(keys),
@@ -148,6 +150,7 @@ impl Endpoint {
             imposed: None,
             next_pd: 1,
             qpn_slot,
+            host_slot: None,
             retired: VecDeque::new(),
             waiting_bytes: 0,
             recovery: RecoverySettings::default(),
@@ -331,8 +334,20 @@ impl Endpoint {
                     return qpn;
                 }
             }
-            self.qpn_slot = self.memory.keys().qpn_slot();
+            self.qpn_slot = self.draw_slot();
         }
+    }
+
+    /// Draws twelve bits of which packets show to which program on this host they belong.
+    pub fn draw_slot(&mut self) -> u16 {
+        self.memory.keys().qpn_slot(self.host_slot)
+    }
+
+    /// Sets the slot of this program among those that share the link's addresses, 1 to 63. Queue pairs that are created
+    /// from now on have it in their numbers: in the lower six of the upper twelve bits.
+    pub fn set_host_slot(&mut self, slot: u8) {
+        self.host_slot = Some(slot);
+        self.qpn_slot = self.draw_slot();
     }
 
     /// Creates a shared receive queue of `capacity` requests, 1 to 65536.

@@ -1,4 +1,5 @@
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,8 +7,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Forked;
-use crate::cm::{Event, MAD_BYTES, Manager, Outgoing};
+use crate::cm::{Event, InUse, Listener, MAD_BYTES, Manager, Outgoing, ServiceId};
 use crate::engine::{EventFd, without_signals};
+use crate::link::Requests;
 use crate::memory::{Access, MapError};
 use crate::time::Instant;
 use crate::transport::{
@@ -65,6 +67,20 @@ pub enum ConnectionManagerError {
     Thread(#[from] io::Error),
 }
 
+/// Why nobody listens.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// This program, or another on the device, listens for the service already.
+    #[error(transparent)]
+    InUse(#[from] InUse),
+    /// The device was opened by a parent of this process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Several programs share the device, and what decides between them is gone.
+    #[error("what shares the device among programs does not answer: {0}")]
+    Arbiter(#[source] io::Error),
+}
+
 /// The Q_Key of QP1 (IBTA 10.2.5).
 const GSI_Q_KEY: QKey = QKey(0x8001_0000);
 
@@ -104,6 +120,8 @@ impl ConnectionManager {
         for step in attributes.steps(Service::Gsi, State::Reset) {
             qp.modify(&step)?;
         }
+        // Whoever shares the device rejects what nobody listens for. If none does, nobody answers.
+        let _ = context.engine().with(|core, _| core.link.take_requests(Requests::Unclaimed));
         let (slot, seed) = context.random_ids();
         let manager = Manager::new(context.device().guid(), slot, seed);
         let shared = Arc::new(Shared {
@@ -139,6 +157,38 @@ impl ConnectionManager {
         Ok(result)
     }
 
+    /// Listens for a service, as [`Manager::listen`], among all programs that share the device.
+    ///
+    /// # Errors
+    /// [`ListenError::InUse`] when some program listens for the service at that address; [`ListenError::Arbiter`] when
+    /// nobody decides; [`ListenError::Forked`] in a child of the process that opened the device.
+    pub fn listen(
+        &self,
+        service_id: ServiceId,
+        address: Option<IpAddr>,
+        backlog: usize,
+    ) -> Result<Listener, ListenError> {
+        // Ours go first: the other programs need not know of what cannot be.
+        let listener = self.with(|manager, now| manager.listen(now, service_id, address, backlog))??;
+        let requests = Requests::For { service_id: service_id.0, address };
+        self.shared.context.engine().with(|core, _| core.link.take_requests(requests)).map_err(|error| {
+            let _ = self.with(|manager, now| manager.unlisten(now, listener));
+            match error.kind() {
+                io::ErrorKind::AddrInUse => ListenError::InUse(InUse(service_id)),
+                _ => ListenError::Arbiter(error),
+            }
+        })?;
+        Ok(listener)
+    }
+
+    /// Ends a listener, as [`Manager::unlisten`]. In a child of the process that opened the device it does nothing.
+    pub fn unlisten(&self, listener: Listener) {
+        if let Ok(Some((service_id, address))) = self.with(|manager, now| manager.unlisten(now, listener)) {
+            let requests = Requests::For { service_id: service_id.0, address };
+            self.shared.context.engine().with(|core, _| core.link.leave_requests(requests));
+        }
+    }
+
     /// All counters of the manager, by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.with(|manager, _| manager.counters().list().collect()).unwrap_or_default()
@@ -158,6 +208,7 @@ impl Drop for ConnectionManager {
             // A panic there was reported when it happened.
             let _ = thread.join();
         }
+        self.shared.context.engine().with(|core, _| core.link.leave_requests(Requests::Unclaimed));
     }
 }
 

@@ -69,7 +69,12 @@ impl Context {
             return Err(OpenError::Mtu { device: device.name, bytes });
         };
         let engine = Arc::new(Engine::start(link, system_randomness()?)?);
-        engine.without_sending(|core, _| core.endpoint.set_local_addresses(addresses(&device)));
+        engine.without_sending(|core, _| {
+            core.endpoint.set_local_addresses(addresses(&device));
+            if let Some(slot) = core.link.slot() {
+                core.endpoint.set_host_slot(slot);
+            }
+        });
         Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None })
     }
 
@@ -105,11 +110,12 @@ impl Context {
         &self.engine
     }
 
-    /// A slot of twelve bits, and a number, both random.
+    /// A slot of twelve bits, which packets find this program by, and a random number.
     pub(super) fn random_ids(&self) -> (u16, u64) {
         self.engine.with(|core, _| {
+            let slot = core.endpoint.draw_slot();
             let keys = core.endpoint.memory().keys();
-            (keys.qpn_slot(), u64::from(keys.next_u32()) << 32 | u64::from(keys.next_u32()))
+            (slot, u64::from(keys.next_u32()) << 32 | u64::from(keys.next_u32()))
         })
     }
 

@@ -20,7 +20,7 @@ mod shared_receive_queue;
 pub use address_vector::{AddressVector, PathError, source_port};
 pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use connect::{ConnectError, ConnectOptions};
-pub use connection_manager::{ConnectionManager, ConnectionManagerError};
+pub use connection_manager::{ConnectionManager, ConnectionManagerError, ListenError};
 pub use context::Context;
 pub use open_options::{LinkKind, LinkKindError, OpenError, OpenOptions, OptionError};
 pub use peer::{Peer, PeerError};

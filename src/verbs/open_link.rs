@@ -47,8 +47,9 @@ impl OpenOptions {
         if let Some(paths) = self.paths.filter(|paths| usize::from(*paths) > devices.len()) {
             return Err(OpenError::UdpPaths { paths, interfaces: devices.len() });
         }
-        match devices {
-            [device] => self.tap(UdpLink::open(&device.name)?),
+        match (devices, &self.arbiter) {
+            ([device], Some(arbiter)) => self.tap(UdpLink::open_shared(&device.name, arbiter)?),
+            ([device], None) => self.tap(UdpLink::open(&device.name)?),
             _ => self.tap(rails(devices, |device| UdpLink::open(&device.name))?),
         }
     }

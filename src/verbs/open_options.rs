@@ -42,6 +42,7 @@ use super::Context;
 /// | `UROCE_RATE` | `rate` | a [`Rate`]: `500M`, `2.5G` |
 /// | `UROCE_PATHS` | `paths` | a number of paths: 1 to 256 |
 /// | `UROCE_PATH_POLICY` | `path_policy` | a [`PathPolicy`]: `single`, `round-robin`, `weighted`, `recycle` |
+/// | `UROCE_ARBITER` | `arbiter` | the path of the program `uroce` |
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {
@@ -78,6 +79,11 @@ pub struct OpenOptions {
     pub paths: Option<u16>,
     /// How packets are spread over the paths.
     pub path_policy: PathPolicy,
+    /// The program `uroce`, with which several programs of one user share the interface over UDP sockets: it decides
+    /// which packets are for which of them. It is started when it is needed, and ends with the last of the programs.
+    ///
+    /// `None` is for a program that has the interface alone. So has one with several interfaces.
+    pub arbiter: Option<PathBuf>,
 }
 
 impl OpenOptions {
@@ -166,6 +172,12 @@ impl OpenOptions {
         self
     }
 
+    /// Sets the program with which programs share the interface ([`arbiter`](Self#structfield.arbiter)).
+    pub fn arbiter(mut self, program: impl Into<PathBuf>) -> OpenOptions {
+        self.arbiter = Some(program.into());
+        self
+    }
+
     /// Reads the options from the variables of the environment [above](Self), as `uroce` and the C library do.
     ///
     /// # Errors
@@ -206,7 +218,7 @@ struct Variable {
     write: fn(&OpenOptions) -> Option<OsString>,
 }
 
-const VARIABLES: [Variable; 10] = [
+const VARIABLES: [Variable; 11] = [
     Variable {
         name: "UROCE_DEV",
         read: |options, text| {
@@ -271,6 +283,14 @@ const VARIABLES: [Variable; 10] = [
         name: "UROCE_PATH_POLICY",
         read: |options, text| set(&mut options.path_policy, text),
         write: |options| unless_default(&options.path_policy),
+    },
+    Variable {
+        name: "UROCE_ARBITER",
+        read: |options, text| {
+            options.arbiter = Some(text.into());
+            Ok(())
+        },
+        write: |options| options.arbiter.clone().map(PathBuf::into_os_string),
     },
 ];
 
@@ -434,7 +454,8 @@ mod tests {
             .recovery(RecoveryMode::GoBackN)
             .rate(Rate::from_bits(2_500_000_000))
             .paths(256)
-            .path_policy(PathPolicy::Recycle);
+            .path_policy(PathPolicy::Recycle)
+            .arbiter("/usr/bin/uroce");
         let variables = [
             ("UROCE_DEV", "eth0,eth1,eth2"),
             ("UROCE_LINK", "udp"),
@@ -446,6 +467,7 @@ mod tests {
             ("UROCE_RATE", "2.5G"),
             ("UROCE_PATHS", "256"),
             ("UROCE_PATH_POLICY", "recycle"),
+            ("UROCE_ARBITER", "/usr/bin/uroce"),
         ];
         assert_eq!(VARIABLES.map(|variable| variable.name), variables.map(|(name, _)| name), "one of each");
         assert_eq!(read(&variables), Ok(called.clone()));

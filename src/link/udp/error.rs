@@ -28,6 +28,12 @@ pub enum UdpOpenError {
         /// The process that has it, and the remedy.
         holder: String,
     },
+    /// As many programs as possible share the interface.
+    #[error("{interface}: 63 programs use it, and there is no room for another: end one, or use another --dev")]
+    Full {
+        /// The name of the interface.
+        interface: String,
+    },
     /// A program over AF_XDP takes the frames of the interface.
     #[error(
         "{interface}: {holder} uses it over AF_XDP and takes all RoCE frames: use another --dev, or wait until that \

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -9,7 +10,8 @@ use arrayvec::ArrayVec;
 use super::UdpOpenError;
 use super::identification::{Solver, Tracker};
 use super::pool::Pool;
-use super::socket::{BATCH, Headers, Outgoing, Readiness, Received, Socket};
+use super::sharing::{Lease, LeaseError};
+use super::socket::{BATCH, Headers, Outgoing, Probe, Readiness, Received, Socket};
 use crate::frame::{Frame, FrameBytes};
 use crate::link::device_error::DeviceError;
 use crate::link::gid::{Gid, gids};
@@ -17,7 +19,7 @@ use crate::link::holder;
 use crate::link::hop_table::HopTable;
 use crate::link::membership::Place;
 use crate::link::netlink::{Interface, Netlink};
-use crate::link::{EthernetHeader, Hop, HopError, Imposed, Link};
+use crate::link::{EthernetHeader, Hop, HopError, Imposed, Link, Requests};
 use crate::time::{Duration, Instant};
 use crate::wire::{Addresses, Flow, ICRC_BYTES, ROCE_PORT, icrc};
 
@@ -41,6 +43,8 @@ const RETRY: Duration = Duration::from_micros(50);
 /// A [`Link`] over UDP sockets.
 pub struct UdpLink {
     sockets: Vec<Local>,
+    /// The slot of this program, if several share the sockets' addresses.
+    lease: Option<Lease>,
     /// Sockets on multicast groups, which only receive.
     groups: Vec<Socket>,
     /// A descriptor that is readable when one of these is.
@@ -66,6 +70,7 @@ pub struct UdpLink {
 /// One of our addresses, and its socket.
 struct Local {
     socket: Socket,
+    probe: Probe,
     /// The index of its interface.
     scope: u32,
 }
@@ -112,6 +117,23 @@ impl UdpLink {
     /// - [`UdpOpenError::NoAddress`] when none of its addresses can be used.
     /// - [`UdpOpenError::Socket`] when a socket cannot be made for another reason.
     pub fn open(interface: &str) -> Result<UdpLink, UdpOpenError> {
+        UdpLink::open_with(interface, |device, gids, interfaces| Ok((bind_all(device, gids, interfaces)?, None)))
+    }
+
+    /// As [`open`](Self::open), but programs of this user share the addresses, up to 63 of them. `arbiter` is the
+    /// program `uroce`, which is started as their arbiter when there is none yet. If that fails, the addresses are
+    /// opened for this program alone.
+    ///
+    /// # Errors
+    /// As `open`; [`UdpOpenError::Full`] when 63 programs share the interface.
+    pub fn open_shared(interface: &str, arbiter: &Path) -> Result<UdpLink, UdpOpenError> {
+        UdpLink::open_with(interface, |device, gids, interfaces| share(device, gids, interfaces, arbiter))
+    }
+
+    fn open_with(
+        interface: &str,
+        sockets: impl FnOnce(&Interface, &[Gid], &[Interface]) -> Result<(Vec<Local>, Option<Lease>), UdpOpenError>,
+    ) -> Result<UdpLink, UdpOpenError> {
         let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).map_err(DeviceError::Netlink)?;
         let devices = || interfaces.iter().filter(|i| i.is_device());
         let device = devices().find(|i| i.name == interface).ok_or_else(|| DeviceError::Unknown {
@@ -123,8 +145,11 @@ impl UdpLink {
             return Err(UdpOpenError::Down { interface: name() });
         }
         let gids = gids(device, &interfaces);
-        let sockets = bind_all(device, &gids, &interfaces)?;
-        // After the sockets are there: see `holder`.
+        if let Some(holder) = holder::claimant(device.index) {
+            return Err(UdpOpenError::OverXdp { interface: name(), holder });
+        }
+        let (sockets, lease) = sockets(device, &gids, &interfaces)?;
+        // Again, now that the sockets are there: see `holder`.
         if let Some(holder) = holder::claimant(device.index) {
             return Err(UdpOpenError::OverXdp { interface: name(), holder });
         }
@@ -136,6 +161,7 @@ impl UdpLink {
         })?;
         Ok(UdpLink {
             sockets,
+            lease,
             groups: Vec::new(),
             readiness,
             place: Place::new(device.index, gids.iter().filter(|gid| gid.vlan.is_none()).map(|gid| gid.ip())),
@@ -286,18 +312,68 @@ impl UdpLink {
     }
 }
 
-/// Sockets on all addresses of a device that are there.
+/// The addresses of a device, each once, with the indices of their interfaces. The kernel has one port for an address
+/// that is on a VLAN, too.
+fn places(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Vec<(IpAddr, u32)> {
+    let mut places: Vec<(IpAddr, u32)> = Vec::new();
+    for gid in gids {
+        let scope = interfaces.iter().find(|i| i.name == gid.interface).map_or(device.index, |i| i.index);
+        if !places.iter().any(|(address, _)| *address == gid.ip()) {
+            places.push((gid.ip(), scope));
+        }
+    }
+    places
+}
+
+/// Sockets on all addresses of a device that are there, which programs share.
+fn share(
+    device: &Interface,
+    gids: &[Gid],
+    interfaces: &[Interface],
+    arbiter: &Path,
+) -> Result<(Vec<Local>, Option<Lease>), UdpOpenError> {
+    let interface = || device.name.clone();
+    let places = places(device, gids, interfaces);
+    let taken = |address| UdpOpenError::Taken { interface: interface(), address, holder: holder::port_holder(address) };
+    let (lease, joined) = match Lease::take((device.index, &device.name), &places, Some(arbiter)) {
+        Ok(lease) => lease,
+        Err(LeaseError::NoArbiter) => return Ok((bind_all(device, gids, interfaces)?, None)),
+        Err(LeaseError::Full) => return Err(UdpOpenError::Full { interface: interface() }),
+        Err(LeaseError::OtherUser) => {
+            let address = places.iter().map(|(address, _)| *address).find(|address| holder::is_taken(*address));
+            return Err(address.map_or(UdpOpenError::NoAddress { interface: interface() }, taken));
+        }
+        Err(LeaseError::Address(address, error)) => {
+            return Err(match error.raw_os_error() {
+                Some(libc::EADDRINUSE) => taken(address),
+                _ => UdpOpenError::Socket { interface: interface(), address, error },
+            });
+        }
+    };
+    let local = |(socket, address, scope)| {
+        let probe = Probe::bind(address, scope);
+        let probe = probe.map_err(|error| UdpOpenError::Socket { interface: interface(), address, error })?;
+        Ok(Local { socket: Socket::adopt(socket, address), probe, scope })
+    };
+    let sockets: Vec<Local> = joined
+        .into_iter()
+        .map(|one| local((one.socket, one.address, one.scope)))
+        .collect::<Result<_, UdpOpenError>>()?;
+    if sockets.is_empty() {
+        Err(UdpOpenError::NoAddress { interface: interface() })
+    } else {
+        Ok((sockets, Some(lease)))
+    }
+}
+
+/// Sockets on all addresses of a device that are there, for this program alone.
 fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Result<Vec<Local>, UdpOpenError> {
     let name = || device.name.clone();
     let mut sockets: Vec<Local> = Vec::new();
-    for gid in gids {
-        let address = gid.ip();
-        let scope = interfaces.iter().find(|i| i.name == gid.interface).map_or(device.index, |i| i.index);
-        if sockets.iter().any(|local| local.socket.address == address) {
-            continue; // the same one on a VLAN; the kernel has one port for both
-        }
-        match Socket::bind(address, scope) {
-            Ok(socket) => sockets.push(Local { socket, scope }),
+    for (address, scope) in places(device, gids, interfaces) {
+        let bound = Socket::bind(address, scope).and_then(|socket| Ok((socket, Probe::bind(address, scope)?)));
+        match bound {
+            Ok((socket, probe)) => sockets.push(Local { socket, probe, scope }),
             Err(error) => match error.raw_os_error() {
                 // Not ours, not yet (duplicate address detection), or of a family that is off.
                 Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {}
@@ -344,6 +420,18 @@ impl Link for UdpLink {
 
     fn leave(&mut self, group: IpAddr) {
         self.groups.retain(|socket| socket.address != group);
+    }
+
+    fn slot(&self) -> Option<u8> {
+        self.lease.as_ref().map(Lease::slot)
+    }
+
+    fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.take_requests(requests))
+    }
+
+    fn leave_requests(&mut self, requests: Requests) {
+        self.lease.iter().for_each(|lease| lease.leave_requests(requests));
     }
 
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
@@ -399,8 +487,7 @@ impl Link for UdpLink {
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(no_route);
         }
-        let Local { socket: from, scope } = &self.sockets[socket];
-        from.check_route(destination, *scope).map_err(|_| no_route)?;
+        self.sockets[socket].probe.check_route(destination).map_err(|_| no_route)?;
         let (hop, _) = self.hops.insert(source, destination, Destination { socket, address: destination });
         Ok(hop)
     }

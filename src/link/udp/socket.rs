@@ -25,9 +25,16 @@ const IPV6_MULTICAST_ALL: libc::c_int = 29;
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// A socket on the same address and an ephemeral port: it looks up routes in the namespace of the socket.
-    probe: OwnedFd,
     pub address: IpAddr,
+    /// Datagrams that found no room before it was ours.
+    dropped_before: u64,
+}
+
+/// A socket on one of our addresses and an ephemeral port: it looks up routes in the namespace of the device.
+#[derive(Debug)]
+pub(super) struct Probe {
+    fd: OwnedFd,
+    scope: u32,
 }
 
 /// A received datagram, except its payload.
@@ -97,9 +104,26 @@ impl Headers {
 }
 
 impl Socket {
-    /// A socket on port 4791 of `address`; `scope` is the index of its interface, for a link-local address.
+    /// The socket on port 4791 of `address`; `scope` is the index of its interface, for a link-local address. On the
+    /// address of a multicast group it is one of many.
     pub fn bind(address: IpAddr, scope: u32) -> io::Result<Socket> {
-        let socket = Socket { fd: new_socket(address)?, probe: new_socket(address)?, address };
+        Socket::bind_one(address, scope, address.is_multicast().then_some(libc::SO_REUSEADDR))
+    }
+
+    /// One of several sockets of one user on port 4791 of `address`.
+    pub fn bind_shared(address: IpAddr, scope: u32) -> io::Result<Socket> {
+        Socket::bind_one(address, scope, Some(libc::SO_REUSEPORT))
+    }
+
+    /// A socket on port 4791 of `address` that another process bound.
+    pub fn adopt(fd: OwnedFd, address: IpAddr) -> Socket {
+        let mut socket = Socket { fd, address, dropped_before: 0 };
+        socket.dropped_before = socket.dropped();
+        socket
+    }
+
+    fn bind_one(address: IpAddr, scope: u32, reuse: Option<libc::c_int>) -> io::Result<Socket> {
+        let socket = Socket { fd: new_socket(address)?, address, dropped_before: 0 };
         let options: &[(libc::c_int, libc::c_int, libc::c_int)] = match address {
             IpAddr::V4(_) => &[
                 // Never fragmented, and so with identification 0 (ip_select_ident); whatever ICMP says of the path.
@@ -126,9 +150,8 @@ impl Socket {
         for &(level, name, value) in options {
             socket.set(level, name, value)?;
         }
-        if address.is_multicast() {
-            // Every process that is a member has its own.
-            socket.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        if let Some(reuse) = reuse {
+            socket.set(libc::SOL_SOCKET, reuse, 1)?;
         }
         let bytes = SOCKET_BUFFER_BYTES as libc::c_int;
         for (force, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
@@ -137,17 +160,7 @@ impl Socket {
             }
         }
         bind(&socket.fd, address, scope, ROCE_PORT)?;
-        bind(&socket.probe, address, scope, 0)?;
         Ok(socket)
-    }
-
-    /// Checks that the kernel has a route from this address to `destination`. It sends nothing.
-    pub fn check_route(&self, destination: IpAddr, scope: u32) -> io::Result<()> {
-        let (peer, peer_bytes) = socket_address(destination, scope, ROCE_PORT);
-        // SAFETY: `peer` is a socket address of at least that many bytes.
-        let connected =
-            unsafe { libc::connect(self.probe.as_raw_fd(), (&raw const peer).cast(), peer_bytes as libc::socklen_t) };
-        if connected == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -168,7 +181,7 @@ impl Socket {
             let out = values.as_mut_ptr().cast();
             libc::getsockopt(self.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, out, &raw mut len)
         };
-        if got == 0 { values[SK_MEMINFO_DROPS].into() } else { 0 }
+        if got == 0 { u64::from(values[SK_MEMINFO_DROPS]).saturating_sub(self.dropped_before) } else { 0 }
     }
 
     /// Receives up to `buffers.len()` (at most [`BATCH`]) datagrams, one a buffer, and passes on what came with each.
@@ -234,6 +247,24 @@ impl Socket {
         let sent =
             unsafe { libc::sendmmsg(self.as_raw_fd(), messages, count as libc::c_uint, libc::MSG_DONTWAIT as _) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Probe {
+    /// A probe on an address, whose interface has the index `scope`.
+    pub fn bind(address: IpAddr, scope: u32) -> io::Result<Probe> {
+        let probe = Probe { fd: new_socket(address)?, scope };
+        bind(&probe.fd, address, scope, 0)?;
+        Ok(probe)
+    }
+
+    /// Checks that the kernel has a route from this address to `destination`. It sends nothing.
+    pub fn check_route(&self, destination: IpAddr) -> io::Result<()> {
+        let (peer, peer_bytes) = socket_address(destination, self.scope, ROCE_PORT);
+        // SAFETY: `peer` is a socket address of at least that many bytes.
+        let connected =
+            unsafe { libc::connect(self.fd.as_raw_fd(), (&raw const peer).cast(), peer_bytes as libc::socklen_t) };
+        if connected == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 

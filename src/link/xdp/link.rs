@@ -633,13 +633,13 @@ fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenEr
     // Who is opening sockets right now sees the claim, and gives way.
     let mut found = None;
     let _ = rings::while_busy(|| {
-        found = holder::socket_that_loses(&interface.name, addresses);
+        found = holder::sockets_that_lose(&interface.name, addresses);
         if found.is_some() { Err(io::Error::from_raw_os_error(libc::EBUSY)) } else { Ok(()) }
     });
     match found {
         None => Ok(claim),
         Some(socket) => {
-            Err(XdpOpenError::Sockets { interface: name(), address: socket.0, holder: holder::loser(socket) })
+            Err(XdpOpenError::Sockets { interface: name(), address: socket.0, holder: holder::loser(&socket) })
         }
     }
 }

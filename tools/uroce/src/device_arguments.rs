@@ -49,6 +49,10 @@ pub struct DeviceArguments {
     /// How packets are spread over paths: single, round-robin, weighted, recycle. Default: round-robin
     #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY")]
     pub path_policy: Option<PathPolicy>,
+
+    /// Have the interface alone. Otherwise programs of one user share it over UDP sockets
+    #[arg(long)]
+    pub exclusive: bool,
 }
 
 impl DeviceArguments {
@@ -66,6 +70,7 @@ impl DeviceArguments {
         options.rate = self.rate;
         options.paths = self.paths;
         options.path_policy = self.path_policy.unwrap_or_default();
+        options.arbiter = if self.exclusive { None } else { std::env::current_exe().ok() };
         options
     }
 

@@ -3,6 +3,7 @@
 //! Results go to stdout, progress and errors to stderr. Exit status: 0 success, 1 failure, 2 usage; `run` exits as the
 //! program that it ran.
 
+mod arbiter;
 mod choices;
 mod decode;
 mod device_arguments;
@@ -32,6 +33,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Arbiter(arbiter::Arguments),
     Decode(decode::Arguments),
     Devices(devices::Arguments),
     Perf(perf::Arguments),
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     end_with_the_reader();
     log();
     let result = match Arguments::parse().command {
+        Command::Arbiter(arguments) => arbiter::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),

@@ -25,7 +25,7 @@ fn finish(pair: &VethPair, server: Running) -> Ended {
 #[test]
 fn a_second_program_is_refused_with_the_firsts_name_and_the_first_goes_on() {
     let pair = VethPair::create(1500).unwrap();
-    let second = |link: &[&str]| uroce(&pair.a, &[&["pingpong", "-p", "18600"], link].concat()).end();
+    let second = |link: &[&str]| uroce(&pair.a, &[&["pingpong", "-p", "18600", "--exclusive"], link].concat()).end();
     let number = |server: &Running| format!("process {} (uroce)", server.id());
     for link in ["udp", "xdp"] {
         let server = serve(&pair, &["pingpong", "-c", "-n", "100", "--link", link]);

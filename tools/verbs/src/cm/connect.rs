@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use uroce::cm::message::{DatagramReply, DatagramRequest, DatagramStatus, Reject, Reply, Request, Transport};
 use uroce::cm::{CM_RETRIES, IpHeader, RESPONSE_TIMEOUT, ServiceId, StateError, TooMany};
-use uroce::verbs::QpAttributes;
+use uroce::verbs::{ListenError, QpAttributes};
 use uroce::wire::{PKey, Psn, QKey, Qpn};
 
 use crate::abi::{RdmaCmId, RdmaConnParam};
@@ -59,11 +59,14 @@ fn listen(pointer: *mut RdmaCmId, backlog: c_int) -> Result<(), Failure> {
     let service = ServiceId::of(inner.space, local.port());
     for host in hosts {
         let mut routes = host.routes.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let listener = host
-            .manager
-            .with(|manager, now| manager.listen(now, service, at, backlog.unwrap_or(MAX_BACKLOG)))
-            .map_err(|error| Failure::new(libc::EINVAL, error))?
-            .map_err(|error| Failure::new(libc::EADDRINUSE, error))?;
+        let listener = host.manager.listen(service, at, backlog.unwrap_or(MAX_BACKLOG)).map_err(|error| {
+            let code = match error {
+                ListenError::InUse(_) => libc::EADDRINUSE,
+                ListenError::Forked(_) => libc::EINVAL,
+                ListenError::Arbiter(_) => libc::ENODEV,
+            };
+            Failure::new(code, error)
+        })?;
         routes.insert(listener, pointer as usize);
         drop(routes);
         inner.listeners.push((host, listener));

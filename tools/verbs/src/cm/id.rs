@@ -411,7 +411,7 @@ pub(super) fn destroy(pointer: *mut RdmaCmId) -> Result<(), Failure> {
         let mut inner = id.lock();
         for (host, listener) in inner.listeners.drain(..).collect::<Vec<_>>() {
             host.routes.listeners.lock().unwrap_or_else(PoisonError::into_inner).remove(&listener);
-            let _ = host.manager.with(|manager, now| manager.unlisten(now, listener));
+            host.manager.unlisten(listener);
         }
         if let (Some(host), Some(connection)) = (inner.host.clone(), inner.connection.take()) {
             host.routes.forget(connection);

@@ -1,0 +1,152 @@
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::message::{Answer, Request};
+use crate::link::Requests;
+
+/// How long the arbiter may take to be there, and to answer: an emulated machine is slow.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Pause before an arbiter that was just started is tried again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A slot of this program, and the sockets of it. They stay for the program and all others as long as it lives.
+#[derive(Debug)]
+pub(in crate::link::udp) struct Lease {
+    /// The arbiter frees the slot when this is closed.
+    arbiter: OwnedFd,
+    slot: u8,
+    /// They keep the groups of sockets.
+    _parcels: Vec<OwnedFd>,
+}
+
+/// A socket of the slot on one address.
+#[derive(Debug)]
+pub(in crate::link::udp) struct Joined {
+    pub socket: OwnedFd,
+    pub address: IpAddr,
+    pub scope: u32,
+}
+
+/// Why there is no lease.
+#[derive(Debug)]
+pub(in crate::link::udp) enum LeaseError {
+    /// There is no arbiter, and none was started.
+    NoArbiter,
+    /// The arbiter is another user's.
+    OtherUser,
+    /// All slots are in use.
+    Full,
+    /// The arbiter could not make the sockets on this address.
+    Address(IpAddr, io::Error),
+}
+
+impl Lease {
+    /// Leases a slot on those of the addresses that are there, each with the index of its interface. Without an arbiter
+    /// `program` is started as `program arbiter NAME`.
+    ///
+    /// # Errors
+    /// [`LeaseError`]. Addresses that are not there yet, or of a family that is off, are left out.
+    pub fn take(
+        interface: (u32, &str),
+        addresses: &[(IpAddr, u32)],
+        program: Option<&Path>,
+    ) -> Result<(Lease, Vec<Joined>), LeaseError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let arbiter = reach(interface, program, deadline).map_err(|_| LeaseError::NoArbiter)?;
+            if !is_of_this_user(&arbiter) {
+                return Err(LeaseError::OtherUser);
+            }
+            match join_all(arbiter, addresses) {
+                // It ended with its last program just now.
+                Err(LeaseError::NoArbiter) if Instant::now() < deadline => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// The number of the slot, 1 to 63.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Has requests for connections come to this slot.
+    ///
+    /// # Errors
+    /// EADDRINUSE when another program takes them; the error of the socket when the arbiter is gone.
+    pub fn take_requests(&self, requests: Requests) -> io::Result<()> {
+        self.ask(Request::Take(requests))
+    }
+
+    /// Ends that.
+    pub fn leave_requests(&self, requests: Requests) {
+        // What is gone takes none.
+        let _ = self.ask(Request::Leave(requests));
+    }
+
+    fn ask(&self, request: Request) -> io::Result<()> {
+        request.send(self.arbiter.as_fd())?;
+        let answer = Answer::receive(self.arbiter.as_fd(), &mut Vec::new())?;
+        if answer.error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(answer.error)) }
+    }
+}
+
+/// Whether programs of this user share an interface now.
+pub(in crate::link::udp) fn is_ours(interface: u32) -> bool {
+    let deadline = Instant::now();
+    reach((interface, ""), None, deadline).is_ok_and(|arbiter| is_of_this_user(&arbiter))
+}
+
+fn is_of_this_user(arbiter: &OwnedFd) -> bool {
+    sockopt::socket_peercred(arbiter).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)]) -> Result<(Lease, Vec<Joined>), LeaseError> {
+    let (mut slot, mut parcels, mut all) = (0, Vec::new(), Vec::new());
+    for &(address, scope) in addresses {
+        let mut descriptors = Vec::new();
+        let asked = Request::Join { address, scope }.send(arbiter.as_fd());
+        let answer = asked.and_then(|()| Answer::receive(arbiter.as_fd(), &mut descriptors));
+        let answer = answer.map_err(|_| LeaseError::NoArbiter)?;
+        let mut descriptors = descriptors.into_iter();
+        match (answer.error, descriptors.next(), descriptors.next()) {
+            (0, Some(socket), Some(parcel)) => {
+                slot = answer.slot;
+                parcels.push(parcel);
+                all.push(Joined { socket, address, scope });
+            }
+            // Not ours, not yet (duplicate address detection), or of a family that is off.
+            (libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT, ..) => {}
+            (libc::EUSERS, ..) => return Err(LeaseError::Full),
+            (error, ..) => return Err(LeaseError::Address(address, io::Error::from_raw_os_error(error))),
+        }
+    }
+    Ok((Lease { arbiter, slot, _parcels: parcels }, all))
+}
+
+/// A connection to the arbiter of the interface, which is started if need be.
+fn reach((index, name): (u32, &str), program: Option<&Path>, deadline: Instant) -> io::Result<OwnedFd> {
+    let address = super::name(index)?;
+    let mut is_started = false;
+    loop {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::CONNREFUSED) if !is_started && program.is_some() => {
+                program.map_or(Ok(()), |program| super::start::start(program, name))?;
+                is_started = true;
+            }
+            Err(Errno::CONNREFUSED) if is_started && Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

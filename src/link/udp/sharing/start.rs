@@ -1,0 +1,73 @@
+//! Starts the arbiter as a process of nobody: neither a child that the program could wait for, nor a reader or writer
+//! of its pipes and terminals.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::size_of;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Starts `program arbiter INTERFACE` without environment, and with no descriptor of this process.
+///
+/// # Errors
+/// That of clone(2); a program that cannot be executed is not noticed here.
+pub(super) fn start(program: &Path, interface: &str) -> io::Result<()> {
+    let program = CString::new(program.as_os_str().as_bytes())?;
+    let arguments = [program.clone(), c"arbiter".to_owned(), CString::new(interface)?];
+    let arguments: [*const libc::c_char; 4] =
+        [arguments[0].as_ptr(), arguments[1].as_ptr(), arguments[2].as_ptr(), std::ptr::null()];
+    let environment: [*const libc::c_char; 1] = [std::ptr::null()];
+    // SAFETY: the first child and its own child call only what is safe after a fork in a process with threads: they
+    // allocate nothing and take no lock, and end with `_exit` or `execve`.
+    unsafe {
+        match clone() {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => {
+                if clone() == 0 {
+                    become_nobodys(&program, &arguments, &environment);
+                }
+                libc::_exit(0);
+            }
+            // The first child ends at once, and its child is adopted by init.
+            child => while libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) < 0 && is_interrupted() {},
+        }
+    }
+    Ok(())
+}
+
+/// fork(2), but the end of the child raises no signal, and only a wait that asks for such children sees it.
+///
+/// # Safety
+/// As for fork(2); the C library's handlers at fork are not called.
+unsafe fn clone() -> libc::pid_t {
+    let none: libc::c_long = 0;
+    // SAFETY: no flags, no stack and no pointers: the child continues here on its copy of the stack.
+    unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) as libc::pid_t }
+}
+
+/// # Safety
+/// In a child only.
+unsafe fn become_nobodys(
+    program: &CString,
+    arguments: &[*const libc::c_char; 4],
+    environment: &[*const libc::c_char; 1],
+) {
+    // SAFETY: the paths and lists end as they must.
+    unsafe {
+        libc::setsid();
+        libc::chdir(c"/".as_ptr());
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for standard in 0..=2 {
+            libc::dup2(null, standard);
+        }
+        libc::syscall(libc::SYS_close_range, 3 as libc::c_long, libc::c_long::from(u32::MAX), 0 as libc::c_long);
+        let none: u64 = 0;
+        let how = libc::c_long::from(libc::SIG_SETMASK);
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const none, 0 as libc::c_long, size_of::<u64>());
+        libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+    }
+}
+
+fn is_interrupted() -> bool {
+    io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+}
