@@ -274,11 +274,17 @@ fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String>
         return None;
     }
     if let Some(holder) = holder::claimant(interface.index) {
-        return Some(format!("{holder} uses it over AF_XDP: only one program at a time can"));
+        return Some(match udp::is_shared(interface.index) && holder::is_shared(interface.index) {
+            true => format!("{holder} uses it over AF_XDP: others share it over UDP sockets"),
+            false => format!("{holder} uses it over AF_XDP: only one program at a time can"),
+        });
     }
     if interface.xdp_program.is_some() {
         let owner = holder::attached_by(interface.xdp_program, &interface.name);
         return Some(format!("another XDP program is attached, {owner}: --link udp, or another --dev"));
+    }
+    if udp::is_shared(interface.index) {
+        return None;
     }
     let socket = holder::sockets_that_lose(&interface.name, &addresses(interface, interfaces))?;
     Some(format!("{} receives RoCE on UDP port 4791 of {}", holder::loser(&socket), socket.0))

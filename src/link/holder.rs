@@ -3,6 +3,7 @@
 //! An XDP program takes the frames that such sockets wait for, and neither end notices. So the two kinds of link check
 //! for each other. An AF_XDP link claims the interface, and then looks for sockets. A UDP link binds its sockets, and
 //! then looks for a claim. Of two that are opened at once at least one sees the other, and the UDP link gives way.
+//! Programs that share the interface are no danger to each other: their claim says so.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,24 +11,36 @@ use std::io;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use crate::wire::ROCE_PORT;
 
 /// The name of the process that shares an interface among programs.
 const ARBITER: &str = "uroce-arbiter";
 
+/// How long a claim takes to be made: two system calls of a thread that may lose its processor.
+const CLAIMING: Duration = Duration::from_millis(20);
+
 /// A claim on an interface for AF_XDP: a socket whose name only one process of the network namespace can have.
 ///
 /// Every process there sees the name, without any privilege. The claim ends with its process.
 pub(super) struct Claim {
+    /// Says that other programs can have sockets on the interface: this one leaves them their packets. It is there only
+    /// while the claim is.
+    _is_shared: Option<UnixDatagram>,
     _socket: UnixDatagram,
 }
 
 impl Claim {
     /// Claims the interface in the calling thread's network namespace; EADDRINUSE when it is claimed.
     pub(super) fn new(interface: u32) -> io::Result<Claim> {
-        let address = SocketAddr::from_abstract_name(claim_name(interface))?;
-        Ok(Claim { _socket: UnixDatagram::bind_addr(&address)? })
+        Ok(Claim { _socket: named_socket(&claim_name(interface))?, _is_shared: None })
+    }
+
+    /// As [`new`](Self::new), for one of several programs that share the interface's addresses.
+    pub(super) fn shared(interface: u32) -> io::Result<Claim> {
+        let claim = Claim::new(interface)?;
+        Ok(Claim { _is_shared: Some(named_socket(&shared_name(interface))?), ..claim })
     }
 }
 
@@ -35,12 +48,39 @@ fn claim_name(interface: u32) -> String {
     format!("uroce-xdp-{interface}")
 }
 
+fn shared_name(interface: u32) -> String {
+    format!("uroce-xdp-shared-{interface}")
+}
+
+fn named_socket(name: &str) -> io::Result<UnixDatagram> {
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+/// Whether the program over AF_XDP leaves others their packets.
+pub(super) fn is_shared(interface: u32) -> bool {
+    inode_named(&shared_name(interface)).is_some()
+}
+
 /// The process that has claimed the interface, in words; `None` when it is not claimed.
 pub(super) fn claimant(interface: u32) -> Option<String> {
+    Some(described(process_with(&[inode_named(&claim_name(interface))?])))
+}
+
+/// The process that has claimed the interface for itself alone, in words.
+#[allow(clippy::disallowed_methods, reason = "waits for another process")]
+pub(super) fn exclusive_claimant(interface: u32) -> Option<String> {
+    let found = || claimant(interface).filter(|_| !is_shared(interface));
+    // A claim that is just being made is not yet said to be shared.
+    found().and_then(|_| {
+        std::thread::sleep(CLAIMING);
+        found()
+    })
+}
+
+fn inode_named(name: &str) -> Option<u64> {
     let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
-    let wanted = format!("@{}", claim_name(interface));
-    let inode = table.lines().find_map(|line| named_socket_inode(line, &wanted))?;
-    Some(described(process_with(&[inode])))
+    let wanted = format!("@{name}");
+    table.lines().find_map(|line| named_socket_inode(line, &wanted))
 }
 
 /// `0000000000000000: 00000002 00000000 00000000 0002 01 48723 @uroce-xdp-7`: the seventh word of the socket with that name.

@@ -14,7 +14,7 @@ use crate::wire::Addresses;
 const WAITING_MAX: usize = 4096;
 
 /// The hop to the device itself. Links give out smaller numbers.
-const HERE: Hop = Hop(u64::MAX);
+pub(super) const HERE: Hop = Hop(u64::MAX);
 
 /// A link on which a device also reaches itself: queue pairs of one program can be peers as if the packets went out and
 /// came back.

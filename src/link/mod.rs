@@ -16,6 +16,7 @@ mod membership;
 mod neighbour;
 pub mod netlink;
 mod rails;
+mod shared;
 mod tapped;
 pub mod udp;
 pub mod xdp;
@@ -34,6 +35,7 @@ pub use ethernet::EthernetHeader;
 pub use gone::Gone;
 pub use loopback::Loopback;
 pub use rails::{Rail, Rails};
+pub use shared::SharedLink;
 pub use tapped::Tapped;
 
 /// Sends and receives RoCE v2 frames. One engine owns a link; nothing of it is shared.

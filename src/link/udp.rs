@@ -51,11 +51,11 @@ pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<U
     if let Some(address) = addresses.find(|address| holder::is_taken(*address) && !is_shared) {
         return Some(UdpOpenError::Taken { interface, address, holder: holder::port_holder(address) });
     }
-    holder::claimant(device.index).map(|holder| UdpOpenError::OverXdp { interface, holder })
+    holder::exclusive_claimant(device.index).map(|holder| UdpOpenError::OverXdp { interface, holder })
 }
 
 /// Whether programs of this user share the interface.
-fn is_shared(interface: u32) -> bool {
+pub(super) fn is_shared(interface: u32) -> bool {
     #[cfg(feature = "udp")]
     return sharing::is_ours(interface);
     #[cfg(not(feature = "udp"))]

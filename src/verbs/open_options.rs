@@ -79,8 +79,9 @@ pub struct OpenOptions {
     pub paths: Option<u16>,
     /// How packets are spread over the paths.
     pub path_policy: PathPolicy,
-    /// The program `uroce`, with which several programs of one user share the interface over UDP sockets: it decides
-    /// which packets are for which of them. It is started when it is needed, and ends with the last of the programs.
+    /// The program `uroce`, with which several programs of one user share the interface: one of them over AF_XDP, the
+    /// others over UDP sockets. It decides which packets are for which of them. It is started when it is needed, and
+    /// ends with the last of the programs.
     ///
     /// `None` is for a program that has the interface alone. So has one with several interfaces.
     pub arbiter: Option<PathBuf>,

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::UdpOpenError;
 use crate::link::Gone;
 
@@ -13,6 +15,14 @@ impl AbsentUdpLink {
     /// # Errors
     /// [`UdpOpenError::NotBuilt`], always.
     pub fn open(_interface: &str) -> Result<Gone, UdpOpenError> {
+        Err(UdpOpenError::NotBuilt)
+    }
+
+    /// Opens no link: its feature, `udp`, is off.
+    ///
+    /// # Errors
+    /// [`UdpOpenError::NotBuilt`], always.
+    pub fn open_shared(_interface: &str, _arbiter: &Path) -> Result<Gone, UdpOpenError> {
         Err(UdpOpenError::NotBuilt)
     }
 }

@@ -145,12 +145,13 @@ impl UdpLink {
             return Err(UdpOpenError::Down { interface: name() });
         }
         let gids = gids(device, &interfaces);
-        if let Some(holder) = holder::claimant(device.index) {
+        if let Some(holder) = holder::exclusive_claimant(device.index) {
             return Err(UdpOpenError::OverXdp { interface: name(), holder });
         }
         let (sockets, lease) = sockets(device, &gids, &interfaces)?;
-        // Again, now that the sockets are there: see `holder`.
-        if let Some(holder) = holder::claimant(device.index) {
+        // Again, now that the sockets are there: see `holder`. Who shares the interface is no danger.
+        let claimant = if lease.is_some() { holder::exclusive_claimant } else { holder::claimant };
+        if let Some(holder) = claimant(device.index) {
             return Err(UdpOpenError::OverXdp { interface: name(), holder });
         }
         let max_packet_bytes = device.mtu.min(MAX_PACKET_BYTES);

@@ -15,4 +15,12 @@ impl AbsentXdpLink {
     pub fn open(_interface: &str, _options: &XdpOptions) -> Result<Gone, XdpOpenError> {
         Err(XdpOpenError::NotBuilt)
     }
+
+    /// Opens no link: its feature, `xdp`, is off.
+    ///
+    /// # Errors
+    /// [`XdpOpenError::NotBuilt`], always.
+    pub fn open_shared(_interface: &str, _options: &XdpOptions, _slot: u8) -> Result<Gone, XdpOpenError> {
+        Err(XdpOpenError::NotBuilt)
+    }
 }

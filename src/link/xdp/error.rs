@@ -65,6 +65,14 @@ pub enum XdpOpenError {
         /// The process that has it.
         holder: String,
     },
+    /// Another of the programs that share the interface has it over AF_XDP.
+    #[error("{interface}: {holder} uses it over AF_XDP, and others share it over UDP sockets")]
+    Shared {
+        /// The name of the interface.
+        interface: String,
+        /// The process that has it.
+        holder: String,
+    },
     /// UDP sockets receive RoCE on the interface, and would lose their packets to this link.
     #[error(
         "{interface}: {holder} receives RoCE on UDP port 4791 of {address}; AF_XDP would take its packets: use another \

@@ -18,7 +18,7 @@ use crate::link::holder::{self, Claim};
 use crate::link::membership::{Memberships, Place};
 use crate::link::neighbour::{NextHops, Released, Step};
 use crate::link::netlink::{Interface, Netlink};
-use crate::link::{EthernetHeader, Hop, HopError, Link, gid, host};
+use crate::link::{EthernetHeader, Hop, HopError, Link, Requests, gid, host};
 use crate::time::{Duration, Instant};
 
 /// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv6 40,
@@ -172,6 +172,19 @@ impl XdpLink {
     /// - the memory for frames cannot be locked;
     /// - an option is out of range.
     pub fn open(interface: &str, options: &XdpOptions) -> Result<XdpLink, XdpOpenError> {
+        XdpLink::open_with(interface, options, None)
+    }
+
+    /// As [`open`](Self::open), but takes only packets for the slot, 1 to 63: the kernel gets those for other programs of
+    /// this host, which have sockets on the same addresses. The caller has the slot's own sockets already.
+    ///
+    /// # Errors
+    /// As `open`; [`XdpOpenError::Shared`] when another of these programs has the interface over AF_XDP.
+    pub fn open_shared(interface: &str, options: &XdpOptions, slot: u8) -> Result<XdpLink, XdpOpenError> {
+        XdpLink::open_with(interface, options, Some(slot))
+    }
+
+    fn open_with(interface: &str, options: &XdpOptions, slot: Option<u8>) -> Result<XdpLink, XdpOpenError> {
         let name = interface;
         let step = |what| move |error| XdpOpenError::Step { interface: name.to_owned(), what, error };
         let interfaces = Netlink::open().and_then(|mut n| n.interfaces()).map_err(step("querying the interfaces"))?;
@@ -183,7 +196,10 @@ impl XdpLink {
         check(&interface, options)?;
         // Before the program is attached: see `holder`.
         let addresses = gid::addresses(&interface, &interfaces);
-        let claim = claim(&interface, &addresses)?;
+        let claim = match slot {
+            None => claim(&interface, &addresses)?,
+            Some(_) => claim_shared(&interface)?,
+        };
 
         let wanted = options.queues.unwrap_or(interface.rx_queues).clamp(1, interface.rx_queues);
         let mut program = Program::load(wanted).map_err(|error| match error.raw_os_error() {
@@ -193,6 +209,9 @@ impl XdpLink {
         // Frames that come as soon as it is attached are for us, or are not.
         for &address in &addresses {
             program.accept(address).map_err(step("passing the addresses to the XDP program"))?;
+        }
+        if let Some(slot) = slot {
+            program.set_slot(slot).map_err(step("passing the slot to the XDP program"))?;
         }
         let mode = attach(&mut program, &interface, options)?;
         // The events of attaching are over before the tables are read.
@@ -395,6 +414,15 @@ impl Link for XdpLink {
     fn leave(&mut self, group: IpAddr) {
         self.memberships.leave(group);
         self.set_groups(&self.memberships.groups());
+    }
+
+    fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
+        self.program.take(&requests);
+        Ok(())
+    }
+
+    fn leave_requests(&mut self, requests: Requests) {
+        self.program.leave(&requests);
     }
 
     fn receive(&mut self, _now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
@@ -624,10 +652,7 @@ fn check(interface: &Interface, options: &XdpOptions) -> Result<(), XdpOpenError
 fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenError> {
     let name = || interface.name.clone();
     let claim = rings::while_busy(|| Claim::new(interface.index)).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => {
-            let gone = || "a process that has ended by now".to_owned();
-            XdpOpenError::Taken { interface: name(), holder: holder::claimant(interface.index).unwrap_or_else(gone) }
-        }
+        Some(libc::EADDRINUSE) => taken(interface),
         _ => XdpOpenError::Step { interface: name(), what: "claiming the interface", error },
     })?;
     // Who is opening sockets right now sees the claim, and gives way.
@@ -642,6 +667,34 @@ fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenEr
             Err(XdpOpenError::Sockets { interface: name(), address: socket.0, holder: holder::loser(&socket) })
         }
     }
+}
+
+/// Claims the interface for one of the programs that share its addresses. Their sockets lose nothing.
+fn claim_shared(interface: &Interface) -> Result<Claim, XdpOpenError> {
+    let name = || interface.name.clone();
+    let mut other = None;
+    let claim = rings::while_busy(|| match Claim::shared(interface.index) {
+        Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
+            other = holder::claimant(interface.index).filter(|_| holder::is_shared(interface.index));
+            // One of them has it, and keeps it: no need to wait.
+            if other.is_some() { Ok(None) } else { Err(error) }
+        }
+        done => done.map(Some),
+    });
+    match (claim, other) {
+        (Ok(Some(claim)), _) => Ok(claim),
+        (_, Some(holder)) => Err(XdpOpenError::Shared { interface: name(), holder }),
+        (Err(error), None) if error.raw_os_error() != Some(libc::EADDRINUSE) => {
+            Err(XdpOpenError::Step { interface: name(), what: "claiming the interface", error })
+        }
+        _ => Err(taken(interface)),
+    }
+}
+
+fn taken(interface: &Interface) -> XdpOpenError {
+    let gone = || "a process that has ended by now".to_owned();
+    let holder = holder::claimant(interface.index).unwrap_or_else(gone);
+    XdpOpenError::Taken { interface: interface.name.clone(), holder }
 }
 
 /// The error that names the owner of the program on the interface.

@@ -4,11 +4,12 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use aya::maps::{HashMap, MapData, MapError, XskMap};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpError, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use super::AttachMode;
+use crate::link::Requests;
 
 /// The program's object file; ELF parsers want it aligned.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/uroce.bpf.o")));
@@ -19,6 +20,8 @@ struct Aligned<T: ?Sized>(T);
 const PROGRAM: &str = "uroce";
 const SOCKETS: &str = "xsks";
 const ADDRESSES: &str = "addresses";
+const SLOT: &str = "slot";
+const SERVICES: &str = "services";
 
 /// Upper bound on the addresses whose frames the program takes. A map of as many costs some 80 KiB; interfaces have a
 /// few addresses, and programs join a few groups.
@@ -27,6 +30,8 @@ pub(super) const ADDRESSES_MAX: u32 = 1024;
 /// A loaded program; dropping it detaches it.
 pub(super) struct Program {
     ebpf: Ebpf,
+    /// Whether it leaves what is for other slots to the kernel.
+    is_shared: bool,
 }
 
 impl Program {
@@ -36,7 +41,7 @@ impl Program {
         loader.map_max_entries(SOCKETS, queues.max(1)).map_max_entries(ADDRESSES, ADDRESSES_MAX);
         let mut ebpf = loader.load(&OBJECT.0).map_err(ebpf_error)?;
         xdp(&mut ebpf)?.load().map_err(program_error)?;
-        Ok(Program { ebpf })
+        Ok(Program { ebpf, is_shared: false })
     }
 
     /// Attaches the program. It stays until this value is dropped or the process ends.
@@ -59,16 +64,44 @@ impl Program {
         self.addresses()?.remove(&key(address)).map_err(map_error)
     }
 
+    /// Takes only what is for this slot, 1 to 63, from now on, and leaves the rest to the kernel.
+    pub(super) fn set_slot(&mut self, slot: u8) -> io::Result<()> {
+        let mut map: Array<_, u32> = Array::try_from(self.map(SLOT)?).map_err(map_error)?;
+        map.set(0, u32::from(slot), 0).map_err(map_error)?;
+        self.is_shared = true;
+        Ok(())
+    }
+
+    /// Takes these requests for connections, although no slot is in them. What the map has no room for goes to the
+    /// kernel, and reaches the program through a socket.
+    pub(super) fn take(&mut self, requests: &Requests) {
+        if let Some(key) = service_key(requests).filter(|_| self.is_shared) {
+            let _ = self.services().and_then(|mut map| map.insert(key, 1, 0).map_err(map_error));
+        }
+    }
+
+    /// Leaves these requests to the kernel from now on.
+    pub(super) fn leave(&mut self, requests: &Requests) {
+        if let Some(key) = service_key(requests).filter(|_| self.is_shared) {
+            let _ = self.services().and_then(|mut map| map.remove(&key).map_err(map_error));
+        }
+    }
+
     fn addresses(&mut self) -> io::Result<HashMap<&mut MapData, [u8; 16], u8>> {
-        let map =
-            self.ebpf.map_mut(ADDRESSES).ok_or_else(|| io::Error::other("the program has no map of addresses"))?;
-        HashMap::try_from(map).map_err(map_error)
+        HashMap::try_from(self.map(ADDRESSES)?).map_err(map_error)
+    }
+
+    fn services(&mut self) -> io::Result<HashMap<&mut MapData, [u8; 24], u8>> {
+        HashMap::try_from(self.map(SERVICES)?).map_err(map_error)
+    }
+
+    fn map(&mut self, name: &str) -> io::Result<&mut Map> {
+        self.ebpf.map_mut(name).ok_or_else(|| io::Error::other(format!("the program has no map `{name}`")))
     }
 
     /// Passes frames of queue `queue` to `socket` from now on.
     pub(super) fn add_socket(&mut self, queue: u32, socket: RawFd) -> io::Result<()> {
-        let map = self.ebpf.map_mut(SOCKETS).ok_or_else(|| io::Error::other("the program has no socket map"))?;
-        let mut map = XskMap::try_from(map).map_err(map_error)?;
+        let mut map = XskMap::try_from(self.map(SOCKETS)?).map_err(map_error)?;
         map.set(queue, socket, 0).map_err(map_error)
     }
 }
@@ -79,6 +112,18 @@ fn key(address: IpAddr) -> [u8; 16] {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
     }
+}
+
+/// The key of a service in the program's map: its number as it is in packets, and the address, or zeros for any.
+/// `None` for what nobody listens for.
+fn service_key(requests: &Requests) -> Option<[u8; 24]> {
+    let Requests::For { service_id, address } = requests else { return None };
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&service_id.to_be_bytes());
+    if let Some(address) = address {
+        bytes[8..].copy_from_slice(&key(*address));
+    }
+    Some(bytes)
 }
 
 fn xdp(ebpf: &mut Ebpf) -> io::Result<&mut Xdp> {

@@ -35,9 +35,8 @@ fn a_second_program_is_refused_with_the_firsts_name_and_the_first_goes_on() {
         // Without a choice AF_XDP is tried, and sockets; neither is to be had.
         second(&[]).failed(1, &["uroce0", &name]);
         // A program under `uroce run` says it, too.
-        let ended =
-            run(&pair.a, &format!("--link {} ibv_rc_pingpong -p 18600", if link == "udp" { "xdp" } else { "udp" }));
-        let ended = ended.end();
+        let other = if link == "udp" { "xdp" } else { "udp" };
+        let ended = run(&pair.a, &format!("--exclusive --link {other} ibv_rc_pingpong -p 18600")).end();
         assert!(!ended.status.success() && ended.stderr.contains(&name), "{ended:#?}");
         // Nobody sees the processes of others, but that somebody is there.
         let ended = uroce_as_nobody(&pair.a, &["pingpong", "-p", "18600", "--link", "udp"]).end();

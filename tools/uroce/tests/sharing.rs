@@ -1,5 +1,6 @@
-//! Several programs of one user on one device, over UDP sockets: they come and go in any order, and are killed; packets and
-//! requests for connections find their program.
+//! Several programs of one user on one device: they come and go in any order, and are killed; packets and requests for
+//! connections find their program. With `--link xdp` the first has the interface over AF_XDP, and the others share it
+//! over UDP sockets.
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
@@ -41,66 +42,92 @@ fn wait_for_the_end_of_the_arbiter(namespace: &Netns) {
     }
 }
 
+/// Starts an unmodified program over the link: as root over AF_XDP, as nobody over UDP sockets.
+fn run_over(link: &str, place: &Netns, line: &str) -> Running {
+    let line = format!("--link {link} -- {line}");
+    if link == "udp" { run_as_nobody(place, &line) } else { run(place, &line) }
+}
+
 /// A server in namespace `a` that waits for a client at `port`.
-fn serve(pair: &VethPair, line: &str, port: u16) -> Running {
-    let mut server = run_as_nobody(&pair.a, &format!("--link udp -- {line} -p {port}"));
+fn serve(pair: &VethPair, link: &str, line: &str, port: u16) -> Running {
+    let mut server = run_over(link, &pair.a, &format!("{line} -p {port}"));
     server.listens(&pair.a, port, LIMIT).unwrap();
     server
 }
 
+/// Its client.
+fn ask(place: &Netns, link: &str, line: &str, port: u16) -> Running {
+    run_over(link, place, &format!("{line} -p {port} {}", VethPair::A.ipv4))
+}
+
 #[test]
 fn one_of_four_is_killed_and_the_others_go_on() {
+    one_is_killed("udp", 1);
+}
+
+#[test]
+fn one_of_four_is_killed_and_the_others_go_on_beside_one_over_xdp() {
+    one_is_killed("xdp", 1);
+}
+
+/// The others have sockets, and go on over them. Who comes next has AF_XDP again.
+#[test]
+fn the_one_over_xdp_is_killed_and_the_others_go_on() {
+    one_is_killed("xdp", 0);
+}
+
+/// Two pairs of ib_write_bw and a conversation on one host, at once. The server of one pair is killed.
+fn one_is_killed(link: &str, victim: usize) {
     let pair = VethPair::create(4500).unwrap();
-    let host = VethPair::A.ipv4.to_string();
-    let ask =
-        |place: &Netns, line: &str, port: u16| run_as_nobody(place, &format!("--link udp -- {line} -p {port} {host}"));
     let write = "ib_write_bw -F -D 4 -s 65536";
-    let first = (serve(&pair, write, 18601), ask(&pair.b, write, 18601));
-    let second = (serve(&pair, write, 18602), ask(&pair.b, write, 18602));
+    let mut pairs: Vec<(Running, Running)> = Vec::new();
+    for port in [18601, 18602] {
+        pairs.push((serve(&pair, link, write, port), ask(&pair.b, link, write, port)));
+    }
     let pingpong = "ibv_rc_pingpong -g 1 -n 4000 -c";
-    let local = (serve(&pair, pingpong, 18603), ask(&pair.a, pingpong, 18603));
+    let local = (serve(&pair, link, pingpong, 18603), ask(&pair.a, link, pingpong, 18603));
     std::thread::sleep(Duration::from_millis(1500));
-    // The second one's server: it is the newest of that name.
-    let servers = processes(&pair.a, "ib_write_bw");
+    let mut servers = processes(&pair.a, "ib_write_bw");
+    servers.sort_unstable();
     assert_eq!(servers.len(), 2, "both serve");
-    kill(*servers.iter().max().unwrap());
+    kill(servers[victim]);
     // Its slot and its place in the group are free, and another program comes at once.
-    let third = (serve(&pair, pingpong, 18604), ask(&pair.b, pingpong, 18604));
-    for (server, client) in [third, local, first] {
+    let third = (serve(&pair, link, pingpong, 18604), ask(&pair.b, link, pingpong, 18604));
+    let (server, client) = pairs.remove(victim);
+    for (server, client) in [third, local, pairs.remove(0)] {
         client.end().succeeded();
         server.end().succeeded();
     }
-    let (server, client) = second;
     // 128 and SIGKILL, as a shell says it.
     assert_eq!(server.end().status.code(), Some(137));
     assert!(!client.end().status.success());
     for namespace in [&pair.a, &pair.b] {
         wait_for_the_end_of_the_arbiter(namespace);
     }
-    // Nothing is left: AF_XDP has the device now.
-    let server = uroce(&pair.a, &["pingpong", "-c", "-n", "100", "--link", "xdp"]);
+    // Nothing is left: AF_XDP has the device now, and nobody else has any of it.
+    let line = ["pingpong", "-c", "-n", "100", "--link", "xdp", "--exclusive"];
+    let server = uroce(&pair.a, &line);
     wait_for_listener(&pair.a, 18515);
-    uroce(&pair.b, &["pingpong", "-c", "-n", "100", "--link", "xdp", &host]).end().succeeded();
+    uroce(&pair.b, &[&line[..], &[&VethPair::A.ipv4.to_string()]].concat()).end().succeeded();
     server.end().succeeded();
 }
 
 #[test]
 fn connections_go_on_without_the_arbiter_and_newcomers_are_told() {
     let pair = VethPair::create(4500).unwrap();
-    let host = VethPair::A.ipv4.to_string();
     let line = "ibv_rc_pingpong -g 1 -n 3000 -c";
-    let two: Vec<Running> = [18601, 18602].map(|port| serve(&pair, line, port)).into();
+    let two: Vec<Running> = [18601, 18602].map(|port| serve(&pair, "udp", line, port)).into();
     let arbiters = processes(&pair.a, "uroce-arbiter");
     assert_eq!(arbiters.len(), 1);
-    let clients = [18601, 18602].map(|port| run_as_nobody(&pair.b, &format!("--link udp -- {line} -p {port} {host}")));
+    let clients = [18601, 18602].map(|port| ask(&pair.b, "udp", line, port));
     kill(arbiters[0]);
     let refused = uroce_as_nobody(&pair.a, &["pingpong", "--link", "udp", "-p", "18700"]).end();
     refused.failed(1, &["uroce0", "ibv_rc_pingpong", "4791"]);
     for program in clients.into_iter().chain(two) {
         program.end().succeeded();
     }
-    let server = serve(&pair, line, 18603);
-    run_as_nobody(&pair.b, &format!("--link udp -- {line} -p 18603 {host}")).end().succeeded();
+    let server = serve(&pair, "udp", line, 18603);
+    ask(&pair.b, "udp", line, 18603).end().succeeded();
     server.end().succeeded();
 }
 
@@ -128,21 +155,30 @@ fn other_users_and_who_wants_it_alone_are_refused() {
 /// REQs find who listens, replies who asked; what nobody listens for is rejected, also when its listener was killed.
 #[test]
 fn requests_for_connections_find_the_program_that_listens() {
+    requests_find_who_listens("udp");
+}
+
+#[test]
+fn requests_for_connections_find_the_program_that_listens_beside_one_over_xdp() {
+    requests_find_who_listens("xdp");
+}
+
+fn requests_find_who_listens(link: &str) {
     let pair = VethPair::create(4500).unwrap();
     let host = VethPair::A.ipv4.to_string();
     let listen = |port: u16| {
-        let mut server = run(&pair.a, &format!("--link udp --trace -- rping -s -p {port} -C 20 -V"));
+        let mut server = run(&pair.a, &format!("--link {link} --trace -- rping -s -p {port} -C 20 -V"));
         server.prints(&["rdma_listen: done", "rdma_listen: "], LIMIT).unwrap();
         server
     };
     let connect =
-        |place: &Netns, port: u16| run(place, &format!("--link udp -- rping -c -a {host} -p {port} -C 20 -V"));
+        |place: &Netns, port: u16| run(place, &format!("--link {link} -- rping -c -a {host} -p {port} -C 20 -V"));
     let is_rejected = |place: &Netns, port: u16| {
         let ended = connect(place, port).end();
         assert!((ended.stderr.clone() + &ended.stdout).contains("RDMA_CM_EVENT_REJECTED, error 8"), "{ended:#?}");
     };
     let servers = [7001, 7002].map(listen);
-    let ended = run(&pair.a, "--link udp -- rping -s -p 7002").end();
+    let ended = run(&pair.a, &format!("--link {link} -- rping -s -p 7002")).end();
     assert!(!ended.status.success() && ended.stderr.contains("Address already in use"), "{ended:#?}");
     let stays = listen(7003);
     is_rejected(&pair.b, 7004);

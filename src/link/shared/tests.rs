@@ -1,0 +1,126 @@
+//! Two links in memory: what goes over which, and what is written for the one that the kernel imposes headers on.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::wire::{Extension, Flow, Headers, Opcode, Psn, ROCE_PORT};
+
+const SLOT: u8 = 5;
+
+/// What was sent over a link in memory.
+type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
+
+struct Memory {
+    sent: Sent,
+    buffer: Vec<u8>,
+    /// Frames that arrive, one a call.
+    arriving: usize,
+    looks: Arc<Mutex<usize>>,
+}
+
+impl Link for Memory {
+    fn receive(&mut self, _: Instant, frames: &mut Vec<Frame>, _: usize) -> usize {
+        *self.looks.lock().unwrap() += 1;
+        let count = self.arriving.min(1);
+        self.arriving -= count;
+        frames.extend((0..count).map(|_| Frame::from_vec(vec![0; 64])));
+        count
+    }
+    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.buffer)
+    }
+    fn transmit(&mut self, _: Instant, len: usize, _: Hop) {
+        self.sent.lock().unwrap().push(self.buffer[..len].to_vec());
+    }
+    fn flush(&mut self, _: Instant) {}
+    fn hop(&mut self, _: IpAddr, _: IpAddr) -> Result<Hop, HopError> {
+        Ok(Hop(3))
+    }
+    fn slot(&self) -> Option<u8> {
+        Some(SLOT)
+    }
+    fn imposed(&self) -> Option<Imposed> {
+        Some(Imposed { identification: 0, source_port: ROCE_PORT })
+    }
+    fn max_packet_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+    fn poll_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+    fn mode(&self) -> String {
+        "memory".to_owned()
+    }
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+fn memory() -> Memory {
+    Memory { sent: Sent::default(), buffer: vec![0; 128], arriving: 0, looks: Arc::default() }
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+/// Writes an acknowledge to a queue pair into the lent buffer.
+fn write(link: &mut impl Link, to: IpAddr, qpn: Qpn) -> usize {
+    let addresses = Addresses::new(address(1), to).unwrap();
+    let flow = Flow { addresses, source_port: 50_000, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+    let headers = Headers { bth: Bth::new(Opcode::RC_SEND_ONLY, qpn, Psn::new(7)), extension: Extension::None };
+    headers.write(link.transmit_buffer().unwrap(), &flow, 77, 0, |_| Ok::<_, ()>(())).unwrap()
+}
+
+#[test]
+fn packets_of_this_host_go_through_the_kernel_except_those_to_ourselves() {
+    let (network, kernel) = (memory(), memory());
+    let (by_network, by_kernel) = (network.sent.clone(), kernel.sent.clone());
+    let own = vec![address(1)];
+    let mut link = SharedLink::new(Loopback::new(network, [2; 6], own.clone()), kernel, own).unwrap();
+    let now = Instant::ZERO;
+    let group = IpAddr::from([239, 0, 0, 1]);
+    let qpn = |slot: u32| Qpn::new((0x40 | slot) << 12 | 9);
+    // To whom; how many packets have left by the network, and by the kernel, and came back.
+    for (to, qpn, counts) in [
+        (address(2), qpn(5), [1, 0, 0]),
+        (address(2), qpn(6), [2, 0, 0]),
+        (address(1), qpn(6), [2, 1, 0]),
+        (address(1), qpn(5), [2, 1, 1]),
+        (address(1), Qpn::GSI, [2, 2, 1]),
+        (group, Qpn::MULTICAST, [2, 3, 1]),
+    ] {
+        let hop = link.hop(address(1), to).unwrap();
+        let len = write(&mut link, to, qpn);
+        link.transmit(now, len, hop);
+        let mut frames = Vec::new();
+        link.network.receive(now, &mut frames, 9);
+        let came_back = link.network.counters().iter().find(|(name, _)| *name == "loopback_packets").unwrap().1;
+        let left = [by_network.lock().unwrap().len(), by_kernel.lock().unwrap().len(), came_back as usize];
+        assert_eq!(left, counts, "to {to}, queue pair {:#x}", qpn.value());
+    }
+    // What the kernel will send has its port and identification, and the ICRC of these.
+    for packet in by_kernel.lock().unwrap().iter() {
+        assert_eq!((&packet[4..6], &packet[20..22]), (&[0, 0][..], &ROCE_PORT.to_be_bytes()[..]));
+        let (covered, icrc) = packet.split_at(packet.len() - ICRC_BYTES);
+        assert_eq!(icrc::compute(FrameBytes::from(covered)).unwrap().to_le_bytes(), icrc);
+    }
+    assert_eq!(by_network.lock().unwrap()[0][20..22], 50_000u16.to_be_bytes(), "the network's keeps its own");
+}
+
+#[test]
+fn sockets_are_asked_at_each_step_after_a_packet_and_now_and_then_otherwise() {
+    let (network, mut kernel) = (memory(), memory());
+    kernel.arriving = 1;
+    let looks = kernel.looks.clone();
+    let mut link = SharedLink::new(Loopback::new(network, [2; 6], vec![]), kernel, vec![]).unwrap();
+    let mut looked_at = |microseconds: u64| {
+        let before = *looks.lock().unwrap();
+        link.receive(Instant::ZERO + Duration::from_micros(microseconds), &mut Vec::new(), 64);
+        *looks.lock().unwrap() > before
+    };
+    // The first look finds a packet.
+    assert!(looked_at(5_000) && looked_at(5_001) && looked_at(5_999));
+    assert!(looked_at(6_000), "the last one of that time");
+    assert!(!looked_at(6_001) && !looked_at(6_199) && looked_at(6_200) && !looked_at(6_201));
+}
