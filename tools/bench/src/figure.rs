@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
+use crate::verbs::Manner;
 use crate::{Failure, bare, sockets, verbs};
 
 /// One line of the results.
@@ -73,17 +74,34 @@ pub fn all() -> Vec<Figure> {
         add(copy.clone(), bits, Some(&pipe), None, Box::new(move |rig, s| bare::pipe(rig, mtu, true, s)));
         for (verb, bulk) in [("write", verbs::Bulk::Write), ("read", verbs::Bulk::Read), ("send", verbs::Bulk::Send)] {
             let name = format!("{verb}-64k-mtu{mtu}-xdp");
-            add(name, bits, Some(&copy), Some(pipe.clone()), Box::new(move |rig, s| verbs::bulk(rig, bulk, mtu, s)));
+            add(
+                name,
+                bits,
+                Some(&copy),
+                Some(pipe.clone()),
+                Box::new(move |rig, s| verbs::bulk(Manner::exclusive(rig), bulk, mtu, s)),
+            );
         }
         let name = format!("udp-mtu{mtu}");
         add(name, bits, Some(&pipe), None, Box::new(move |rig, s| sockets::udp_bulk(rig, mtu, false, s)));
     }
+    let alone = Some("write-64k-mtu4096-xdp");
+    let shared = |rig: &Rig, s| verbs::bulk(Manner::shared(rig), verbs::Bulk::Write, 4096, s);
+    add("write-64k-mtu4096-xdp-shared".into(), bits, alone, None, Box::new(shared));
     let pipe = Some("pipe-mtu1024");
     add("udp-gso-mtu1024".into(), bits, pipe, None, Box::new(|rig, s| sockets::udp_bulk(rig, 1024, true, s)));
     add("tcp-bulk".into(), bits, Some("pipe-mtu4096"), None, Box::new(sockets::tcp_bulk));
     let pipe = Some("pipe-rtt");
     add("pipe-rtt".into(), micros, None, None, Box::new(bare::round_trips));
-    add("write-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::write_round_trips));
+    add(
+        "write-64b-rtt-xdp".into(),
+        micros,
+        pipe,
+        None,
+        Box::new(|rig, s| verbs::write_round_trips(Manner::exclusive(rig), s)),
+    );
+    let shared = |rig: &Rig, s| verbs::write_round_trips(Manner::shared(rig), s);
+    add("write-64b-rtt-xdp-shared".into(), micros, Some("write-64b-rtt-xdp"), None, Box::new(shared));
     add("send-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::send_round_trips));
     add("udp-rtt".into(), micros, pipe, None, Box::new(sockets::udp_round_trips));
     add("tcp-rtt".into(), micros, pipe, None, Box::new(sockets::tcp_round_trips));

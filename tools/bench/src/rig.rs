@@ -1,6 +1,7 @@
 //! Where it happens: two namespaces, a veth cable, a core for each side, and the clock that both sides obey.
 
 use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ pub struct Rig {
     realtime: bool,
     counters: bool,
     kernel: String,
+    arbiter: PathBuf,
 }
 
 /// Which side: the sender (or who asks first), or the receiver (or who answers).
@@ -50,8 +52,18 @@ impl Rig {
             return Err("it takes two cores, one for each side; this process may use only one".into());
         };
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-        let rig =
-            Rig { pair: VethPair::create(MTU)?, cores: [first, second], mode, balanced, realtime, counters, kernel };
+        // Built beside this program.
+        let arbiter = std::env::current_exe()?.with_file_name("uroce");
+        let rig = Rig {
+            pair: VethPair::create(MTU)?,
+            cores: [first, second],
+            mode,
+            balanced,
+            realtime,
+            counters,
+            kernel,
+            arbiter,
+        };
         for side in [Side::Sender, Side::Receiver] {
             // As veth comes. The rig switches checksum offload off, which would rob TCP and UDP of segmentation offload;
             // frames over AF_XDP never see it.
@@ -94,6 +106,11 @@ impl Rig {
     /// Whether the stack's counters are to be shown.
     pub fn shows_counters(&self) -> bool {
         self.counters
+    }
+
+    /// The program `uroce`, by which programs share an interface.
+    pub fn arbiter(&self) -> &Path {
+        &self.arbiter
     }
 
     /// Where XDP programs shall be attached.

@@ -1,12 +1,13 @@
 //! This stack through its public API, as a verbs program uses it: post, and poll the completion queue.
 
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use uroce::verbs::{
-    Access, Capabilities, CompletionKind, CompletionQueue, ConnectOptions, Context, Data, MemoryRegion, OpenOptions,
-    PathMtu, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, SendOperation, SendRequest,
-    Service, SgeList, Status, XdpOptions,
+    Access, Capabilities, CompletionKind, CompletionQueue, ConnectOptions, Context, Data, LinkKind, MemoryRegion,
+    OpenOptions, PathMtu, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, SendOperation,
+    SendRequest, Service, SgeList, Status, XdpOptions,
 };
 
 use crate::Failure;
@@ -33,6 +34,26 @@ pub enum Bulk {
     Send,
 }
 
+/// How programs open their devices.
+#[derive(Clone, Copy)]
+pub struct Manner<'a> {
+    rig: &'a Rig,
+    /// The program `uroce`, when others could share the interfaces.
+    arbiter: Option<&'a Path>,
+}
+
+impl<'a> Manner<'a> {
+    /// Each has its interface alone.
+    pub fn exclusive(rig: &'a Rig) -> Manner<'a> {
+        Manner { rig, arbiter: None }
+    }
+
+    /// Others could share it, and none does.
+    pub fn shared(rig: &'a Rig) -> Manner<'a> {
+        Manner { rig, arbiter: Some(rig.arbiter()) }
+    }
+}
+
 /// One side: everything a program has open.
 struct Program {
     qp: QueuePair,
@@ -55,23 +76,23 @@ impl Drop for Program {
 }
 
 /// 64 KiB messages one way (a READ's data comes the other way), polling.
-pub fn bulk(rig: &Rig, bulk: Bulk, mtu: usize, seconds: f64) -> Result<Counts, Failure> {
+pub fn bulk(manner: Manner<'_>, bulk: Bulk, mtu: usize, seconds: f64) -> Result<Counts, Failure> {
     let mtu = PathMtu::from_bytes(mtu).ok_or("no such path MTU")?;
     let [a, b] = lines();
     let requester = |meeting: &Meeting| {
-        let program = Program::open(rig, Side::Sender, mtu, DEPTH * MESSAGE_BYTES, a)?;
+        let program = Program::open(manner, Side::Sender, mtu, DEPTH * MESSAGE_BYTES, a)?;
         meeting.begin()?;
         request(&program, meeting, bulk, mtu)
     };
     let responder = |meeting: &Meeting| {
-        let program = Program::open(rig, Side::Receiver, mtu, DEPTH * MESSAGE_BYTES, b)?;
+        let program = Program::open(manner, Side::Receiver, mtu, DEPTH * MESSAGE_BYTES, b)?;
         if bulk == Bulk::Send {
             (0..RECEIVE_DEPTH).try_for_each(|number| program.post_receive(number % DEPTH, MESSAGE_BYTES))?;
         }
         meeting.begin()?;
         respond(&program, meeting, mtu)
     };
-    rig.run(seconds, requester, responder)
+    manner.rig.run(seconds, requester, responder)
 }
 
 fn request(program: &Program, meeting: &Meeting, bulk: Bulk, mtu: PathMtu) -> Result<Option<Counts>, Failure> {
@@ -129,8 +150,8 @@ fn respond(program: &Program, meeting: &Meeting, mtu: PathMtu) -> Result<Option<
 }
 
 /// WRITEs of 64 bytes in turn; each side polls the last byte of its memory for the other's.
-pub fn write_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
-    small_round_trips(rig, seconds, |program, turn| {
+pub fn write_round_trips(manner: Manner<'_>, seconds: f64) -> Result<Counts, Failure> {
+    small_round_trips(manner, seconds, |program, turn| {
         let data = Data::Inline([turn; SMALL_BYTES].into_iter().collect());
         let request = SendRequest::new(0, SendOperation::Write(program.memory), data);
         Ok(program.qp.post_send(request)?)
@@ -139,7 +160,7 @@ pub fn write_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
 
 /// SENDs of 64 bytes in turn; each side polls its completion queue.
 pub fn send_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
-    small_round_trips(rig, seconds, |program, turn| {
+    small_round_trips(Manner::exclusive(rig), seconds, |program, turn| {
         let data = Data::Inline([turn; SMALL_BYTES].into_iter().collect());
         Ok(program.qp.post_send(SendRequest::new(0, SendOperation::Send, data))?)
     })
@@ -148,20 +169,20 @@ pub fn send_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
 /// Both sides send in turn. A message has arrived when its last byte is in memory, whether a completion tells of it or
 /// not; the completion queue is polled all the while, since that is where a program's own requests end.
 fn small_round_trips(
-    rig: &Rig,
+    manner: Manner<'_>,
     seconds: f64,
     send: impl Fn(&Program, u8) -> Result<(), Failure> + Copy + Send,
 ) -> Result<Counts, Failure> {
     let [a, b] = lines();
     let play = |side, line| {
         move |meeting: &Meeting| {
-            let program = Program::open(rig, side, PathMtu::Mtu1024, SMALL_BYTES, line)?;
+            let program = Program::open(manner, side, PathMtu::Mtu1024, SMALL_BYTES, line)?;
             (0..DEPTH).try_for_each(|_| program.post_receive(0, SMALL_BYTES))?;
             meeting.begin()?;
             take_turns(&program, meeting, side, send)
         }
     };
-    rig.run(seconds, play(Side::Sender, a), play(Side::Receiver, b))
+    manner.rig.run(seconds, play(Side::Sender, a), play(Side::Receiver, b))
 }
 
 fn take_turns(
@@ -210,9 +231,18 @@ fn lines() -> [Line; 2] {
 
 impl Program {
     /// Opens `side`'s device, with `bytes` of memory, and connects to the other side.
-    fn open(rig: &Rig, side: Side, mtu: PathMtu, bytes: usize, line: Line) -> Result<Program, Failure> {
+    fn open(manner: Manner<'_>, side: Side, mtu: PathMtu, bytes: usize, line: Line) -> Result<Program, Failure> {
+        let rig = manner.rig;
         let xdp = XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() };
-        let context = OpenOptions::new().device(rig.interface(side)).xdp(xdp).open()?;
+        let mut options = OpenOptions::new().device(rig.interface(side)).xdp(xdp).link(LinkKind::Xdp);
+        options.arbiter = manner.arbiter.map(Path::to_owned);
+        let context = options.open()?;
+        let is_shared = context.counters().iter().any(|(name, _)| *name == "kernel_tx_packets");
+        if is_shared != manner.arbiter.is_some() {
+            return Err(
+                format!("{} cannot be shared: {} did not start", rig.interface(side), rig.arbiter().display()).into()
+            );
+        }
         let pd = context.allocate_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = pd.allocate_region(bytes, access)?;

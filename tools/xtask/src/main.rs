@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Some((&"setup", rest)) => setup::run(rest),
         Some((&"demo", rest)) => demo::run(rest),
         Some((&"test", rest)) => test::run(rest),
-        Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", &[], rest),
+        Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", &["uroce-cli"], rest),
         Some((&"lab", rest)) => lab::run(rest),
         Some((&"wan", rest)) => {
             let compares = rest.iter().any(|word| word.starts_with("--compare"));
