@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::plays_all;
-use common::programs::{Ended, Running, run, run_as_nobody};
+use common::programs::{Ended, Running, run, run_as_nobody, sent_packets};
 use common::tally::Tally;
 use rxe_rig::{Netns, VethPair};
 
@@ -16,12 +16,6 @@ const GAME_LIMIT: Duration = Duration::from_secs(120);
 
 /// A server's and a client's line; `{}` is the server's address.
 type Game = (String, String);
-
-/// Frames that a program sent, by what is printed at its end.
-fn sent_packets(ended: &Ended) -> u64 {
-    let (_, counters) = ended.stderr.split_once("sent_pkts ").unwrap_or_else(|| panic!("{ended:#?}"));
-    counters.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
-}
 
 fn perftests() -> Vec<Game> {
     let tests = ["send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat", "atomic_bw", "atomic_lat"];
@@ -80,7 +74,7 @@ fn play_all(start: fn(&Netns, &str) -> Running, link: &str) {
         tally.play(program, link, &game.1, || {
             let ended = play(start, &pair, &format!("--link {link}"), game)?;
             // Messages of the connection manager, at least, from each side.
-            match ended.iter().all(|ended| sent_packets(ended) >= 2) {
+            match ended.iter().all(|ended| sent_packets(&ended.stderr) >= 2) {
                 true => Ok(()),
                 false => Err(format!("hardly a frame: {ended:#?}")),
             }

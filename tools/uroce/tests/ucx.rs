@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::programs::{Ended, Running, run, run_as_nobody, wait_for_listener};
+use common::programs::{Ended, Running, run, run_as_nobody, sent_packets, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const PORT: u16 = 13337;
@@ -13,12 +13,6 @@ const PORT: u16 = 13337;
 /// UCX's tests of tagged messages, RDMA and active messages, and how many times each is played.
 const TESTS: [(&str, u64); 5] =
     [("tag_lat", 2000), ("tag_bw", 500), ("ucp_put_bw", 500), ("ucp_get", 500), ("ucp_am_bw", 500)];
-
-/// Frames that a program sent, by what is printed at its end.
-fn sent_packets(ended: &Ended) -> u64 {
-    let (_, counters) = ended.stderr.split_once("sent_pkts ").unwrap_or_else(|| panic!("{ended:#?}"));
-    counters.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
-}
 
 fn play(start: fn(&Netns, &str) -> Running, pair: &VethPair, link: &str) {
     for (test, iterations) in TESTS {
@@ -33,7 +27,7 @@ fn play(start: fn(&Netns, &str) -> Running, pair: &VethPair, link: &str) {
         let client = start(&pair.b, &line(VethPair::B.interface, &VethPair::A.ipv4.to_string()));
         let ended = [client.end(), server.end()].map(Ended::succeeded);
         // Each message of 10,000 bytes takes three packets or more at path MTU 4096, from one side or the other.
-        let sent: u64 = ended.iter().map(sent_packets).sum();
+        let sent: u64 = ended.iter().map(|ended| sent_packets(&ended.stderr)).sum();
         assert!(sent > 3 * iterations, "{test}: {sent} packets: {ended:#?}");
     }
 }

@@ -72,6 +72,13 @@ pub fn start(mut command: Command, arguments: &[&str]) -> Running {
     Running { line, child, printed: String::new() }
 }
 
+/// Packets that a program sent, by what `uroce run --trace` printed at its end.
+#[track_caller]
+pub fn sent_packets(stderr: &str) -> u64 {
+    let (_, counters) = stderr.split_once("sent_pkts ").unwrap_or_else(|| panic!("no counters: {stderr}"));
+    counters.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
 /// Waits until somebody in the namespace listens on a TCP port.
 pub fn wait_for_listener(namespace: &Netns, port: u16) {
     let end = Instant::now() + LIMIT;
