@@ -24,6 +24,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("python3-pyverbs", "rdma-core's own tests, to run on libibverbs.so.1"),
     ("qperf", "programs to run on libibverbs.so.1"),
     ("ucx-utils", "programs to run on libibverbs.so.1"),
+    ("libfabric-bin", "programs to run on libibverbs.so.1 and librdmacm.so.1"),
     ("openmpi-bin", "MPI, to run on libibverbs.so.1"),
     ("libopenmpi-dev", "compiling a program for Open MPI"),
     ("mpich", "another MPI"),

@@ -235,6 +235,39 @@ static void *client_that_waits(void *unused)
     return unused;
 }
 
+/* Hints without names are the result, and the name of this host's loopback is all its devices, as libfabric needs it. */
+static void without_names(void)
+{
+    struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_family = AF_INET }, *info;
+    hints.ai_src_addr = hints.ai_dst_addr = (struct sockaddr *)&here;
+    hints.ai_src_len = hints.ai_dst_len = sizeof here;
+    CHECK(rdma_getaddrinfo(NULL, NULL, &hints, &info) == 0 && info->ai_family == AF_INET);
+    CHECK(info->ai_src_len == sizeof here && memcmp(info->ai_src_addr, &here, sizeof here) == 0);
+    CHECK(info->ai_dst_len == sizeof here && memcmp(info->ai_dst_addr, &here, sizeof here) == 0);
+    rdma_freeaddrinfo(info);
+    MINUS(rdma_getaddrinfo(NULL, NULL, NULL, &info), EINVAL);
+
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *listener, *client;
+    struct rdma_addrinfo passive = { .ai_flags = RAI_PASSIVE, .ai_family = AF_INET, .ai_port_space = RDMA_PS_TCP };
+    CHECK(rdma_getaddrinfo("localhost", NULL, &passive, &info) == 0);
+    CHECK(channel && rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_bind_addr(listener, info->ai_src_addr) == 0 && listener->verbs == NULL);
+    rdma_freeaddrinfo(info);
+    CHECK(rdma_listen(listener, 1) == 0);
+    client = resolved(channel, RDMA_PS_TCP, rdma_get_src_port(listener));
+    struct ibv_qp_init_attr init = attributes(IBV_QPT_RC, NULL);
+    CHECK(rdma_create_qp(client, NULL, &init) == 0 && rdma_connect(client, NULL) == 0);
+    struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id *server = event->id;
+    CHECK(event->listen_id == listener && server->verbs == client->verbs && rdma_ack_cm_event(event) == 0);
+    CHECK(rdma_reject(server, NULL, 0) == 0);
+    pass(channel, RDMA_CM_EVENT_REJECTED);
+    rdma_destroy_qp(client);
+    CHECK(rdma_destroy_id(server) == 0 && rdma_destroy_id(client) == 0 && rdma_destroy_id(listener) == 0);
+    rdma_destroy_event_channel(channel);
+}
+
 /* By calls that wait: the other end is a thread. */
 static void by_waiting(void)
 {
@@ -347,6 +380,7 @@ int main(void)
     rdma_free_devices(devices);
     puts("works rdma_free_devices");
     by_events();
+    without_names();
     by_waiting();
     by_datagrams();
     sockets();

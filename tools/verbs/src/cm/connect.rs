@@ -55,7 +55,8 @@ fn listen(pointer: *mut RdmaCmId, backlog: c_int) -> Result<(), Failure> {
     if hosts.is_empty() {
         return Err(Failure::new(libc::ENODEV, "no device can be opened"));
     }
-    let at = Some(local.ip()).filter(|ip| !ip.is_unspecified());
+    // An identifier without a device is bound to all of them.
+    let at = inner.host.is_some().then(|| local.ip());
     let service = ServiceId::of(inner.space, local.port());
     for host in hosts {
         let mut routes = host.routes.listeners.lock().unwrap_or_else(PoisonError::into_inner);

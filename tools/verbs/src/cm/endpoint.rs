@@ -14,7 +14,6 @@ use super::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 /// Flags of `struct rdma_addrinfo`.
 const PASSIVE: c_int = 1;
 const NUMERIC_HOST: c_int = 2;
-const FAMILY: c_int = 8;
 
 /// `RDMA_PS_TCP`, `RDMA_PS_UDP`.
 const TCP: c_int = 0x0106;
@@ -35,7 +34,15 @@ fn copied(from: *const c_void, len: usize) -> *mut c_void {
     }
 }
 
-/// Resolves names to addresses, as getaddrinfo(3). Returns 0, or what that returns; -1 with `errno` for its other errors.
+/// A copy of an address that a program gives, and its length; nothing when its length is that of no address.
+fn copied_address(address: *const c_void, len: u32) -> (*mut c_void, u32) {
+    match !address.is_null() && (IN_BYTES..=IN6_BYTES).contains(&(len as usize)) {
+        true => (copied(address, len as usize), len),
+        false => (std::ptr::null_mut(), 0),
+    }
+}
+
+/// Resolves names to addresses, as getaddrinfo(3). Without names the hints' addresses are the result. Returns 0, or what that returns; -1 with `errno` for its other errors.
 ///
 /// # Safety
 /// `node` and `service` are NULL or strings, `hints` is NULL or can be read, `result` is NULL or may be written.
@@ -48,14 +55,14 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let (hints, result) = unsafe { (hints.as_ref(), result.as_mut()) };
-    let Some(result) = result else {
+    let (Some(result), false) = (result, node.is_null() && service.is_null() && hints.is_none()) else {
         set_errno(libc::EINVAL);
         return -1;
     };
     let flags = hints.map_or(0, |hints| hints.ai_flags);
     // SAFETY: integers and pointers only, for which zero is a value.
     let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
-    wanted.ai_family = if flags & FAMILY != 0 { hints.map_or(0, |hints| hints.ai_family) } else { 0 };
+    wanted.ai_family = hints.map_or(0, |hints| hints.ai_family);
     if wanted.ai_family == 0 && flags & PASSIVE == 0 && node.is_null() {
         wanted.ai_family = libc::AF_INET;
     }
@@ -101,13 +108,14 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         // SAFETY: made by getaddrinfo.
         unsafe { libc::freeaddrinfo(found) };
     }
-    if let Some(hints) = hints
-        && made.ai_src_addr.is_null()
-        && !hints.ai_src_addr.is_null()
-        && (IN_BYTES..=IN6_BYTES).contains(&(hints.ai_src_len as usize))
-    {
-        made.ai_src_addr = copied(hints.ai_src_addr, hints.ai_src_len as usize);
-        made.ai_src_len = hints.ai_src_len;
+    if let Some(hints) = hints {
+        if made.ai_src_addr.is_null() {
+            (made.ai_src_addr, made.ai_src_len) = copied_address(hints.ai_src_addr, hints.ai_src_len);
+        }
+        if node.is_null() && service.is_null() {
+            made.ai_family = hints.ai_family;
+            (made.ai_dst_addr, made.ai_dst_len) = copied_address(hints.ai_dst_addr, hints.ai_dst_len);
+        }
     }
     *result = copied((&raw const made).cast(), size_of::<RdmaAddrInfo>()).cast();
     0

@@ -20,8 +20,8 @@ use super::id::{self, Inner, Phase};
 /// Ports that programs get without asking, as the kernel's by default (ip_local_port_range).
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
 
-/// The device with an address.
-pub(super) fn device_of(address: SocketAddr) -> Result<Device, Failure> {
+/// The device with an address, if there is one.
+fn device_with(address: SocketAddr) -> Result<Option<Device>, Failure> {
     let scope = match address {
         SocketAddr::V6(address) => address.scope_id(),
         SocketAddr::V4(_) => 0,
@@ -29,7 +29,19 @@ pub(super) fn device_of(address: SocketAddr) -> Result<Device, Failure> {
     let has = |device: &Device| {
         (scope == 0 || device.index == scope) && device.gids.iter().any(|gid| gid.ip() == address.ip())
     };
-    device::visible()?.into_iter().find(has).ok_or_else(|| {
+    Ok(device::visible()?.into_iter().find(has))
+}
+
+/// Whether an address is that of all devices: the unspecified one is, and a loopback address that none has, as with the
+/// kernel (cma_any_addr in cma.c). libfabric binds to `localhost` when it does not know its address.
+fn is_any(address: SocketAddr) -> Result<bool, Failure> {
+    let ip = address.ip();
+    Ok(ip.is_unspecified() || (ip.is_loopback() && device_with(address)?.is_none()))
+}
+
+/// The device with an address.
+pub(super) fn device_of(address: SocketAddr) -> Result<Device, Failure> {
+    device_with(address)?.ok_or_else(|| {
         let why = format!("no device has the address {}: see `uroce devices`", address.ip());
         eprintln!("uroce: RDMA CM: {why}");
         Failure::new(libc::ENODEV, why)
@@ -83,7 +95,7 @@ fn reserve(pointer: *const RdmaCmId, inner_of: &id::CmId, mut address: SocketAdd
 fn bind(pointer: *mut RdmaCmId, address: SocketAddr) -> Result<(), Failure> {
     let id = id::get(pointer)?;
     id.lock().is_phase(&[Phase::Idle])?;
-    let host = match address.ip().is_unspecified() {
+    let host = match is_any(address)? {
         true => None,
         false => Some(Host::of(device_of(address)?)?),
     };
@@ -96,7 +108,8 @@ fn bind(pointer: *mut RdmaCmId, address: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Binds an identifier to one of our addresses, and so to its device; the unspecified address is all of them.
+/// Binds an identifier to one of our addresses, and so to its device. The unspecified address is all of them, and so is a
+/// loopback address that no device has.
 ///
 /// # Safety
 /// `addr` is NULL or can be read for as many bytes as its family has.
@@ -125,7 +138,10 @@ fn resolve(pointer: *mut RdmaCmId, source: Option<SocketAddr>, peer: SocketAddr)
     let wanted = source.or(bound);
     let find = || -> Result<(SocketAddr, Arc<Host>), Failure> {
         let towards = source_towards(peer)?;
-        let mut local = wanted.filter(|wanted| !wanted.ip().is_unspecified()).unwrap_or(towards);
+        let mut local = match wanted {
+            Some(wanted) if !is_any(wanted)? => wanted,
+            _ => towards,
+        };
         local.set_port(wanted.map_or(0, |wanted| wanted.port()));
         let host = Host::of(device_of(local)?)?;
         Ok((local, host))
