@@ -18,7 +18,8 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     if let Some(other) = arguments.first() {
         return Err(Failure::Usage(format!("demo takes no argument, not {other}")));
     }
-    setup::run(&[])?;
+    setup::packages()?;
+    setup::scapy()?;
     let uroce = build()?;
     let directory = setup::target_directory().join("demo");
     std::fs::create_dir_all(&directory).map_err(|e| Failure::Failed(format!("{}: {e}", directory.display())))?;

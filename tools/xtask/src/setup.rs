@@ -45,19 +45,39 @@ const PACKAGES: &[(&str, &str)] = &[
     ("lz4", "other kernels"),
     ("tar", "unpacking the kernel"),
     ("busybox-static", "small hosts in tests"),
-    ("python3", "scapy"),
-    ("python3-venv", "scapy"),
+    ("python3", "scapy and NIXL"),
+    ("python3-venv", "scapy and NIXL"),
 ];
 
+/// An environment of Python's, under cargo's target directory.
+struct Environment {
+    /// Its folder, and the module that is wanted.
+    name: &'static str,
+    /// Each with its version; what they need besides is not installed.
+    packages: &'static [&'static str],
+}
+
 /// The packet library that makes frames we did not make ourselves.
-const SCAPY: &str = "scapy==2.6.1";
+const SCAPY: Environment = Environment { name: "scapy", packages: &["scapy==2.6.1"] };
+
+/// What moves memory between inference servers, to run on libibverbs.so.1: it brings a UCX of its own. 85 MB are fetched.
+const NIXL: Environment = Environment { name: "nixl", packages: &["nixl==1.5.1", "nixl-cu12==1.5.1", "numpy==2.4.6"] };
+
+/// Whether the module of the first word is there, and the packages of the others in these versions.
+const CHECK: &str = "\
+import sys
+from importlib import import_module
+from importlib.metadata import version
+import_module(sys.argv[1])
+sys.exit(any(version(name) != wanted for name, wanted in (word.split('==') for word in sys.argv[2:])))";
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
     if let Some(other) = arguments.first() {
         return Err(Failure::Usage(format!("setup takes no argument, not {other}")));
     }
     packages()?;
-    scapy()
+    scapy()?;
+    environment(&NIXL)
 }
 
 /// Where `target/` is.
@@ -131,28 +151,31 @@ fn installed(package: &str) -> bool {
     query.is_ok_and(|output| output.status.success() && output.stdout == b"installed")
 }
 
-/// The Python that has scapy; there after [`run`].
-pub(crate) fn scapy_python() -> PathBuf {
-    target_directory().join("scapy/bin/python3")
+/// The packet library alone, in an environment of its own.
+pub(crate) fn scapy() -> Outcome {
+    environment(&SCAPY)
 }
 
-fn scapy() -> Outcome {
-    let python = scapy_python();
-    let version = SCAPY.split("==").nth(1).unwrap_or_default();
-    let check = format!("import scapy, sys; sys.exit(scapy.VERSION != {version:?})");
-    let there = || {
-        let status = Command::new(&python).args(["-c", &check]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
-    };
-    if there() {
-        eprintln!("setup: {SCAPY} is there");
+fn environment(wanted: &Environment) -> Outcome {
+    let directory = target_directory().join(wanted.name);
+    let python = directory.join("bin/python3");
+    let said = wanted.packages.join(" ");
+    let check = || Command::new(&python).args(["-c", CHECK, wanted.name]).args(wanted.packages).output();
+    if check().is_ok_and(|output| output.status.success()) {
+        eprintln!("setup: {said}: there");
         return Ok(());
     }
-    let directory = target_directory().join("scapy");
-    eprintln!("setup: {SCAPY} into {}", directory.display());
+    eprintln!("setup: {said} into {}", directory.display());
     say(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&directory))?;
-    say(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", SCAPY]))?;
-    if there() { Ok(()) } else { Err(Failure::Failed(format!("{} cannot import scapy", python.display()))) }
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]).args(wanted.packages);
+    say(&mut pip)?;
+    let output = check().map_err(|e| Failure::Failed(format!("{}: {e}", python.display())))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Failure::Failed(format!("{} cannot import {}: {why}", python.display(), wanted.name)))
 }
 
 /// Runs a command whose words are for the user, on stderr.
