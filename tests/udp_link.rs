@@ -180,6 +180,42 @@ fn peers_that_come_and_go_are_without_end_and_those_that_stay_are_reached() {
     assert_eq!(counter(&link, "tx_errors"), 0);
 }
 
+/// Two devices of the library on one loopback, each of one address: a WRITE from one to the other.
+#[test]
+fn two_addresses_of_a_loopback_are_two_devices() {
+    let pair = Pair::new(PairOptions::default());
+    let [a, b] = ["127.0.0.2", "127.7.7.7"].map(|address| {
+        let context = pair.within(0, move || OpenOptions::new().device(address).open().unwrap());
+        let gids: Vec<IpAddr> = context.gids().iter().map(|gid| gid.ip()).collect();
+        assert_eq!((gids, context.device().name.as_str()), (vec![address.parse().unwrap()], "lo"));
+        (context.link_mode(), context)
+    });
+    assert_eq!((a.0.as_str(), b.0.as_str()), ("udp", "udp"));
+    let taken = pair.within(0, || OpenOptions::new().device("127.0.0.2").open().map(|_| ()).unwrap_err());
+    assert!(taken.to_string().contains("UDP port 4791 of 127.0.0.2"), "{taken}");
+    let beside = pair.within(0, || OpenOptions::new().device("lo").open().map(|_| ()));
+    assert!(beside.is_ok(), "it has 127.0.0.1 and ::1");
+    let pds = [&a, &b].map(|(_, context)| context.allocate_pd());
+    let queues = [&a, &b].map(|(_, context)| context.create_completion_queue(16));
+    let [from, to] = [0, 1].map(|at| {
+        let region = pds[at].allocate_region(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        (region, pds[at].create_queue_pair(&QueuePairOptions::new(Service::Rc, &queues[at])).unwrap())
+    });
+    from.1.connect(&to.1.local()).unwrap();
+    to.1.connect(&from.1.local()).unwrap();
+    from.0.memory().write(0, b"by address");
+    let write = SendOperation::Write(to.0.remote(0));
+    from.1.post_send(SendRequest::new(1, write, from.0.sge(0, 10).into())).unwrap();
+    let start = Instant::now();
+    let done = loop {
+        match queues[0].poll() {
+            Some(done) => break done,
+            None => assert!(start.elapsed() < LIMIT, "no completion"),
+        }
+    };
+    assert_eq!((done.status, to.0.memory().to_vec(0, 10).as_slice()), (Status::Success, &b"by address"[..]));
+}
+
 fn receive_one(link: &mut UdpLink) -> Frame {
     let (start, mut frames) = (Instant::now(), Vec::new());
     while frames.is_empty() {

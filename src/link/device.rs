@@ -1,12 +1,13 @@
 //! Devices: the interfaces that RoCE can use, their GIDs, and what prevents a link from being opened on them.
 
 use std::fs;
+use std::net::IpAddr;
 
 use crate::wire::PathMtu;
 
-use super::gid::{addresses, gids};
 use super::host::Host;
 use super::netlink::{Interface, Mac, Netlink};
+use super::selection::Selection;
 use super::udp::{self, UdpOpenError};
 use super::xdp::{MULTI_BUFFER_PACKET_BYTES, SINGLE_BUFFER_PACKET_BYTES, XdpOpenError, XdpOptions};
 use super::{Rails, holder};
@@ -21,6 +22,8 @@ pub struct Device {
     pub name: String,
     /// The kernel's index of the interface.
     pub index: u32,
+    /// The address that is the whole device; `None` when the device has all addresses of its interface.
+    pub address: Option<IpAddr>,
     /// Its Ethernet address; zeros on the loopback.
     pub mac: Mac,
     /// Whether it is the loopback: a device for UDP sockets only.
@@ -66,17 +69,9 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Netlink`] when the kernel does not answer.
     pub fn list() -> Result<Vec<Device>, DeviceError> {
-        let mut netlink = Netlink::open()?;
-        let interfaces = netlink.interfaces()?;
-        // Kernels that do not tell have none.
-        let host = Host::read(outward(&netlink.default_route_interfaces().unwrap_or_default(), &interfaces));
-        let all = |interface: &Interface| {
-            let mut device = device(interface, &interfaces, &host)?;
-            device.link_modes[0].missing.extend(in_the_way(interface, &interfaces));
-            device.link_modes.push(udp_mode(interface, &interfaces));
-            Some(device)
-        };
-        let mut devices: Vec<Device> = interfaces.iter().filter(|i| i.is_device()).filter_map(all).collect();
+        let (interfaces, host) = surroundings()?;
+        let whole = |interface| described(&Selection::whole(interface, &interfaces), &host, &interfaces);
+        let mut devices: Vec<Device> = interfaces.iter().filter(|i| i.is_device()).filter_map(whole).collect();
         devices.sort_by_key(|d| (d.loopback, d.index));
         Ok(devices)
     }
@@ -95,29 +90,35 @@ impl Device {
         first(&|gid| gid.ip().is_ipv4()).or_else(routable).unwrap_or(0)
     }
 
-    /// The device of that name, or the default one ([`Device::default_of`]).
+    /// The device of that name, or the default one ([`Device::default_of`]). The name is that of an interface, or an
+    /// address: then the device is that address of its interface alone, with one GID.
     ///
     /// # Errors
-    /// [`DeviceError::Unknown`] when there is no device of that name; [`DeviceError::None`] when no name is given and
-    /// none is usable; [`DeviceError::Netlink`] when the kernel does not answer.
+    /// [`DeviceError::Unknown`] when there is no device of that name, and [`DeviceError::NoAddress`] when none has the
+    /// address; [`DeviceError::None`] when no name is given and none is usable; [`DeviceError::Netlink`] when the kernel
+    /// does not answer.
     pub fn find(name: Option<&str>) -> Result<Device, DeviceError> {
-        let devices = Device::list()?;
-        match name {
-            None => Device::default_of(&devices).cloned().ok_or(DeviceError::None),
-            Some(name) => {
-                let known = devices.iter().map(|d| d.name.clone()).collect();
-                let found = devices.into_iter().find(|d| d.name == name);
-                found.ok_or_else(|| DeviceError::Unknown { name: name.to_owned(), known })
-            }
-        }
+        let Some(name) = name else {
+            return Device::default_of(&Device::list()?).cloned().ok_or(DeviceError::None);
+        };
+        let (interfaces, host) = surroundings()?;
+        let found = Selection::of(name, &interfaces)?;
+        let known = || interfaces.iter().filter(|i| i.is_device()).map(|i| i.name.clone()).collect();
+        described(&found, &host, &interfaces)
+            .ok_or_else(|| DeviceError::Unknown { name: name.to_owned(), known: known() })
+    }
+
+    /// What links open: the address that is the device, or the interface.
+    pub(crate) fn place(&self) -> String {
+        self.address.map_or_else(|| self.name.clone(), |address| address.to_string())
     }
 
     /// The devices of those names, in that order: the interfaces of one device together. Without any name it is the
     /// default one.
     ///
     /// # Errors
-    /// As [`find`](Device::find). [`DeviceError::Twice`] when a name is given twice; [`DeviceError::TooMany`] when more
-    /// than [`Rails::MAX`] are given.
+    /// As [`find`](Device::find). [`DeviceError::Twice`] when a name is given twice, or an interface and an address of
+    /// it; [`DeviceError::TooMany`] when more than [`Rails::MAX`] are given.
     pub fn find_all(names: &[String]) -> Result<Vec<Device>, DeviceError> {
         if names.is_empty() {
             return Ok(vec![Device::find(None)?]);
@@ -125,11 +126,13 @@ impl Device {
         if names.len() > Rails::MAX {
             return Err(DeviceError::TooMany { count: names.len() });
         }
-        let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
-        if let Some((_, name)) = twice {
-            return Err(DeviceError::Twice { name: name.clone() });
+        let devices: Vec<Device> = names.iter().map(|name| Device::find(Some(name))).collect::<Result<_, _>>()?;
+        let overlap = |a: &Device, b: &Device| a.gids.iter().any(|gid| b.gids.contains(gid));
+        let twice = devices.iter().enumerate().find(|(at, device)| devices[..*at].iter().any(|b| overlap(device, b)));
+        match twice {
+            Some((at, _)) => Err(DeviceError::Twice { name: names[at].clone() }),
+            None => Ok(devices),
         }
-        names.iter().map(|name| Device::find(Some(name))).collect()
     }
 
     /// The devices that a program sees. `names`: those interfaces as one device, called after the first. Without any name:
@@ -164,7 +167,25 @@ fn active_mtu(max_packet_bytes: usize) -> u32 {
     PathMtu::fitting(max_packet_bytes).map_or(0, |mtu| mtu.bytes() as u32)
 }
 
-fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Device> {
+/// The interfaces of the calling thread's network namespace, and what the host offers.
+fn surroundings() -> Result<(Vec<Interface>, Host), DeviceError> {
+    let mut netlink = Netlink::open()?;
+    let interfaces = netlink.interfaces()?;
+    // Kernels that do not tell have none.
+    let host = Host::read(outward(&netlink.default_route_interfaces().unwrap_or_default(), &interfaces));
+    Ok((interfaces, host))
+}
+
+/// A device, and what prevents links on it from being opened.
+fn described(selection: &Selection<'_>, host: &Host, interfaces: &[Interface]) -> Option<Device> {
+    let mut device = device(selection, host)?;
+    device.link_modes[0].missing.extend(in_the_way(selection));
+    device.link_modes.push(udp_mode(selection, interfaces));
+    Some(device)
+}
+
+fn device(selection: &Selection<'_>, host: &Host) -> Option<Device> {
+    let interface = selection.interface;
     let mut xdp = LinkMode { name: "xdp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
     if !cfg!(feature = "xdp") {
@@ -172,6 +193,9 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
     }
     if interface.loopback {
         xdp.missing.push("the loopback is not an Ethernet interface".to_owned());
+    }
+    if let Some(address) = selection.address {
+        xdp.missing.push(format!("{address} is one address of {name}, and AF_XDP takes a whole interface"));
     }
     if !interface.up {
         xdp.missing.push(format!("the interface is down: ip link set {name} up"));
@@ -224,6 +248,7 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
     Some(Device {
         name: name.clone(),
         index: interface.index,
+        address: selection.address,
         mac: if interface.loopback { [0; 6] } else { interface.mac? },
         loopback: interface.loopback,
         mtu: interface.mtu,
@@ -233,14 +258,15 @@ fn device(interface: &Interface, all: &[Interface], host: &Host) -> Option<Devic
         rx_queues: interface.rx_queues,
         numa_node: sysfs(interface, "device/numa_node"),
         speed_mbps: sysfs(interface, "speed"),
-        gids: gids(interface, all),
+        gids: selection.gids.clone(),
         active_mtu: active_mtu(interface.mtu.min(limit)),
         link_modes: vec![xdp],
     })
 }
 
 /// What UDP sockets on the interface's addresses need, and how well the ICRC can be checked over them.
-fn udp_mode(interface: &Interface, interfaces: &[Interface]) -> LinkMode {
+fn udp_mode(selection: &Selection<'_>, interfaces: &[Interface]) -> LinkMode {
+    let interface = selection.interface;
     let mut mode = LinkMode { name: "udp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
     if !cfg!(feature = "udp") {
@@ -250,7 +276,7 @@ fn udp_mode(interface: &Interface, interfaces: &[Interface]) -> LinkMode {
         mode.missing.push(format!("the interface is down: ip link set {name} up"));
     } else if active_mtu(interface.mtu) == 0 {
         mode.missing.push(format!("MTU {} is too small for RoCE: ip link set {name} mtu 1500", interface.mtu));
-    } else if let Some(error) = udp::obstacle(interface, interfaces) {
+    } else if let Some(error) = udp::obstacle(selection, interfaces) {
         mode.missing.push(error.to_string());
     }
     mode.limits.push(
@@ -269,7 +295,8 @@ fn udp_mode(interface: &Interface, interfaces: &[Interface]) -> LinkMode {
 }
 
 /// The process that prevents an AF_XDP link from being opened on the interface, with the remedy; `None` for none.
-fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String> {
+fn in_the_way(selection: &Selection<'_>) -> Option<String> {
+    let interface = selection.interface;
     if interface.loopback {
         return None;
     }
@@ -286,7 +313,8 @@ fn in_the_way(interface: &Interface, interfaces: &[Interface]) -> Option<String>
     if udp::is_shared(interface.index) {
         return None;
     }
-    let socket = holder::sockets_that_lose(&interface.name, &addresses(interface, interfaces))?;
+    let addresses: Vec<IpAddr> = selection.addresses().collect();
+    let socket = holder::sockets_that_lose(&interface.name, &addresses)?;
     Some(format!("{} receives RoCE on UDP port 4791 of {}", holder::loser(&socket), socket.0))
 }
 
@@ -352,7 +380,7 @@ mod tests {
         };
         let mut eth = Interface::example(2, "eth0", &[]);
         (eth.up, eth.mtu) = (false, 9000);
-        let device = device(&eth, &[], &host).unwrap();
+        let device = device(&Selection::whole(&eth, &[]), &host).unwrap();
         let [xdp] = device.link_modes.as_slice() else { panic!("one mode") };
         assert_eq!(
             xdp.missing,
@@ -400,7 +428,7 @@ mod tests {
         let made = |index, is_usable: bool, loopback| {
             let mut of = Interface::example(index, &format!("eth{index}"), &[]);
             (of.carrier, of.loopback) = (is_usable, loopback);
-            device(&of, &[], &host()).unwrap()
+            device(&Selection::whole(&of, &[]), &host()).unwrap()
         };
         let name = |devices: &[Device]| Device::default_of(devices).map(|device| device.name.clone());
         assert_eq!(name(&[made(2, false, false), made(3, true, false), made(1, true, true)]).as_deref(), Some("eth3"));

@@ -1,4 +1,5 @@
 use std::io;
+use std::net::IpAddr;
 
 use super::Rails;
 
@@ -12,6 +13,12 @@ pub enum DeviceError {
         name: String,
         /// The names of the devices that exist.
         known: Vec<String>,
+    },
+    /// No device has the address.
+    #[error("no device has the address {address}: see `uroce devices`")]
+    NoAddress {
+        /// The address that was given.
+        address: IpAddr,
     },
     /// The same interface is named more than once.
     #[error("{name} is named twice: name each interface once")]

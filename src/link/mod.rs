@@ -16,6 +16,7 @@ mod membership;
 mod neighbour;
 pub mod netlink;
 mod rails;
+mod selection;
 mod shared;
 mod tapped;
 pub mod udp;

@@ -26,9 +26,9 @@ mod socket;
 
 use std::net::IpAddr;
 
-use super::gid::addresses;
 use super::holder;
 use super::netlink::Interface;
+use super::selection::Selection;
 
 pub use error::UdpOpenError;
 pub use link::UdpLink;
@@ -40,9 +40,11 @@ pub use sharing::{Arbiter, ArbiterError};
 pub(super) const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
 
 /// What prevents a device from being opened over UDP sockets, without opening any: an open socket would prevent others.
-pub(super) fn obstacle(device: &Interface, interfaces: &[Interface]) -> Option<UdpOpenError> {
-    let is_there = |address: &IpAddr| interfaces.iter().any(|interface| interface.addresses.contains(address));
-    let mut addresses = addresses(device, interfaces).into_iter().filter(is_there).peekable();
+pub(super) fn obstacle(selection: &Selection<'_>, interfaces: &[Interface]) -> Option<UdpOpenError> {
+    let device = selection.interface;
+    let is_there =
+        |address: &IpAddr| device.loopback || interfaces.iter().any(|interface| interface.addresses.contains(address));
+    let mut addresses = selection.addresses().filter(is_there).peekable();
     if addresses.peek().is_none() {
         return Some(UdpOpenError::NoAddress { interface: device.name.clone() });
     }

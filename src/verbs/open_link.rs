@@ -11,11 +11,19 @@ use super::{LinkKind, OpenError, OpenOptions};
 impl OpenOptions {
     /// Opens the link of a device that is made of these interfaces: all over AF_XDP, or all over UDP sockets.
     ///
-    /// Returns also why it is not over AF_XDP, unless UDP sockets were requested.
+    /// Returns also why it is not over AF_XDP, unless UDP sockets were requested, or a single address, which has no other
+    /// link.
     pub(super) fn open_link(&self, devices: &[Device]) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
         let is_unnamed = self.device.is_none() || self.is_picked;
         let unnamed = devices.iter().find(|device| is_unnamed && device.has_default_route);
         let unnamed = unnamed.map(|device| OpenError::Unnamed { device: device.name.clone() });
+        let single = devices.iter().find_map(|device| Some((device, device.address?)));
+        if let Some((device, address)) = single {
+            return match self.link {
+                LinkKind::Xdp => Err(OpenError::OneAddress { address, interface: device.name.clone() }),
+                LinkKind::Auto | LinkKind::Udp => Ok((self.open_udp(devices)?, None)),
+            };
+        }
         match (self.link, unnamed) {
             (LinkKind::Udp, _) => Ok((self.open_udp(devices)?, None)),
             (_, Some(error)) => self.or_over_sockets(error, || self.open_udp(devices)),
@@ -65,7 +73,8 @@ impl OpenOptions {
     ) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
         let alone = || OpenOptions { arbiter: None, ..self.clone() }.open_xdp(std::slice::from_ref(device));
         // Whoever cannot have sockets there cannot share, and is told why if it cannot have the interface alone either.
-        let shared = UdpLink::open_shared(&device.name, arbiter).ok().and_then(|kernel| Some((kernel.slot()?, kernel)));
+        let shared =
+            UdpLink::open_shared(&device.place(), arbiter).ok().and_then(|kernel| Some((kernel.slot()?, kernel)));
         let Some((slot, kernel)) = shared else { return alone() };
         match XdpLink::open_shared(&device.name, &self.xdp, slot) {
             Ok(network) => {
@@ -89,9 +98,9 @@ impl OpenOptions {
     fn open_udp(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
         self.check_paths(devices.len())?;
         match (devices, &self.arbiter) {
-            ([device], Some(arbiter)) => self.tap(UdpLink::open_shared(&device.name, arbiter)?),
-            ([device], None) => self.tap(UdpLink::open(&device.name)?),
-            _ => self.tap(rails(devices, |device| UdpLink::open(&device.name))?),
+            ([device], Some(arbiter)) => self.tap(UdpLink::open_shared(&device.place(), arbiter)?),
+            ([device], None) => self.tap(UdpLink::open(&device.place())?),
+            _ => self.tap(rails(devices, |device| UdpLink::open(&device.place()))?),
         }
     }
 

@@ -1,6 +1,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -32,7 +33,7 @@ use super::Context;
 ///
 /// | variable | sets | is |
 /// |---|---|---|
-/// | `UROCE_DEV` | `device`, `rails` | names of interfaces, separated by commas |
+/// | `UROCE_DEV` | `device`, `rails` | names of interfaces, or addresses, separated by commas |
 /// | `UROCE_LINK` | `link` | a [`LinkKind`]: `auto`, `xdp`, `udp` |
 /// | `UROCE_XDP_MODE` | `xdp.mode` | an [`AttachMode`](crate::link::xdp::AttachMode): `native`, `skb` |
 /// | `UROCE_CAPTURE` | `capture` | the path of a file |
@@ -46,7 +47,8 @@ use super::Context;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The interface's name; `None` for the first usable one ([`Device::default_of`]).
+    /// The interface's name, or one of its addresses, which is then the whole device, over UDP sockets; `None` for the first
+    /// usable interface ([`Device::default_of`]).
     pub device: Option<String>,
     /// Whether a program picked the device from a list, and no person named it. As without a name, it is then not
     /// opened over AF_XDP if a default route leaves by it.
@@ -385,6 +387,17 @@ pub enum OpenError {
     /// The link over UDP sockets was not opened.
     #[error(transparent)]
     Udp(#[from] UdpOpenError),
+    /// AF_XDP is requested for one address.
+    #[error(
+        "{address} is one address of {interface}, and AF_XDP takes a whole interface: --link udp opens the address, and \
+         --dev {interface} the interface"
+    )]
+    OneAddress {
+        /// The address that was named.
+        address: IpAddr,
+        /// The name of its interface.
+        interface: String,
+    },
     /// Further interfaces are named, but not the first one.
     #[error("{rails} further interfaces are named, but not the first: name it, too")]
     NoFirst {

@@ -14,11 +14,12 @@ use super::sharing::{Lease, LeaseError};
 use super::socket::{BATCH, Headers, Outgoing, Probe, Readiness, Received, Socket};
 use crate::frame::{Frame, FrameBytes};
 use crate::link::device_error::DeviceError;
-use crate::link::gid::{Gid, gids};
+use crate::link::gid::Gid;
 use crate::link::holder;
 use crate::link::hop_table::HopTable;
 use crate::link::membership::Place;
 use crate::link::netlink::{Interface, Netlink};
+use crate::link::selection::Selection;
 use crate::link::{EthernetHeader, Hop, HopError, Imposed, Link, Requests};
 use crate::time::{Duration, Instant};
 use crate::wire::{Addresses, Flow, ICRC_BYTES, ROCE_PORT, icrc};
@@ -103,14 +104,15 @@ counters! {
 }
 
 impl UdpLink {
-    /// Opens port 4791 on the addresses of `interface`, in the calling thread's network namespace.
+    /// Opens port 4791 on the addresses of `interface`, in the calling thread's network namespace; on one alone when
+    /// `interface` is that address.
     ///
     /// Addresses in its GID table that the interface does not have are left out, since no packet can leave from them.
     /// These are the link-local one, where IPv6 is off, and addresses for which the kernel still looks for duplicates.
     /// That takes a second or two after the interface is up.
     ///
     /// # Errors
-    /// - [`UdpOpenError::Device`] when there is no such interface, or the kernel does not answer.
+    /// - [`UdpOpenError::Device`] when there is no such interface or address, or the kernel does not answer.
     /// - [`UdpOpenError::Down`] when the interface is down.
     /// - [`UdpOpenError::Taken`] when another process has the port.
     /// - [`UdpOpenError::OverXdp`] when a program over AF_XDP has the interface.
@@ -135,16 +137,11 @@ impl UdpLink {
         sockets: impl FnOnce(&Interface, &[Gid], &[Interface]) -> Result<(Vec<Local>, Option<Lease>), UdpOpenError>,
     ) -> Result<UdpLink, UdpOpenError> {
         let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).map_err(DeviceError::Netlink)?;
-        let devices = || interfaces.iter().filter(|i| i.is_device());
-        let device = devices().find(|i| i.name == interface).ok_or_else(|| DeviceError::Unknown {
-            name: interface.to_owned(),
-            known: devices().map(|i| i.name.clone()).collect(),
-        })?;
+        let Selection { interface: device, gids, .. } = Selection::of(interface, &interfaces)?;
         let name = || device.name.clone();
         if !device.up {
             return Err(UdpOpenError::Down { interface: name() });
         }
-        let gids = gids(device, &interfaces);
         if let Some(holder) = holder::exclusive_claimant(device.index) {
             return Err(UdpOpenError::OverXdp { interface: name(), holder });
         }
@@ -340,10 +337,6 @@ fn share(
         Ok(lease) => lease,
         Err(LeaseError::NoArbiter) => return Ok((bind_all(device, gids, interfaces)?, None)),
         Err(LeaseError::Full) => return Err(UdpOpenError::Full { interface: interface() }),
-        Err(LeaseError::OtherUser) => {
-            let address = places.iter().map(|(address, _)| *address).find(|address| holder::is_taken(*address));
-            return Err(address.map_or(UdpOpenError::NoAddress { interface: interface() }, taken));
-        }
         Err(LeaseError::Address(address, error)) => {
             return Err(match error.raw_os_error() {
                 Some(libc::EADDRINUSE) => taken(address),

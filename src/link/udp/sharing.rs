@@ -11,8 +11,8 @@
 //! which takes one descriptor. If the arbiter ends too early, all connections continue. New programs cannot share the
 //! interface until the last of the old ones has ended.
 //!
-//! This holds between users: another user can neither join the group nor reach the arbiter. Programs of one user can
-//! send each other whatever they want, over any socket.
+//! This holds between users: another user can neither join the group nor use the arbiter, and has an arbiter of its own
+//! for other addresses of the interface. Programs of one user can send each other whatever they want, over any socket.
 
 #[allow(clippy::disallowed_methods, reason = "a process of its own, in which there is no engine")]
 mod arbiter;
@@ -30,8 +30,10 @@ use rustix::net::SocketAddrUnix;
 /// Slots of an interface, of which slot 0 is nobody's. What no program asked for goes there, and is dropped.
 const SLOTS: u8 = 64;
 
-/// The name of an interface's arbiter, which all processes of its network namespace see. Other versions of the protocol
-/// have other names.
+/// The name of the arbiter that this user's programs share an interface by, which all processes of its network namespace
+/// see. Other users have arbiters of their own, on other addresses of the interface. Other versions of the protocol have
+/// other names.
 fn name(interface: u32) -> rustix::io::Result<SocketAddrUnix> {
-    SocketAddrUnix::new_abstract_name(format!("uroce-udp-1-{interface}").as_bytes())
+    let user = rustix::process::geteuid();
+    SocketAddrUnix::new_abstract_name(format!("uroce-udp-1-{user}-{interface}").as_bytes())
 }

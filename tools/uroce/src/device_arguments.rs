@@ -10,7 +10,8 @@ use uroce::verbs::{
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
     /// Interfaces of the device, separated by commas; queue pairs spread over all of them if the peer supports several paths.
-    /// Default: the first usable one, lo when there is no other
+    /// An address (127.0.0.2) is a device of that address alone, over UDP sockets. Default: the first usable interface, lo when
+    /// there is no other
     #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
     pub devices: Vec<String>,
 

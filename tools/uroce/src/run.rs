@@ -27,7 +27,7 @@ use crate::elf::{self, Kind};
 /// Exits as the program did: 128 and the signal's number when one killed it, 125 when uroce could not run it.
 #[derive(Args)]
 #[command(mut_arg("devices", |arg| arg.help(
-    "Interfaces of the only device that the program sees, separated by commas; it has the name of the first, and queue pairs \
+    "Interfaces, or an address, of the only device that the program sees, separated by commas; it has the name of the first, and queue pairs \
      spread over all of them if the peer supports several paths. Default: every usable interface is a device"
 )))]
 pub struct Arguments {

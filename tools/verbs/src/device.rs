@@ -97,7 +97,13 @@ fn put(to: &mut [c_char], text: &str) {
 /// The device of a pointer that the program has, as it is now.
 fn find(device: *const IbvDevice) -> Result<Device, Failure> {
     let known = Known::slab().get(device).ok_or_else(|| Failure::handle("device"))?;
-    Device::find(Some(&known.name)).map_err(|error| Failure::new(libc::ENODEV, error))
+    let names = options::interfaces();
+    let found = match names.is_empty() {
+        true => Device::find(Some(&known.name)),
+        // There is only that one.
+        false => Device::find(names.first().map(String::as_str)),
+    };
+    found.map_err(|error| Failure::new(libc::ENODEV, error))
 }
 
 /// Lists the devices; `num_devices` may be NULL.

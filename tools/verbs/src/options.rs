@@ -10,7 +10,8 @@ pub(crate) fn has_lids() -> bool {
     *LIDS.get_or_init(|| std::env::var_os("UROCE_LIDS").is_some_and(|value| value != "0" && !value.is_empty()))
 }
 
-/// The interfaces of the only device that programs shall see (`UROCE_DEV`); none: all usable ones are devices.
+/// The interfaces, or addresses, of the only device that programs shall see (`UROCE_DEV`); none: all usable interfaces are
+/// devices.
 pub(crate) fn interfaces() -> Vec<String> {
     let names = std::env::var("UROCE_DEV").unwrap_or_default();
     names.split(',').filter(|_| !names.is_empty()).map(str::to_owned).collect()
@@ -20,6 +21,8 @@ pub(crate) fn interfaces() -> Vec<String> {
 /// somebody has named it for them.
 pub(crate) fn of_device(name: &str) -> Result<OpenOptions, String> {
     let options = OpenOptions::from_env().map_err(|error| error.to_string())?;
-    let is_picked = options.device.is_none();
-    Ok(options.device(name).picked(is_picked))
+    match options.device {
+        Some(_) => Ok(options),
+        None => Ok(options.device(name).picked(true)),
+    }
 }

@@ -38,10 +38,8 @@ pub(in crate::link::udp) struct Joined {
 /// Why there is no lease.
 #[derive(Debug)]
 pub(in crate::link::udp) enum LeaseError {
-    /// There is no arbiter, and none was started.
+    /// There is no arbiter, and none was started; or another user's has its name.
     NoArbiter,
-    /// The arbiter is another user's.
-    OtherUser,
     /// All slots are in use.
     Full,
     /// The arbiter could not make the sockets on this address.
@@ -63,7 +61,7 @@ impl Lease {
         loop {
             let arbiter = reach(interface, program, deadline).map_err(|_| LeaseError::NoArbiter)?;
             if !is_of_this_user(&arbiter) {
-                return Err(LeaseError::OtherUser);
+                return Err(LeaseError::NoArbiter);
             }
             match join_all(arbiter, addresses) {
                 // It ended with its last program just now.

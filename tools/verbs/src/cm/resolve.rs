@@ -48,7 +48,13 @@ pub(super) fn device_of(address: SocketAddr) -> Result<Device, Failure> {
     })
 }
 
-/// Our address towards a peer, as the kernel's routes have it.
+/// The address of a family that is the only device which the program sees (`--dev ADDRESS`).
+fn only_address(is_ipv4: bool) -> Result<Option<IpAddr>, Failure> {
+    let only = device::visible()?.into_iter().find_map(|device| device.address);
+    Ok(only.filter(|address| address.is_ipv4() == is_ipv4))
+}
+
+/// Our address towards a peer: the device's only one, or else that of the kernel's routes.
 fn source_towards(peer: SocketAddr) -> Result<SocketAddr, Failure> {
     let any = match peer {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -63,6 +69,9 @@ fn source_towards(peer: SocketAddr) -> Result<SocketAddr, Failure> {
     socket.connect(SocketAddr::new(peer.ip(), 4791)).map_err(failed)?;
     let mut source = socket.local_addr().map_err(failed)?;
     source.set_port(0);
+    if let Some(only) = only_address(source.is_ipv4())? {
+        source.set_ip(only);
+    }
     if let (SocketAddr::V6(source), SocketAddr::V6(peer)) = (&mut source, peer) {
         source.set_scope_id(peer.scope_id());
     }
