@@ -109,9 +109,10 @@ fn ranks_lose_a_hundredth_of_all_frames_and_have_the_same_results() {
     }
 }
 
+/// One rank of each host has the device over AF_XDP, and the other shares it over UDP sockets.
 #[test]
-fn one_rank_a_host_has_the_device_over_af_xdp() {
+fn ranks_share_their_hosts_device_over_af_xdp() {
     for library in [OPEN_MPI, MPICH] {
-        play(&library, 1, "--link xdp");
+        play(&library, 2, "--link xdp");
     }
 }
