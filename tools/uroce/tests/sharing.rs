@@ -10,6 +10,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use common::programs::{Running, run, run_as_nobody, start, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
@@ -28,8 +30,12 @@ fn processes(namespace: &Netns, name: &str) -> Vec<u32> {
 }
 
 fn kill(process: u32) {
+    signal(process, Signal::KILL);
+}
+
+fn signal(process: u32, signal: Signal) {
     let process = rustix::process::Pid::from_raw(process as i32).unwrap();
-    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(process, signal).unwrap();
 }
 
 /// Waits until nobody shares a device in the namespace.
@@ -110,6 +116,30 @@ fn one_is_killed(link: &str, victim: usize) {
     wait_for_listener(&pair.a, 18515);
     uroce(&pair.b, &[&line[..], &[&VethPair::A.ipv4.to_string()]].concat()).end().succeeded();
     server.end().succeeded();
+}
+
+/// One that takes no packets any more, while its peer goes on sending, fills its own socket or ring, and nobody else's.
+#[test]
+fn a_stopped_program_does_not_stop_the_others() {
+    for link in ["udp", "xdp"] {
+        let pair = VethPair::create(4500).unwrap();
+        let flood = "ib_send_bw -c UC -F -D 120 -s 65536";
+        let stopped = (serve(&pair, link, flood, 18601), ask(&pair.b, link, flood, 18601));
+        std::thread::sleep(Duration::from_millis(1000));
+        signal(processes(&pair.a, "ib_send_bw")[0], Signal::STOP);
+        let pingpong = "ibv_rc_pingpong -g 1 -n 500 -c";
+        for place in [&pair.b, &pair.a] {
+            let server = serve(&pair, link, pingpong, 18602);
+            ask(place, link, pingpong, 18602).end().succeeded();
+            server.end().succeeded();
+        }
+        // Both still ran while the others did.
+        for (program, namespace) in [(stopped.0, &pair.a), (stopped.1, &pair.b)] {
+            assert_eq!(processes(namespace, "ib_send_bw").len(), 1, "{link}");
+            kill(processes(namespace, "ib_send_bw")[0]);
+            program.stop();
+        }
+    }
 }
 
 #[test]
