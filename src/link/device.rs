@@ -15,11 +15,16 @@ use super::{Rails, holder};
 pub use super::device_error::DeviceError;
 pub use super::gid::Gid;
 
+/// Upper bound on the length of a device's name (`IBV_SYSFS_NAME_MAX`, less the NUL and `uverbs-`).
+const NAME_BYTES: usize = 56;
+
 /// A network interface as an RDMA device of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The interface's name, and the device's.
+    /// The device's name: its interface's, or the one that was given with it.
     pub name: String,
+    /// The interface's name.
+    pub interface: String,
     /// The kernel's index of the interface.
     pub index: u32,
     /// The address that is the whole device; `None` when the device has all addresses of its interface.
@@ -91,16 +96,21 @@ impl Device {
     }
 
     /// The device of that name, or the default one ([`Device::default_of`]). The name is that of an interface, or an
-    /// address: then the device is that address of its interface alone, with one GID.
+    /// address: then the device is that address of its interface alone, with one GID. `PLACE=NAME` gives the device
+    /// another name.
     ///
     /// # Errors
     /// [`DeviceError::Unknown`] when there is no device of that name, and [`DeviceError::NoAddress`] when none has the
-    /// address; [`DeviceError::None`] when no name is given and none is usable; [`DeviceError::Netlink`] when the kernel
-    /// does not answer.
+    /// address; [`DeviceError::Name`] when it cannot have the name; [`DeviceError::None`] when no name is given and none
+    /// is usable; [`DeviceError::Netlink`] when the kernel does not answer.
     pub fn find(name: Option<&str>) -> Result<Device, DeviceError> {
         let Some(name) = name else {
             return Device::default_of(&Device::list()?).cloned().ok_or(DeviceError::None);
         };
+        if let Some((place, name)) = name.split_once('=') {
+            check_name(name)?;
+            return Ok(Device { name: name.to_owned(), ..Device::find(Some(place))? });
+        }
         let (interfaces, host) = surroundings()?;
         let found = Selection::of(name, &interfaces)?;
         let known = || interfaces.iter().filter(|i| i.is_device()).map(|i| i.name.clone()).collect();
@@ -110,7 +120,7 @@ impl Device {
 
     /// What links open: the address that is the device, or the interface.
     pub(crate) fn place(&self) -> String {
-        self.address.map_or_else(|| self.name.clone(), |address| address.to_string())
+        self.address.map_or_else(|| self.interface.clone(), |address| address.to_string())
     }
 
     /// The devices of those names, in that order: the interfaces of one device together. Without any name it is the
@@ -118,13 +128,17 @@ impl Device {
     ///
     /// # Errors
     /// As [`find`](Device::find). [`DeviceError::Twice`] when a name is given twice, or an interface and an address of
-    /// it; [`DeviceError::TooMany`] when more than [`Rails::MAX`] are given.
+    /// it; [`DeviceError::NotFirst`] when not only the first is given another name; [`DeviceError::TooMany`] when more
+    /// than [`Rails::MAX`] are given.
     pub fn find_all(names: &[String]) -> Result<Vec<Device>, DeviceError> {
         if names.is_empty() {
             return Ok(vec![Device::find(None)?]);
         }
         if names.len() > Rails::MAX {
             return Err(DeviceError::TooMany { count: names.len() });
+        }
+        if let Some(name) = names.iter().skip(1).find(|name| name.contains('=')) {
+            return Err(DeviceError::NotFirst { name: name.clone() });
         }
         let devices: Vec<Device> = names.iter().map(|name| Device::find(Some(name))).collect::<Result<_, _>>()?;
         let overlap = |a: &Device, b: &Device| a.gids.iter().any(|gid| b.gids.contains(gid));
@@ -160,6 +174,13 @@ impl Device {
     pub fn is_usable(&self) -> bool {
         self.up && self.carrier && self.active_mtu > 0
     }
+}
+
+/// Whether a device can have the name: programs make the names of files of it, and keep 63 bytes.
+fn check_name(name: &str) -> Result<(), DeviceError> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let is_name = name.bytes().all(is_good) && !name.starts_with('.') && (1..=NAME_BYTES).contains(&name.len());
+    if is_name { Ok(()) } else { Err(DeviceError::Name { name: name.to_owned() }) }
 }
 
 /// The largest path MTU for IP packets of `max_packet_bytes`, in bytes; 0 when not even 256 bytes fit.
@@ -247,6 +268,7 @@ fn device(selection: &Selection<'_>, host: &Host) -> Option<Device> {
     }
     Some(Device {
         name: name.clone(),
+        interface: name.clone(),
         index: interface.index,
         address: selection.address,
         mac: if interface.loopback { [0; 6] } else { interface.mac? },

@@ -20,6 +20,18 @@ pub enum DeviceError {
         /// The address that was given.
         address: IpAddr,
     },
+    /// A device cannot have the name.
+    #[error("`{name}` is no name for a device: use 1 to 56 letters, digits, `_`, `-` and `.`, and no `.` in front")]
+    Name {
+        /// The name that was given.
+        name: String,
+    },
+    /// A further interface is given a name.
+    #[error("{name}: the device has one name, which the first interface gives it")]
+    NotFirst {
+        /// What was given.
+        name: String,
+    },
     /// The same interface is named more than once.
     #[error("{name} is named twice: name each interface once")]
     Twice {

@@ -16,11 +16,11 @@ impl OpenOptions {
     pub(super) fn open_link(&self, devices: &[Device]) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
         let is_unnamed = self.device.is_none() || self.is_picked;
         let unnamed = devices.iter().find(|device| is_unnamed && device.has_default_route);
-        let unnamed = unnamed.map(|device| OpenError::Unnamed { device: device.name.clone() });
+        let unnamed = unnamed.map(|device| OpenError::Unnamed { device: device.interface.clone() });
         let single = devices.iter().find_map(|device| Some((device, device.address?)));
         if let Some((device, address)) = single {
             return match self.link {
-                LinkKind::Xdp => Err(OpenError::OneAddress { address, interface: device.name.clone() }),
+                LinkKind::Xdp => Err(OpenError::OneAddress { address, interface: device.interface.clone() }),
                 LinkKind::Auto | LinkKind::Udp => Ok((self.open_udp(devices)?, None)),
             };
         }
@@ -49,7 +49,7 @@ impl OpenOptions {
     }
 
     fn open_xdp(&self, devices: &[Device]) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
-        let open = |device: &Device| XdpLink::open(&device.name, &self.xdp);
+        let open = |device: &Device| XdpLink::open(&device.interface, &self.xdp);
         let opened = match (devices, &self.arbiter) {
             ([device], Some(arbiter)) => return self.open_beside_others(device, arbiter),
             ([device], None) => open(device).map_err(OpenError::from).and_then(|link| self.tap(loopback(link, device))),
@@ -76,7 +76,7 @@ impl OpenOptions {
         let shared =
             UdpLink::open_shared(&device.place(), arbiter).ok().and_then(|kernel| Some((kernel.slot()?, kernel)));
         let Some((slot, kernel)) = shared else { return alone() };
-        match XdpLink::open_shared(&device.name, &self.xdp, slot) {
+        match XdpLink::open_shared(&device.interface, &self.xdp, slot) {
             Ok(network) => {
                 let link = SharedLink::new(loopback(network, device), kernel, addresses(device));
                 Ok((self.tap(link.expect("it has a slot, and the kernel writes its headers"))?, None))

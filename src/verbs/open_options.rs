@@ -47,8 +47,8 @@ use super::Context;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The interface's name, or one of its addresses, which is then the whole device, over UDP sockets; `None` for the first
-    /// usable interface ([`Device::default_of`]).
+    /// The interface's name, or one of its addresses, which is then the whole device, over UDP sockets; `None` for the
+    /// first usable interface ([`Device::default_of`]). `eth0=mlx5_0` gives the device another name.
     pub device: Option<String>,
     /// Whether a program picked the device from a list, and no person named it. As without a name, it is then not
     /// opened over AF_XDP if a default route leaves by it.

@@ -10,7 +10,7 @@ use uroce::verbs::{
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
     /// Interfaces of the device, separated by commas; queue pairs spread over all of them if the peer supports several paths.
-    /// An address (127.0.0.2) is a device of that address alone, over UDP sockets. Default: the first usable interface, lo when
+    /// An address (127.0.0.2) is a device of that address alone, over UDP sockets; eth0=mlx5_0 is eth0 under another name. Default: the first usable interface, lo when
     /// there is no other
     #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
     pub devices: Vec<String>,

@@ -56,12 +56,12 @@ fn write_device(folder: &Path, device: &Device) -> io::Result<()> {
 
 /// The interface's own device, or, for interfaces without one, what programs read of it.
 fn write_parent(folder: &Path, device: &Device) -> io::Result<()> {
-    let real = Path::new("/sys/class/net").join(&device.name).join("device");
+    let real = Path::new("/sys/class/net").join(&device.interface).join("device");
     let parent = folder.join("device");
     if real.exists() {
         return symlink(real, parent);
     }
-    fs::create_dir_all(parent.join("net").join(&device.name))?;
+    fs::create_dir_all(parent.join("net").join(&device.interface))?;
     put(&parent, "numa_node", device.numa_node.map_or("-1".to_owned(), |node| node.to_string()))?;
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".to_owned());
     put(&parent, "local_cpulist", online.trim())?;

@@ -537,7 +537,7 @@ fn gid_entry(open: &OpenDevice, port: u32, index: u32) -> Result<IbvGidEntry, Fa
     let gid = open.device.gids.get(index as usize).ok_or_else(|| {
         Failure::new(libc::EINVAL, format_args!("there is no GID with index {index}: there are {count}"))
     })?;
-    let interface = if gid.interface == open.device.name {
+    let interface = if gid.interface == open.device.interface {
         open.device.index
     } else {
         std::ffi::CString::new(gid.interface.clone())
