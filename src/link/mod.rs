@@ -55,6 +55,12 @@ pub trait Link: Send {
     /// between lends the same buffer again.
     fn transmit_buffer(&mut self) -> Option<&mut [u8]>;
 
+    /// Writes into the packet in the lent buffer what it will have when it leaves by `hop`: for captures, which see it
+    /// before. [`transmit`](Link::transmit) does the same, and damage that the ICRC shows stays.
+    fn finish(&mut self, len: usize, hop: Hop) {
+        let _ = (len, hop);
+    }
+
     /// Sends the first `len` bytes of the lent buffer (an IP packet, complete with UDP header and ICRC) to `hop`.
     ///
     /// The link prepends its own header. While the neighbour of a hop is not resolved, a bounded number of packets

@@ -62,23 +62,30 @@ impl<N: Link, K: Link> SharedLink<N, K> {
         qpn != Qpn::GSI && qpn != Qpn::MULTICAST && (qpn.value() >> 12 & 0x3f) as u8 == self.slot
     }
 
+    /// Whether the packet in the network's lent buffer leaves by `hop` through the kernel.
+    fn leaves_through_kernel(&mut self, len: usize, hop: Hop) -> bool {
+        hop == KERNEL && destination_qpn(self.lent(len)).is_none_or(|qpn| !self.is_ours(qpn))
+    }
+
+    /// The packet in the network's lent buffer.
+    fn lent(&mut self, len: usize) -> &mut [u8] {
+        &mut self.network.transmit_buffer().expect("transmit follows transmit_buffer")[..len]
+    }
+
     /// Sends the packet in the network's lent buffer, which stays lent, through the kernel.
     fn send_through_kernel(&mut self, now: Instant, len: usize) {
-        let packet = &self.network.transmit_buffer().expect("transmit follows transmit_buffer")[..len];
-        if destination_qpn(packet).is_some_and(|qpn| self.is_ours(qpn)) {
-            return self.network.transmit(now, len, HERE);
-        }
         if self.kernel.transmit_buffer().is_none() {
             self.kernel.flush(now);
         }
-        let packet = &self.network.transmit_buffer().expect("it is lent")[..len];
+        let imposed = self.imposed;
+        let packet = &mut self.network.transmit_buffer().expect("it is lent")[..len];
+        impose(packet, imposed);
         let hop = Addresses::of_packet(packet).map(|at| self.kernel.hop(at.source(), at.destination()));
         let (Some(Ok(hop)), Some(buffer)) = (hop, self.kernel.transmit_buffer()) else {
             self.lost += 1;
             return;
         };
         buffer[..len].copy_from_slice(packet);
-        impose(&mut buffer[..len], self.imposed);
         self.kernel.transmit(now, len, hop);
         self.through_kernel += 1;
         self.lively_until = now + LIVELY;
@@ -114,15 +121,19 @@ fn ip_bytes(packet: &[u8]) -> Option<usize> {
     }
 }
 
-/// Writes what the kernel will write into a packet's headers, and the ICRC that goes with it.
+/// Writes what the kernel will write into a packet's headers, and the ICRC that goes with it. It stays wrong by as much as
+/// it was.
 fn impose(packet: &mut [u8], imposed: Imposed) {
     let (Some(udp), Some(covered)) = (ip_bytes(packet), packet.len().checked_sub(ICRC_BYTES)) else { return };
+    let Some(before) = icrc::compute(FrameBytes::from(&packet[..covered])) else { return };
     if udp == 20 {
         packet[4..6].copy_from_slice(&imposed.identification.to_be_bytes());
     }
     packet[udp..udp + 2].copy_from_slice(&imposed.source_port.to_be_bytes());
-    if let Some(icrc) = icrc::compute(FrameBytes::from(&packet[..covered])) {
-        packet[covered..].copy_from_slice(&icrc.to_le_bytes());
+    let (packet, stored) = packet.split_at_mut(covered);
+    if let (Some(after), Some(was)) = (icrc::compute(FrameBytes::from(&*packet)), stored.first_chunk()) {
+        let icrc = after ^ before ^ u32::from_le_bytes(*was);
+        stored.copy_from_slice(&icrc.to_le_bytes());
     }
 }
 
@@ -139,10 +150,17 @@ impl<N: Link, K: Link> Link for SharedLink<N, K> {
     }
 
     fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
-        if hop == KERNEL {
+        if self.leaves_through_kernel(len, hop) {
             return self.send_through_kernel(now, len);
         }
-        self.network.transmit(now, len, hop);
+        self.network.transmit(now, len, if hop == KERNEL { HERE } else { hop });
+    }
+
+    fn finish(&mut self, len: usize, hop: Hop) {
+        if self.leaves_through_kernel(len, hop) {
+            let imposed = self.imposed;
+            impose(self.lent(len), imposed);
+        }
     }
 
     fn flush(&mut self, now: Instant) {

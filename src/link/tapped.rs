@@ -320,6 +320,7 @@ impl<L: Link> Link for Tapped<L> {
     }
 
     fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
+        self.inner.finish(len, hop);
         let Some(faults) = &mut self.faults else { return self.send(now, len, hop, "") };
         let fate = faults.engine.decide(Direction::Sent);
         faults.sent_counters.count(&fate);

@@ -108,6 +108,27 @@ fn packets_of_this_host_go_through_the_kernel_except_those_to_ourselves() {
     assert_eq!(by_network.lock().unwrap()[0][20..22], 50_000u16.to_be_bytes(), "the network's keeps its own");
 }
 
+/// Faults damage a packet before it gets here, and captures record it.
+#[test]
+fn a_damaged_packet_is_as_damaged_when_the_kernel_sends_it() {
+    let (network, kernel) = (memory(), memory());
+    let by_kernel = kernel.sent.clone();
+    let own = vec![address(1)];
+    let mut link = SharedLink::new(Loopback::new(network, [2; 6], own.clone()), kernel, own).unwrap();
+    let hop = link.hop(address(1), address(1)).unwrap();
+    let len = write(&mut link, address(1), Qpn::GSI);
+    link.finish(len, hop);
+    let buffer = &mut link.transmit_buffer().unwrap()[..len];
+    let recorded = buffer.to_vec();
+    buffer[35] ^= 0x10;
+    link.transmit(Instant::ZERO, len, hop);
+    let sent = by_kernel.lock().unwrap()[0].clone();
+    let icrc = |packet: &[u8]| icrc::compute(FrameBytes::from(&packet[..len - ICRC_BYTES])).unwrap().to_le_bytes();
+    assert_eq!(icrc(&recorded), recorded[len - ICRC_BYTES..], "what was recorded is right");
+    assert_eq!(sent[len - ICRC_BYTES..], recorded[len - ICRC_BYTES..], "what was sent has its ICRC");
+    assert_ne!(icrc(&sent), sent[len - ICRC_BYTES..], "and is damaged");
+}
+
 #[test]
 fn sockets_are_asked_at_each_step_after_a_packet_and_now_and_then_otherwise() {
     let (network, mut kernel) = (memory(), memory());
