@@ -59,11 +59,25 @@ static struct rdma_cm_id *resolved(struct rdma_event_channel *channel, enum rdma
     there.sin_port = port;
     CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&there, 1000) == 0);
     pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
-    CHECK(id->verbs && id->port_num == 1);
+    CHECK(id->verbs && id->pd && id->pd->context == id->verbs && id->port_num == 1);
     CHECK(rdma_resolve_route(id, 1000) == 0);
     pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
     CHECK(id->route.num_paths == 1 && id->route.path_rec);
     return id;
+}
+
+/* From a given address a group needs no route. */
+static void towards_a_group(void)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *id;
+    struct sockaddr_in group = { .sin_family = AF_INET, .sin_port = htons(7471) };
+    CHECK(inet_pton(AF_INET, "239.7.7.7", &group.sin_addr) == 1);
+    CHECK(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_UDP) == 0);
+    CHECK(rdma_resolve_addr(id, (struct sockaddr *)&here, (struct sockaddr *)&group, 1000) == 0);
+    pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    CHECK(rdma_destroy_id(id) == 0);
+    rdma_destroy_event_channel(channel);
 }
 
 static void part(struct rdma_event_channel *channel, struct rdma_cm_id *client, struct rdma_cm_id *server)
@@ -381,6 +395,7 @@ int main(void)
     puts("works rdma_free_devices");
     by_events();
     without_names();
+    towards_a_group();
     by_waiting();
     by_datagrams();
     sockets();

@@ -26,8 +26,8 @@ pub(super) struct Host {
     pub opened: Arc<Opened>,
     pub manager: ConnectionManager,
     pub routes: Arc<Routes>,
-    /// The protection domain of who names none.
-    pub default_pd: Mutex<usize>,
+    /// The protection domain of who names none, which programs see as `id->pd`.
+    default_pd: usize,
 }
 
 /// Which identifier a connection or a listener belongs to, by their pointers.
@@ -64,7 +64,10 @@ impl Host {
         let to = routes.clone();
         let manager = ConnectionManager::start(&opened.context, move |event| to.dispatch(event))
             .map_err(|error| Failure::new(libc::ENODEV, format_args!("{name}: {error}")))?;
-        let default_pd = Mutex::new(0);
+        let default_pd = crate::domain::ibv_alloc_pd(context) as usize;
+        if default_pd == 0 {
+            return Err(Failure::new(libc::ENOMEM, format_args!("{name}: no protection domain")));
+        }
         let host = Arc::new(Host { context: context as usize, opened, manager, routes, default_pd });
         let _ = host.routes.host.set(Arc::downgrade(&host));
         HOSTS.lock().push((name, host.clone()));
@@ -81,15 +84,8 @@ impl Host {
     }
 
     /// The protection domain of who names none.
-    pub fn default_pd(&self) -> Result<*mut crate::abi::IbvPd, Failure> {
-        let mut pd = self.default_pd.lock().unwrap_or_else(PoisonError::into_inner);
-        if *pd == 0 {
-            *pd = crate::domain::ibv_alloc_pd(self.context()) as usize;
-        }
-        match *pd {
-            0 => Err(Failure::new(libc::ENOMEM, "no protection domain")),
-            pd => Ok(pd as *mut crate::abi::IbvPd),
-        }
+    pub fn default_pd(&self) -> *mut crate::abi::IbvPd {
+        self.default_pd as *mut crate::abi::IbvPd
     }
 }
 

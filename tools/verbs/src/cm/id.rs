@@ -284,6 +284,9 @@ pub(super) fn show(id: &Ref<CmId>, inner: &Inner) {
         if let Some(host) = &inner.host {
             (*c).verbs = host.context();
             (*c).port_num = 1;
+            if (*c).pd.is_null() {
+                (*c).pd = host.default_pd();
+            }
         }
         if let Some(local) = inner.local {
             (*c).route.addr.source = address::storage(local).0;

@@ -250,10 +250,13 @@ fn create(
     moved
 }
 
-/// The protection domain, or the device's own for NULL, which must be of the identifier's device.
+/// The protection domain, or the identifier's for NULL.
 fn domain_of(id: *mut RdmaCmId, pd: *mut IbvPd) -> Result<*mut IbvPd, Failure> {
-    let host = id::get(id)?.lock().host()?;
-    if pd.is_null() { host.default_pd() } else { domain::get(pd).map(|_| pd) }
+    let id = id::get(id)?;
+    id.lock().host()?;
+    // SAFETY: the slot's structure.
+    let pd = if pd.is_null() { unsafe { (*id.c().as_ptr()).pd } } else { pd };
+    domain::get(pd).map(|_| pd)
 }
 
 /// Makes the identifier's queue pair. Without `pd` it gets the device's own domain, and without completion queues those of

@@ -54,18 +54,21 @@ fn only_address(is_ipv4: bool) -> Result<Option<IpAddr>, Failure> {
     Ok(only.filter(|address| address.is_ipv4() == is_ipv4))
 }
 
-/// Our address towards a peer: the device's only one, or else that of the kernel's routes.
-fn source_towards(peer: SocketAddr) -> Result<SocketAddr, Failure> {
+/// Our address towards a peer: the device's only one, or else that of the kernel's routes. `wanted` is that address when it
+/// is given: then multicast groups need no route.
+fn source_towards(wanted: Option<SocketAddr>, peer: SocketAddr) -> Result<SocketAddr, Failure> {
     let any = match peer {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
+    let mut from = wanted.unwrap_or(SocketAddr::new(any, 0));
+    from.set_port(0);
     let failed = |error: std::io::Error| {
         let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
         Failure::new(errno, format_args!("no route to {}: {error}", peer.ip()))
     };
     // Nothing is sent; a port of 0 would not be connected to.
-    let socket = UdpSocket::bind((any, 0)).map_err(failed)?;
+    let socket = UdpSocket::bind(from).map_err(failed)?;
     socket.connect(SocketAddr::new(peer.ip(), 4791)).map_err(failed)?;
     let mut source = socket.local_addr().map_err(failed)?;
     source.set_port(0);
@@ -146,11 +149,12 @@ fn resolve(pointer: *mut RdmaCmId, source: Option<SocketAddr>, peer: SocketAddr)
     }
     let wanted = source.or(bound);
     let find = || -> Result<(SocketAddr, Arc<Host>), Failure> {
-        let towards = source_towards(peer)?;
-        let mut local = match wanted {
-            Some(wanted) if !is_any(wanted)? => wanted,
-            _ => towards,
+        let given = match wanted {
+            Some(wanted) if !is_any(wanted)? => Some(wanted),
+            _ => None,
         };
+        let towards = source_towards(given, peer)?;
+        let mut local = given.unwrap_or(towards);
         local.set_port(wanted.map_or(0, |wanted| wanted.port()));
         let host = Host::of(device_of(local)?)?;
         Ok((local, host))
