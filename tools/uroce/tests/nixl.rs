@@ -5,10 +5,9 @@
 
 mod common;
 
-use std::path::Path;
 use std::time::Duration;
 
-use common::programs::{Ended, Running, run, run_as_nobody, sent_packets};
+use common::programs::{Ended, Running, python, run, run_as_nobody, sent_packets};
 use rxe_rig::{Netns, VethPair};
 
 const PORT: u16 = 18700;
@@ -19,18 +18,10 @@ const FEWEST_PACKETS: u64 = (64 << 20) / 4096;
 
 fn play(start: fn(&Netns, &str) -> Running, link: &str) {
     let pair = VethPair::create(4500).unwrap();
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let python = target.join("nixl/bin/python3");
-    assert!(python.exists(), "{} is missing: cargo xtask setup", python.display());
-    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/nixl_agent.py");
-    // Its settings are looked for in the home, which nobody cannot read.
+    let program = python("nixl", "nixl_agent.py");
     let line = |device: &str, host: &str| {
-        format!(
-            "--link {link} --trace -- env HOME=/ PYTHONDONTWRITEBYTECODE=1 UCX_TLS=rc_verbs,ud_verbs,self \
-             UCX_NET_DEVICES={device}:1 {} {} {PORT} {host}",
-            python.display(),
-            agent.display()
-        )
+        let variables = format!("UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES={device}:1");
+        format!("--link {link} --trace -- env {variables} {program} {PORT} {host}")
     };
     let mut server = start(&pair.a, &line(VethPair::A.interface, ""));
     server.listens(&pair.a, PORT, LIMIT).unwrap();

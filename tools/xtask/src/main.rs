@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  setup                 install what is missing (Debian packages, scapy and NIXL under target/)
+  setup                 install what is missing (Debian packages, Python packages under target/)
   demo                  two peers over AF_XDP in two namespaces, captured and verified
   test [--full] [--no-fail-fast] [STAGE…]
                         what CI runs; --full: every matrix

@@ -45,8 +45,10 @@ const PACKAGES: &[(&str, &str)] = &[
     ("lz4", "other kernels"),
     ("tar", "unpacking the kernel"),
     ("busybox-static", "small hosts in tests"),
-    ("python3", "scapy and NIXL"),
-    ("python3-venv", "scapy and NIXL"),
+    ("python3", "scapy, NIXL and Mooncake"),
+    ("python3-venv", "scapy, NIXL and Mooncake"),
+    ("libcurl4", "Mooncake"),
+    ("libnuma1", "Mooncake"),
 ];
 
 /// An environment of Python's, under cargo's target directory.
@@ -63,6 +65,10 @@ const SCAPY: Environment = Environment { name: "scapy", packages: &["scapy==2.6.
 /// What moves memory between inference servers, to run on libibverbs.so.1: it brings a UCX of its own. 85 MB are fetched.
 const NIXL: Environment = Environment { name: "nixl", packages: &["nixl==1.5.1", "nixl-cu12==1.5.1", "numpy==2.4.6"] };
 
+/// The same for another program, on the system's libibverbs.so.1. 46 MB are fetched.
+const MOONCAKE: Environment =
+    Environment { name: "mooncake", packages: &["mooncake-transfer-engine-non-cuda==0.3.13.post1"] };
+
 /// Whether the module of the first word is there, and the packages of the others in these versions.
 const CHECK: &str = "\
 import sys
@@ -77,7 +83,8 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     }
     packages()?;
     scapy()?;
-    environment(&NIXL)
+    environment(&NIXL)?;
+    environment(&MOONCAKE)
 }
 
 /// Where `target/` is.

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,16 @@ pub fn start(mut command: Command, arguments: &[&str]) -> Running {
     let line = format!("uroce {}", arguments.join(" "));
     let child = process::spawn(command).unwrap_or_else(|e| panic!("{line}: {e}"));
     Running { line, child, printed: String::new() }
+}
+
+/// The words of a Python script of `tests/programs`, in an environment that `cargo xtask setup` has made. Its home is one that
+/// nobody may look into.
+pub fn python(environment: &str, script: &str) -> String {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target directory");
+    let python = target.join(environment).join("bin/python3");
+    assert!(python.exists(), "{} is missing: cargo xtask setup", python.display());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(script);
+    format!("env HOME=/ PYTHONDONTWRITEBYTECODE=1 {} {}", python.display(), script.display())
 }
 
 /// Packets that a program sent, by what `uroce run --trace` printed at its end.
