@@ -56,6 +56,32 @@ pub struct Device {
     pub link_modes: Vec<LinkMode>,
 }
 
+/// The speed of a lane, with the IBTA's code for it (PortInfo:LinkSpeedActive).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the IBTA's names
+pub enum LaneSpeed {
+    Sdr = 1,
+    Qdr = 4,
+    Fdr10 = 8,
+    Edr = 32,
+    Hdr = 64,
+    Ndr = 128,
+}
+
+impl LaneSpeed {
+    /// The name, and the rate of a lane in units of 100 Mb/s, as the kernel prints them (rate_show in core/sysfs.c).
+    pub fn name_and_rate(self) -> (&'static str, u32) {
+        match self {
+            LaneSpeed::Sdr => ("SDR", 25),
+            LaneSpeed::Qdr => ("QDR", 100),
+            LaneSpeed::Fdr10 => ("FDR10", 100),
+            LaneSpeed::Edr => ("EDR", 250),
+            LaneSpeed::Hdr => ("HDR", 500),
+            LaneSpeed::Ndr => ("NDR", 1000),
+        }
+    }
+}
+
 /// A kind of link on a device, and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkMode {
@@ -168,6 +194,22 @@ impl Device {
     pub fn guid(&self) -> u64 {
         let [a, b, c, d, e, f] = self.mac;
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    }
+
+    /// The number of lanes and the speed of each that come nearest to the interface's from below, as the kernel's
+    /// ib_get_eth_speed has it.
+    pub fn lanes(&self) -> (u8, LaneSpeed) {
+        match self.speed_mbps.unwrap_or(0) {
+            ..10_000 => (1, LaneSpeed::Sdr),
+            10_000..20_000 => (1, LaneSpeed::Fdr10),
+            20_000..25_000 => (4, LaneSpeed::Qdr),
+            25_000..40_000 => (1, LaneSpeed::Edr),
+            40_000..50_000 => (4, LaneSpeed::Fdr10),
+            50_000..100_000 => (1, LaneSpeed::Hdr),
+            100_000..200_000 => (4, LaneSpeed::Edr),
+            200_000..400_000 => (4, LaneSpeed::Hdr),
+            400_000.. => (4, LaneSpeed::Ndr),
+        }
     }
 
     /// Whether packets can pass: the device is up, with a carrier, and its MTU holds the smallest path MTU.

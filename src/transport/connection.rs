@@ -68,6 +68,7 @@ impl Connection {
 
     /// Completes a receive request.
     pub fn complete_receive(&self, completion: Completion, solicited: bool, cx: &mut Context<'_>) {
+        cx.counters.rdma_recvs += u64::from(completion.status == Status::Success);
         self.complete(&self.receive_cq, completion, solicited, cx);
     }
 

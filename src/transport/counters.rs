@@ -21,6 +21,10 @@ counters! {
         retry_rnr_exceeded_err,
         /// Requests whose gather entries could not be read.
         send_err,
+        /// SENDs that are complete.
+        rdma_sends,
+        /// Receive requests that were completed with success.
+        rdma_recvs,
         /// Frames that are not RoCE v2, or whose lengths are impossible.
         malformed,
         bad_icrc,

@@ -12,7 +12,7 @@ use crate::time::{Duration, Instant};
 use crate::wire::{PathMtu, Psn, QKey};
 
 use super::attributes::QpAttributes;
-use super::completion::Status;
+use super::completion::{CompletionKind, Status};
 use super::connection::Connection;
 use super::context::{Context, Fatal};
 use super::service::Service;
@@ -376,6 +376,7 @@ impl Requester {
                 return self.fail_oldest(status, connection, cx);
             }
             let Some(wqe) = self.queue.pop_complete(first) else { return Ok(()) };
+            cx.counters.rdma_sends += u64::from(wqe.kind() == CompletionKind::Send);
             if wqe.request.signaled || mutated!("unsignaled-completion-reported") {
                 let byte_len = if wqe.request.operation.is_read_or_atomic() { wqe.len } else { 0 };
                 for _ in 0..1 + u32::from(mutated!("completed-twice")) {

@@ -16,6 +16,7 @@ mod queue_pair;
 mod region;
 mod reply_address;
 mod shared_receive_queue;
+mod status;
 
 pub use address_vector::{AddressVector, PathError, source_port};
 pub use completion_queue::{CompletionChannel, CompletionQueue};
@@ -29,6 +30,7 @@ pub use queue_pair::{MulticastError, QueuePair};
 pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
+pub use status::{CounterWatch, PortCounter, STATUS_BYTES, status_counters, status_page};
 
 #[doc(inline)]
 pub use crate::Forked;

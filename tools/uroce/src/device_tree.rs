@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{fs, io};
 
-use uroce::verbs::Device;
+use uroce::verbs::{Device, PortCounter};
 
 /// The version of the interface that libibverbs expects of the kernel (`IB_USER_VERBS_ABI_VERSION`).
 const VERBS_ABI_VERSION: u32 = 6;
@@ -21,7 +21,8 @@ pub fn write(root: &Path, devices: &[Device]) -> io::Result<()> {
     let nodes = root.join("dev/infiniband");
     let verbs = root.join("sys/class/infiniband_verbs");
     let ibdevs = root.join("sys/class/infiniband");
-    for folder in [&nodes, &verbs, &ibdevs] {
+    let live = root.join("live");
+    for folder in [&nodes, &verbs, &ibdevs, &live] {
         fs::create_dir_all(folder)?;
     }
     put(&verbs, "abi_version", VERBS_ABI_VERSION)?;
@@ -48,6 +49,10 @@ fn write_device(folder: &Path, device: &Device) -> io::Result<()> {
     put(folder, "sys_image_guid", &guid)?;
     put(folder, "node_desc", &device.name)?;
     put(folder, "fw_ver", env!("CARGO_PKG_VERSION"))?;
+    // Drivers for hardware say what it is.
+    for (name, value) in [("hca_type", "uroce"), ("board_id", "uroce"), ("hw_rev", "0")] {
+        put(folder, name, value)?;
+    }
     write_parent(folder, device)?;
     let port = folder.join("ports/1");
     fs::create_dir_all(&port)?;
@@ -87,7 +92,7 @@ fn write_port(port: &Path, device: &Device) -> io::Result<()> {
     put(port, "state", if is_up { "4: ACTIVE" } else { "1: DOWN" })?;
     put(port, "phys_state", if is_up { "5: LinkUp" } else { "3: Disabled" })?;
     put(port, "link_layer", "Ethernet")?;
-    put(port, "rate", rate(device.speed_mbps))?;
+    put(port, "rate", rate(device))?;
     put(port, "cap_mask", "0x04010000")?;
     for (name, value) in [("lid", "0x0"), ("sm_lid", "0x0"), ("lid_mask_count", "0"), ("sm_sl", "0")] {
         put(port, name, value)?;
@@ -98,6 +103,7 @@ fn write_port(port: &Path, device: &Device) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     put(&keys, "0", "0xffff")?;
+    write_counters(port)?;
     for (index, gid) in device.gids.iter().enumerate() {
         let index = index.to_string();
         put(&gids, &index, groups(&gid.address.octets()))?;
@@ -107,12 +113,22 @@ fn write_port(port: &Path, device: &Device) -> io::Result<()> {
     Ok(())
 }
 
-/// The port's rate. Without one, a lane of SDR, as rxe has it.
-fn rate(speed_mbps: Option<u32>) -> String {
-    match speed_mbps.filter(|speed| *speed > 0) {
-        Some(mbps) => format!("{} Gb/sec (1X)", f64::from(mbps) / 1000.0),
-        None => "2.5 Gb/sec (1X SDR)".to_owned(),
+/// The files of counters. The library puts the value in when a program opens one (`tools/verbs/src/live.rs`).
+fn write_counters(port: &Path) -> io::Result<()> {
+    for folder in ["counters", "hw_counters"] {
+        fs::create_dir(port.join(folder))?;
     }
+    // How long a value stays, in milliseconds, by the kernel's default (RDMA_HW_STATS_DEFAULT_LIFESPAN).
+    put(&port.join("hw_counters"), "lifespan", 10)?;
+    PortCounter::ALL.iter().try_for_each(|counter| put(&port.join(counter.folder), counter.name, 0))
+}
+
+/// The port's rate, by lanes; that of the interface is at least as much.
+fn rate(device: &Device) -> String {
+    let (lanes, speed) = device.lanes();
+    let (name, rate) = speed.name_and_rate();
+    let rate = rate * u32::from(lanes);
+    format!("{}{} Gb/sec ({lanes}X {name})", rate / 10, if rate.is_multiple_of(10) { "" } else { ".5" })
 }
 
 /// Four hexadecimal digits a group, as sysfs shows GUIDs and GIDs.
@@ -134,7 +150,16 @@ mod tests {
         assert_eq!(mask("0-2,4"), "00000017");
         assert_eq!(mask("0,33"), "00000002,00000001");
         assert_eq!(groups(&[0xfe, 0x80, 0, 1]), "fe80:0001");
-        assert_eq!(rate(Some(100_000)), "100 Gb/sec (1X)");
-        assert_eq!(rate(None), "2.5 Gb/sec (1X SDR)");
+        let mut device = Device::find(Some("127.0.0.1")).expect("a loopback that is up");
+        for (mbps, text) in [
+            (None, "2.5 Gb/sec (1X SDR)"),
+            (Some(10_000), "10 Gb/sec (1X FDR10)"),
+            (Some(25_000), "25 Gb/sec (1X EDR)"),
+            (Some(100_000), "100 Gb/sec (4X EDR)"),
+            (Some(400_000), "400 Gb/sec (4X NDR)"),
+        ] {
+            device.speed_mbps = mbps;
+            assert_eq!(rate(&device), text);
+        }
     }
 }

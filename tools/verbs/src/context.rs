@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use uroce::link::device::Device;
 use uroce::verbs::{
-    Capabilities, Context, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE, OpenOptions, QpAttributes,
+    Capabilities, Context, CounterWatch, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE, OpenOptions,
+    QpAttributes,
 };
 use uroce::wire::PathMtu;
 
@@ -17,8 +18,8 @@ use crate::lock::SpinLock;
 use crate::queue::EventQueue;
 use crate::slab::{Object, Slab};
 use crate::{
-    address, buffer, completion_channel, completion_queue, domain, options, queue_pair, region, srq, thread_domain,
-    window,
+    address, buffer, completion_channel, completion_queue, domain, live, options, queue_pair, region, srq,
+    thread_domain, window,
 };
 
 /// What the program has opened.
@@ -44,6 +45,8 @@ impl Object for OpenDevice {
 pub(crate) struct Opened {
     pub context: Context,
     pub routes: Arc<Routes>,
+    /// Copies the counters to where others see them.
+    live: Option<CounterWatch>,
 }
 
 impl Opened {
@@ -114,7 +117,8 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
     let routes = Arc::new(Routes::default());
     let to = routes.clone();
     context.set_event_handler(move |event| to.dispatch(event));
-    Ok(Opened { context, routes })
+    let live = live::begin(&context, name);
+    Ok(Opened { context, routes, live })
 }
 
 /// Every device in use sends what it owes.
@@ -123,6 +127,7 @@ pub(crate) fn settle_all(patience: std::time::Duration) {
     for opened in all {
         if opened.context.settle(patience) {
             opened.trace_counters();
+            opened.live.iter().for_each(CounterWatch::report);
         }
         // Dropping the last of it here would take the engine down in the middle of the program's exit.
         std::mem::forget(opened);
@@ -402,7 +407,7 @@ fn port_attributes(open: &OpenDevice) -> IbvPortAttr {
     const IP_BASED_GIDS: u32 = 1 << 26;
     let device = &open.device;
     let is_up = device.up && device.carrier;
-    let (width, speed) = width_and_speed(device.speed_mbps.unwrap_or(0));
+    let (width, speed) = width_and_speed(device);
     IbvPortAttr {
         state: if is_up { 4 } else { 1 }, // IBV_PORT_ACTIVE, IBV_PORT_DOWN
         max_mtu: PathMtu::Mtu4096 as c_int,
@@ -451,27 +456,10 @@ pub unsafe extern "C" fn ibv_query_port_speed(context: *mut IbvContext, port: u3
     number("ibv_query_port_speed", query())
 }
 
-/// The IBTA's codes for lanes and for the speed of each that come nearest from below (as ib_get_eth_speed does).
-fn width_and_speed(mbps: u32) -> (u8, u8) {
-    const X1: u8 = 1;
-    const X4: u8 = 2;
-    const SDR: u8 = 1;
-    const QDR: u8 = 4;
-    const FDR10: u8 = 8;
-    const EDR: u8 = 32;
-    const HDR: u8 = 64;
-    const NDR: u8 = 128;
-    match mbps {
-        ..10_000 => (X1, SDR),
-        10_000..20_000 => (X1, FDR10),
-        20_000..25_000 => (X4, QDR),
-        25_000..40_000 => (X1, EDR),
-        40_000..50_000 => (X4, FDR10),
-        50_000..100_000 => (X1, HDR),
-        100_000..200_000 => (X4, EDR),
-        200_000..400_000 => (X4, HDR),
-        400_000.. => (X4, NDR),
-    }
+/// The IBTA's codes for the width and the speed.
+fn width_and_speed(device: &Device) -> (u8, u8) {
+    let (lanes, speed) = device.lanes();
+    (if lanes == 4 { 2 } else { 1 }, speed as u8)
 }
 
 /// `struct _compat_ibv_port_attr`, which the exported symbol fills: without the last four bytes.

@@ -12,6 +12,7 @@
 //! | `provider`, `kernel`, `strings` | what other libraries import |
 //! | `cm` | `librdmacm.so.1`, in the same file |
 //! | `redirect` | the files in `/dev` and sysfs that programs look for |
+//! | `live` | the counters that others can see |
 //! | `signals` | what would let memory vanish unnoticed |
 //! | `abi`, `slab`, `queue`, `lock`, `sync`, `error`, `lifetime`, `options` | below them |
 
@@ -30,6 +31,7 @@ mod domain;
 mod error;
 mod kernel;
 mod lifetime;
+mod live;
 mod lock;
 mod name;
 mod options;

@@ -9,9 +9,10 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::error::set_errno;
+use crate::live;
 
 /// The folders that are looked up in the tree.
 const OURS: [&[u8]; 3] = [b"/dev/infiniband", b"/sys/class/infiniband", b"/sys/class/infiniband_verbs"];
@@ -20,7 +21,7 @@ const OURS: [&[u8]; 3] = [b"/dev/infiniband", b"/sys/class/infiniband", b"/sys/c
 const PATH_BYTES: usize = libc::PATH_MAX as usize;
 
 /// The tree's folder, without a slash at its end.
-fn tree() -> Option<&'static CStr> {
+pub(crate) fn tree() -> Option<&'static CStr> {
     static TREE: OnceLock<Option<CString>> = OnceLock::new();
     let read = || CString::new(std::env::var_os("UROCE_TREE")?.into_vec()).ok().filter(|tree| !tree.is_empty());
     TREE.get_or_init(read).as_deref()
@@ -31,10 +32,17 @@ fn tree() -> Option<&'static CStr> {
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
-        tree();
+        if let Some(tree) = tree() {
+            let folder = std::env::current_dir().map_or(Vec::new(), |folder| folder.into_os_string().into_vec());
+            HAS_ENTERED.store(folder.starts_with(tree.to_bytes()), Ordering::Relaxed);
+        }
     }
     begin
 };
+
+/// Whether the process may have a folder in the tree open, or be in one: then paths without a slash in front can lead
+/// there.
+static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
 
 /// The tree, when `path` is looked up there.
 ///
@@ -69,6 +77,7 @@ unsafe fn redirected<R>(path: *const c_char, call: impl FnOnce(*const c_char) ->
 /// C library passes unchanged: no file has it.
 #[inline(never)]
 fn in_tree<R>(tree: &CStr, path: &CStr, call: impl FnOnce(*const c_char) -> R) -> R {
+    HAS_ENTERED.store(true, Ordering::Relaxed);
     let mut bytes = [0u8; PATH_BYTES];
     let (tree, path_bytes) = (tree.to_bytes(), path.to_bytes_with_nul());
     let len = tree.len() + path_bytes.len();
@@ -78,6 +87,44 @@ fn in_tree<R>(tree: &CStr, path: &CStr, call: impl FnOnce(*const c_char) -> R) -
     bytes[..tree.len()].copy_from_slice(tree);
     bytes[tree.len()..len].copy_from_slice(path_bytes);
     call(bytes.as_ptr().cast())
+}
+
+/// What opening a file returns.
+trait HasDescriptor {
+    /// The file's descriptor; negative when there is none.
+    fn descriptor(&self) -> c_int;
+}
+
+impl HasDescriptor for c_int {
+    fn descriptor(&self) -> c_int {
+        *self
+    }
+}
+
+impl HasDescriptor for *mut libc::FILE {
+    fn descriptor(&self) -> c_int {
+        // SAFETY: the C library's, just opened.
+        if self.is_null() { -1 } else { unsafe { libc::fileno(*self) } }
+    }
+}
+
+/// As [`redirected`], for calls that open a file: the file of a counter gets its value now.
+///
+/// # Safety
+/// `path` is NULL or a string.
+unsafe fn opened<R: HasDescriptor>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+    // SAFETY: the caller's promise.
+    let (found, first) = unsafe { (tree_of(path), if path.is_null() { 0 } else { *path as u8 }) };
+    // SAFETY: the caller's promise.
+    let result = unsafe { redirected(path, call) };
+    let may_be_in = found.or_else(|| tree().filter(|_| first != b'/' && HAS_ENTERED.load(Ordering::Relaxed)));
+    if let Some(tree) = may_be_in {
+        match result.descriptor() {
+            ..0 => {}
+            fd => live::fill(tree, fd),
+        }
+    }
+    result
 }
 
 /// The next library's function of a name.
@@ -104,10 +151,10 @@ impl Next {
     }
 }
 
-/// Functions whose argument `path` is redirected. `$before` and `$after` are the other arguments, `$failure` is returned
-/// where the C library lacks the function.
+/// Functions whose argument `path` is redirected, by `$way`. `$before` and `$after` are the other arguments, `$failure` is
+/// returned where the C library lacks the function.
 macro_rules! redirect {
-    ($($name:ident($($before:ident: $before_type:ty,)* [path] $(, $after:ident: $after_type:ty)*) -> $result:ty, $failure:expr;)*) => {$(
+    ($way:ident; $($name:ident($($before:ident: $before_type:ty,)* [path] $(, $after:ident: $after_type:ty)*) -> $result:ty, $failure:expr;)*) => {$(
         #[doc = concat!("As the C library's `", stringify!($name), "`.")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
@@ -124,7 +171,7 @@ macro_rules! redirect {
             // SAFETY: the program's promises are those of the function of that name, which has this type.
             unsafe {
                 let next = transmute::<*mut c_void, Function>(next);
-                redirected(path, |path| next($($before,)* path $(, $after)*))
+                $way(path, |path| next($($before,)* path $(, $after)*))
             }
         }
     )*};
@@ -133,6 +180,7 @@ macro_rules! redirect {
 // `open` and `openat` have three and four arguments in C only with O_CREAT or O_TMPFILE. The last one is passed in a register
 // all the same, on x86-64 and aarch64, and the C library reads it only then.
 redirect! {
+    opened;
     open([path], flags: c_int, mode: c_uint) -> c_int, -1;
     open64([path], flags: c_int, mode: c_uint) -> c_int, -1;
     __open_2([path], flags: c_int) -> c_int, -1;
@@ -143,6 +191,10 @@ redirect! {
     __openat64_2(folder: c_int, [path], flags: c_int) -> c_int, -1;
     fopen([path], mode: *const c_char) -> *mut libc::FILE, std::ptr::null_mut();
     fopen64([path], mode: *const c_char) -> *mut libc::FILE, std::ptr::null_mut();
+}
+
+redirect! {
+    redirected;
     stat([path], to: *mut libc::stat) -> c_int, -1;
     stat64([path], to: *mut libc::stat64) -> c_int, -1;
     lstat([path], to: *mut libc::stat) -> c_int, -1;

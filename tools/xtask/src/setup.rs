@@ -29,6 +29,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("libopenmpi-dev", "compiling a program for Open MPI"),
     ("mpich", "another MPI"),
     ("libmpich-dev", "compiling a program for MPICH"),
+    ("infiniband-diags", "programs that read sysfs"),
     ("valgrind", "leaks and invalid accesses of libibverbs.so.1"),
     ("gzip", "unpacking rdma-core's tests"),
     ("iproute2", "namespaces"),

@@ -130,6 +130,18 @@ static void walking(void)
     CHECK(close(before) == 0);
 }
 
+/* A counter's file has a number, however it is opened, and no device is open yet: 0. */
+static void counting(void)
+{
+    char path[PATH_MAX], text[64] = {0};
+    snprintf(path, sizeof path, "%.1000s/ports/1/hw_counters/sent_pkts", folder);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC && read(fd, text, sizeof text) == 2 && strcmp(text, "0\n") == 0);
+    CHECK(close(fd) == 0 && (fd = open(path, O_RDONLY)) >= 0 && fcntl(fd, F_GETFD) == 0 && close(fd) == 0);
+    FILE *file = fopen(path, "r");
+    CHECK(file && fgets(text, sizeof text, file) && strcmp(text, "0\n") == 0 && fclose(file) == 0);
+}
+
 /* All other paths are the system's. */
 static void others(void)
 {
@@ -159,6 +171,7 @@ int main(void)
     snprintf(guid, sizeof guid, "%.1000s/node_guid", folder);
     opening();
     asking();
+    counting();
     walking();
     others();
     ibv_free_device_list(devices);
