@@ -21,8 +21,8 @@ pub fn write(root: &Path, devices: &[Device]) -> io::Result<()> {
     let nodes = root.join("dev/infiniband");
     let verbs = root.join("sys/class/infiniband_verbs");
     let ibdevs = root.join("sys/class/infiniband");
-    let live = root.join("live");
-    for folder in [&nodes, &verbs, &ibdevs, &live] {
+    let [live, marks] = ["live", "marks"].map(|name| root.join(name));
+    for folder in [&nodes, &verbs, &ibdevs, &live, &marks] {
         fs::create_dir_all(folder)?;
     }
     put(&verbs, "abi_version", VERBS_ABI_VERSION)?;

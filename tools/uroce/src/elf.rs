@@ -5,9 +5,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use object::elf::{EM_X86_64, FileHeader64, PT_INTERP};
+use object::elf::{EM_X86_64, FileHeader64, PT_INTERP, PT_NOTE};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
+
+/// The name of the notes that Go's linker leaves (`.note.go.buildid`).
+const GO_NOTE: &[u8] = b"Go\0\0";
 
 /// What a file is.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub enum Kind {
     Dynamic(PathBuf),
     /// A program without one.
     Static,
+    /// The same, made by Go.
+    Go,
     /// A program that our library does not fit, and why.
     Foreign(&'static str),
     /// Anything else: a script, say.
@@ -45,7 +50,11 @@ pub fn kind(file: &Path) -> io::Result<Kind> {
     }
     let segments = header.program_headers(endian, bytes).map_err(broken)?;
     let Some(segment) = segments.iter().find(|segment| segment.p_type(endian) == PT_INTERP) else {
-        return Ok(Kind::Static);
+        let is_note = |segment: &&<FileHeader64<Endianness> as FileHeader>::ProgramHeader| {
+            segment.p_type(endian) == PT_NOTE
+                && segment.data(endian, bytes).is_ok_and(|note| note.windows(GO_NOTE.len()).any(|name| name == GO_NOTE))
+        };
+        return Ok(if segments.iter().any(|segment| is_note(&segment)) { Kind::Go } else { Kind::Static });
     };
     let name = segment.data(endian, bytes).map_err(|()| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();

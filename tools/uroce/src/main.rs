@@ -10,6 +10,7 @@ mod device_arguments;
 mod device_tree;
 mod devices;
 mod elf;
+mod elsewhere;
 mod perf;
 mod pingpong;
 mod replay;

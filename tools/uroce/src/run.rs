@@ -21,6 +21,7 @@ use crate::Failure;
 use crate::device_arguments::DeviceArguments;
 use crate::device_tree;
 use crate::elf::{self, Kind};
+use crate::elsewhere;
 
 /// Run an unmodified verbs program on this stack
 ///
@@ -83,8 +84,8 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         check_symbols(&loader, &program, &command)?;
     }
     let status = wait(command, &folder).map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-    drop(folder);
-    Ok(status)
+    folder.end(name, status);
+    Ok(ExitCode::from(status))
 }
 
 /// The program's file: as execvp(3) finds it.
@@ -125,6 +126,10 @@ fn check_program(program: &Path) -> Result<Option<PathBuf>, Failure> {
         Kind::Static => {
             Err(format!("{shown} is statically linked and cannot load uroce's libibverbs; link it dynamically").into())
         }
+        Kind::Go => Err(format!(
+            "{shown} is a Go program without a C library, and cannot load uroce's libibverbs; build it with CGO_ENABLED=1"
+        )
+        .into()),
         Kind::Foreign(what) => {
             Err(format!("{shown} is a program for {what}; uroce's libibverbs is for 64-bit x86 and glibc").into())
         }
@@ -172,7 +177,8 @@ const LOCK_FD_MIN: libc::c_int = 200;
 
 impl Folder {
     fn create(library: &Path) -> Result<Folder, Failure> {
-        let parent = env::temp_dir();
+        // As /proc shows the paths of open files.
+        let parent = fs::canonicalize(env::temp_dir()).unwrap_or_else(|_| env::temp_dir());
         sweep(&parent);
         let failed = |error: io::Error| format!("cannot create a folder in {}: {error}", parent.display());
         let folder = loop {
@@ -188,6 +194,16 @@ impl Folder {
             symlink(library, folder.path.join(name)).map_err(failed)?;
         }
         Ok(folder)
+    }
+
+    /// Says where the program's traffic went, if that was elsewhere, and gives the folder up.
+    fn end(mut self, program: &OsStr, status: u8) {
+        self.lock = None;
+        // Who still has the folder locked may still come.
+        let is_over = File::open(&self.path).is_ok_and(|folder| folder.try_lock().is_ok());
+        if let Some(word) = is_over.then(|| elsewhere::word(&self.tree(), program, status == 0)).flatten() {
+            eprintln!("uroce: {word}");
+        }
     }
 
     /// Where the files are that programs look for in `/dev` and sysfs.
@@ -354,7 +370,7 @@ fn pass_signals_on(child: u32) {
 }
 
 /// Runs the program to its end, with the lock of `folder` open in it.
-fn wait(mut command: Command, folder: &Folder) -> io::Result<ExitCode> {
+fn wait(mut command: Command, folder: &Folder) -> io::Result<u8> {
     let own = std::process::id();
     let lock = folder.lock.as_ref().expect("it was made locked").as_raw_fd();
     // A signal that comes before there is a handler, or a program to pass it on to, waits. The program begins with our own mask.
@@ -382,7 +398,7 @@ fn wait(mut command: Command, folder: &Folder) -> io::Result<ExitCode> {
     let status = spawned?.wait()?;
     CHILD.store(0, Ordering::Relaxed);
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::from(OUR_FAILURE));
-    Ok(ExitCode::from(code as u8))
+    Ok(code as u8)
 }
 
 #[cfg(test)]

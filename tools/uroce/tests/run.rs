@@ -160,6 +160,10 @@ fn why_a_program_cannot_run_is_one_line() {
     let main = "int main(void) { return 0; }\n";
     let fixed = little("static-program", main, &["-static"]);
     fails(&fixed.display().to_string(), &["static", "dynamically"]);
+    // What Go's linker leaves in its programs.
+    let note = "__asm__(\".section .note.go.buildid,\\\"a\\\",@note\\n.long 4, 4, 4\\n.asciz \\\"Go\\\"\\n.byte 0\\n.long 7\\n.text\");\n";
+    let go = little("go-program", &format!("{note}{main}"), &["-static"]);
+    fails(&go.display().to_string(), &["Go program", "CGO_ENABLED=1"]);
     // A program of a later libibverbs: linked with one that has more.
     let later = "void ibv_of_the_future(void) {}\n";
     let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join("future.map");

@@ -15,6 +15,7 @@ use crate::abi::*;
 use crate::async_event::{AsyncEvent, Routes};
 use crate::error::{Failure, is_tracing, minus_one, number};
 use crate::lock::SpinLock;
+use crate::marks::Mark;
 use crate::queue::EventQueue;
 use crate::slab::{Object, Slab};
 use crate::{
@@ -228,6 +229,7 @@ pub(crate) fn open(device: *mut IbvDevice, found: Device) -> Result<*mut IbvCont
         OpenDevice { device: found, opened: Mutex::new(None), events: Arc::new(events) }
     };
     let made = OpenDevice::slab().insert(make).ok_or_else(|| Failure::new(libc::ENOMEM, "too many contexts"))?;
+    Mark::Opened.leave();
     // SAFETY: the context lies in the structure just made.
     Ok(unsafe { &raw mut (*made.as_ptr()).context })
 }

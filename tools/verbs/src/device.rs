@@ -9,6 +9,7 @@ use crate::abi::{IbvContext, IbvDevice};
 use crate::context;
 use crate::error::{Failure, number, pointer, set_errno};
 use crate::lock::SpinLock;
+use crate::marks::Mark;
 use crate::options;
 use crate::slab::{Object, Slab};
 
@@ -113,6 +114,7 @@ fn find(device: *const IbvDevice) -> Result<Device, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut IbvDevice {
     crate::lifetime::begin();
+    Mark::Listed.leave();
     let made = visible().and_then(|devices| {
         let pointers = devices.iter().map(known).collect::<Result<Vec<_>, _>>()?;
         let bytes = (pointers.len() + 1) * size_of::<*mut IbvDevice>();

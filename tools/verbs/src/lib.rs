@@ -12,7 +12,7 @@
 //! | `provider`, `kernel`, `strings` | what other libraries import |
 //! | `cm` | `librdmacm.so.1`, in the same file |
 //! | `redirect` | the files in `/dev` and sysfs that programs look for |
-//! | `live` | the counters that others can see |
+//! | `live`, `marks` | what others can see of the program: its counters, and whether any traffic came here |
 //! | `signals` | what would let memory vanish unnoticed |
 //! | `abi`, `slab`, `queue`, `lock`, `sync`, `error`, `lifetime`, `options` | below them |
 
@@ -33,6 +33,7 @@ mod kernel;
 mod lifetime;
 mod live;
 mod lock;
+mod marks;
 mod name;
 mod options;
 mod post;

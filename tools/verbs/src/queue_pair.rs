@@ -16,6 +16,7 @@ use crate::async_event::{QpRoute, Route};
 use crate::completion_queue;
 use crate::context::{self, Opened};
 use crate::error::{Failure, number, pointer};
+use crate::marks::Mark;
 use crate::name::{Named, by_name};
 use crate::post::{self, SendLimits};
 use crate::queue::Acknowledged;
@@ -164,6 +165,7 @@ fn create(pd: *mut IbvPd, init: &mut IbvQpInitAttr, is_extended: bool) -> Result
             .then(|| InlinePool::new(cap.max_send_wr as usize)),
         all_are_signaled: init.sq_sig_all != 0,
     };
+    Mark::QueuePair.leave();
     let made = Qp::slab().insert(|c| {
         let base = IbvQp {
             context,

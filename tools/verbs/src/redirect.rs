@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::error::set_errno;
 use crate::live;
+use crate::marks::{self, Mark};
 
 /// The folders that are looked up in the tree.
 const OURS: [&[u8]; 3] = [b"/dev/infiniband", b"/sys/class/infiniband", b"/sys/class/infiniband_verbs"];
@@ -33,6 +34,7 @@ pub(crate) fn tree() -> Option<&'static CStr> {
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
         if let Some(tree) = tree() {
+            marks::loaded();
             let folder = std::env::current_dir().map_or(Vec::new(), |folder| folder.into_os_string().into_vec());
             HAS_ENTERED.store(folder.starts_with(tree.to_bytes()), Ordering::Relaxed);
         }
@@ -43,6 +45,9 @@ static BEGIN: extern "C" fn() = {
 /// Whether the process may have a folder in the tree open, or be in one: then paths without a slash in front can lead
 /// there.
 static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// The connection manager of the kernel, which only programs with a library of their own look for.
+const KERNEL_CM: &[u8] = b"/dev/infiniband/rdma_cm";
 
 /// The tree, when `path` is looked up there.
 ///
@@ -120,6 +125,8 @@ unsafe fn opened<R: HasDescriptor>(path: *const c_char, call: impl FnOnce(*const
     let may_be_in = found.or_else(|| tree().filter(|_| first != b'/' && HAS_ENTERED.load(Ordering::Relaxed)));
     if let Some(tree) = may_be_in {
         match result.descriptor() {
+            // SAFETY: the caller's promise.
+            ..0 if found.is_some() && unsafe { CStr::from_ptr(path) }.to_bytes() == KERNEL_CM => Mark::KernelCm.leave(),
             ..0 => {}
             fd => live::fill(tree, fd),
         }
@@ -128,18 +135,18 @@ unsafe fn opened<R: HasDescriptor>(path: *const c_char, call: impl FnOnce(*const
 }
 
 /// The next library's function of a name.
-struct Next {
+pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
 impl Next {
-    const fn new(name: &'static CStr) -> Next {
+    pub const fn new(name: &'static CStr) -> Next {
         Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// Its address; NULL when no library has it.
-    fn address(&self) -> *mut c_void {
+    pub fn address(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Relaxed);
         if !found.is_null() {
             return found;

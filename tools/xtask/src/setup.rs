@@ -30,6 +30,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mpich", "another MPI"),
     ("libmpich-dev", "compiling a program for MPICH"),
     ("infiniband-diags", "programs that read sysfs"),
+    ("bubblewrap", "containers"),
     ("valgrind", "leaks and invalid accesses of libibverbs.so.1"),
     ("gzip", "unpacking rdma-core's tests"),
     ("iproute2", "namespaces"),

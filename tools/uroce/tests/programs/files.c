@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
@@ -142,6 +143,27 @@ static void counting(void)
     CHECK(file && fgets(text, sizeof text, file) && strcmp(text, "0\n") == 0 && fclose(file) == 0);
 }
 
+/* A connection of the program to itself, over the loopback. */
+static void connecting(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listener, (struct sockaddr *)&address, len) == 0 && listen(listener, 2) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&address, &len) == 0);
+    int ends[4];
+    for (int i = 0; i < 2; i++) {
+        CHECK((ends[i] = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+        CHECK(connect(ends[i], (struct sockaddr *)&address, len) == 0);
+    }
+    puts("works connect");
+    WORKS(accept, (ends[2] = accept(listener, NULL, NULL)) >= 0);
+    WORKS(accept4, (ends[3] = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0 && fcntl(ends[3], F_GETFD) == FD_CLOEXEC);
+    for (int i = 0; i < 4; i++)
+        CHECK(close(ends[i]) == 0);
+    CHECK(close(listener) == 0 && connect(-1, (struct sockaddr *)&address, len) == -1 && errno == EBADF);
+}
+
 /* All other paths are the system's. */
 static void others(void)
 {
@@ -172,6 +194,7 @@ int main(void)
     opening();
     asking();
     counting();
+    connecting();
     walking();
     others();
     ibv_free_device_list(devices);
