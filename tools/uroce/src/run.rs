@@ -74,6 +74,9 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let program = find_program(name)?;
     let loader = check_program(&program)?;
     let devices = &arguments.device.devices;
+    if devices.is_empty() {
+        refuse_beside(Path::new("/sys/class/infiniband"))?;
+    }
     let folder = Folder::create(&library()?)?;
     let (tree, seen) = (folder.tree(), Device::visible(devices)?);
     device_tree::write(&tree, &seen).map_err(|error| format!("cannot write {}: {error}", tree.display()))?;
@@ -86,6 +89,21 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let status = wait(command, &folder).map_err(|error| format!("cannot run {}: {error}", program.display()))?;
     folder.end(name, status);
     Ok(ExitCode::from(status))
+}
+
+/// Refuses to run beside devices of the kernel's without being told where: the program would not see them.
+fn refuse_beside(devices: &Path) -> Result<(), Failure> {
+    let entries = fs::read_dir(devices).into_iter().flatten().flatten();
+    let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    match names.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "this machine has RDMA devices ({}), which the program would not see: run it without uroce, or name uroce's \
+             interface with --dev",
+            names.join(", ")
+        )
+        .into()),
+    }
 }
 
 /// The program's file: as execvp(3) finds it.
