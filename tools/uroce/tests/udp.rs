@@ -105,7 +105,7 @@ fn a_taken_port_is_said_with_who_has_it() {
     let pair = VethPair::create(1500).unwrap();
     let server = uroce(&pair.a, &["pingpong", "--link", "udp"]);
     wait_for_listener(&pair.a, PORT);
-    let second = ["pingpong", "--link", "udp", "-p", "18600"];
+    let second = ["pingpong", "--link", "udp", "-p", "18600", "--exclusive"];
     uroce(&pair.a, &second).end().failed(1, &["uroce0", "UDP port 4791", "process ", "(uroce)"]);
     // Nobody sees other users' processes.
     let said = uroce_as_nobody(&pair.a, &second).end();
