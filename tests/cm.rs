@@ -427,6 +427,22 @@ fn data_tells_as_much_as_the_message() {
     assert!(world.run_for(seconds(30)).is_empty());
 }
 
+/// The message that says so is lost, and the connection is over before it is sent again.
+#[test]
+fn who_disconnects_was_ready() {
+    let mut world = World::new(11, Faults::default());
+    let active = world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
+    let Some((_, passive, _)) = world.next_event(Instant::from_ns(u64::MAX)) else { panic!("no request") };
+    world.ends[1].accept(world.now, passive, reply(0x12)).unwrap();
+    world.run_for(Duration::from_millis(2));
+    world.ends[0].ready_to_use(world.now, active).unwrap();
+    assert!(world.ends[0].poll_transmit().is_some(), "lost");
+    world.ends[0].disconnect(world.now, active).unwrap();
+    let events = world.run_for(seconds(60));
+    let passives: Vec<_> = events.iter().filter(|event| event.1 == passive).map(|event| &event.2).collect();
+    assert_eq!(passives, [&EventKind::Established, &EventKind::Disconnected, &EventKind::TimeWaitOver]);
+}
+
 #[test]
 fn a_silent_peer_ends_the_attempt() {
     for seed in 0..2 {

@@ -589,9 +589,12 @@ impl Manager {
         // Who asks for the end of what is not there, has asked before, and missed the answer.
         self.answer_stranger(back, transaction, Message::DisconnectReply(reply));
         match self.find(back, request.remote_id, request.local_id).map(|connection| connection.state) {
-            Some(State::Established | State::Replied | State::Accepted | State::Disconnecting) => {
+            Some(State::Replied) => {
+                // The peer had the connection, although its message that it is ready is not here: data may have come.
+                self.establish(request.remote_id);
                 self.end(now, request.remote_id);
             }
+            Some(State::Established | State::Accepted | State::Disconnecting) => self.end(now, request.remote_id),
             Some(_) => self.counters.cm_duplicate += 1,
             None => self.counters.cm_stray += 1,
         }

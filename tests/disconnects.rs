@@ -1,0 +1,540 @@
+//! A connection by RDMA CM that is broken at each packet of a fixed exchange: connect, three SENDs, a WRITE and a READ,
+//! disconnect. From some packet on the peer is dead; or one packet is lost, or arrives twice, or late. Whoever disconnects:
+//! each work request completes exactly once and in order, each event comes once, and both ends come to rest.
+//!
+//! All of it happens in virtual time. A failure names the seed, the packet and what became of it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use uroce::cm::message::{Reply, Request, Transport};
+use uroce::cm::{EventKind, Id, Manager, PortSpace, ServiceId};
+use uroce::frame::FrameBytes;
+use uroce::memory::{Access, HostMemory};
+use uroce::time::{Duration, Instant};
+use uroce::transport::{
+    CompletionKind, CompletionRing, Data, QpAttributes, ReceiveRequest, RecoveryMode, RecoverySettings, Remote,
+    SendOperation, SendRequest, Service, Sge, State, Status,
+};
+use uroce::wire::{Addresses, PKey, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::{Host, Peering, path, pattern, with_ethernet};
+
+const SERVICE: ServiceId = ServiceId::of(PortSpace::Tcp, 7174);
+const DELAY: Duration = Duration::from_micros(50);
+const LATE: Duration = Duration::from_millis(30);
+
+/// Longer than all that either end waits for: sixteen retransmissions, and time wait.
+const EVERYTHING: Duration = Duration::from_secs(600);
+
+/// Two packets of the path MTU, and some.
+const MESSAGE_BYTES: usize = 2100;
+const MEMORY_BYTES: usize = 1 << 16;
+
+/// Where the peer's WRITE goes, from where its READ comes, and where what is read goes.
+const WRITTEN_AT: usize = 0x4000;
+const READ_AT: usize = 0x8000;
+const RESULT_AT: usize = 0xc000;
+
+/// Of the client's requests; what is received is numbered from 1 on.
+const SENDS: [u64; 5] = [11, 12, 13, 14, 15];
+
+/// Receive requests of the client, which nobody sends to, and of the server, one more than it is sent to.
+const RECEIVES: [u64; 2] = [2, 4];
+
+in_both_modes! {
+    nothing_happens_to_the_exchange
+    every_packet_is_the_last_one
+    every_packet_is_lost_once
+    every_packet_arrives_twice
+    every_packet_arrives_late
+}
+
+/// What becomes of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It is lost, and so are all after it.
+    Dead,
+    Lost,
+    Twice,
+    Late,
+}
+
+/// Who calls disconnect when the exchange is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closer {
+    Client,
+    Server,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    recovery: RecoveryMode,
+    seed: u64,
+    closer: Closer,
+    /// The packet's number, and what becomes of it.
+    fault: Option<(usize, Fault)>,
+}
+
+enum Packet {
+    /// A datagram to QP1.
+    Mad(Vec<u8>),
+    Frame(Vec<u8>),
+}
+
+/// What an end has seen of its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    requested: u32,
+    accepted: u32,
+    established: u32,
+    failed: u32,
+    disconnected: u32,
+    over: u32,
+}
+
+/// A program with its queue pair, and with one connection at most.
+struct Program {
+    side: usize,
+    host: Host,
+    manager: Manager,
+    qpn: Qpn,
+    connection: Option<Id>,
+    /// Completions in their order.
+    done: Vec<(u64, CompletionKind, Status)>,
+    seen: Seen,
+    has_disconnected: bool,
+    peering: Option<Peering>,
+}
+
+struct World {
+    plan: Plan,
+    now: Instant,
+    programs: [Program; 2],
+    network: BTreeMap<(Instant, usize), (usize, Packet)>,
+    sent: usize,
+    arrivals: usize,
+}
+
+fn address(side: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, side as u8 + 1))
+}
+
+fn from(side: usize) -> Addresses {
+    Addresses::new(address(side), address(1 - side)).unwrap()
+}
+
+impl Program {
+    fn new(side: usize, plan: &Plan) -> Program {
+        let memory = Arc::new(HostMemory::new(MEMORY_BYTES).unwrap());
+        memory.write(0, &pattern(plan.seed + side as u64, MEMORY_BYTES));
+        let recovery = RecoverySettings { recovery: plan.recovery, ..RecoverySettings::default() };
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let cq = CompletionRing::new(64, || {});
+        let mut host = Host::new(plan.seed as u8 ^ (side as u8 + 1), recovery, memory, access, cq);
+        let init = host.init(Service::Rc, 8, None, PathMtu::Mtu1024);
+        let qpn = host.endpoint.create_queue_pair(init).unwrap();
+        let mut manager = Manager::new(7 + side as u64, side as u16 + 1, plan.seed);
+        if side == 1 {
+            manager.listen(Instant::ZERO, SERVICE, None, 8).unwrap();
+        }
+        let (done, seen) = (Vec::new(), Seen::default());
+        Program { side, host, manager, qpn, connection: None, done, seen, has_disconnected: false, peering: None }
+    }
+
+    fn psn(&self, plan: &Plan) -> Psn {
+        // Near the end of the numbers, so that they wrap in some runs.
+        Psn::new(0xff_fffe).plus(plan.seed as u32 * 7 + self.side as u32)
+    }
+
+    fn request(&self, plan: &Plan) -> Request {
+        let gid = |side| match address(side) {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        Request {
+            local_id: 0,
+            service_id: SERVICE,
+            ca_guid: 0,
+            q_key: QKey(0),
+            qpn: self.qpn,
+            responder_resources: 4,
+            initiator_depth: 4,
+            remote_response_timeout: 20,
+            transport: Transport::Rc,
+            flow_control: false,
+            psn: self.psn(plan),
+            local_response_timeout: 20,
+            retry_count: 7,
+            p_key: PKey::DEFAULT,
+            path_mtu: PathMtu::Mtu1024,
+            rnr_retry: 7,
+            max_cm_retries: 15,
+            has_srq: false,
+            local_gid: gid(0),
+            remote_gid: gid(1),
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            sl: 0,
+            ack_timeout: 14,
+            private_data: [0; Request::PRIVATE_BYTES],
+        }
+    }
+
+    fn reply(&self, plan: &Plan) -> Reply {
+        Reply {
+            local_id: 0,
+            remote_id: 0,
+            q_key: QKey(0),
+            qpn: self.qpn,
+            psn: self.psn(plan),
+            responder_resources: 4,
+            initiator_depth: 4,
+            target_ack_delay: 15,
+            flow_control: false,
+            rnr_retry: 7,
+            has_srq: false,
+            ca_guid: 0,
+            private_data: [0; Reply::PRIVATE_BYTES],
+        }
+    }
+
+    /// To ready to send, with what is to be received posted.
+    fn connect(&mut self, now: Instant, plan: &Plan, (peer, first): (Qpn, Psn)) {
+        let peering = Peering {
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            send_psn: first,
+            receive_psn: self.psn(plan),
+            rd_atomic: 4,
+            rnr_timer: RnrTimer::new(12),
+            timeout: 8,
+            ..Peering::new(
+                path(Ipv4Addr::new(10, 0, 0, self.side as u8 + 1), Ipv4Addr::new(10, 0, 0, 2 - self.side as u8), 0),
+                peer,
+            )
+        };
+        self.peering = Some(peering);
+        peering.connect(&mut self.host.endpoint, now, self.qpn);
+        for number in 0..RECEIVES[self.side] {
+            let address = self.host.memory.address() + number * 0x1000;
+            let sge = Sge { address, length: 0x1000, lkey: self.host.key };
+            let request = ReceiveRequest { wr_id: number + 1, sges: [sge].into_iter().collect() };
+            self.host.endpoint.post_receive(now, self.qpn, request).unwrap();
+        }
+    }
+
+    fn post_all(&mut self, now: Instant, remote: impl Fn(usize) -> Remote) {
+        let write = SendOperation::Write(remote(WRITTEN_AT));
+        let read = SendOperation::Read(remote(READ_AT));
+        let send = SendOperation::Send;
+        for (wr_id, (operation, at)) in
+            SENDS.into_iter().zip([(send, 0), (send, 0), (write, 0), (read, RESULT_AT), (send, 0)])
+        {
+            let address = self.host.memory.address() + at as u64;
+            let data = Data::sge(address, MESSAGE_BYTES as u32, self.host.key);
+            self.host.endpoint.post_send(now, self.qpn, SendRequest::new(wr_id, operation, data)).unwrap();
+        }
+    }
+
+    /// What librdmacm does: the queue pair first.
+    fn disconnect(&mut self, now: Instant) {
+        if !self.has_disconnected
+            && let Some(id) = self.connection
+        {
+            self.has_disconnected = true;
+            self.fail(now);
+            // It may have ended already.
+            let _ = self.manager.disconnect(now, id);
+        }
+    }
+
+    fn fail(&mut self, now: Instant) {
+        let error = QpAttributes { state: Some(State::Error), ..QpAttributes::default() };
+        self.host.endpoint.modify(now, self.qpn, &error).unwrap();
+    }
+
+    fn collect(&mut self, now: Instant, plan: &Plan) {
+        while let Some(completion) = self.host.cq.poll() {
+            assert_eq!(completion.qpn, self.qpn);
+            self.done.push((completion.wr_id, completion.kind, completion.status));
+            let is_last = match self.side {
+                0 => completion.wr_id == SENDS[4],
+                _ => completion.wr_id == 3,
+            };
+            let closes = match plan.closer {
+                Closer::Client => self.side == 0,
+                Closer::Server => self.side == 1,
+                Closer::Both => true,
+            };
+            if completion.status != Status::Success || is_last && closes {
+                self.disconnect(now);
+            }
+        }
+    }
+}
+
+impl World {
+    fn new(plan: Plan) -> World {
+        let programs = [0, 1].map(|side| Program::new(side, &plan));
+        let mut world = World { plan, now: Instant::ZERO, programs, network: BTreeMap::new(), sent: 0, arrivals: 0 };
+        let request = world.programs[0].request(&plan);
+        let id = world.programs[0].manager.connect(world.now, from(0), request).unwrap();
+        world.programs[0].connection = Some(id);
+        world
+    }
+
+    fn send(&mut self, side: usize, packet: Packet) {
+        let number = self.sent;
+        self.sent += 1;
+        let (mut copies, mut delay) = (1, DELAY);
+        match self.plan.fault {
+            Some((from, Fault::Dead)) if number >= from => copies = 0,
+            Some((at, fault)) if number == at => match fault {
+                Fault::Dead | Fault::Lost => copies = 0,
+                Fault::Twice => copies = 2,
+                Fault::Late => delay = LATE,
+            },
+            _ => {}
+        }
+        for copy in 0..copies {
+            let packet = match &packet {
+                Packet::Mad(bytes) => Packet::Mad(bytes.clone()),
+                Packet::Frame(bytes) => Packet::Frame(bytes.clone()),
+            };
+            self.arrivals += 1;
+            // The second copy comes a little later, among others.
+            self.network.insert((self.now + delay * (1 + copy), self.arrivals), (1 - side, packet));
+        }
+    }
+
+    fn put_on_the_wire(&mut self) {
+        let mut buffer = vec![0; 8192];
+        for side in 0..2 {
+            while let Some(outgoing) = self.programs[side].manager.poll_transmit() {
+                self.send(side, Packet::Mad(outgoing.mad.to_vec()));
+            }
+            while let Some(transmit) = self.programs[side].host.endpoint.poll_transmit(self.now, &mut buffer) {
+                self.send(side, Packet::Frame(with_ethernet(&buffer[..transmit.len])));
+            }
+        }
+    }
+
+    /// What the programs do about what has happened.
+    fn react(&mut self) {
+        let (now, plan) = (self.now, self.plan);
+        for side in 0..2 {
+            while let Some(event) = self.programs[side].manager.poll_event() {
+                self.hear(side, event.id, event.kind);
+            }
+            self.programs[side].collect(now, &plan);
+        }
+    }
+
+    fn hear(&mut self, side: usize, id: Id, kind: EventKind) {
+        let (now, plan) = (self.now, self.plan);
+        let [client, server] = &mut self.programs;
+        let server_memory = (server.host.memory.address(), server.host.key);
+        let program = if side == 0 { client } else { server };
+        let whose = program.connection.is_none_or(|connection| connection == id);
+        assert!(whose, "{plan:?}: {kind:?} of a connection that is not there");
+        let seen = &mut program.seen;
+        match kind {
+            EventKind::Requested { request, .. } => {
+                seen.requested += 1;
+                program.connection = Some(id);
+                program.connect(now, &plan, (request.qpn, request.psn));
+                let reply = program.reply(&plan);
+                program.manager.accept(now, id, reply).unwrap();
+            }
+            EventKind::Accepted(reply) => {
+                seen.accepted += 1;
+                program.connect(now, &plan, (reply.qpn, reply.psn));
+                program.manager.ready_to_use(now, id).unwrap();
+                let (address, key) = server_memory;
+                program.post_all(now, |offset| Remote { address: address + offset as u64, key });
+            }
+            EventKind::Established => seen.established += 1,
+            EventKind::Rejected(_) | EventKind::Unreachable => {
+                seen.failed += 1;
+                if side == 1 || seen.accepted == 1 {
+                    program.fail(now);
+                }
+            }
+            EventKind::Disconnected => {
+                seen.disconnected += 1;
+                program.disconnect(now);
+            }
+            EventKind::TimeWaitOver => seen.over += 1,
+            EventKind::Asked { .. } | EventKind::Answered(_) => panic!("{plan:?}: {kind:?}"),
+        }
+    }
+
+    /// Goes on until nothing happens any more; the network is empty then, and no timer is armed.
+    fn run_to_rest(&mut self) {
+        let end = self.now + EVERYTHING;
+        loop {
+            self.react();
+            self.put_on_the_wire();
+            let timers =
+                self.programs.iter().flat_map(|one| [one.manager.poll_timeout(), one.host.endpoint.poll_timeout()]);
+            let arrival = self.network.keys().next().map(|(at, _)| *at);
+            let Some(next) = timers.flatten().chain(arrival).min() else { break };
+            assert!(next <= end, "{:?}: a timer is armed for {next:?}", self.plan);
+            self.now = self.now.max(next);
+            if arrival == Some(next) {
+                let (_, (to, packet)) = self.network.pop_first().unwrap();
+                match packet {
+                    Packet::Mad(mad) => self.programs[to].manager.handle_datagram(self.now, from(1 - to), &mad),
+                    Packet::Frame(frame) => {
+                        self.programs[to].host.endpoint.handle_frame(self.now, FrameBytes::from(&frame[..]));
+                    }
+                }
+            }
+            for program in &mut self.programs {
+                program.manager.handle_timeout(self.now);
+                program.host.endpoint.handle_timeout(self.now);
+            }
+        }
+        for program in &mut self.programs {
+            assert!(!program.host.endpoint.may_transmit(), "{:?}", self.plan);
+        }
+    }
+
+    /// Each request completed once and in order; from the first error on all are flushed.
+    fn check_completions(&self) {
+        let plan = self.plan;
+        for program in &self.programs {
+            let side = program.side;
+            let has_queue_pair = program.peering.is_some();
+            let of = |is_receive: bool| {
+                let all = program.done.iter().filter(move |done| (done.0 <= 10) == is_receive);
+                all.copied().collect::<Vec<_>>()
+            };
+            let receives: Vec<u64> = (1..=RECEIVES[side]).filter(|_| has_queue_pair).collect();
+            let sends: Vec<u64> = SENDS.into_iter().filter(|_| side == 0 && has_queue_pair).collect();
+            for (done, wanted) in [(of(true), receives), (of(false), sends)] {
+                let numbers: Vec<u64> = done.iter().map(|done| done.0).collect();
+                assert_eq!(numbers, wanted, "{plan:?}: side {side}: {done:?}");
+                let failed = done.iter().skip_while(|done| done.2 == Status::Success);
+                let statuses: Vec<Status> = failed.map(|done| done.2).collect();
+                let (first, rest) = statuses.split_first().unzip();
+                assert!(
+                    matches!(first, None | Some(Status::WrFlush | Status::RetryExceeded)),
+                    "{plan:?}: side {side}: {done:?}"
+                );
+                assert!(rest.unwrap_or(&[]).iter().all(|status| *status == Status::WrFlush), "{plan:?}: {done:?}");
+            }
+        }
+    }
+
+    /// What completed without error has happened.
+    fn check_memory(&self) {
+        let plan = self.plan;
+        let [client, server] = &self.programs;
+        let succeeded =
+            |program: &Program, wr_id| program.done.iter().any(|done| (done.0, done.2) == (wr_id, Status::Success));
+        let theirs = pattern(plan.seed + 1, MEMORY_BYTES);
+        let ours = pattern(plan.seed, MEMORY_BYTES);
+        for number in (1..=4).filter(|number| succeeded(server, *number)) {
+            let at = (number - 1) as usize * 0x1000;
+            assert_eq!(server.host.memory.to_vec(at, MESSAGE_BYTES), ours[..MESSAGE_BYTES], "{plan:?}: {number}");
+        }
+        if succeeded(client, SENDS[2]) {
+            assert_eq!(server.host.memory.to_vec(WRITTEN_AT, MESSAGE_BYTES), ours[..MESSAGE_BYTES], "{plan:?}");
+        }
+        if succeeded(client, SENDS[3]) {
+            let read = client.host.memory.to_vec(RESULT_AT, MESSAGE_BYTES);
+            assert_eq!(read, theirs[READ_AT..READ_AT + MESSAGE_BYTES], "{plan:?}");
+        }
+    }
+
+    fn seen(&self) -> [Seen; 2] {
+        [0, 1].map(|side| self.programs[side].seen)
+    }
+}
+
+/// The whole of a connection's life, as each end sees it.
+const WHOLE: [Seen; 2] = [
+    Seen { requested: 0, accepted: 1, established: 0, failed: 0, disconnected: 1, over: 1 },
+    Seen { requested: 1, accepted: 0, established: 1, failed: 0, disconnected: 1, over: 1 },
+];
+
+/// Plays the exchange. Returns the number of packets.
+fn play(plan: Plan) -> usize {
+    let mut world = World::new(plan);
+    world.run_to_rest();
+    let is_dead = matches!(plan.fault, Some((_, Fault::Dead)));
+    if is_dead {
+        // Who waits for a message of the peer's waits for ever, until the program gives up.
+        let now = world.now;
+        world.programs.iter_mut().for_each(|program| program.disconnect(now));
+        world.run_to_rest();
+    }
+    world.check_completions();
+    world.check_memory();
+    for (side, (seen, whole)) in world.seen().into_iter().zip(WHOLE).enumerate() {
+        if !is_dead {
+            // A server may disconnect before it knows that its client was ready.
+            let established = if plan.closer == Closer::Client { whole.established } else { seen.established.min(1) };
+            let expected = if side == 1 { Seen { established, ..whole } } else { whole };
+            assert_eq!(seen, expected, "{plan:?}: side {side}");
+            continue;
+        }
+        let Seen { requested, accepted, established, failed, disconnected, over } = seen;
+        let is_at_most_once = [requested, accepted, established, failed, disconnected, over].iter().all(|n| *n <= 1);
+        assert!(is_at_most_once, "{plan:?}: side {side}: {seen:?}");
+        // A connection that was begun ends in one way.
+        let begun = if side == 0 { 1 } else { requested };
+        assert_eq!((failed + over, disconnected), (begun, over), "{plan:?}: side {side}: {seen:?}");
+    }
+    for program in &mut world.programs {
+        assert_eq!(program.manager.connections(), 0, "{plan:?}");
+        program.host.endpoint.destroy_queue_pair(program.qpn).unwrap();
+        assert_eq!(program.host.endpoint.queue_pairs(), 0, "{plan:?}");
+    }
+    world.sent
+}
+
+/// Plays the exchange with the fault at each packet of the one without.
+fn play_with(recovery: RecoveryMode, fault: Fault) {
+    let mut games = 0;
+    for seed in 0..3 {
+        for closer in [Closer::Client, Closer::Server, Closer::Both] {
+            let plan = Plan { recovery, seed, closer, fault: None };
+            for number in 0..play(plan) {
+                play(Plan { fault: Some((number, fault)), ..plan });
+                games += 1;
+            }
+        }
+    }
+    eprintln!("{games} exchanges, seeds 0 to 2, {fault:?}");
+}
+
+fn nothing_happens_to_the_exchange(recovery: RecoveryMode) {
+    for seed in 0..3 {
+        for closer in [Closer::Client, Closer::Server, Closer::Both] {
+            let packets = play(Plan { recovery, seed, closer, fault: None });
+            // Five of the connection manager, fifteen of data, and some acknowledges.
+            assert!((22..=40).contains(&packets), "{packets}");
+        }
+    }
+}
+
+fn every_packet_is_the_last_one(recovery: RecoveryMode) {
+    play_with(recovery, Fault::Dead);
+}
+
+fn every_packet_is_lost_once(recovery: RecoveryMode) {
+    play_with(recovery, Fault::Lost);
+}
+
+fn every_packet_arrives_twice(recovery: RecoveryMode) {
+    play_with(recovery, Fault::Twice);
+}
+
+fn every_packet_arrives_late(recovery: RecoveryMode) {
+    play_with(recovery, Fault::Late);
+}
