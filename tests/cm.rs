@@ -10,7 +10,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use uroce::cm::message::{
     DatagramReply, DatagramRequest, DatagramStatus, Message, Reason, Reject, Reply, Request, Transport,
 };
-use uroce::cm::{EventKind, Id, IpHeader, Listener, Mad, MadError, Manager, PortSpace, ServiceId, StateError};
+use uroce::cm::{EventKind, Id, IpCmHeader, Listener, Mad, MadError, Manager, PortSpace, ServiceId, StateError};
 use uroce::frame::FrameBytes;
 use uroce::pcap::Reader;
 use uroce::time::{Duration, Instant};
@@ -224,9 +224,9 @@ fn a_kernels_messages_are_read_and_written_to_the_byte() {
         assert_eq!(mad.to_bytes()[..], payload[..], "{mad:?}");
         attributes.push(mad.message.attribute());
         if let Message::Request(request) = &mad.message {
-            let header = IpHeader::parse(&request.private_data).unwrap();
+            let header = IpCmHeader::parse(&request.private_data).unwrap();
             assert_eq!(header.addresses, roce.ip.addresses());
-            assert_eq!(header.to_bytes()[..], request.private_data[..IpHeader::BYTES]);
+            assert_eq!(header.to_bytes()[..], request.private_data[..IpCmHeader::BYTES]);
             assert_eq!(request.service_id.port(), Some((PortSpace::Tcp, 7174)));
             assert_eq!((request.qpn, request.path_mtu), (Qpn::new(0x23), PathMtu::Mtu1024));
             // The kernel's flow label of ports (cma_get_roce_udp_flow_label).

@@ -6,7 +6,7 @@ use super::message::{DatagramReply, DatagramRequest, Reject, Reply, Request};
 
 /// Something that the program must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct CmEvent {
     /// The connection.
     pub id: Id,
     /// What happened to it.

@@ -7,7 +7,7 @@ use crate::wire::Addresses;
 
 /// What RDMA CM says of itself in the first 36 bytes of a request's private data (IBTA Annex A11.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpHeader {
+pub struct IpCmHeader {
     /// The addresses of the sender and of the receiver.
     pub addresses: Addresses,
     /// The sender's port.
@@ -29,14 +29,14 @@ struct Wire {
     destination: [u8; 16],
 }
 
-const _: () = assert!(size_of::<Wire>() == IpHeader::BYTES);
+const _: () = assert!(size_of::<Wire>() == IpCmHeader::BYTES);
 
-impl IpHeader {
+impl IpCmHeader {
     /// Length in bytes.
     pub const BYTES: usize = 36;
 
     /// Reads the header. `None` when the private data is shorter, of another version, or names addresses of no family.
-    pub fn parse(private_data: &[u8]) -> Option<IpHeader> {
+    pub fn parse(private_data: &[u8]) -> Option<IpCmHeader> {
         let (wire, _) = Wire::read_from_prefix(private_data).ok()?;
         let address = |bytes: [u8; 16]| match wire.ip_version >> 4 {
             4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[12], bytes[13], bytes[14], bytes[15]))),
@@ -45,11 +45,11 @@ impl IpHeader {
         };
         // The minor version changes nothing that is read here.
         let addresses = Addresses::new(address(wire.source)?, address(wire.destination)?)?;
-        (wire.version >> 4 == 0).then(|| IpHeader { addresses, source_port: wire.source_port.get() })
+        (wire.version >> 4 == 0).then(|| IpCmHeader { addresses, source_port: wire.source_port.get() })
     }
 
     /// The bytes of the header.
-    pub fn to_bytes(&self) -> [u8; IpHeader::BYTES] {
+    pub fn to_bytes(&self) -> [u8; IpCmHeader::BYTES] {
         let bytes = |address| match address {
             IpAddr::V4(address) => {
                 let mut bytes = [0; 16];

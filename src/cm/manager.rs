@@ -8,7 +8,7 @@ use crate::wire::{Addresses, QKey, Qpn};
 
 use super::connection::{Connection, Id, State, time_of};
 use super::counters::Counters;
-use super::event::{Event, EventKind};
+use super::event::{CmEvent, EventKind};
 use super::listener::{InUse, Listener, Listeners};
 use super::mad::{MAD_BYTES, Mad};
 use super::message::{
@@ -39,7 +39,7 @@ pub struct Manager {
     waiting: Vec<Waiting>,
     timers: BTreeSet<(Instant, u32)>,
     outgoing: VecDeque<Outgoing>,
-    events: VecDeque<Event>,
+    events: VecDeque<CmEvent>,
     counters: Counters,
 }
 
@@ -421,7 +421,7 @@ impl Manager {
     }
 
     /// The oldest event that was not taken; `None` when there is none.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.events.pop_front()
     }
 
@@ -777,7 +777,7 @@ impl Manager {
 
     fn report(&mut self, id: u32, kind: EventKind) {
         if self.connections.get(&id).is_some_and(|connection| !connection.is_closed) {
-            self.events.push_back(Event { id: Id(id), kind });
+            self.events.push_back(CmEvent { id: Id(id), kind });
         }
     }
 

@@ -21,8 +21,8 @@ mod service_id;
 
 pub use connection::Id;
 pub use counters::Counters;
-pub use event::{Event, EventKind};
-pub use ip_header::IpHeader;
+pub use event::{CmEvent, EventKind};
+pub use ip_header::IpCmHeader;
 pub use listener::{InUse, Listener};
 pub use mad::{MAD_BYTES, Mad, MadError};
 pub use manager::{CM_RETRIES, Manager, Outgoing, RESPONSE_TIMEOUT, StateError, TooMany};

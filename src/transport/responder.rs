@@ -21,7 +21,7 @@ use super::reorder::{Early, Reorder, Waiting};
 use super::skipped::Skipped;
 use super::transmit::Transmit;
 
-use owed::{ReadAnswer, Reply};
+use owed::{OwedReply, ReadAnswer};
 use saved::{FORGOTTEN_AFTER, Saved};
 use server::Server;
 
@@ -439,7 +439,7 @@ impl Responder {
                     let _ = self.server.serve_atomic(packet, connection, cx);
                 }
                 let msn = self.server.msn;
-                self.server.owed.push_if_room(Reply::Atomic { psn, msn, original, is_repeat: true }, cx);
+                self.server.owed.push_if_room(OwedReply::Atomic { psn, msn, original, is_repeat: true }, cx);
             }
             // It has executed, as all before the expected PSN; no result is needed to answer it.
             (Operation::AtomicWrite | Operation::Flush, _) => {
@@ -447,7 +447,7 @@ impl Responder {
                     let _ = self.server.serve_atomic_write(packet, connection, cx);
                 }
                 let msn = self.server.msn;
-                self.server.owed.push_if_room(Reply::Empty { psn, msn, is_outstanding: false }, cx);
+                self.server.owed.push_if_room(OwedReply::Empty { psn, msn, is_outstanding: false }, cx);
             }
             // It is older than what the peer can request again: the IBTA has it dropped.
             _ => cx.counters.stray_response += 1,
@@ -504,7 +504,7 @@ impl Responder {
     }
 
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
-        self.server.owed.push(Reply::Acknowledge { psn, syndrome, msn: self.server.msn });
+        self.server.owed.push(OwedReply::Acknowledge { psn, syndrome, msn: self.server.msn });
     }
 
     /// The headers of an acknowledge of all that has executed.

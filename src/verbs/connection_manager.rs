@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Forked;
-use crate::cm::{Event, InUse, Listener, MAD_BYTES, Manager, Outgoing, ServiceId};
+use crate::cm::{CmEvent, InUse, Listener, MAD_BYTES, Manager, Outgoing, ServiceId};
 use crate::engine::{EventFd, without_signals};
 use crate::link::Requests;
 use crate::memory::{Access, MapError};
@@ -105,7 +105,7 @@ impl ConnectionManager {
     /// [`ConnectionManagerError`] when the device's QP1 is in use, or the kernel gives no memory, thread or descriptor.
     pub fn start(
         context: &Context,
-        on_event: impl Fn(Event) + Send + 'static,
+        on_event: impl Fn(CmEvent) + Send + 'static,
     ) -> Result<ConnectionManager, ConnectionManagerError> {
         let context = context.share();
         let pd = context.allocate_pd();
@@ -222,7 +222,7 @@ impl Shared {
         result
     }
 
-    fn run(&self, on_event: &dyn Fn(Event)) {
+    fn run(&self, on_event: &dyn Fn(CmEvent)) {
         while !self.is_ending.load(Ordering::Acquire) {
             self.completions.request_notification(Notify::Next);
             while let Some(completion) = self.completions.poll() {

@@ -122,7 +122,7 @@ pub(super) struct Wire {
 const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Request {
-    /// Bytes of private data. The IP header of RDMA CM takes the first 36 ([`IpHeader`](crate::cm::IpHeader)).
+    /// Bytes of private data. The IP header of RDMA CM takes the first 36 ([`IpCmHeader`](crate::cm::IpCmHeader)).
     pub const PRIVATE_BYTES: usize = 92;
 
     pub(super) fn from_wire(wire: Wire) -> Result<Request, MessageError> {

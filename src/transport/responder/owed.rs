@@ -17,7 +17,7 @@ const AGAIN_MAX: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub struct Owed {
     /// Answers, in order.
-    answers: VecDeque<Reply>,
+    answers: VecDeque<OwedReply>,
     /// READ responses that a peer with selective repeat requests again: they go first.
     again: VecDeque<ReadAnswer>,
     /// READs and atomics that the peer can have outstanding.
@@ -25,7 +25,7 @@ pub struct Owed {
 }
 
 #[derive(Debug)]
-pub enum Reply {
+pub enum OwedReply {
     Acknowledge {
         psn: Psn,
         syndrome: Syndrome,
@@ -82,28 +82,32 @@ impl Owed {
 
     /// The number of acknowledges, not NAKs, that are owed, 0 or 1. `None` when more is owed, or another answer.
     pub fn only_acknowledges(&self) -> Option<usize> {
-        let is_plain = |answer: &Reply| matches!(answer, Reply::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
+        let is_plain =
+            |answer: &OwedReply| matches!(answer, OwedReply::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
         let is_all = self.again.is_empty() && self.answers.len() <= 1 && self.answers.iter().all(is_plain);
         is_all.then_some(self.answers.len())
     }
 
     /// Whether the next answer carries none of our memory: an acknowledge, a NAK or the result of an atomic.
     pub fn is_next_without_payload(&self) -> bool {
-        self.answers.front().is_some_and(|answer| !matches!(answer, Reply::Read(_)))
+        self.answers.front().is_some_and(|answer| !matches!(answer, OwedReply::Read(_)))
     }
 
     /// The PSN of the first READ response or result that is owed; `expected` is the peer's next PSN.
     pub fn first_result(&self, expected: Psn) -> Option<Psn> {
         let owed = self.answers.iter().filter_map(|answer| match answer {
-            Reply::Read(ReadAnswer { psn, .. }) | Reply::Atomic { psn, .. } | Reply::Empty { psn, .. } => Some(*psn),
-            Reply::Acknowledge { .. } => None,
+            OwedReply::Read(ReadAnswer { psn, .. }) | OwedReply::Atomic { psn, .. } | OwedReply::Empty { psn, .. } => {
+                Some(*psn)
+            }
+            OwedReply::Acknowledge { .. } => None,
         });
         owed.min_by_key(|psn| psn.since(expected))
     }
 
     /// Discards the RNR NAKs that are owed.
     pub fn forget_rnr_naks(&mut self) {
-        let is_rnr_nak = |answer: &Reply| matches!(answer, Reply::Acknowledge { syndrome: Syndrome::RnrNak(_), .. });
+        let is_rnr_nak =
+            |answer: &OwedReply| matches!(answer, OwedReply::Acknowledge { syndrome: Syndrome::RnrNak(_), .. });
         self.answers.retain(|answer| !is_rnr_nak(answer));
     }
 
@@ -112,19 +116,19 @@ impl Owed {
     /// 9.7.5.1.1).
     pub fn drop_reads(&mut self) {
         self.again = VecDeque::new();
-        self.answers.retain(|answer| !matches!(answer, Reply::Read(_)));
+        self.answers.retain(|answer| !matches!(answer, OwedReply::Read(_)));
     }
 
     /// Checks that the peer has fewer READs and atomics outstanding than it can have: those that are not fully answered
     /// count (IBTA 9.7.4.1.4). Repeated answers do not: the first answer can have arrived late, and let the peer send
     /// more.
     pub fn check_outstanding(&self) -> Result<(), Refusal> {
-        let is_outstanding = |answer: &&Reply| match answer {
-            Reply::Read(ReadAnswer { is_repeat, .. }) | Reply::Atomic { is_repeat, .. } => {
+        let is_outstanding = |answer: &&OwedReply| match answer {
+            OwedReply::Read(ReadAnswer { is_repeat, .. }) | OwedReply::Atomic { is_repeat, .. } => {
                 !is_repeat || mutated!("duplicates-count-as-outstanding")
             }
-            Reply::Empty { is_outstanding, .. } => *is_outstanding,
-            Reply::Acknowledge { .. } => false,
+            OwedReply::Empty { is_outstanding, .. } => *is_outstanding,
+            OwedReply::Acknowledge { .. } => false,
         };
         let outstanding = self.answers.iter().filter(is_outstanding).count();
         if outstanding < self.outstanding_max { Ok(()) } else { Err(Refusal::INVALID) }
@@ -148,7 +152,7 @@ impl Owed {
     }
 
     /// Queues an answer. The queue grows in small steps: it is bounded, and an idle queue pair keeps its capacity.
-    pub fn push(&mut self, reply: Reply) {
+    pub fn push(&mut self, reply: OwedReply) {
         const STEP: usize = 8;
         if self.answers.len() == self.answers.capacity() {
             self.answers.reserve_exact(STEP);
@@ -157,7 +161,7 @@ impl Owed {
     }
 
     /// Queues an answer that the peer can do without, if there is room for it.
-    pub fn push_if_room(&mut self, reply: Reply, cx: &mut Context<'_>) {
+    pub fn push_if_room(&mut self, reply: OwedReply, cx: &mut Context<'_>) {
         if self.may_answer(cx) {
             self.push(reply);
         }
@@ -166,7 +170,7 @@ impl Owed {
     /// Owes an acknowledge up to `psn`, which precedes `expected`. If the last answer owed is an acknowledge, it is
     /// extended instead.
     pub fn acknowledge(&mut self, psn: Psn, msn: Msn, expected: Psn, cx: &mut Context<'_>) {
-        if let Some(Reply::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn: known }) =
+        if let Some(OwedReply::Acknowledge { psn: owed, syndrome: Syndrome::Ack { .. }, msn: known }) =
             self.answers.back_mut()
         {
             *known = msn;
@@ -174,7 +178,7 @@ impl Owed {
                 *owed = psn;
             }
         } else {
-            self.push_if_room(Reply::Acknowledge { psn, syndrome: Syndrome::ACK, msn }, cx);
+            self.push_if_room(OwedReply::Acknowledge { psn, syndrome: Syndrome::ACK, msn }, cx);
         }
     }
 
@@ -182,7 +186,7 @@ impl Owed {
     /// Those that are queued for their first transmission are not sent twice.
     pub fn send_again(&mut self, mut answer: ReadAnswer, connection: &Connection, cx: &mut Context<'_>) {
         let first = self.answers.iter().find_map(|queued| match queued {
-            Reply::Read(read) if read.request == answer.request => Some(read.psn),
+            OwedReply::Read(read) if read.request == answer.request => Some(read.psn),
             _ => None,
         });
         if let Some(first) = first {
@@ -200,7 +204,7 @@ impl Owed {
     /// (`is_part`) are missing.
     pub fn start_over(&mut self, answer: ReadAnswer, is_part: bool, cx: &mut Context<'_>) {
         for queued in &mut self.answers {
-            if let Reply::Read(read) = queued
+            if let OwedReply::Read(read) = queued
                 && read.request == answer.request
                 && !is_part
             {
@@ -208,7 +212,7 @@ impl Owed {
                 return;
             }
         }
-        self.push_if_room(Reply::Read(answer), cx);
+        self.push_if_room(OwedReply::Read(answer), cx);
     }
 
     /// Writes the next answer, if one is owed.
@@ -218,7 +222,7 @@ impl Owed {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        while !self.again.is_empty() || matches!(self.answers.front(), Some(Reply::Read(_))) {
+        while !self.again.is_empty() || matches!(self.answers.front(), Some(OwedReply::Read(_))) {
             let written = self.write_read(out, connection, cx)?;
             if written.is_some() {
                 return Ok(written);
@@ -236,23 +240,23 @@ impl Owed {
         cx: &mut Context<'_>,
     ) -> Option<Transmit> {
         let owed = match self.answers.front()? {
-            Reply::Read(_) => {
-                let index = self.answers.iter().position(|answer| !matches!(answer, Reply::Read(_)))?;
+            OwedReply::Read(_) => {
+                let index = self.answers.iter().position(|answer| !matches!(answer, OwedReply::Read(_)))?;
                 self.answers.remove(index)
             }
             _ => self.answers.pop_front(),
         };
         let (opcode, psn, extension) = match owed? {
-            Reply::Read(_) => return None,
-            Reply::Acknowledge { psn, syndrome, msn } => {
+            OwedReply::Read(_) => return None,
+            OwedReply::Acknowledge { psn, syndrome, msn } => {
                 (Opcode::RC_ACKNOWLEDGE, psn, Extension::Aeth(Aeth::new(syndrome, msn)))
             }
-            Reply::Atomic { psn, msn, original, .. } => {
+            OwedReply::Atomic { psn, msn, original, .. } => {
                 let aeth = Aeth::new(Syndrome::ACK, msn);
                 let extension = Extension::AethAtomicAck(aeth, AtomicAckEth::new(original));
                 (Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, extension)
             }
-            Reply::Empty { psn, msn, .. } => {
+            OwedReply::Empty { psn, msn, .. } => {
                 (Opcode::RC_READ_RESPONSE_ONLY, psn, Extension::Aeth(Aeth::new(Syndrome::ACK, msn)))
             }
         };
@@ -272,7 +276,7 @@ impl Owed {
     ) -> Result<Option<Transmit>, Fatal> {
         let is_again = !self.again.is_empty();
         let read = match (self.again.front_mut(), self.answers.front_mut()) {
-            (Some(read), _) | (None, Some(Reply::Read(read))) => read,
+            (Some(read), _) | (None, Some(OwedReply::Read(read))) => read,
             _ => return Ok(None),
         };
         let len = read.rest.min(connection.path_mtu.bytes() as u32);
@@ -313,7 +317,7 @@ impl Owed {
             Err(_) => {
                 // The region was deregistered while it was being read.
                 let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
-                self.answers[0] = Reply::Acknowledge { psn, syndrome, msn };
+                self.answers[0] = OwedReply::Acknowledge { psn, syndrome, msn };
                 cx.push_event(Event::AccessError(connection.qpn));
                 return Err(Fatal);
             }

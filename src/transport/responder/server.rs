@@ -1,7 +1,7 @@
 use crate::memory::Access;
 use crate::wire::{Msn, Operation, Packet, Placement, Selectivity};
 
-use super::owed::{Owed, ReadAnswer, Reply};
+use super::owed::{Owed, OwedReply, ReadAnswer};
 use super::saved::{Saved, SavedResults};
 use crate::transport::connection::Connection;
 use crate::transport::context::Context;
@@ -68,7 +68,7 @@ impl Server {
         let (request, msn) = (psn, self.msn);
         let answer =
             ReadAnswer { request, msn, key, psn, address, rest: len, index: 0, count: packets, is_repeat: false };
-        self.owed.push(Reply::Read(answer));
+        self.owed.push(OwedReply::Read(answer));
         Ok(packets)
     }
 
@@ -96,7 +96,7 @@ impl Server {
             packets: 1,
             original: Some(original ^ u64::from(mutated!("atomic-result-not-saved"))),
         });
-        self.owed.push(Reply::Atomic { psn, msn, original, is_repeat: false });
+        self.owed.push(OwedReply::Atomic { psn, msn, original, is_repeat: false });
         Ok(1)
     }
 
@@ -118,7 +118,7 @@ impl Server {
         let span = cx.memory.remote(connection.scope(), reth.key(), reth.address(), 8, Access::REMOTE_WRITE)?;
         span.update_u64(|_| u64::from_ne_bytes(value))?;
         self.msn = self.msn.next();
-        self.owed.push(Reply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
+        self.owed.push(OwedReply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding: true });
         Ok(1)
     }
 
@@ -155,7 +155,7 @@ impl Server {
         }
         self.msn = self.msn.next();
         let is_outstanding = mutated!("flush-counts-as-outstanding", by "uroce --test flush as_many_flushes");
-        self.owed.push(Reply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
+        self.owed.push(OwedReply::Empty { psn: packet.bth().psn(), msn: self.msn, is_outstanding });
         Ok(1)
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError};
 
 use uroce::cm::message::{DatagramReply, DatagramRequest, DatagramStatus, Reject, Reply, Request, Transport};
-use uroce::cm::{CM_RETRIES, IpHeader, RESPONSE_TIMEOUT, ServiceId, StateError, TooMany};
+use uroce::cm::{CM_RETRIES, IpCmHeader, RESPONSE_TIMEOUT, ServiceId, StateError, TooMany};
 use uroce::verbs::{ListenError, QpAttributes};
 use uroce::wire::{PKey, Psn, QKey, Qpn};
 
@@ -134,13 +134,12 @@ fn connect(pointer: *mut RdmaCmId, given: Given, data: Vec<u8>) -> Result<(), Fa
         let host = inner.host()?;
         let addresses = inner.addresses()?;
         let data = if data.is_empty() { inner.connect_data.clone() } else { data };
-        let remote = inner.remote.map_or(0, |remote| remote.port());
-        let service_id = ServiceId::of(inner.space, remote);
         let source_port = inner.local.map_or(0, |local| local.port());
-        let header = IpHeader { addresses, source_port }.to_bytes();
+        let header = IpCmHeader { addresses, source_port }.to_bytes();
         let connection = if inner.qp_type == UD {
             check_room(&data, DatagramRequest::PRIVATE_BYTES)?;
             let private_data = padded(&header, &data);
+            let service_id = service_of(&inner);
             let request = DatagramRequest { request_id: 0, p_key: PKey::DEFAULT, service_id, private_data };
             // Held, lest the answer comes before it is known whose it is.
             let mut routes = host.routes.connections.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +149,7 @@ fn connect(pointer: *mut RdmaCmId, given: Given, data: Vec<u8>) -> Result<(), Fa
             connection
         } else {
             check_room(&data, Request::PRIVATE_BYTES)?;
-            let request = request(&id, &mut inner, &host, &given, service_id, padded(&header, &data))?;
+            let request = request(&id, &mut inner, &host, &given, padded(&header, &data))?;
             let mut routes = host.routes.connections.lock().unwrap_or_else(PoisonError::into_inner);
             let begun = host.manager.with(|manager, now| manager.connect(now, addresses, request));
             let connection = begun.map_err(|error| Failure::new(libc::EINVAL, error))??;
@@ -164,8 +163,13 @@ fn connect(pointer: *mut RdmaCmId, given: Given, data: Vec<u8>) -> Result<(), Fa
     id::complete(pointer)
 }
 
+/// The service that is asked for at the peer.
+fn service_of(inner: &Inner) -> ServiceId {
+    ServiceId::of(inner.space, inner.remote.map_or(0, |remote| remote.port()))
+}
+
 fn check_room(data: &[u8], all: usize) -> Result<(), Failure> {
-    let room = all - IpHeader::BYTES;
+    let room = all - IpCmHeader::BYTES;
     if data.len() > room {
         let why = format_args!("{} bytes of private data; {room} are possible", data.len());
         return Err(Failure::new(libc::EINVAL, why));
@@ -178,7 +182,6 @@ fn request(
     inner: &mut Inner,
     host: &Host,
     given: &Given,
-    service_id: ServiceId,
     private_data: [u8; Request::PRIVATE_BYTES],
 ) -> Result<Request, Failure> {
     let (qpn, has_srq) = queue_pair_of(id, given);
@@ -198,7 +201,7 @@ fn request(
     inner.peer.ack_timeout = ack_timeout;
     Ok(Request {
         local_id: 0,
-        service_id,
+        service_id: service_of(inner),
         ca_guid: 0,
         q_key: QKey(0),
         qpn,

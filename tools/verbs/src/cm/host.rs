@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use uroce::cm::message::{DatagramStatus, Reject, Reply, Request};
-use uroce::cm::{Event, EventKind, Id, Listener};
+use uroce::cm::{CmEvent, EventKind, Id, Listener};
 use uroce::link::device::Device;
 use uroce::verbs::ConnectionManager;
 
@@ -134,8 +134,8 @@ impl Routes {
     }
 
     /// Passes an event to its identifier's channel. The manager's thread calls it.
-    fn dispatch(&self, event: Event) {
-        let Event { id, kind } = event;
+    fn dispatch(&self, event: CmEvent) {
+        let CmEvent { id, kind } = event;
         let (listener, asked) = match kind {
             EventKind::Requested { listener, addresses, request } => (
                 listener,

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uroce::cm::message::{Reply, Request};
-use uroce::cm::{Id, IpHeader, Listener, PortSpace};
+use uroce::cm::{Id, IpCmHeader, Listener, PortSpace};
 use uroce::wire::{Addresses, PathMtu};
 
 use crate::abi::*;
@@ -318,7 +318,7 @@ pub(super) fn child(host: &Arc<Host>, listen: *const RdmaCmId, connection: Id, a
     let Asked { addresses, peer, private_data, param } = asked;
     let listening = get(listen)?;
     let parent = listening.lock();
-    let header = IpHeader::parse(&private_data);
+    let header = IpCmHeader::parse(&private_data);
     let peers_port = header.map_or(0, |header| header.source_port);
     let own_port = parent.local.map_or(0, |local| local.port());
     let mut inner = Inner::new(parent.space, parent.qp_type, parent.events.clone());
@@ -338,7 +338,7 @@ pub(super) fn child(host: &Arc<Host>, listen: *const RdmaCmId, connection: Id, a
     show(&id, &id.lock());
     host.routes.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(connection, made.as_ptr() as usize);
     // The program's part of the data follows the header.
-    let data = if header.is_some() { &private_data[IpHeader::BYTES..] } else { &private_data[..] };
+    let data = if header.is_some() { &private_data[IpCmHeader::BYTES..] } else { &private_data[..] };
     let pending = Pending {
         listen: listen as usize,
         param,
