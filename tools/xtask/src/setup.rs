@@ -25,6 +25,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qperf", "programs to run on libibverbs.so.1"),
     ("ucx-utils", "programs to run on libibverbs.so.1"),
     ("libfabric-bin", "programs to run on libibverbs.so.1 and librdmacm.so.1"),
+    ("libgloo-dev", "collective operations without MPI, to run on libibverbs.so.1"),
+    ("g++", "compiling a program for gloo"),
     ("openmpi-bin", "MPI, to run on libibverbs.so.1"),
     ("libopenmpi-dev", "compiling a program for Open MPI"),
     ("mpich", "another MPI"),

@@ -34,6 +34,11 @@ pub fn program_by(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     compile(compiler, &format!("{name}-{compiler}"), &source(name), flags)
 }
 
+/// One of `tests/programs` in C++, with `flags` at the end of the line.
+pub fn program_in_cxx(name: &str, flags: &[&str]) -> PathBuf {
+    compile("g++", name, &source(name).with_extension("cc"), flags)
+}
+
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"))
 }
