@@ -220,6 +220,21 @@ fn a_peer_that_answers_nothing_is_given_up() {
     assert_eq!(statuses, [uroce::transport::Status::RetryExceeded, uroce::transport::Status::WrFlush]);
 }
 
+/// Found by rping with a tenth of all frames lost: before the first round-trip sample, intervals between probes grew
+/// beyond the timeouts, and a retry count of 7 ended after 4 retransmissions.
+#[test]
+fn each_retry_that_silence_costs_is_a_retransmission() {
+    let mut us = Crafted::new(RecoveryMode::Selective);
+    us.post_writes(1);
+    us.seen();
+    let again = us.wait(Duration::from_secs(60));
+    let attempts: Vec<_> = again.iter().map(|seen| (seen.psn, seen.attempt)).collect();
+    let expected: Vec<_> = (1..=again.len() as u8).map(|attempt| (psn(0), Some(attempt))).collect();
+    assert_eq!(attempts, expected);
+    assert!(again.len() >= 7, "{} retransmissions with a retry count of 7", again.len());
+    assert_eq!(us.completion().map(|done| done.status), Some(uroce::transport::Status::RetryExceeded));
+}
+
 /// One that keeps to 1 Mb/s, and has sent nothing for a second.
 fn at_a_low_rate() -> Crafted {
     let rate = Some(Rate::from_bits(1_000_000));

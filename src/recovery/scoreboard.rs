@@ -583,6 +583,11 @@ impl Scoreboard {
         [self.probe_at, overtaken, asked, self.lost_at].into_iter().flatten().min()
     }
 
+    /// Makes a probe due now, if something is in flight. Intervals between probes grow beyond those between retries.
+    pub fn probe_at_once(&mut self, now: Instant) {
+        self.probe_at = self.probe_at.map(|at| at.min(now));
+    }
+
     /// Handles the time `now`. Returns whether a probe is due, since nothing was heard for long.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.find_lost(now);

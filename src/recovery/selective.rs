@@ -180,6 +180,9 @@ impl Recovery for Selective {
         let is_silent = self.silent_at.is_some_and(|at| at <= now);
         if is_silent {
             self.rearm(now);
+            if !mutated!("silence-without-retransmission", by "uroce --test selective each_retry_that") {
+                self.board.probe_at_once(now);
+            }
         }
         Expired { is_silent, asks_again: self.board.handle_timeout(now) }
     }
