@@ -204,7 +204,7 @@ impl Run {
                 mad[16..18].copy_from_slice(&(0x10 + u16::from(input.byte() % 12)).to_be_bytes());
             }
             let side = input.below(2);
-            return self.ends[side].handle_datagram(self.now, from(side), &mad);
+            return self.ends[side].handle_datagram(self.now, from(1 - side), &mad);
         }
         let at = input.below(self.flying.len());
         let (to, addresses, mut mad) = self.flying[at].clone();
@@ -229,7 +229,7 @@ impl Run {
                 assert_eq!(outgoing.addresses, from(side));
                 Mad::parse(&outgoing.mad).expect("what is sent can be read");
                 if self.flying.len() < FLYING_MAX {
-                    self.flying.push((1 - side, from(1 - side), outgoing.mad.to_vec()));
+                    self.flying.push((1 - side, from(side), outgoing.mad.to_vec()));
                 }
             }
             while let Some(event) = self.ends[side].poll_event() {
