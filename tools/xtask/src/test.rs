@@ -32,7 +32,8 @@ fn more_stages() -> Vec<Stage> {
     let matrices = matrices.map(|name| ["--test", name]).concat();
     let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs"].map(|name| ["--test", name]).concat();
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
-        [&["test", "--quiet", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
+        // A program of tests that fails hides none of the others.
+        [&["test", "--quiet", "--no-fail-fast", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
     }
     vec![
         miri::stage(),
