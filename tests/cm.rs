@@ -455,6 +455,35 @@ fn a_silent_peer_ends_the_attempt() {
     }
 }
 
+/// The peer's kernel refuses each request (ICMP port unreachable): nobody receives RoCE there.
+#[test]
+fn a_host_that_refuses_ends_the_attempt_within_half_a_second() {
+    let mut world = World::new(3, Faults { loss: 1000, ..Faults::default() });
+    let id = world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
+    world.put_on_the_wire();
+    // Another host's word changes nothing, and the same host's second one neither.
+    for host in ["10.9.9.9".parse().unwrap(), address(1), address(1)] {
+        world.ends[0].handle_refusal(world.now, host);
+    }
+    let event = loop {
+        world.put_on_the_wire();
+        if let Some(event) = world.ends[0].poll_event() {
+            break event;
+        }
+        world.now = world.ends[0].poll_timeout().expect("it waits for something");
+        world.ends[0].handle_timeout(world.now);
+    };
+    world.put_on_the_wire();
+    assert_eq!((event.id, event.kind, world.count(0, REQ)), (id, EventKind::Unreachable, 4));
+    assert!(world.now <= Instant::ZERO + Duration::from_millis(500), "{:?}", world.now);
+    assert_eq!(world.ends[0].connections(), 0);
+    // What is established does not depend on it.
+    let mut world = World::new(3, Faults::default());
+    world.connect();
+    world.ends[0].handle_refusal(world.now, address(1));
+    assert!(world.run_for(seconds(1)).is_empty());
+}
+
 #[test]
 fn a_new_connection_of_the_same_queue_pair_ends_the_old_one() {
     let mut world = World::new(6, Faults::default());

@@ -97,6 +97,8 @@ pub(super) struct Connection {
     pub time_wait: Duration,
     /// How often the peer has said that nobody listens.
     refusals: usize,
+    /// Whether the peer's kernel has said that nobody receives RoCE there, and nothing else came since.
+    pub is_refused: bool,
 }
 
 /// The times after which a request is sent again that found nobody listening. Programs listen anew between two connections
@@ -127,6 +129,7 @@ impl Connection {
             deadline: None,
             time_wait: Duration::ZERO,
             refusals: 0,
+            is_refused: false,
         }
     }
 

@@ -41,6 +41,8 @@ const BASE_VERSION: u8 = 1;
 const CLASS: u8 = 0x07;
 const CLASS_VERSION: u8 = 2;
 /// The method Send: all messages of the class use it (IBTA 16.7.2).
+/// An attribute that every class has.
+const CLASS_PORT_INFO: u16 = 0x0001;
 const SEND: u8 = 3;
 
 /// A management datagram of the communication management class: a message, and the transaction that it belongs to.
@@ -98,6 +100,28 @@ impl Mad {
         let body = body.try_into().expect("the rest of a datagram");
         let message = Message::parse(header.attribute.get(), body)?;
         Ok(Mad { transaction: header.transaction.get(), message })
+    }
+
+    /// Whether a datagram of ours is the first message to a peer, which nothing was heard from: REQ or SIDR_REQ.
+    pub fn is_first(bytes: &[u8; MAD_BYTES]) -> bool {
+        let first = |message: &Message| matches!(message, Message::Request(_) | Message::DatagramRequest(_));
+        Mad::parse(bytes).is_ok_and(|mad| first(&mad.message))
+    }
+
+    /// A datagram of the class that every connection manager ignores: it sends the attribute ClassPortInfo, which is only
+    /// asked for (IBTA 16.7.3).
+    pub fn of_no_meaning() -> [u8; MAD_BYTES] {
+        let header = Header {
+            base_version: BASE_VERSION,
+            class: CLASS,
+            class_version: CLASS_VERSION,
+            method: SEND,
+            attribute: U16::new(CLASS_PORT_INFO),
+            ..Header::default()
+        };
+        let mut bytes = [0; MAD_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        bytes
     }
 
     /// The bytes of the datagram.

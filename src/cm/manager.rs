@@ -333,6 +333,9 @@ impl Manager {
 
     /// Takes a datagram to QP1, from the address that `addresses` has as its source.
     pub fn handle_datagram(&mut self, now: Instant, addresses: Addresses, payload: &[u8]) {
+        if payload == Mad::of_no_meaning() {
+            return;
+        }
         let Ok(mad) = Mad::parse(payload) else {
             self.counters.cm_malformed += 1;
             return;
@@ -367,6 +370,29 @@ impl Manager {
         }
     }
 
+    /// Nobody receives RoCE at the peer's address, so its kernel says. Who waits there for a first answer asks again twice,
+    /// and gives up within half a second: a program may begin just then.
+    pub fn handle_refusal(&mut self, now: Instant, peer: IpAddr) {
+        let waits = |connection: &Connection| {
+            let is_first = matches!(connection.state, State::Requesting | State::Asking) && !connection.is_refused;
+            is_first && connection.addresses.destination() == peer
+        };
+        let mut ids: Vec<u32> = self.connections.iter().filter(|(_, one)| waits(one)).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.connections.get_mut(&id).expect("it was found").is_refused = true;
+            self.ask_again_or_end(now, id);
+        }
+    }
+
+    /// Asks again in a moment, if that was not done often enough; otherwise the peer is unreachable.
+    fn ask_again_or_end(&mut self, now: Instant, id: u32) {
+        if !self.ask_again(now, id) {
+            self.report(id, EventKind::Unreachable);
+            self.remove(id);
+        }
+    }
+
     /// Handles the time `now`: sends again what was not answered, and ends what is over.
     pub fn handle_timeout(&mut self, now: Instant) {
         for Waiting { back, transaction, message, .. } in
@@ -386,6 +412,11 @@ impl Manager {
                     self.remove(id);
                 }
                 State::Answered => self.remove(id),
+                State::Requesting | State::Asking if connection.is_refused => {
+                    self.counters.cm_retransmitted += 1;
+                    self.send_once(id);
+                    self.ask_again_or_end(now, id);
+                }
                 State::Requesting | State::Replied | State::Disconnecting | State::Asking
                     if connection.retries_left > 0 =>
                 {
@@ -534,6 +565,7 @@ impl Manager {
         };
         let state = self.find(back, id, peers_id).map(|connection| connection.state);
         if state == Some(State::Requesting) && reject.reason == Reason::INVALID_SERVICE_ID && self.ask_again(now, id) {
+            self.connections.get_mut(&id).expect("it was found").is_refused = false;
             return;
         }
         match state {
@@ -578,6 +610,7 @@ impl Manager {
                 let connection = self.connections.get_mut(&remote_id).expect("it was found");
                 // The peer is there.
                 connection.retries_left = CM_RETRIES;
+                connection.is_refused = false;
             }
             (Some(_), _) => self.counters.cm_duplicate += 1,
             (None, _) => self.counters.cm_stray += 1,

@@ -19,6 +19,8 @@ mod error;
 mod identification;
 #[cfg(feature = "udp")]
 mod pool;
+#[cfg_attr(not(feature = "udp"), path = "udp/no_refusal.rs")]
+mod refusal;
 #[cfg(feature = "udp")]
 mod sharing;
 #[cfg(feature = "udp")]
@@ -32,6 +34,7 @@ use super::selection::Selection;
 
 pub use error::UdpOpenError;
 pub use link::UdpLink;
+pub(crate) use refusal::RefusalProbe;
 #[cfg(feature = "udp")]
 pub use sharing::{Arbiter, ArbiterError};
 

@@ -1,22 +1,23 @@
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Forked;
-use crate::cm::{CmEvent, InUse, Listener, MAD_BYTES, Manager, Outgoing, ServiceId};
+use crate::cm::{CmEvent, InUse, Listener, MAD_BYTES, Mad, Manager, Outgoing, ServiceId};
 use crate::engine::{EventFd, without_signals};
 use crate::link::Requests;
+use crate::link::udp::RefusalProbe;
 use crate::memory::{Access, MapError};
 use crate::time::Instant;
 use crate::transport::{
     Capabilities, Completion, CreateError, Data, Destination, InlineBytes, ModifyError, Notify, QpAttributes,
     ReceiveRequest, SendOperation, SendRequest, Service, State, Status,
 };
-use crate::wire::{QKey, Qpn};
+use crate::wire::{Bth, Deth, Extension, Flow, Headers, Opcode, Psn, QKey, Qpn};
 
 use super::address_vector::gid_of_address;
 use super::{
@@ -48,6 +49,8 @@ struct Shared {
     buffers: MemoryRegion,
     wake: EventFd,
     is_ending: AtomicBool,
+    /// One on each of our addresses that has one.
+    probes: Vec<RefusalProbe>,
 }
 
 /// Why there is no connection manager.
@@ -124,6 +127,9 @@ impl ConnectionManager {
         let _ = context.engine().with(|core, _| core.link.take_requests(Requests::Unclaimed));
         let (slot, seed) = context.random_ids();
         let manager = Manager::new(context.device().guid(), slot, seed);
+        // Where an address has none, connections to nobody end with their retries.
+        let index = context.device().index;
+        let probes = context.gids().iter().filter_map(|gid| RefusalProbe::open(gid.ip(), index).ok()).collect();
         let shared = Arc::new(Shared {
             context,
             manager: Mutex::new(manager),
@@ -133,6 +139,7 @@ impl ConnectionManager {
             buffers,
             wake: EventFd::new()?,
             is_ending: AtomicBool::new(false),
+            probes,
         });
         shared.post_receives(0..RECEIVES);
         let thread = {
@@ -238,7 +245,12 @@ impl Shared {
                 had_events = true;
             }
             if !had_events {
-                self.wake.wait(&[self.arrived.as_fd().as_raw_fd()], sleep);
+                let probes = self.probes.iter().map(AsRawFd::as_raw_fd);
+                let descriptors: Vec<RawFd> = probes.chain([self.arrived.as_fd().as_raw_fd()]).collect();
+                self.wake.wait(&descriptors, sleep);
+            }
+            for peer in self.probes.iter().flat_map(|probe| std::iter::from_fn(|| probe.refused())) {
+                self.with(|manager, now| manager.handle_refusal(now, peer));
             }
             // Takes what was signalled; nobody else waits there.
             let _ = self.arrived.wait(Duration::ZERO);
@@ -283,7 +295,32 @@ impl Shared {
             destination: Some(Destination { path, qpn: Qpn::GSI, q_key: GSI_Q_KEY }),
             ..SendRequest::new(0, SendOperation::Send, Data::Inline(bytes))
         };
+        // First: a kernel refuses only a few datagrams a second.
+        self.ask_for_a_refusal(outgoing);
         let _ = self.qp.post_send(request);
+    }
+
+    /// Has the peer's kernel say whether nobody receives RoCE there, when a first message goes to it: by a datagram that
+    /// every connection manager ignores, since RNICs take only what is valid away from their host's kernel.
+    fn ask_for_a_refusal(&self, outgoing: &Outgoing) {
+        let addresses = outgoing.addresses;
+        let Some(probe) = self.probes.iter().find(|probe| probe.address() == addresses.source()) else { return };
+        if !Mad::is_first(&outgoing.mad) {
+            return;
+        }
+        let flow = Flow { addresses, source_port: probe.port(), traffic_class: 0, hop_limit: 64, flow_label: 0 };
+        let headers = Headers {
+            bth: Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::default()),
+            extension: Extension::Deth(Deth::new(GSI_Q_KEY, Qpn::GSI)),
+        };
+        let mut packet = [0; MAD_BYTES + 128];
+        let written = headers.write(&mut packet, &flow, 0, MAD_BYTES, |payload| {
+            payload.copy_from_slice(&Mad::of_no_meaning());
+            Ok::<_, ()>(())
+        });
+        if let Ok(len) = written {
+            probe.ask(addresses.destination(), &packet[flow.header_bytes()..len]);
+        }
     }
 
     fn vector(&self, outgoing: &Outgoing) -> Option<AddressVector> {

@@ -25,6 +25,8 @@ mod start;
 pub use arbiter::{Arbiter, ArbiterError};
 pub(super) use lease::{Lease, LeaseError, is_ours};
 
+pub(super) use selector::close as drop_all;
+
 use rustix::net::SocketAddrUnix;
 
 /// Slots of an interface, of which slot 0 is nobody's. What no program asked for goes there, and is dropped.

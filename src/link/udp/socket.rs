@@ -164,10 +164,7 @@ impl Socket {
     }
 
     fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        let len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the option's value is an int.
-        let done = unsafe { libc::setsockopt(self.as_raw_fd(), level, name, (&raw const value).cast(), len) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        set_option(&self.fd, level, name, value)
     }
 
     /// The number of datagrams that found no room in the socket's buffer.
@@ -329,7 +326,7 @@ impl Received {
     }
 }
 
-fn new_socket(address: IpAddr) -> io::Result<OwnedFd> {
+pub(super) fn new_socket(address: IpAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers are involved.
     let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
@@ -340,7 +337,24 @@ fn new_socket(address: IpAddr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn bind(fd: &OwnedFd, address: IpAddr, scope: u32, port: u16) -> io::Result<()> {
+pub(super) fn set_option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option's value is an int.
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The port that a socket is bound to.
+pub(super) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
+    // SAFETY: all zeros are a valid value of this plain struct.
+    let mut name: libc::sockaddr_in6 = unsafe { zeroed() };
+    let mut len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `len` bytes.
+    let done = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut name).cast(), &raw mut len) };
+    if done == 0 { Ok(address_of(&name).1) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(super) fn bind(fd: &OwnedFd, address: IpAddr, scope: u32, port: u16) -> io::Result<()> {
     let (name, name_bytes) = socket_address(address, scope, port);
     // SAFETY: `name` is a socket address of at least that many bytes.
     let bound = unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), name_bytes as libc::socklen_t) };
@@ -348,7 +362,7 @@ fn bind(fd: &OwnedFd, address: IpAddr, scope: u32, port: u16) -> io::Result<()> 
 }
 
 /// Calls `work` with level, type and data of each control message.
-fn for_each_control(header: &libc::msghdr, mut work: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
+pub(super) fn for_each_control(header: &libc::msghdr, mut work: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
     // SAFETY: the kernel wrote whole control messages into the buffer and set its length; the macros stay within it.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
@@ -379,7 +393,7 @@ fn write_controls(out: &mut [u8; CONTROL_BYTES], level: libc::c_int, values: [(l
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
 
 /// A socket address of either family, in room for the larger one, and its length in bytes.
-fn socket_address(address: IpAddr, scope: u32, port: u16) -> (libc::sockaddr_in6, usize) {
+pub(super) fn socket_address(address: IpAddr, scope: u32, port: u16) -> (libc::sockaddr_in6, usize) {
     // SAFETY: all zeros are a valid value of this plain struct.
     let mut name: libc::sockaddr_in6 = unsafe { zeroed() };
     match address {
@@ -406,7 +420,7 @@ fn socket_address(address: IpAddr, scope: u32, port: u16) -> (libc::sockaddr_in6
 }
 
 /// The address and port that the kernel wrote to `name`.
-fn address_of(name: &libc::sockaddr_in6) -> (IpAddr, u16) {
+pub(super) fn address_of(name: &libc::sockaddr_in6) -> (IpAddr, u16) {
     if libc::c_int::from(name.sin6_family) == libc::AF_INET {
         // SAFETY: the family says that the smaller struct is there, at no stricter alignment.
         let small = unsafe { (&raw const *name).cast::<libc::sockaddr_in>().read() };

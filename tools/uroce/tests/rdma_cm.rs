@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::plays_all;
 use common::programs::{Ended, Running, run, run_as_nobody};
@@ -126,4 +126,20 @@ fn a_client_whom_nobody_expects_is_rejected() {
     assert!(!client.status.success(), "{client:#?}");
     // The reason on the wire: invalid service id.
     assert!((client.stderr.clone() + &client.stdout).contains("RDMA_CM_EVENT_REJECTED, error 8"), "{client:#?}");
+}
+
+/// Its kernel says so (ICMP port unreachable), over either link; without that word the attempt takes a minute.
+#[test]
+fn a_client_of_a_host_without_a_program_is_told_at_once() {
+    let pair = VethPair::create(4500).unwrap();
+    for host in [VethPair::A.ipv4.to_string(), VethPair::A.ipv6.to_string()] {
+        let line = |link: &str| format!("--link {link} -- rping -c -a {host} -C 1");
+        for (start, link) in [(run as fn(&Netns, &str) -> Running, "xdp"), (run_as_nobody, "udp")] {
+            let began = Instant::now();
+            let client = start(&pair.b, &line(link)).end();
+            let said = client.stderr.clone() + &client.stdout;
+            assert!(said.contains("RDMA_CM_EVENT_UNREACHABLE"), "{client:#?}");
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}: {client:#?}", began.elapsed());
+        }
+    }
 }

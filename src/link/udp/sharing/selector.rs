@@ -91,7 +91,7 @@ impl Selector {
 }
 
 /// Makes a socket drop all that arrives.
-pub(super) fn close(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(in crate::link::udp) fn close(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_filter(socket, libc::SO_ATTACH_FILTER, &[step(RETURN, 0)])
 }
 
