@@ -80,6 +80,40 @@ static void towards_a_group(void)
     rdma_destroy_event_channel(channel);
 }
 
+/* An identifier that stays with its family, on all addresses of it. */
+static struct rdma_cm_id *one_family(struct rdma_event_channel *channel, const void *any, int is_only)
+{
+    struct rdma_cm_id *id;
+    CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &is_only, sizeof is_only) == 0);
+    if (rdma_bind_addr(id, (struct sockaddr *)any) == 0)
+        return id;
+    CHECK(errno == EADDRINUSE && rdma_destroy_id(id) == 0);
+    return NULL;
+}
+
+/* Both families listen at one port, each by itself, as tgtd does; a connection finds its own. */
+static void each_family(void)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(7472) };
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(7472) };
+    struct rdma_cm_id *first = one_family(channel, &v4, 1), *second = one_family(channel, &v6, 1);
+    CHECK(first && second && one_family(channel, &v4, 0) == NULL);
+    CHECK(rdma_listen(first, 4) == 0 && rdma_listen(second, 4) == 0);
+    struct rdma_cm_id *client = resolved(channel, RDMA_PS_TCP, v4.sin_port);
+    struct rdma_conn_param param = { .qp_num = 0x1234, .retry_count = 7, .rnr_retry_count = 7 };
+    CHECK(rdma_connect(client, &param) == 0);
+    struct rdma_cm_event *request = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    CHECK(request->listen_id == first);
+    struct rdma_cm_id *server = request->id;
+    CHECK(rdma_ack_cm_event(request) == 0 && rdma_reject(server, NULL, 0) == 0);
+    pass(channel, RDMA_CM_EVENT_REJECTED);
+    CHECK(rdma_destroy_id(server) == 0 && rdma_destroy_id(client) == 0);
+    CHECK(rdma_destroy_id(second) == 0 && rdma_destroy_id(first) == 0);
+    rdma_destroy_event_channel(channel);
+}
+
 static void part(struct rdma_event_channel *channel, struct rdma_cm_id *client, struct rdma_cm_id *server)
 {
     CHECK(rdma_disconnect(client) == 0);
@@ -394,6 +428,7 @@ int main(void)
     rdma_free_devices(devices);
     puts("works rdma_free_devices");
     by_events();
+    each_family();
     without_names();
     towards_a_group();
     by_waiting();

@@ -1,6 +1,7 @@
 //! Listening, connecting, accepting, disconnecting.
 
 use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 
 use uroce::cm::message::{DatagramReply, DatagramRequest, DatagramStatus, Reject, Reply, Request, Transport};
@@ -38,6 +39,19 @@ impl From<TooMany> for Failure {
     }
 }
 
+/// The addresses of a device at which an identifier listens; `None` for all. One without a device is bound to all of them,
+/// or to those of its family.
+fn places(inner: &Inner, local: SocketAddr, host: &Host) -> Vec<Option<IpAddr>> {
+    if inner.host.is_some() {
+        return vec![Some(local.ip())];
+    }
+    if !inner.is_family_only {
+        return vec![None];
+    }
+    let all = host.opened.context.gids().iter().map(|gid| gid.ip());
+    all.filter(|address| address.is_ipv4() == local.is_ipv4()).map(Some).collect()
+}
+
 fn listen(pointer: *mut RdmaCmId, backlog: c_int) -> Result<(), Failure> {
     let id = id::get(pointer)?;
     if id.lock().phase == Phase::Idle {
@@ -55,22 +69,22 @@ fn listen(pointer: *mut RdmaCmId, backlog: c_int) -> Result<(), Failure> {
     if hosts.is_empty() {
         return Err(Failure::new(libc::ENODEV, "no device can be opened"));
     }
-    // An identifier without a device is bound to all of them.
-    let at = inner.host.is_some().then(|| local.ip());
     let service = ServiceId::of(inner.space, local.port());
     for host in hosts {
-        let mut routes = host.routes.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let listener = host.manager.listen(service, at, backlog.unwrap_or(MAX_BACKLOG)).map_err(|error| {
-            let code = match error {
-                ListenError::InUse(_) => libc::EADDRINUSE,
-                ListenError::Forked(_) => libc::EINVAL,
-                ListenError::Arbiter(_) => libc::ENODEV,
-            };
-            Failure::new(code, error)
-        })?;
-        routes.insert(listener, pointer as usize);
-        drop(routes);
-        inner.listeners.push((host, listener));
+        for at in places(&inner, local, &host) {
+            let mut routes = host.routes.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+            let listener = host.manager.listen(service, at, backlog.unwrap_or(MAX_BACKLOG)).map_err(|error| {
+                let code = match error {
+                    ListenError::InUse(_) => libc::EADDRINUSE,
+                    ListenError::Forked(_) => libc::EINVAL,
+                    ListenError::Arbiter(_) => libc::ENODEV,
+                };
+                Failure::new(code, error)
+            })?;
+            routes.insert(listener, pointer as usize);
+            drop(routes);
+            inner.listeners.push((host.clone(), listener));
+        }
     }
     inner.phase = Phase::Listening;
     Ok(())

@@ -42,6 +42,8 @@ pub(super) struct Inner {
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
     pub may_share_port: bool,
+    /// Whether it stays with the family of its address where that is all addresses (`RDMA_OPTION_ID_AFONLY`).
+    pub is_family_only: bool,
     pub traffic_class: u8,
     /// The code of the time for an acknowledge, if the program has set it.
     pub ack_timeout: Option<u8>,
@@ -174,6 +176,7 @@ impl Inner {
             local: None,
             remote: None,
             may_share_port: false,
+            is_family_only: false,
             traffic_class: 0,
             ack_timeout: None,
             connection: None,
@@ -565,8 +568,7 @@ pub unsafe extern "C" fn rdma_set_option(
         match (level, option) {
             (LEVEL_ID, TYPE_OF_SERVICE) => inner.traffic_class = byte()?,
             (LEVEL_ID, REUSE_ADDRESS) => inner.may_share_port = number()? != 0,
-            // Listeners for all addresses take those of both families, as with the option off; nothing to choose.
-            (LEVEL_ID, FAMILY_ONLY) => _ = number()?,
+            (LEVEL_ID, FAMILY_ONLY) => inner.is_family_only = number()? != 0,
             (LEVEL_ID, ACK_TIMEOUT_OPTION) => inner.ack_timeout = Some(byte()?.min(31)),
             // RDMA_OPTION_IB_PATH: RoCE has the path that the route names.
             (1, 1) => {}
@@ -589,16 +591,29 @@ pub extern "C" fn rdma_get_dst_port(id: *mut RdmaCmId) -> u16 {
     get(id).ok().and_then(|id| id.lock().remote).map_or(0, |remote| remote.port().to_be())
 }
 
+/// What an identifier wants a port for.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    pub space: PortSpace,
+    pub address: SocketAddr,
+    pub may_share: bool,
+    pub is_family_only: bool,
+}
+
 /// Whether another identifier has the port, at that address or at all.
-pub(super) fn has_port(space: PortSpace, address: SocketAddr, may_share: bool, but: *const RdmaCmId) -> bool {
+pub(super) fn has_port(wish: Wish, but: *const RdmaCmId) -> bool {
+    let address = wish.address;
     let others = CmId::slab().pointers(|id| {
         let inner = id.lock();
+        let is_apart =
+            |local: SocketAddr| wish.is_family_only && inner.is_family_only && local.is_ipv4() != address.is_ipv4();
         inner.connection.is_none()
-            && inner.space == space
-            && !(may_share && inner.may_share_port && inner.listeners.is_empty())
+            && inner.space == wish.space
+            && !(wish.may_share && inner.may_share_port && inner.listeners.is_empty())
             && inner.local.is_some_and(|local| {
                 let is_any = |ip: IpAddr| ip.is_unspecified();
                 local.port() == address.port()
+                    && !is_apart(local)
                     && (local.ip() == address.ip() || is_any(local.ip()) || is_any(address.ip()))
             })
     });

@@ -83,22 +83,23 @@ fn source_towards(wanted: Option<SocketAddr>, peer: SocketAddr) -> Result<Socket
 
 /// Gives an identifier its address: the port that is asked for if it is free, or any for 0.
 fn reserve(pointer: *const RdmaCmId, inner_of: &id::CmId, mut address: SocketAddr) -> Result<SocketAddr, Failure> {
-    let (space, may_share) = {
+    let wish = {
         let inner = inner_of.lock();
-        (inner.space, inner.may_share_port)
+        let (may_share, is_family_only) = (inner.may_share_port, inner.is_family_only);
+        id::Wish { space: inner.space, address, may_share, is_family_only }
     };
     if address.port() == 0 {
         let first = EPHEMERAL.start + (std::process::id() as u16) % (EPHEMERAL.end - EPHEMERAL.start);
         let all = (first..EPHEMERAL.end).chain(EPHEMERAL.start..first);
         for port in all {
             address.set_port(port);
-            if !id::has_port(space, address, false, pointer) {
+            if !id::has_port(id::Wish { address, may_share: false, ..wish }, pointer) {
                 return Ok(address);
             }
         }
         return Err(Failure::new(libc::EADDRNOTAVAIL, "no port is free"));
     }
-    match id::has_port(space, address, may_share, pointer) {
+    match id::has_port(wish, pointer) {
         true => Err(Failure::new(libc::EADDRINUSE, format_args!("port {} is in use", address.port()))),
         false => Ok(address),
     }
