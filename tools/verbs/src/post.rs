@@ -24,32 +24,33 @@ pub(crate) struct SendLimits {
     pub all_are_signaled: bool,
 }
 
-/// The entries of a list of the program's.
+/// The entries of a list of the program's, which need not be aligned: libiscsi's are not.
 ///
 /// # Safety
-/// `list` has `count` entries, if `count` is possible at all.
-unsafe fn sges<'a>(list: *const IbvSge, count: c_int, limit: u32) -> Result<&'a [IbvSge], Failure> {
+/// `list` has `count` entries, if `count` is possible at all, for as long as the iterator lives.
+unsafe fn sges(
+    list: *const IbvSge,
+    count: c_int,
+    limit: u32,
+) -> Result<impl Iterator<Item = IbvSge> + Clone, Failure> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if count > limit as usize {
         return Err(Failure::new(libc::EINVAL, format_args!("{count} scatter/gather entries: the maximum is {limit}")));
     }
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if list.is_null() {
+    if count > 0 && list.is_null() {
         return Err(Failure::null("sg_list"));
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts(list, count) })
+    Ok((0..count).map(move |index| unsafe { list.add(index).read_unaligned() }))
 }
 
-fn sge(entry: &IbvSge) -> Sge {
+fn sge(entry: IbvSge) -> Sge {
     Sge { address: entry.addr, length: entry.length, lkey: Key(entry.lkey) }
 }
 
 /// The list as the transport has it; `MAX_SGE` at the most.
-fn list(entries: &[IbvSge]) -> Data {
-    Data::Sges(entries.iter().take(MAX_SGE).map(sge).collect())
+fn list(entries: impl Iterator<Item = IbvSge>) -> Data {
+    Data::Sges(entries.take(MAX_SGE).map(sge).collect())
 }
 
 /// Copies the bytes that inline data names.
@@ -131,7 +132,7 @@ unsafe fn send(wr: &IbvSendWr, limits: &SendLimits) -> Result<SendRequest, Failu
         // SAFETY: the caller's promise.
         let entries = unsafe { sges(wr.sg_list, wr.num_sge, limits.max_sge) }?;
         if wr.send_flags & send_flag::INLINE != 0 {
-            let parts = entries.iter().map(|entry| (entry.addr as *const u8, entry.length as usize));
+            let parts = entries.map(|entry| (entry.addr as *const u8, entry.length as usize));
             // SAFETY: the caller's promise.
             unsafe { inline(parts, limits) }?
         } else {
@@ -193,8 +194,18 @@ fn post<W: Linked, R>(
     let mut at = first;
     let mut failure = None;
     let mut requests = std::iter::from_fn(|| {
-        // SAFETY: the program's list: each points to the next, the last to NULL.
-        let wr = unsafe { at.as_ref() }?;
+        if at.is_null() {
+            return None;
+        }
+        let copy;
+        let wr = if at.is_aligned() {
+            // SAFETY: the program's list: each points to the next, the last to NULL.
+            unsafe { &*at }
+        } else {
+            // SAFETY: as above.
+            copy = unsafe { at.read_unaligned() };
+            &copy
+        };
         match convert(wr) {
             Ok(request) => {
                 at = wr.next();
@@ -258,7 +269,7 @@ pub(crate) fn receives(
     let convert = |wr: &IbvRecvWr| {
         // SAFETY: as for send requests.
         let entries = unsafe { sges(wr.sg_list, wr.num_sge, max_sge) }?;
-        Ok(ReceiveRequest { wr_id: wr.wr_id, sges: entries.iter().map(sge).collect::<SgeList>() })
+        Ok(ReceiveRequest { wr_id: wr.wr_id, sges: entries.map(sge).collect::<SgeList>() })
     };
     post(verb, wr, bad_wr, convert, post_them)
 }

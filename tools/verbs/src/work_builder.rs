@@ -232,7 +232,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut IbvQpEx, count: usize, list: *const I
             ));
         }
         // SAFETY: the program's list of `count` entries.
-        let entry = |index| unsafe { *list.add(index) };
+        let entry = |index| unsafe { list.add(index).read_unaligned() };
         let sge = |e: IbvSge| Sge { address: e.addr, length: e.length, lkey: Key(e.lkey) };
         request.data = Data::Sges((0..count).map(|index| sge(entry(index))).collect());
         Ok(())
@@ -254,7 +254,7 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut IbvQpEx, count: usize, list: 
         }
         let parts = (0..count).map(|index| {
             // SAFETY: the program's list of `count` parts; the first that is too much ends the walk.
-            let part = unsafe { &*list.add(index) };
+            let part = unsafe { list.add(index).read_unaligned() };
             (part.addr.cast_const().cast(), part.length)
         });
         // SAFETY: the program's memory.
