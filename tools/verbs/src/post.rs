@@ -28,11 +28,7 @@ pub(crate) struct SendLimits {
 ///
 /// # Safety
 /// `list` has `count` entries, if `count` is possible at all, for as long as the iterator lives.
-unsafe fn sges(
-    list: *const IbvSge,
-    count: c_int,
-    limit: u32,
-) -> Result<impl Iterator<Item = IbvSge> + Clone, Failure> {
+unsafe fn sges(list: *const IbvSge, count: c_int, limit: u32) -> Result<impl Iterator<Item = IbvSge> + Clone, Failure> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if count > limit as usize {
         return Err(Failure::new(libc::EINVAL, format_args!("{count} scatter/gather entries: the maximum is {limit}")));
