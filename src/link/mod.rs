@@ -166,6 +166,18 @@ pub trait Link: Send {
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
+/// The counters of several links as one link's: those of one name are added.
+fn summed(counters: impl Iterator<Item = (&'static str, u64)>) -> Vec<(&'static str, u64)> {
+    let mut sums: Vec<(&'static str, u64)> = Vec::new();
+    for (name, count) in counters {
+        match sums.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += count,
+            None => sums.push((name, count)),
+        }
+    }
+    sums
+}
+
 /// Requests for connections, by what they ask for (REQ and SIDR_REQ; IBTA 12.6.5, 12.11.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requests {

@@ -2,7 +2,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use super::{EthernetHeader, Hop, HopError, Imposed, Link};
+use super::{EthernetHeader, Hop, HopError, Imposed, Link, summed};
 use crate::frame::Frame;
 use crate::time::Instant;
 
@@ -216,13 +216,7 @@ impl Link for Rails {
 
     /// The sums of the rails' counters, and what each rail carried.
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut sums: Vec<(&'static str, u64)> = Vec::new();
-        for (name, count) in self.links().flat_map(Link::counters) {
-            match sums.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, sum)) => *sum += count,
-                None => sums.push((name, count)),
-            }
-        }
+        let mut sums = summed(self.links().flat_map(Link::counters));
         sums.extend([("rails_copied", self.copied), ("rails_lost", self.lost)]);
         let by_rail = self.rails.iter().zip(COUNTERS);
         sums.extend(by_rail.flat_map(|(state, [tx, rx])| [(tx, state.sent), (rx, state.received)]));

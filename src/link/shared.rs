@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::loopback::{HERE, Loopback};
-use super::{EthernetHeader, Hop, HopError, Imposed, Link, Requests};
+use super::{EthernetHeader, Hop, HopError, Imposed, Link, Requests, summed};
 use crate::frame::{Frame, FrameBytes};
 use crate::time::{Duration, Instant};
 use crate::wire::{Addresses, Bth, ICRC_BYTES, Qpn, icrc};
@@ -232,15 +232,9 @@ impl<N: Link, K: Link> Link for SharedLink<N, K> {
         self.network.mode()
     }
 
-    /// The network's counters, and those of the kernel's packets under names of their own.
+    /// The sums of both links' counters, and what went through the kernel.
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut counters = self.network.counters();
-        for (name, count) in self.kernel.counters() {
-            match counters.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, sum)) => *sum += count,
-                None => counters.push((name, count)),
-            }
-        }
+        let mut counters = summed(self.network.counters().into_iter().chain(self.kernel.counters()));
         counters.extend([("kernel_tx_packets", self.through_kernel), ("kernel_tx_lost", self.lost)]);
         counters
     }
