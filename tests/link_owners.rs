@@ -37,8 +37,8 @@ fn this_process() -> String {
 
 /// What `uroce devices` says is missing for a link on `veth0`: of AF_XDP, of UDP sockets.
 fn missing(pair: &Pair) -> [String; 2] {
-    let device = pair.within(0, || Device::find(Some("veth0")).unwrap());
-    [0, 1].map(|mode| device.link_modes[mode].missing.join("; "))
+    let modes = pair.within(0, || Device::find(Some("veth0")).unwrap().link_modes().unwrap());
+    [0, 1].map(|mode| modes[mode].missing.join("; "))
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn an_xdp_program_of_others_is_named_with_its_process_and_left_alone() {
 #[test]
 fn too_little_lockable_memory_is_said_before_and_sockets_are_opened_instead() {
     let pair = Pair::new(PairOptions::default());
-    let (device, context, small) = pair.within(0, || {
+    let (modes, context, small) = pair.within(0, || {
         let limit = libc::rlimit { rlim_cur: 8 << 20, rlim_max: 8 << 20 };
         // SAFETY: the limit is a valid rlimit; the other tests of this process have CAP_IPC_LOCK.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
@@ -165,13 +165,13 @@ fn too_little_lockable_memory_is_said_before_and_sockets_are_opened_instead() {
         common::privileges::keep_capabilities(1 << 12 | 1 << 13 | 1 << 39);
         let options = OpenOptions::new().device("veth0");
         let xdp = XdpOptions { receive_frames: 512, transmit_packets: 64, ..XdpOptions::default() };
-        let device = Device::find(Some("veth0")).unwrap();
+        let modes = Device::find(Some("veth0")).unwrap().link_modes().unwrap();
         let opened = Context::open(&options).unwrap();
         let context = (opened.link_mode(), opened.why_not_xdp().map(str::to_owned));
         drop(opened);
-        (device, context, options.xdp(xdp).open().unwrap().link_mode())
+        (modes, context, options.xdp(xdp).open().unwrap().link_mode())
     });
-    let said = device.link_modes[0].missing.join("; ");
+    let said = modes[0].missing.join("; ");
     assert!(said.contains("8192 KiB") && said.contains("ulimit -l 65536"), "{said}");
     let (mode, why) = context;
     assert!(mode == "udp" && why.as_ref().is_some_and(|why| why.contains("67108864 bytes")), "{mode} {why:?}");

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::wire::PathMtu;
 
-use super::host::Host;
+use super::host::{self, Host};
 use super::netlink::{Interface, Mac, Netlink};
 use super::selection::Selection;
 use super::udp::{self, UdpOpenError};
@@ -52,8 +52,6 @@ pub struct Device {
     pub gids: Vec<Gid>,
     /// The largest payload of a packet in bytes, over AF_XDP where that is possible: 256, 512, 1024, 2048 or 4096.
     pub active_mtu: u32,
-    /// The link modes, and whether each can be opened.
-    pub link_modes: Vec<LinkMode>,
 }
 
 /// The speed of a lane, with the IBTA's code for it (PortInfo:LinkSpeedActive).
@@ -100,8 +98,9 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Netlink`] when the kernel does not answer.
     pub fn list() -> Result<Vec<Device>, DeviceError> {
-        let (interfaces, host) = surroundings()?;
-        let whole = |interface| described(&Selection::whole(interface, &interfaces), &host, &interfaces);
+        let around = Surroundings::read()?;
+        let Surroundings { interfaces, .. } = &around;
+        let whole = |interface| device(&Selection::whole(interface, interfaces), &around);
         let mut devices: Vec<Device> = interfaces.iter().filter(|i| i.is_device()).filter_map(whole).collect();
         devices.sort_by_key(|d| (d.loopback, d.index));
         Ok(devices)
@@ -137,11 +136,24 @@ impl Device {
             check_name(name)?;
             return Ok(Device { name: name.to_owned(), ..Device::find(Some(place))? });
         }
-        let (interfaces, host) = surroundings()?;
-        let found = Selection::of(name, &interfaces)?;
+        let around = Surroundings::read()?;
+        let Surroundings { interfaces, .. } = &around;
         let known = || interfaces.iter().filter(|i| i.is_device()).map(|i| i.name.clone()).collect();
-        described(&found, &host, &interfaces)
+        device(&Selection::of(name, interfaces)?, &around)
             .ok_or_else(|| DeviceError::Unknown { name: name.to_owned(), known: known() })
+    }
+
+    /// The link modes, and whether each can be opened now. That takes milliseconds: the descriptors of all processes are
+    /// looked at when another one has the interface.
+    ///
+    /// # Errors
+    /// [`DeviceError`] when the device is gone, or the kernel does not answer.
+    pub fn link_modes(&self) -> Result<Vec<LinkMode>, DeviceError> {
+        let interfaces = Netlink::open()?.interfaces()?;
+        let selection = Selection::of(&self.place(), &interfaces)?;
+        let mut xdp = self.xdp_mode(&Host::read());
+        xdp.missing.extend(in_the_way(&selection));
+        Ok(vec![xdp, udp_mode(&selection, &interfaces)])
     }
 
     /// What links open: the address that is the device, or the interface.
@@ -216,6 +228,65 @@ impl Device {
     pub fn is_usable(&self) -> bool {
         self.up && self.carrier && self.active_mtu > 0
     }
+
+    /// What AF_XDP needs of the interface and of the host.
+    fn xdp_mode(&self, host: &Host) -> LinkMode {
+        let name = &self.interface;
+        let mut xdp = LinkMode { name: "xdp", missing: Vec::new(), limits: Vec::new() };
+        if !cfg!(feature = "xdp") {
+            xdp.missing.push(XdpOpenError::NotBuilt.to_string());
+        }
+        if self.loopback {
+            xdp.missing.push("the loopback is not an Ethernet interface".to_owned());
+        }
+        if let Some(address) = self.address {
+            xdp.missing.push(format!("{address} is one address of {name}, and AF_XDP takes a whole interface"));
+        }
+        if !self.up {
+            xdp.missing.push(format!("the interface is down: ip link set {name} up"));
+        } else if !self.carrier {
+            xdp.missing.push("no carrier: the cable, or the other end of the pair, is missing or down".to_owned());
+        }
+        if active_mtu(self.mtu) == 0 {
+            xdp.missing.push(format!("MTU {} is too small for RoCE: ip link set {name} mtu 1500", self.mtu));
+        }
+        if !host.has_af_xdp {
+            xdp.missing.push("this kernel has no AF_XDP: one with CONFIG_XDP_SOCKETS=y is needed".to_owned());
+        }
+        if !host.missing_capabilities.is_empty() {
+            let missing = &host.missing_capabilities;
+            xdp.missing.push(format!(
+                "{} missing: run as root, or setcap {}+ep PROGRAM",
+                missing.join(", "),
+                missing.join(",").to_lowercase()
+            ));
+        }
+        if let Some(error) = &host.bpf_refused {
+            xdp.missing.push(format!(
+                "the kernel refuses bpf(2) ({error}): capabilities of a user namespace are not enough, those of the host are needed"
+            ));
+        }
+        let needed = XdpOptions::default().memory_bytes(self.rx_queues);
+        if let Some(bytes) = host.lockable_bytes
+            && bytes < needed
+        {
+            xdp.missing.push(format!(
+                "only {} KiB of memory can be locked: raise it with ulimit -l {}, or grant CAP_IPC_LOCK",
+                bytes / 1024,
+                needed / 1024
+            ));
+        }
+        if self.has_default_route {
+            xdp.limits
+                .push(format!("the default route uses it: opened over AF_XDP only if it is named (--dev {name})"));
+        }
+        if active_mtu(self.mtu) > self.active_mtu {
+            let least = "kernel 6.6 or later (multi-buffer AF_XDP) removes this limit";
+            let (possible, mtu) = (self.active_mtu, self.mtu);
+            xdp.limits.push(format!("path MTU {possible} although the interface's MTU is {mtu}: {least}"));
+        }
+        xdp
+    }
 }
 
 /// Whether a device can have the name: programs make the names of files of it, and keep 63 bytes.
@@ -230,84 +301,31 @@ fn active_mtu(max_packet_bytes: usize) -> u32 {
     PathMtu::fitting(max_packet_bytes).map_or(0, |mtu| mtu.bytes() as u32)
 }
 
-/// The interfaces of the calling thread's network namespace, and what the host offers.
-fn surroundings() -> Result<(Vec<Interface>, Host), DeviceError> {
-    let mut netlink = Netlink::open()?;
-    let interfaces = netlink.interfaces()?;
-    // Kernels that do not tell have none.
-    let host = Host::read(outward(&netlink.default_route_interfaces().unwrap_or_default(), &interfaces));
-    Ok((interfaces, host))
+/// What devices are made of.
+struct Surroundings {
+    /// The interfaces of the calling thread's network namespace.
+    interfaces: Vec<Interface>,
+    /// Those by which default routes leave.
+    outward: Vec<u32>,
+    kernel: Option<(u32, u32)>,
 }
 
-/// A device, and what prevents links on it from being opened.
-fn described(selection: &Selection<'_>, host: &Host, interfaces: &[Interface]) -> Option<Device> {
-    let mut device = device(selection, host)?;
-    device.link_modes[0].missing.extend(in_the_way(selection));
-    device.link_modes.push(udp_mode(selection, interfaces));
-    Some(device)
+impl Surroundings {
+    fn read() -> Result<Surroundings, DeviceError> {
+        let mut netlink = Netlink::open()?;
+        let interfaces = netlink.interfaces()?;
+        // Kernels that do not tell have none.
+        let outward = outward(&netlink.default_route_interfaces().unwrap_or_default(), &interfaces);
+        Ok(Surroundings { interfaces, outward, kernel: host::kernel() })
+    }
 }
 
-fn device(selection: &Selection<'_>, host: &Host) -> Option<Device> {
+/// The device of a selection; `None` for an interface that is none.
+fn device(selection: &Selection<'_>, around: &Surroundings) -> Option<Device> {
     let interface = selection.interface;
-    let mut xdp = LinkMode { name: "xdp", missing: Vec::new(), limits: Vec::new() };
     let name = &interface.name;
-    if !cfg!(feature = "xdp") {
-        xdp.missing.push(XdpOpenError::NotBuilt.to_string());
-    }
-    if interface.loopback {
-        xdp.missing.push("the loopback is not an Ethernet interface".to_owned());
-    }
-    if let Some(address) = selection.address {
-        xdp.missing.push(format!("{address} is one address of {name}, and AF_XDP takes a whole interface"));
-    }
-    if !interface.up {
-        xdp.missing.push(format!("the interface is down: ip link set {name} up"));
-    } else if !interface.carrier {
-        xdp.missing.push("no carrier: the cable, or the other end of the pair, is missing or down".to_owned());
-    }
-    if active_mtu(interface.mtu) == 0 {
-        xdp.missing.push(format!("MTU {} is too small for RoCE: ip link set {name} mtu 1500", interface.mtu));
-    }
-    if !host.has_af_xdp {
-        xdp.missing.push("this kernel has no AF_XDP: one with CONFIG_XDP_SOCKETS=y is needed".to_owned());
-    }
-    if !host.missing_capabilities.is_empty() {
-        let missing = &host.missing_capabilities;
-        xdp.missing.push(format!(
-            "{} missing: run as root, or setcap {}+ep PROGRAM",
-            missing.join(", "),
-            missing.join(",").to_lowercase()
-        ));
-    }
-    if let Some(error) = &host.bpf_refused {
-        xdp.missing.push(format!(
-            "the kernel refuses bpf(2) ({error}): capabilities of a user namespace are not enough, those of the host are needed"
-        ));
-    }
-    let needed = XdpOptions::default().memory_bytes(interface.rx_queues);
-    if let Some(bytes) = host.lockable_bytes
-        && bytes < needed
-    {
-        xdp.missing.push(format!(
-            "only {} KiB of memory can be locked: raise it with ulimit -l {}, or grant CAP_IPC_LOCK",
-            bytes / 1024,
-            needed / 1024
-        ));
-    }
-    let has_default_route = host.outward.contains(&interface.index);
-    if has_default_route {
-        xdp.limits.push(format!("the default route uses it: opened over AF_XDP only if it is named (--dev {name})"));
-    }
-    let multi_buffer = host.kernel.is_none_or(|version| version >= (6, 6));
+    let multi_buffer = around.kernel.is_none_or(|version| version >= (6, 6));
     let limit = if multi_buffer { MULTI_BUFFER_PACKET_BYTES } else { SINGLE_BUFFER_PACKET_BYTES };
-    if interface.mtu > limit && active_mtu(interface.mtu) > active_mtu(limit) {
-        let least = "kernel 6.6 or later (multi-buffer AF_XDP) removes this limit";
-        xdp.limits.push(format!(
-            "path MTU {} although the interface's MTU is {}: {least}",
-            active_mtu(limit),
-            interface.mtu
-        ));
-    }
     Some(Device {
         name: name.clone(),
         interface: name.clone(),
@@ -318,13 +336,12 @@ fn device(selection: &Selection<'_>, host: &Host) -> Option<Device> {
         mtu: interface.mtu,
         up: interface.up,
         carrier: interface.carrier,
-        has_default_route,
+        has_default_route: around.outward.contains(&interface.index),
         rx_queues: interface.rx_queues,
         numa_node: sysfs(interface, "device/numa_node"),
         speed_mbps: sysfs(interface, "speed"),
         gids: selection.gids.clone(),
         active_mtu: active_mtu(interface.mtu.min(limit)),
-        link_modes: vec![xdp],
     })
 }
 
@@ -436,16 +453,15 @@ mod tests {
     fn what_is_missing_is_said_in_lines_with_a_remedy() {
         let host = Host {
             missing_capabilities: vec!["CAP_NET_RAW", "CAP_BPF"],
-            kernel: Some((6, 1)),
             has_af_xdp: false,
             bpf_refused: Some("Operation not permitted (os error 1)".into()),
             lockable_bytes: Some(20 << 20),
-            outward: vec![2],
         };
         let mut eth = Interface::example(2, "eth0", &[]);
         (eth.up, eth.mtu) = (false, 9000);
-        let device = device(&Selection::whole(&eth, &[]), &host).unwrap();
-        let [xdp] = device.link_modes.as_slice() else { panic!("one mode") };
+        let around = Surroundings { interfaces: Vec::new(), outward: vec![2], kernel: Some((6, 1)) };
+        let device = device(&Selection::whole(&eth, &[]), &around).unwrap();
+        let xdp = device.xdp_mode(&host);
         assert_eq!(
             xdp.missing,
             [
@@ -481,18 +497,11 @@ mod tests {
 
     #[test]
     fn the_default_device_is_the_first_usable_one_and_the_loopback_at_last() {
-        let host = || Host {
-            missing_capabilities: Vec::new(),
-            kernel: None,
-            has_af_xdp: true,
-            bpf_refused: None,
-            lockable_bytes: None,
-            outward: Vec::new(),
-        };
+        let around = Surroundings { interfaces: Vec::new(), outward: Vec::new(), kernel: None };
         let made = |index, is_usable: bool, loopback| {
             let mut of = Interface::example(index, &format!("eth{index}"), &[]);
             (of.carrier, of.loopback) = (is_usable, loopback);
-            device(&Selection::whole(&of, &[]), &host()).unwrap()
+            device(&Selection::whole(&of, &[]), &around).unwrap()
         };
         let name = |devices: &[Device]| Device::default_of(devices).map(|device| device.name.clone());
         assert_eq!(name(&[made(2, false, false), made(3, true, false), made(1, true, true)]).as_deref(), Some("eth3"));

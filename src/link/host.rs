@@ -4,29 +4,28 @@ use std::io;
 /// What the whole host offers to links, and what is missing.
 pub(super) struct Host {
     pub missing_capabilities: Vec<&'static str>,
-    pub kernel: Option<(u32, u32)>,
     pub has_af_xdp: bool,
     /// Why the kernel refuses bpf(2) although no capability is missing; `None` when it does not refuse.
     pub bpf_refused: Option<String>,
     pub lockable_bytes: Option<u64>,
-    /// The interfaces by which default routes leave.
-    pub outward: Vec<u32>,
 }
 
 impl Host {
-    pub fn read(outward: Vec<u32>) -> Host {
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+    pub fn read() -> Host {
         let missing_capabilities = missing_capabilities();
         let refused = if missing_capabilities.is_empty() { try_bpf().err() } else { None };
         Host {
             missing_capabilities,
             bpf_refused: refused.map(|error| error.to_string()),
-            outward,
-            kernel: release.as_deref().and_then(kernel_version),
             has_af_xdp: has_af_xdp(),
             lockable_bytes: lockable_bytes(),
         }
     }
+}
+
+/// The kernel's version, if it can be read.
+pub(super) fn kernel() -> Option<(u32, u32)> {
+    kernel_version(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
 }
 
 /// `6.18.4-generic` → (6, 18)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use comfy_table::Table;
 use serde_json::{Value, json};
-use uroce::link::device::Device;
+use uroce::link::device::{Device, LinkMode};
 
 use crate::Failure;
 
@@ -23,7 +23,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let is_default = |device: &Device| Some(device.index) == default;
     if arguments.json {
         for device in &devices {
-            println!("{}", to_json(device, is_default(device)));
+            println!("{}", to_json(device, &device.link_modes()?, is_default(device)));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -31,12 +31,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         eprintln!("uroce: no Ethernet interface found; `ip link` lists all interfaces");
     }
     for device in &devices {
-        print(device, is_default(device));
+        print(device, &device.link_modes()?, is_default(device));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(device: &Device, is_default: bool) {
+fn print(device: &Device, modes: &[LinkMode], is_default: bool) {
     let state = match (device.up, device.carrier) {
         (false, _) => "down",
         (true, false) => "no carrier",
@@ -59,7 +59,7 @@ fn print(device: &Device, is_default: bool) {
         table.add_row([format!("  GID {index}"), gid.address.to_string(), "RoCE v2".to_owned(), vlan]);
     }
     println!("{table}");
-    for mode in &device.link_modes {
+    for mode in modes {
         let verdict = if mode.missing.is_empty() { "yes" } else { "no" };
         println!("  link {}: {verdict}", mode.name);
         for line in &mode.missing {
@@ -71,7 +71,7 @@ fn print(device: &Device, is_default: bool) {
     }
 }
 
-fn to_json(device: &Device, is_default: bool) -> Value {
+fn to_json(device: &Device, modes: &[LinkMode], is_default: bool) -> Value {
     json!({
         "name": device.name,
         "index": device.index,
@@ -93,7 +93,7 @@ fn to_json(device: &Device, is_default: bool) -> Value {
             "interface": gid.interface,
             "vlan": gid.vlan,
         })).collect::<Vec<_>>(),
-        "link_modes": device.link_modes.iter().map(|mode| json!({
+        "link_modes": modes.iter().map(|mode| json!({
             "name": mode.name,
             "usable": mode.missing.is_empty(),
             "missing": mode.missing,
