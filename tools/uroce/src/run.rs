@@ -201,9 +201,12 @@ impl Folder {
         let failed = |error: io::Error| format!("cannot create a folder in {}: {error}", parent.display());
         let folder = loop {
             let path = unique_folder(&parent).map_err(failed)?;
-            let lock = File::open(&path).map_err(failed)?;
-            lock.lock().map_err(failed)?;
             // Somebody who sweeps may have been first: then it is gone, and another one is made.
+            let lock = match File::open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(failed)?,
+            };
+            lock.lock().map_err(failed)?;
             if fs::metadata(&path).is_ok_and(|there| lock.metadata().is_ok_and(|ours| ours.ino() == there.ino())) {
                 break Folder { path, lock: Some(lock) };
             }
@@ -257,17 +260,26 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Removes a folder of this user with our library in it, unless somebody has locked it.
+/// Removes a folder of this user with our library in it, unless somebody has locked it. One that is empty is a folder
+/// whose maker or remover was killed: the library's first name is what is made first and removed last.
 fn remove_if_left(path: &Path) {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let Ok(folder) = OpenOptions::new().read(true).custom_flags(flags).open(path) else { return };
     // SAFETY: no arguments, no effect.
     let user = unsafe { libc::geteuid() };
-    let is_ours = folder.metadata().is_ok_and(|data| data.uid() == user)
-        && fs::symlink_metadata(path.join(NAMES[0])).is_ok_and(|data| data.is_symlink());
-    if is_ours && folder.try_lock().is_ok() {
-        let _ = fs::remove_dir_all(path);
+    let is_users = folder.metadata().is_ok_and(|data| data.uid() == user);
+    if !is_users || folder.try_lock().is_err() {
+        return;
     }
+    if fs::symlink_metadata(path.join(NAMES[0])).is_ok_and(|data| data.is_symlink()) {
+        let others = fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.file_name() != NAMES[0]);
+        for entry in others {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let _ = if is_folder { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        }
+        let _ = fs::remove_file(path.join(NAMES[0]));
+    }
+    let _ = fs::remove_dir(path);
 }
 
 fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder) -> Result<(), Failure> {

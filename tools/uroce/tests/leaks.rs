@@ -5,11 +5,11 @@
 
 mod common;
 
-use std::fs;
 use std::time::Duration;
 
 use common::compiled::program;
 use common::plays_all;
+use common::processes::left;
 use common::programs::{Ended, Running, run, run_as_nobody};
 use rxe_rig::{Netns, VethPair};
 
@@ -28,16 +28,6 @@ fn reports(ended: &Ended) -> [[i64; 3]; 2] {
     };
     let all: Vec<[i64; 3]> = ended.stdout.lines().map(report).collect();
     all.try_into().unwrap_or_else(|all| panic!("two reports, not {all:?}: {ended:#?}"))
-}
-
-/// What is left of RoCE in a namespace: sockets on port 4791, and names of ours.
-fn left(namespace: &Netns) -> Vec<String> {
-    namespace.run(|| {
-        let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-        let udp = ["udp", "udp6"].map(read).join("\n");
-        let ours = |line: &&str| line.contains(":12B7 ") || line.contains("@uroce");
-        (udp + "\n" + &read("unix")).lines().filter(ours).map(str::to_owned).collect()
-    })
 }
 
 fn connect_again_and_again(start: fn(&Netns, &str) -> Running, link: &str) {

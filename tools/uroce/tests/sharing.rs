@@ -7,43 +7,15 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use common::processes::{kill, processes, program_of, signal};
 use common::programs::{Running, run, run_as_nobody, start, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Processes whose numbers the kernel tells in the namespace, by their names.
-fn processes(namespace: &Netns, name: &str) -> Vec<u32> {
-    let network = |process: PathBuf| fs::read_link(process.join("ns/net"));
-    let own = namespace.run(|| network("/proc/thread-self".into())).unwrap();
-    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-    let is_it = |process: &PathBuf| {
-        fs::read_to_string(process.join("comm")).is_ok_and(|text| text.trim_end() == name)
-            && network(process.clone()).is_ok_and(|its| its == own)
-    };
-    all.filter(is_it).filter_map(|process| process.file_name()?.to_str()?.parse().ok()).collect()
-}
-
-/// The program that `uroce run` runs.
-#[track_caller]
-fn program_of(run: &Running) -> u32 {
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
-    children.trim().parse().unwrap_or_else(|_| panic!("not one child: {children:?}"))
-}
-
-fn kill(process: u32) {
-    signal(process, Signal::KILL);
-}
-
-fn signal(process: u32, signal: Signal) {
-    let process = rustix::process::Pid::from_raw(process as i32).unwrap();
-    rustix::process::kill_process(process, signal).unwrap();
-}
 
 /// Waits until nobody shares a device in the namespace.
 #[track_caller]

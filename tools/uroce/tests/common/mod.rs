@@ -6,6 +6,7 @@ pub mod captures;
 pub mod compiled;
 pub mod offer;
 pub mod perftest;
+pub mod processes;
 pub mod programs;
 pub mod tally;
 

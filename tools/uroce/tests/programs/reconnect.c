@@ -1,35 +1,9 @@
 /* Connects by RDMA CM again and again, each time with a queue pair of its own, and sends one message, which the server
    checks: `reconnect COUNT HOST [serve]`. After a tenth of them and after all it prints the memory, the descriptors and the
    threads that it has. */
-#include "check.h"
-#include <dirent.h>
+#include "report.h"
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
-
-/* Entries of a folder, without the two that each has. */
-static int entries(const char *path)
-{
-    DIR *folder = opendir(path);
-    CHECK(folder);
-    int count = 0;
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count - 2;
-}
-
-static void report(void)
-{
-    long rss_kib = 0;
-    char line[256];
-    FILE *status = fopen("/proc/self/status", "r");
-    CHECK(status);
-    while (fgets(line, sizeof line, status))
-        sscanf(line, "VmRSS: %ld", &rss_kib);
-    fclose(status);
-    printf("%ld %d %d\n", rss_kib, entries("/proc/self/fd"), entries("/proc/self/task"));
-    fflush(stdout);
-}
 
 /* Receives the message of the next connection, which must be `expected`. */
 static struct rdma_cm_id *serve(struct rdma_cm_id *listener, uint64_t expected)
