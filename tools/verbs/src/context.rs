@@ -13,7 +13,7 @@ use uroce::wire::PathMtu;
 
 use crate::abi::*;
 use crate::async_event::{AsyncEvent, Routes};
-use crate::error::{Failure, is_tracing, minus_one, number};
+use crate::error::{Failure, minus_one, number, trace_counters};
 use crate::lock::SpinLock;
 use crate::marks::Mark;
 use crate::queue::EventQueue;
@@ -51,14 +51,9 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Says what was counted, if asked to. Counters that are zero are left out.
+    /// Says what was counted, if asked to.
     fn trace_counters(&self) {
-        if is_tracing() {
-            let counters = self.context.counters();
-            let some = counters.iter().filter(|(_, count)| *count > 0);
-            let words: Vec<String> = some.map(|(name, count)| format!("{name} {count}")).collect();
-            eprintln!("uroce: {}: {}", self.context.device().name, words.join(", "));
-        }
+        trace_counters(&self.context.device().name, || self.context.counters());
     }
 }
 

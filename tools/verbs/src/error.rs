@@ -127,6 +127,16 @@ pub(crate) fn trace(verb: &str, result: &Result<String, &Failure>) {
     }
 }
 
+/// Says what a device has counted, if asked to. Counters that are zero are left out.
+pub(crate) fn trace_counters(device: &str, counters: impl FnOnce() -> Vec<(&'static str, u64)>) {
+    if is_tracing() {
+        let counters = counters();
+        let some = counters.iter().filter(|(_, count)| *count > 0);
+        let words: Vec<String> = some.map(|(name, count)| format!("{name} {count}")).collect();
+        eprintln!("uroce: {device}: {}", words.join(", "));
+    }
+}
+
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the location is the calling thread's own.
     unsafe { *libc::__errno_location() = errno };

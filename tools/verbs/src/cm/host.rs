@@ -11,7 +11,7 @@ use uroce::verbs::ConnectionManager;
 use crate::abi::{IbvContext, RdmaCmId, RdmaConnParam};
 use crate::context::{self, Map, Opened};
 use crate::device;
-use crate::error::Failure;
+use crate::error::{Failure, trace_counters};
 use crate::lock::SpinLock;
 
 use super::event::{Kind, Param, Pending};
@@ -217,7 +217,7 @@ impl Routes {
     }
 }
 
-/// Ends what the program has not ended: its peers shall know.
+/// Ends what the program has not ended: its peers shall know. Says what was counted, if asked to.
 pub(crate) fn close_all() {
     let hosts = Host::all();
     for host in &hosts {
@@ -234,6 +234,9 @@ pub(crate) fn close_all() {
         #[allow(clippy::disallowed_methods, reason = "the program has ended: there is nothing to wait with")]
         std::thread::sleep(EXIT_LOOK);
         waited += EXIT_LOOK;
+    }
+    for host in hosts {
+        trace_counters(&host.opened.context.device().name, || host.manager.counters());
     }
 }
 
