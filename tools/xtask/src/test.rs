@@ -28,7 +28,7 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
-    let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms"];
+    let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms", "flood"];
     let matrices = matrices.map(|name| ["--test", name]).concat();
     let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs"].map(|name| ["--test", name]).concat();
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
