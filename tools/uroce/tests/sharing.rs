@@ -7,6 +7,7 @@
 mod common;
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -223,4 +224,24 @@ fn the_arbiter_is_nobodys_child_and_holds_nobodys_pipes() {
     assert!(status.lines().any(|line| line.starts_with("PPid:") && line.ends_with("\t1")), "{status}");
     processes(&pair.a, "uroce").into_iter().for_each(kill);
     wait_for_the_end_of_the_arbiter(&pair.a);
+}
+
+/// Who rebuilds uroce deletes the file that programs start the arbiter from. They have the device alone then, at once.
+#[test]
+fn an_arbiter_that_cannot_be_executed_is_not_waited_for() {
+    let pair = VethPair::create(1500).unwrap();
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sharing-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let copy = folder.join("uroce");
+    let own = PathBuf::from(common::programs::UROCE);
+    fs::hard_link(&own, &copy).unwrap();
+    fs::hard_link(own.with_file_name("deps/liburoce_verbs.so"), folder.join("liburoce_verbs.so")).unwrap();
+    let line = format!("rm {}; exec ibv_devinfo -v", copy.display());
+    let began = Instant::now();
+    let ended = start(pair.a.command(&copy), &["run", "--link", "udp", "--", "sh", "-c", &line]).end().succeeded();
+    let elapsed = began.elapsed();
+    assert!(ended.stdout.contains("PORT_ACTIVE"), "{ended:#?}");
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}: {ended:#?}");
+    assert!(processes(&pair.a, "uroce-arbiter").is_empty());
+    fs::remove_dir_all(&folder).unwrap();
 }

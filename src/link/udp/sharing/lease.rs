@@ -133,17 +133,17 @@ fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)]) -> Result<(Lease, Vec
 /// A connection to the arbiter of the interface, which is started if need be.
 fn reach((index, name): (u32, &str), program: Option<&Path>, deadline: Instant) -> io::Result<OwnedFd> {
     let address = super::name(index)?;
-    let mut is_started = false;
+    let mut started = None;
     loop {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
-            Err(Errno::CONNREFUSED) if !is_started && program.is_some() => {
-                program.map_or(Ok(()), |program| super::start::start(program, name))?;
-                is_started = true;
-            }
-            Err(Errno::CONNREFUSED) if is_started && Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(Errno::CONNREFUSED) => match (&started, program) {
+                (None, Some(program)) => started = Some(super::start::start(program, name)?),
+                (Some(started), _) if !started.is_refused() && Instant::now() < deadline => std::thread::sleep(PAUSE),
+                _ => return Err(Errno::CONNREFUSED.into()),
+            },
             Err(error) => return Err(error.into()),
         }
     }

@@ -4,14 +4,31 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::size_of;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use rustix::pipe::PipeFlags;
+
+/// A program that was started, and may not have become an arbiter.
+pub(super) struct Started {
+    /// What the child writes into when it could not execute the program.
+    refusals: OwnedFd,
+}
+
+impl Started {
+    /// Whether the program could not be executed. A replaced or deleted file cannot.
+    pub fn is_refused(&self) -> bool {
+        rustix::io::read(&self.refusals, &mut [0]).is_ok_and(|bytes| bytes > 0)
+    }
+}
 
 /// Starts `program arbiter INTERFACE` without environment, and with no descriptor of this process.
 ///
 /// # Errors
-/// That of clone(2); a program that cannot be executed is not noticed here.
-pub(super) fn start(program: &Path, interface: &str) -> io::Result<()> {
+/// That of pipe(2) or clone(2). A program that cannot be executed is noticed by [`Started::is_refused`].
+pub(super) fn start(program: &Path, interface: &str) -> io::Result<Started> {
+    let (refusals, refuse) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let program = CString::new(program.as_os_str().as_bytes())?;
     let arguments = [program.clone(), c"arbiter".to_owned(), CString::new(interface)?];
     let arguments: [*const libc::c_char; 4] =
@@ -24,7 +41,7 @@ pub(super) fn start(program: &Path, interface: &str) -> io::Result<()> {
             -1 => return Err(io::Error::last_os_error()),
             0 => {
                 if clone() == 0 {
-                    become_nobodys(&program, &arguments, &environment);
+                    become_nobodys(refuse.as_raw_fd(), &program, &arguments, &environment);
                 }
                 libc::_exit(0);
             }
@@ -32,7 +49,7 @@ pub(super) fn start(program: &Path, interface: &str) -> io::Result<()> {
             child => while libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) < 0 && is_interrupted() {},
         }
     }
-    Ok(())
+    Ok(Started { refusals })
 }
 
 /// fork(2), but the end of the child raises no signal, and only a wait that asks for such children sees it.
@@ -48,23 +65,29 @@ unsafe fn clone() -> libc::pid_t {
 /// # Safety
 /// In a child only.
 unsafe fn become_nobodys(
+    refuse: libc::c_int,
     program: &CString,
     arguments: &[*const libc::c_char; 4],
     environment: &[*const libc::c_char; 1],
 ) {
     // SAFETY: the paths and lists end as they must.
     unsafe {
+        // Above the standard descriptors, and closed when the program is executed.
+        let refuse = libc::fcntl(refuse, libc::F_DUPFD_CLOEXEC, 3);
         libc::setsid();
         libc::chdir(c"/".as_ptr());
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for standard in 0..=2 {
             libc::dup2(null, standard);
         }
-        libc::syscall(libc::SYS_close_range, 3 as libc::c_long, libc::c_long::from(u32::MAX), 0 as libc::c_long);
+        let is_third = refuse == 3 || libc::dup3(refuse, 3, libc::O_CLOEXEC) == 3;
+        let rest: libc::c_long = if is_third { 4 } else { 3 };
+        libc::syscall(libc::SYS_close_range, rest, libc::c_long::from(u32::MAX), 0 as libc::c_long);
         let none: u64 = 0;
         let how = libc::c_long::from(libc::SIG_SETMASK);
         libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const none, 0 as libc::c_long, size_of::<u64>());
         libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+        libc::write(3, c"!".as_ptr().cast(), 1);
     }
 }
 
