@@ -9,7 +9,8 @@
 //! | `resolve` | from addresses to devices and routes |
 //! | `connect` | listening, connecting, accepting, disconnecting |
 //! | `queue_pair` | queue pairs of identifiers, and their attributes |
-//! | `endpoint` | `rdma_getaddrinfo`, and identifiers that wait by themselves |
+//! | `endpoint` | identifiers that wait by themselves |
+//! | `names` | `rdma_getaddrinfo` |
 //! | `multicast` | groups |
 //! | `host` | a device with its connection manager, and whose events are whose |
 //! | `address` | `struct sockaddr` |
@@ -23,6 +24,7 @@ mod event;
 mod host;
 mod id;
 mod multicast;
+mod names;
 mod queue_pair;
 mod resolve;
 mod rsockets;
