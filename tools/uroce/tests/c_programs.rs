@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use common::compiled::program;
@@ -58,27 +58,78 @@ fn regions_and_windows_beyond_the_plain_ones_give_what_they_should() {
     }
 }
 
-/// The names of all that the library exports, by its version script.
-fn exported() -> BTreeSet<String> {
+/// The names of all that the library exports, by its version script, with their versions.
+fn exported() -> BTreeMap<String, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs/libibverbs.map");
     let text = std::fs::read_to_string(script).unwrap();
-    let names = text.lines().filter_map(|line| line.strip_prefix("        ")?.strip_suffix(';'));
-    names.filter(|name| *name != "*").map(str::to_owned).collect()
+    let mut version = "";
+    let mut names = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_suffix(" {") {
+            version = name;
+        } else if let Some(name) = line.strip_prefix("        ").and_then(|name| name.strip_suffix(';')) {
+            names.insert(name.to_owned(), version.to_owned());
+        }
+    }
+    names.remove("*");
+    names
+}
+
+/// A row of docs/INTEROP.md's table of librdmacm's functions: their names, their version, and what they answer.
+fn rows_of_the_document() -> Vec<(Vec<String>, String, String)> {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/INTEROP.md");
+    let text = std::fs::read_to_string(document).unwrap();
+    let (_, rest) = text.split_once("### librdmacm.so.1: every function").expect("the table has its heading");
+    let rows =
+        rest.lines().skip_while(|line| !line.starts_with("|---")).skip(1).take_while(|line| line.starts_with('|'));
+    let row = |line: &str| {
+        let mut cells = line.trim_matches('|').split(" | ").map(str::trim);
+        let [names, version, answer] = [(); 3].map(|()| cells.next().expect("a row has three cells"));
+        let names = names.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        (names, format!("RDMACM_{version}"), answer.to_owned())
+    };
+    rows.map(row).collect()
+}
+
+/// What the programs say of the functions that they call: those that work, and those that are refused.
+fn verdicts(said: &str) -> [BTreeSet<String>; 2] {
+    ["works ", "refused "]
+        .map(|verdict| said.lines().filter_map(|line| line.strip_prefix(verdict)).map(str::to_owned).collect())
 }
 
 #[test]
 fn every_exported_function_works_or_says_that_it_is_not_offered() {
     let pair = VethPair::create(1500).unwrap();
     let said = ["offered", "files", "connect"].map(|name| run(uroce, &pair.a, &[], name, &[]).stdout).concat();
-    let told = |verdict: &str| -> BTreeSet<String> {
-        said.lines().filter_map(|line| line.strip_prefix(verdict)).map(str::to_owned).collect()
-    };
-    let (works, refused) = (told("works "), told("refused "));
+    let [works, refused] = verdicts(&said);
     let both: Vec<_> = works.intersection(&refused).collect();
     assert!(both.is_empty(), "works and is refused: {both:?}");
     let called: BTreeSet<String> = works.union(&refused).cloned().collect();
-    assert_eq!(called, exported(), "the program calls what the library exports");
-    eprintln!("{} functions work, {} say EOPNOTSUPP", works.len(), refused.len());
+    assert_eq!(called, exported().into_keys().collect(), "the program calls what the library exports");
+    eprintln!("{} functions work, {} say that they are not offered", works.len(), refused.len());
+}
+
+#[test]
+fn every_function_of_librdmacm_answers_as_the_document_says() {
+    let pair = VethPair::create(1500).unwrap();
+    let ended = run(uroce_as_nobody, &pair.a, &["--link", "udp"], "connect", &[]);
+    let [works, refused] = verdicts(&ended.stdout);
+    let mut named = BTreeMap::new();
+    for (names, version, answer) in rows_of_the_document() {
+        for name in names {
+            let (expected, kind) = if answer.starts_with("ENOSYS") { (&refused, "refused") } else { (&works, "works") };
+            assert!(expected.contains(&name), "{name} is not {kind}: «{answer}»");
+            assert!(named.insert(name.clone(), version.clone()).is_none(), "{name} has two rows");
+        }
+        // Its words, where a row has some.
+        if let Some(words) = answer.split('`').nth(1).filter(|words| words.starts_with("uroce: ")) {
+            assert!(ended.stderr.contains(words), "«{words}» was not said: {}", ended.stderr);
+        }
+    }
+    let exported: BTreeMap<_, _> =
+        exported().into_iter().filter(|(_, version)| version.starts_with("RDMACM_")).collect();
+    assert_eq!(named, exported, "the document names what the library exports");
+    assert_eq!(named.len(), works.len() + refused.len(), "the program calls what the document names");
 }
 
 #[test]

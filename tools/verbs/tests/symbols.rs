@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What versions later than Debian 12's have beyond it: libibverbs/libibverbs.map.in of rdma-core 65.
-const LATER: [(&str, &[&str]); 4] = [
+/// What versions later than Debian 12's have beyond it: libibverbs.map.in and librdmacm.map of rdma-core 65.
+const LATER: [(&str, &[&str]); 6] = [
     ("IBVERBS_1.15", &["ibv_alloc_dmah", "ibv_dealloc_dmah", "ibv_reg_mr_ex"]),
     ("IBVERBS_1.16", &["ibv_dm_export_dmabuf_fd", "ibv_query_port_speed"]),
     ("IBVERBS_1.17", &["ibv_alloc_buf", "ibv_free_buf", "ibv_reg_buf_mr"]),
@@ -25,6 +25,8 @@ const LATER: [(&str, &[&str]); 4] = [
             "ibv_set_err_comp_cntr",
         ],
     ),
+    ("RDMACM_1.4", &["rdma_query_addrinfo", "rdma_resolve_addrinfo", "rdma_write_cm_event"]),
+    ("RDMACM_1.5", &["repoll_create", "repoll_ctl", "repoll_wait"]),
 ];
 
 /// The library of this build: in the folder of the test programs.

@@ -139,7 +139,16 @@ static void by_events(void)
     int on = 1;
     uint8_t tos = 0x20;
     WORKS(rdma_set_option, rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on) == 0);
+    uint8_t timeout = 14;
+    CHECK(rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1) == 0);
+    CHECK(rdma_set_option(listener, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &on, sizeof on) == 0);
     MINUS(rdma_set_option(listener, RDMA_OPTION_ID, 99, &on, sizeof on), ENOSYS);
+    struct rdma_cm_id *none;
+    MINUS(rdma_create_id(channel, &none, NULL, RDMA_PS_IPOIB), EOPNOTSUPP);
+    struct sockaddr_storage infiniband = { .ss_family = 27 }; /* AF_IB */
+    CHECK(rdma_create_id(channel, &none, NULL, RDMA_PS_TCP) == 0);
+    MINUS(rdma_bind_addr(none, (struct sockaddr *)&infiniband), EAFNOSUPPORT);
+    CHECK(rdma_destroy_id(none) == 0);
     WORKS(rdma_listen, rdma_listen(listener, 4) == 0);
     struct rdma_cm_id *client = resolved(channel, RDMA_PS_TCP, port);
     CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1) == 0);
@@ -345,6 +354,10 @@ static void by_waiting(void)
     rdma_destroy_srq(id);
     WORKS(rdma_destroy_srq, id->srq == NULL);
     WORKS(rdma_create_srq_ex, rdma_create_srq_ex(id, &more) == 0 && id->srq);
+    rdma_destroy_srq(id);
+    more.srq_type = IBV_SRQT_XRC;
+    MINUS(rdma_create_srq_ex(id, &more), EOPNOTSUPP);
+    CHECK(rdma_create_srq(id, NULL, &srq) == 0 && id->srq);
     CHECK(rdma_accept(id, NULL) == 0 && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
     CHECK(pthread_join(thread, NULL) == 0);
     rdma_destroy_ep(id);
@@ -392,12 +405,67 @@ static void by_datagrams(void)
     rdma_destroy_event_channel(channel);
 }
 
+/* Of rdma-core 60 and later: Debian 12's header has none of them. */
+static void *later(const char *name, const char *version)
+{
+    void *found = dlvsym(RTLD_DEFAULT, name, version);
+    if (!found)
+        fprintf(stderr, "there is no %s@%s\n", name, version);
+    CHECK(found);
+    return found;
+}
+
+/* Names are resolved with an event, on a channel or waited for; a program's own event wakes who waits. */
+static void later_versions(void)
+{
+    enum { ADDRINFO_RESOLVED = 16, USER = 18, BY_SUBNET_ADMINISTRATION = 0x10 };
+    int (*resolve)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *) =
+        later("rdma_resolve_addrinfo", "RDMACM_1.4");
+    int (*query)(struct rdma_cm_id *, struct rdma_addrinfo **) = later("rdma_query_addrinfo", "RDMACM_1.4");
+    int (*write_event)(struct rdma_cm_id *, int, int, uint64_t) = later("rdma_write_cm_event", "RDMACM_1.4");
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *ids[2];
+    CHECK(channel && rdma_create_id(channel, &ids[0], NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_create_id(NULL, &ids[1], NULL, RDMA_PS_TCP) == 0);
+    for (int sync = 0; sync < 2; sync++) {
+        struct rdma_cm_id *id = ids[sync];
+        struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *info;
+        MINUS(query(id, &info), ENOENT);
+        CHECK(resolve(id, "127.0.0.1", "7471", &hints) == 0);
+        MINUS(resolve(id, "127.0.0.1", "7471", &hints), EBUSY);
+        if (sync)
+            CHECK(id->event && (int)id->event->event == ADDRINFO_RESOLVED && id->event->id == id);
+        else
+            pass(channel, (enum rdma_cm_event_type)ADDRINFO_RESOLVED);
+        WORKS(rdma_query_addrinfo, query(id, &info) == 0 && info->ai_dst_addr && info->ai_family == AF_INET);
+        CHECK(((struct sockaddr_in *)info->ai_dst_addr)->sin_port == htons(7471));
+        rdma_freeaddrinfo(info);
+        MINUS(query(id, &info), ENOENT);
+        hints.ai_flags = RAI_NUMERICHOST;
+        MINUS(resolve(id, "no.address", NULL, &hints), ENODATA);
+        hints.ai_flags = BY_SUBNET_ADMINISTRATION;
+        MINUS(resolve(id, NULL, "7471", &hints), EOPNOTSUPP);
+        WORKS(rdma_resolve_addrinfo, resolve(id, "127.0.0.1", "7471", NULL) == 0); /* its result is never fetched */
+    }
+    pass(channel, (enum rdma_cm_event_type)ADDRINFO_RESOLVED);
+    MINUS(write_event(ids[0], RDMA_CM_EVENT_ESTABLISHED, 0, 0), EINVAL);
+    CHECK(write_event(ids[0], USER, -7, 0x1122334455667788) == 0);
+    struct rdma_cm_event *event = next(channel, (enum rdma_cm_event_type)USER);
+    uint64_t word;
+    memcpy(&word, &event->param, sizeof word);
+    WORKS(rdma_write_cm_event, event->id == ids[0] && event->status == -7 && word == 0x1122334455667788);
+    CHECK(strcmp(rdma_event_str(event->event), "RDMA_CM_EVENT_USER") == 0 && rdma_ack_cm_event(event) == 0);
+    CHECK(rdma_destroy_id(ids[0]) == 0 && rdma_destroy_id(ids[1]) == 0);
+    MINUS(write_event(ids[0], USER, 0, 0), EINVAL);
+    rdma_destroy_event_channel(channel);
+}
+
 /* Sockets over RDMA are not offered. */
 static void sockets(void)
 {
     static const char *names[] = {
         "raccept", "rbind", "rclose", "rconnect", "rfcntl", "rgetpeername", "rgetsockname", "rgetsockopt", "riounmap",
-        "rlisten", "rpoll", "rselect", "rsetsockopt", "rshutdown", "rsocket",
+        "repoll_create", "repoll_ctl", "repoll_wait", "rlisten", "rpoll", "rselect", "rsetsockopt", "rshutdown", "rsocket",
     };
     static const char *lengths[] = {
         "riomap", "riowrite", "rread", "rreadv", "rrecv", "rrecvfrom", "rrecvmsg", "rsend", "rsendmsg", "rsendto",
@@ -438,6 +506,7 @@ int main(void)
     towards_a_group();
     by_waiting();
     by_datagrams();
+    later_versions();
     sockets();
     return 0;
 }

@@ -75,11 +75,12 @@ pub(crate) struct RdmaUdParam {
     pub qkey: u32,
 }
 
-/// What an event says; which of both by the type of the queue pair.
+/// What an event says: by the type of the queue pair, or the program's own word.
 #[repr(C)]
 pub(crate) union RdmaEventParam {
     pub conn: RdmaConnParam,
     pub ud: RdmaUdParam,
+    pub arg: u64,
 }
 
 #[repr(C)]

@@ -28,6 +28,9 @@ pub(crate) enum Kind {
     MulticastJoin = 12,
     MulticastError = 13,
     TimeWaitExit = 15,
+    AddrInfoResolved = 16,
+    /// The program's own.
+    User = 18,
 }
 
 /// What an event says.
@@ -42,6 +45,8 @@ pub(crate) enum Param {
         qp_num: u32,
         qkey: u32,
     },
+    /// The program's own word.
+    Word(u64),
 }
 
 /// An event that waits to be taken.
@@ -136,6 +141,7 @@ fn give(pending: Pending, acknowledged: Arc<Acknowledged>) -> Result<*mut RdmaCm
         Param::Datagrams { ah_attr, qp_num, qkey } => {
             RdmaEventParam { ud: RdmaUdParam { private_data: data, private_data_len: len, ah_attr, qp_num, qkey } }
         }
+        Param::Word(arg) => RdmaEventParam { arg },
         // SAFETY: integers and pointers only, for which zero is a value.
         Param::None => unsafe { std::mem::zeroed() },
     };
@@ -191,6 +197,23 @@ pub extern "C" fn rdma_ack_cm_event(event: *mut RdmaCmEvent) -> c_int {
     minus_one("rdma_ack_cm_event", acknowledge(event))
 }
 
+/// Adds an event of the program's own (`RDMA_CM_EVENT_USER`) to the channel of an identifier, which wakes who waits there.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_write_cm_event(id: *mut RdmaCmId, event: c_int, status: c_int, arg: u64) -> c_int {
+    let write = || {
+        id::get(id)?;
+        if event != Kind::User as c_int {
+            return Err(Failure::new(
+                libc::EINVAL,
+                format_args!("event {event}: programs have RDMA_CM_EVENT_USER only"),
+            ));
+        }
+        id::push(Pending { status, param: Param::Word(arg), ..Pending::new(id, Kind::User) });
+        Ok(())
+    };
+    minus_one("rdma_write_cm_event", write())
+}
+
 /// The name of an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
@@ -211,6 +234,9 @@ pub extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
         13 => c"RDMA_CM_EVENT_MULTICAST_ERROR",
         14 => c"RDMA_CM_EVENT_ADDR_CHANGE",
         15 => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        16 => c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        17 => c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        18 => c"RDMA_CM_EVENT_USER",
         _ => c"UNKNOWN EVENT",
     };
     name.as_ptr()

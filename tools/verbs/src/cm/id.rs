@@ -17,6 +17,7 @@ use crate::slab::{Object, Ref, Slab};
 
 use super::event::{Kind, Param, Pending};
 use super::host::Host;
+use super::names::Resolution;
 use super::{address, channel, event};
 
 /// An identifier.
@@ -64,6 +65,8 @@ pub(super) struct Inner {
     pub template: Option<(usize, IbvQpInitAttr)>,
     /// What `rdma_create_ep` got for the request.
     pub connect_data: Vec<u8>,
+    /// What `rdma_resolve_addrinfo` has found.
+    pub resolution: Resolution,
 }
 
 // SAFETY: the pointers in the template are only given back to the program's calls.
@@ -190,6 +193,7 @@ impl Inner {
             route: None,
             template: None,
             connect_data: Vec::new(),
+            resolution: Resolution::default(),
         }
     }
 

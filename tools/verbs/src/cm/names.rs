@@ -1,16 +1,18 @@
-//! From names to addresses: `rdma_getaddrinfo`.
+//! From names to addresses: `rdma_getaddrinfo`, and the same with an event.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::abi::*;
-use crate::error::set_errno;
+use crate::error::{Failure, minus_one, set_errno};
 
 use super::address::{IN_BYTES, IN6_BYTES};
-use super::id::{RC, UD};
+use super::event::{Kind, Pending};
+use super::id::{self, RC, UD};
 
 /// Flags of `struct rdma_addrinfo`.
 pub(super) const PASSIVE: c_int = 1;
 const NUMERIC_HOST: c_int = 2;
+const SUBNET_ADMINISTRATION: c_int = 0x10;
 
 /// `RDMA_PS_TCP`, `RDMA_PS_UDP`.
 const TCP: c_int = 0x0106;
@@ -139,4 +141,90 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut RdmaAddrInfo) {
         parts.into_iter().for_each(|part| unsafe { libc::free(part) });
         next = after;
     }
+}
+
+/// What an identifier knows of the names that it was to resolve.
+#[derive(Default)]
+pub(super) struct Resolution(Option<Found>);
+
+/// A result that the program has not fetched.
+struct Found(*mut RdmaAddrInfo);
+
+// SAFETY: nobody else has the pointer.
+unsafe impl Send for Found {}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: of `rdma_getaddrinfo`, and nobody else has it.
+        unsafe { rdma_freeaddrinfo(self.0) };
+    }
+}
+
+/// Why `getaddrinfo` found nothing.
+fn not_found(code: c_int) -> Failure {
+    if code == libc::EAI_SYSTEM || code == -1 {
+        let error = std::io::Error::last_os_error();
+        return Failure::new(error.raw_os_error().unwrap_or(libc::EIO), error);
+    }
+    // SAFETY: a string for every number.
+    let why = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
+    Failure::new(libc::ENODATA, why.to_string_lossy())
+}
+
+/// Resolves names as [`rdma_getaddrinfo`], and says so by an event: [`rdma_query_addrinfo`] has the result. The names are
+/// resolved before it returns, and what fails is its error. Names of InfiniBand's subnet administration are not offered.
+///
+/// # Safety
+/// `node` and `service` are NULL or strings, `hints` is NULL or can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addrinfo(
+    id: *mut RdmaCmId,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const RdmaAddrInfo,
+) -> c_int {
+    let resolve = || {
+        let found = id::get(id)?;
+        // SAFETY: the caller's promise.
+        if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & SUBNET_ADMINISTRATION != 0) {
+            return Err(Failure::not_offered("RAI_SA: there is no subnet administration on Ethernet"));
+        }
+        let is_waiting = || Failure::new(libc::EBUSY, "the names before were not fetched by rdma_query_addrinfo");
+        if found.lock().resolution.0.is_some() {
+            return Err(is_waiting());
+        }
+        let mut result = std::ptr::null_mut();
+        // SAFETY: the caller's promise.
+        let code = unsafe { rdma_getaddrinfo(node, service, hints, &mut result) };
+        if code != 0 {
+            return Err(not_found(code));
+        }
+        let result = Found(result);
+        match &mut found.lock().resolution.0 {
+            Some(_) => return Err(is_waiting()),
+            empty => *empty = Some(result),
+        }
+        drop(found);
+        id::push(Pending::new(id, Kind::AddrInfoResolved));
+        id::complete(id)
+    };
+    minus_one("rdma_resolve_addrinfo", resolve())
+}
+
+/// The result of [`rdma_resolve_addrinfo`], which is the program's from now on.
+///
+/// # Safety
+/// `info` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_query_addrinfo(id: *mut RdmaCmId, info: *mut *mut RdmaAddrInfo) -> c_int {
+    let query = || {
+        let id = id::get(id)?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { info.as_mut() }.ok_or_else(|| Failure::null("info"))?;
+        let found = id.lock().resolution.0.take();
+        let found = found.ok_or_else(|| Failure::new(libc::ENOENT, "no names were resolved"))?;
+        *out = std::mem::ManuallyDrop::new(found).0;
+        Ok(())
+    };
+    minus_one("rdma_query_addrinfo", query())
 }

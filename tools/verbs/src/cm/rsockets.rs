@@ -20,7 +20,7 @@ macro_rules! not_offered {
 
 not_offered! {
     rbind rlisten raccept rconnect rshutdown rclose rpoll rselect rgetpeername rgetsockname rsetsockopt rgetsockopt rfcntl
-    riounmap
+    riounmap repoll_create repoll_ctl repoll_wait
 }
 
 /// Functions whose result is a length or an offset.
