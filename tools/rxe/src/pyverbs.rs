@@ -22,9 +22,6 @@ const FOLDER: &str = "usr/share/doc/rdma-core/tests";
 /// The Python that the package's modules are for.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The file whose tests connect two processes on one device by RDMA CM.
-pub const SHARING: &str = "test_rdmacm";
-
 const DRIVER: &str = include_str!("../guest/pyverbs.py");
 
 /// How long one file may take here. They take seconds; the longest sleep in them is 30 s.

@@ -5,10 +5,14 @@ mod common;
 
 use common::programs::{AS_NOBODY, UROCE};
 use rxe_rig::VethPair;
-use rxe_rig::pyverbs::{Report, SHARING, Suite, Verdict};
+use rxe_rig::pyverbs::{Report, Suite, Verdict};
 
-/// What every run plays: queue pairs, completion queues, memory; some seconds. With UROCE_FULL=1, all files.
-const SOME: [&str; 6] = ["test_addr", "test_cq", "test_cq_events", "test_mr", "test_pd", "test_qp"];
+/// What every run plays: queue pairs, completion queues, memory, connections; some seconds. With UROCE_FULL=1, all files.
+const SOME: [&str; 7] = ["test_addr", "test_cq", "test_cq_events", "test_mr", "test_pd", "test_qp", CONNECTIONS];
+
+/// Its tests have two processes on one device each: over AF_XDP one of them has UDP sockets. On rxe all are skipped: they ask
+/// sysfs for the device's network interface, which the machine's kernel does not tell.
+const CONNECTIONS: &str = "test_rdmacm";
 
 /// What passes on rxe and is skipped here: file, test, why.
 const SKIPPED: [(&str, &str, &str); 1] = [(
@@ -54,11 +58,13 @@ fn say(on: &str, report: &Report) {
 fn none_of_rdma_cores_tests_fails() {
     let suite = Suite::unpack().unwrap_or_else(|e| panic!("{e}"));
     let is_full = std::env::var_os("UROCE_FULL").is_some();
-    let is_wanted = |file: &str| file != SHARING && (is_full || SOME.contains(&file));
+    let is_wanted = |file: &str| is_full || SOME.contains(&file);
     let files: Vec<String> = suite.files().iter().filter(|file| is_wanted(file)).cloned().collect();
     assert!(files.len() >= SOME.len(), "{files:?}");
     let ours = play(&suite, &files, "xdp", &[]);
-    assert!(passed(&ours) >= 40, "only {} tests passed: were they skipped?", passed(&ours));
+    assert!(passed(&ours) >= 50, "only {} tests passed: were they skipped?", passed(&ours));
+    let connections = ours.iter().find(|report| report.file == CONNECTIONS).expect("it is played");
+    assert_eq!(connections.count(Verdict::Passed), 10, "{connections:#?}");
     let over_udp = play(&suite, &files, "udp", &AS_NOBODY);
     assert_eq!(passed(&over_udp), passed(&ours), "the link makes no difference");
     if !is_full {
@@ -76,13 +82,4 @@ fn none_of_rdma_cores_tests_fails() {
         }
     }
     assert!(less.is_empty(), "pass on rxe and not here:\n{}", less.join("\n"));
-}
-
-/// Each of them has two processes on one device, which takes UDP sockets. On rxe all are skipped: they ask sysfs for the
-/// device's network interface, which the machine's kernel does not tell.
-#[test]
-fn the_tests_of_the_connection_manager_pass_as_nobody_over_udp_sockets() {
-    let suite = Suite::unpack().unwrap_or_else(|e| panic!("{e}"));
-    let reports = play(&suite, &[SHARING.to_owned()], "udp", &AS_NOBODY);
-    assert_eq!(passed(&reports), 10, "{reports:#?}");
 }

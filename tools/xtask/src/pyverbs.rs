@@ -1,7 +1,7 @@
 //! `cargo xtask pyverbs [--json] [FILE…]`: rdma-core's own tests in Python on this stack, beside the same on the kernel's rxe.
 use crate::{Failure, Outcome, setup, stage};
 use rxe_rig::VethPair;
-use rxe_rig::pyverbs::{Report, SHARING, Suite, Verdict};
+use rxe_rig::pyverbs::{Report, Suite, Verdict};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
@@ -43,9 +43,8 @@ fn on_uroce(suite: &Suite, files: &[String]) -> Result<Vec<Report>, Failure> {
     let pair = VethPair::create(1500)?;
     let device = VethPair::A.interface;
     let mut reports = Vec::new();
+    let prefix = [uroce.as_str(), "run", "--dev", device, "--link", "xdp", "--"];
     for file in files {
-        let link = if file == SHARING { "udp" } else { "xdp" };
-        let prefix = [uroce.as_str(), "run", "--dev", device, "--link", link, "--"];
         let report = suite.run(&pair.a, &prefix, device, file)?;
         say("uroce", &report);
         reports.push(report);
