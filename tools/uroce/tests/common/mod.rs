@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test uses some of it")]
 
 pub mod captures;
+pub mod compared;
 pub mod compiled;
 pub mod offer;
 pub mod perftest;
