@@ -55,23 +55,39 @@ const PACKAGES: &[(&str, &str)] = &[
     ("libnuma1", "Mooncake"),
 ];
 
+/// What the stage `programs` of `cargo xtask test --full` needs besides.
+const MORE_PACKAGES: &[(&str, &str)] = &[
+    ("ceph-mon", "Ceph, to run on libibverbs.so.1"),
+    ("ceph-osd", "Ceph, to run on libibverbs.so.1"),
+    ("ceph-common", "Ceph's clients"),
+];
+
 /// An environment of Python's, under cargo's target directory.
 struct Environment {
-    /// Its folder, and the module that is wanted.
+    /// Its folder.
     name: &'static str,
+    /// The module that is wanted.
+    module: &'static str,
     /// Each with its version; what they need besides is not installed.
     packages: &'static [&'static str],
 }
 
 /// The packet library that makes frames we did not make ourselves.
-const SCAPY: Environment = Environment { name: "scapy", packages: &["scapy==2.6.1"] };
+const SCAPY: Environment = Environment { name: "scapy", module: "scapy", packages: &["scapy==2.6.1"] };
 
 /// What moves memory between inference servers, to run on libibverbs.so.1: it brings a UCX of its own. 85 MB are fetched.
-const NIXL: Environment = Environment { name: "nixl", packages: &["nixl==1.5.1", "nixl-cu12==1.5.1", "numpy==2.4.6"] };
+const NIXL: Environment =
+    Environment { name: "nixl", module: "nixl", packages: &["nixl==1.5.1", "nixl-cu12==1.5.1", "numpy==2.4.6"] };
 
 /// The same for another program, on the system's libibverbs.so.1. 46 MB are fetched.
-const MOONCAKE: Environment =
-    Environment { name: "mooncake", packages: &["mooncake-transfer-engine-non-cuda==0.3.13.post1"] };
+const MOONCAKE: Environment = Environment {
+    name: "mooncake",
+    module: "mooncake",
+    packages: &["mooncake-transfer-engine-non-cuda==0.3.13.post1"],
+};
+
+/// A library for GPUs, whose network runs without one; for the stage `programs`. It has 480 MB.
+const NCCL: Environment = Environment { name: "nccl", module: "nvidia.nccl", packages: &["nvidia-nccl-cu12==2.32.3"] };
 
 /// Whether the module of the first word is there, and the packages of the others in these versions.
 const CHECK: &str = "\
@@ -89,6 +105,12 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     scapy()?;
     environment(&NIXL)?;
     environment(&MOONCAKE)
+}
+
+/// What the stage `programs` needs besides.
+pub(crate) fn more() -> Outcome {
+    install(MORE_PACKAGES)?;
+    environment(&NCCL)
 }
 
 /// Where `target/` is.
@@ -171,7 +193,7 @@ fn environment(wanted: &Environment) -> Outcome {
     let directory = target_directory().join(wanted.name);
     let python = directory.join("bin/python3");
     let said = wanted.packages.join(" ");
-    let check = || Command::new(&python).args(["-c", CHECK, wanted.name]).args(wanted.packages).output();
+    let check = || Command::new(&python).args(["-c", CHECK, wanted.module]).args(wanted.packages).output();
     if check().is_ok_and(|output| output.status.success()) {
         eprintln!("setup: {said}: there");
         return Ok(());

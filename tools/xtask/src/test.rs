@@ -1,7 +1,7 @@
 //! `cargo xtask test [--full] [--no-fail-fast] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails unless told not
 //! to.
 use crate::stage::{self, AfterFailure, Done, Stage};
-use crate::{Failure, Outcome, demo, features, fuzz, miri, mutants, sanitizers, setup};
+use crate::{Failure, Outcome, demo, features, fuzz, miri, mutants, program, sanitizers, setup};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
@@ -30,7 +30,8 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 fn more_stages() -> Vec<Stage> {
     let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms", "flood"];
     let matrices = matrices.map(|name| ["--test", name]).concat();
-    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs"].map(|name| ["--test", name]).concat();
+    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs", "nccl", "ceph"];
+    let programs = one_by_one(&programs.map(|name| ["--test", name]).concat()).join(" ");
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
         // A program of tests that fails hides none of the others.
         [&["test", "--quiet", "--no-fail-fast", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
@@ -47,8 +48,14 @@ fn more_stages() -> Vec<Stage> {
         // stage plays some of it.
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
-        // that vanishes a thousand times in each way; the C programs under valgrind over both links.
-        Stage::cargo_with("programs", &one_by_one(&programs), &[("UROCE_FULL", "1")]),
+        // that vanishes a thousand times in each way; the C programs under valgrind over both links; NCCL and Ceph, which are
+        // large and played nowhere else.
+        Stage::command("programs", format!("cargo {programs}"), move || {
+            setup::more()?;
+            let mut command = program::cargo();
+            command.args(programs.split(' ')).env("UROCE_FULL", "1");
+            Ok(command)
+        }),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
         Stage::of("mutants", || mutants::run(&[])),
