@@ -1,4 +1,6 @@
 //! Which slot a datagram is for: a filter of the kernel's classic kind, which needs no privilege to attach.
+//!
+//! `xdp/uroce.bpf.c` has the same rules for AF_XDP; `tests/slots.rs` gives both the same packets.
 
 use std::io;
 use std::mem::size_of;
@@ -91,7 +93,7 @@ impl Selector {
 }
 
 /// Makes a socket drop all that arrives.
-pub(in crate::link::udp) fn close(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub fn close(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_filter(socket, libc::SO_ATTACH_FILTER, &[step(RETURN, 0)])
 }
 
