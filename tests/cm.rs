@@ -2,7 +2,7 @@
 //! to the same end, each event happens once, and nothing is left. Its messages are those of a kernel's, to the byte.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use rand_chacha::ChaCha8Rng;
@@ -14,69 +14,15 @@ use uroce::cm::{EventKind, Id, IpCmHeader, Listener, Mad, MadError, Manager, Por
 use uroce::frame::FrameBytes;
 use uroce::pcap::Reader;
 use uroce::time::{Duration, Instant};
-use uroce::wire::{Addresses, PKey, Packet, PathMtu, Psn, QKey, Qpn, RoceFrame};
-
-const SERVICE: ServiceId = ServiceId::of(PortSpace::Tcp, 7174);
-
-fn address(side: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, 0, 0, side as u8 + 1))
-}
-
-fn gid(side: usize) -> Ipv6Addr {
-    Ipv4Addr::new(10, 0, 0, side as u8 + 1).to_ipv6_mapped()
-}
-
-fn from(side: usize) -> Addresses {
-    Addresses::new(address(side), address(1 - side)).unwrap()
-}
+use uroce::wire::{Addresses, PKey, Packet, PathMtu, QKey, Qpn, RoceFrame};
+use uroce_laboratory::world::connection::{self, SERVICE, address, addresses_from as from};
 
 fn request(qpn: u32) -> Request {
-    Request {
-        local_id: 0,
-        service_id: SERVICE,
-        ca_guid: 0,
-        q_key: QKey(0),
-        qpn: Qpn::new(qpn),
-        responder_resources: 1,
-        initiator_depth: 1,
-        remote_response_timeout: 20,
-        transport: Transport::Rc,
-        flow_control: false,
-        psn: Psn::new(7),
-        local_response_timeout: 20,
-        retry_count: 7,
-        p_key: PKey::DEFAULT,
-        path_mtu: PathMtu::Mtu1024,
-        rnr_retry: 7,
-        max_cm_retries: 15,
-        has_srq: false,
-        local_gid: gid(0),
-        remote_gid: gid(1),
-        flow_label: 0xdf39,
-        traffic_class: 0,
-        hop_limit: 64,
-        sl: 0,
-        ack_timeout: 19,
-        private_data: [0; Request::PRIVATE_BYTES],
-    }
+    connection::request(Qpn::new(qpn))
 }
 
 fn reply(qpn: u32) -> Reply {
-    Reply {
-        local_id: 0,
-        remote_id: 0,
-        q_key: QKey(0),
-        qpn: Qpn::new(qpn),
-        psn: Psn::new(9),
-        responder_resources: 1,
-        initiator_depth: 1,
-        target_ack_delay: 15,
-        flow_control: false,
-        rnr_retry: 7,
-        has_srq: false,
-        ca_guid: 0,
-        private_data: [0; Reply::PRIVATE_BYTES],
-    }
+    connection::reply(Qpn::new(qpn))
 }
 
 /// What a network does to messages, in a thousand.

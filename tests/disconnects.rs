@@ -5,11 +5,11 @@
 //! All of it happens in virtual time. A failure names the seed, the packet and what became of it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use uroce::cm::message::{Reply, Request, Transport};
-use uroce::cm::{EventKind, Id, Manager, PortSpace, ServiceId};
+use uroce::cm::message::{Reply, Request};
+use uroce::cm::{EventKind, Id, Manager};
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory};
 use uroce::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use uroce::transport::{
     CompletionKind, CompletionRing, Data, QpAttributes, ReceiveRequest, RecoveryMode, RecoverySettings, Remote,
     SendOperation, SendRequest, Service, Sge, State, Status,
 };
-use uroce::wire::{Addresses, PKey, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce::wire::{PathMtu, Psn, Qpn, RnrTimer};
 use uroce_laboratory::in_both_modes;
+use uroce_laboratory::world::connection::{self, SERVICE, addresses_from as from};
 use uroce_laboratory::world::{Host, Peering, path, pattern, with_ethernet};
 
-const SERVICE: ServiceId = ServiceId::of(PortSpace::Tcp, 7174);
 const DELAY: Duration = Duration::from_micros(50);
 const LATE: Duration = Duration::from_millis(30);
 
@@ -118,14 +118,6 @@ struct World {
     arrivals: usize,
 }
 
-fn address(side: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, 0, 0, side as u8 + 1))
-}
-
-fn from(side: usize) -> Addresses {
-    Addresses::new(address(side), address(1 - side)).unwrap()
-}
-
 impl Program {
     fn new(side: usize, plan: &Plan) -> Program {
         let memory = Arc::new(HostMemory::new(MEMORY_BYTES).unwrap());
@@ -150,56 +142,12 @@ impl Program {
     }
 
     fn request(&self, plan: &Plan) -> Request {
-        let gid = |side| match address(side) {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        Request {
-            local_id: 0,
-            service_id: SERVICE,
-            ca_guid: 0,
-            q_key: QKey(0),
-            qpn: self.qpn,
-            responder_resources: 4,
-            initiator_depth: 4,
-            remote_response_timeout: 20,
-            transport: Transport::Rc,
-            flow_control: false,
-            psn: self.psn(plan),
-            local_response_timeout: 20,
-            retry_count: 7,
-            p_key: PKey::DEFAULT,
-            path_mtu: PathMtu::Mtu1024,
-            rnr_retry: 7,
-            max_cm_retries: 15,
-            has_srq: false,
-            local_gid: gid(0),
-            remote_gid: gid(1),
-            flow_label: 0,
-            traffic_class: 0,
-            hop_limit: 64,
-            sl: 0,
-            ack_timeout: 14,
-            private_data: [0; Request::PRIVATE_BYTES],
-        }
+        let request = connection::request(self.qpn);
+        Request { responder_resources: 4, initiator_depth: 4, psn: self.psn(plan), ack_timeout: 14, ..request }
     }
 
     fn reply(&self, plan: &Plan) -> Reply {
-        Reply {
-            local_id: 0,
-            remote_id: 0,
-            q_key: QKey(0),
-            qpn: self.qpn,
-            psn: self.psn(plan),
-            responder_resources: 4,
-            initiator_depth: 4,
-            target_ack_delay: 15,
-            flow_control: false,
-            rnr_retry: 7,
-            has_srq: false,
-            ca_guid: 0,
-            private_data: [0; Reply::PRIVATE_BYTES],
-        }
+        Reply { responder_resources: 4, initiator_depth: 4, psn: self.psn(plan), ..connection::reply(self.qpn) }
     }
 
     /// To ready to send, with what is to be received posted.

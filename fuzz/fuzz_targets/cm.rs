@@ -6,14 +6,14 @@
 mod input;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
-use uroce::cm::message::{DatagramReply, DatagramRequest, DatagramStatus, Reject, Reply, Request, Transport};
+use uroce::cm::message::{DatagramReply, DatagramRequest, DatagramStatus, Reject, Reply, Request};
 use uroce::cm::{EventKind, Id, Listener, Mad, Manager, PortSpace, ServiceId};
 use uroce::time::{Duration, Instant};
-use uroce::wire::{Addresses, PKey, PathMtu, Psn, QKey, Qpn};
+use uroce::wire::{Addresses, PKey, QKey, Qpn};
+use uroce_laboratory::world::connection::{self, address, addresses_from as from};
 
 /// Messages that the network holds; more are lost.
 const FLYING_MAX: usize = 64;
@@ -42,70 +42,29 @@ struct Run {
     flying: Vec<(usize, Addresses, Vec<u8>)>,
 }
 
-fn address(side: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, 0, 0, side as u8 + 1))
-}
-
-fn from(side: usize) -> Addresses {
-    Addresses::new(address(side), address(1 - side)).unwrap()
-}
-
-fn gid(side: usize) -> Ipv6Addr {
-    Ipv4Addr::new(10, 0, 0, side as u8 + 1).to_ipv6_mapped()
-}
-
 fn service(input: &mut Input<'_>) -> ServiceId {
     ServiceId::of(PortSpace::Tcp, 7 + u16::from(input.byte() % 2))
 }
 
+/// Few, so that old ones come again: stale connections.
+fn qpn(input: &mut Input<'_>) -> Qpn {
+    Qpn::new(u32::from(input.byte() % 8) + 2)
+}
+
 fn request(input: &mut Input<'_>) -> Request {
+    let (service_id, base) = (service(input), connection::request(qpn(input)));
     Request {
-        local_id: 0,
-        service_id: service(input),
-        ca_guid: 0,
-        q_key: QKey(0),
-        // Few, so that old ones come again: stale connections.
-        qpn: Qpn::new(u32::from(input.byte() % 8) + 2),
-        responder_resources: 1,
-        initiator_depth: 1,
+        service_id,
         remote_response_timeout: input.byte() % 32,
-        transport: Transport::Rc,
-        flow_control: false,
-        psn: Psn::new(7),
         local_response_timeout: input.byte() % 32,
-        retry_count: 7,
-        p_key: PKey::DEFAULT,
-        path_mtu: PathMtu::Mtu1024,
-        rnr_retry: 7,
         max_cm_retries: input.byte() % 16,
-        has_srq: false,
-        local_gid: gid(0),
-        remote_gid: gid(1),
-        flow_label: 0,
-        traffic_class: 0,
-        hop_limit: 64,
-        sl: 0,
         ack_timeout: input.byte() % 32,
-        private_data: [0; Request::PRIVATE_BYTES],
+        ..base
     }
 }
 
 fn reply(input: &mut Input<'_>) -> Reply {
-    Reply {
-        local_id: 0,
-        remote_id: 0,
-        q_key: QKey(0),
-        qpn: Qpn::new(u32::from(input.byte() % 8) + 2),
-        responder_resources: 1,
-        initiator_depth: 1,
-        psn: Psn::new(9),
-        target_ack_delay: 15,
-        flow_control: false,
-        rnr_retry: 7,
-        has_srq: false,
-        ca_guid: 0,
-        private_data: [0; Reply::PRIVATE_BYTES],
-    }
+    connection::reply(qpn(input))
 }
 
 impl Run {

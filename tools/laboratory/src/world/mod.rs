@@ -4,9 +4,11 @@
 //!   carry;
 //! * [`Many`]: any number of connections between two endpoints, without delay;
 //! * [`Crafted`]: one endpoint, whose peer consists of the frames that a test makes;
+//! * [`connection`]: the request and the reply of two programs that connect by RDMA CM;
 //! * the parts of these, for worlds of a test's own: [`Host`], [`queue_pair`], [`Peering`], [`Ferry`], [`path`],
 //!   [`with_ethernet`].
 
+pub mod connection;
 pub mod crafted;
 mod ferry;
 mod host;
