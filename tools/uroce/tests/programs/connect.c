@@ -1,8 +1,6 @@
 /* Calls every function of librdmacm: two identifiers of one process connect to each other, send a message and part, by
    events, by calls that wait, with queue pairs of their own, and for datagrams. A line for each function, as offered.c. */
-#define _GNU_SOURCE
-#include "check.h"
-#include <dlfcn.h>
+#include "later.h"
 #include <netdb.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
@@ -405,17 +403,7 @@ static void by_datagrams(void)
     rdma_destroy_event_channel(channel);
 }
 
-/* Of rdma-core 60 and later: Debian 12's header has none of them. */
-static void *later(const char *name, const char *version)
-{
-    void *found = dlvsym(RTLD_DEFAULT, name, version);
-    if (!found)
-        fprintf(stderr, "there is no %s@%s\n", name, version);
-    CHECK(found);
-    return found;
-}
-
-/* Names are resolved with an event, on a channel or waited for; a program's own event wakes who waits. */
+/* Of rdma-core 60. Names are resolved with an event, on a channel or waited for; a program's own event wakes who waits. */
 static void later_versions(void)
 {
     enum { ADDRINFO_RESOLVED = 16, USER = 18, BY_SUBNET_ADMINISTRATION = 0x10 };

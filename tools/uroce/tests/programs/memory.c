@@ -1,7 +1,5 @@
 /* Regions and windows beyond the plain ones, used by two queue pairs of one program that are connected to each other. */
-#define _GNU_SOURCE
-#include "check.h"
-#include <dlfcn.h>
+#include "later.h"
 #include <time.h>
 
 static struct ibv_context *context;
@@ -208,15 +206,6 @@ struct mr_init_attr {
     struct ibv_buf *buf;
 };
 enum { MASK_IOVA = 1, MASK_ADDR = 2, MASK_FD = 4, MASK_DMAH = 16, MASK_BUF = 32 };
-
-static void *later(const char *name, const char *version)
-{
-    void *found = dlvsym(RTLD_DEFAULT, name, version);
-    if (!found)
-        fprintf(stderr, "there is no %s@%s\n", name, version);
-    CHECK(found);
-    return found;
-}
 
 static void buffers(void)
 {

@@ -1,8 +1,6 @@
 /* Calls every function that the library exports. A line for each: "works NAME" when it did what it is for, "refused NAME" when
    it said EOPNOTSUPP, as rdma-core's does where a provider has no such operation. Anything else ends the program. */
-#define _GNU_SOURCE
-#include "check.h"
-#include <dlfcn.h>
+#include "later.h"
 #include <fcntl.h>
 #include <signal.h>
 
@@ -62,16 +60,7 @@ static struct ibv_context *context;
 static union ibv_gid gid;
 static char memory[8192];
 
-/* Of rdma-core 59 and later: Debian 12's header has none of them. What is not offered is called without arguments. */
-static void *later(const char *name, const char *version)
-{
-    void *found = dlvsym(RTLD_DEFAULT, name, version);
-    if (!found)
-        fprintf(stderr, "there is no %s@%s\n", name, version);
-    CHECK(found);
-    return found;
-}
-
+/* Of rdma-core 59 and later. What is not offered is called without arguments. */
 static void later_versions(void)
 {
     static const struct {
