@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::captures::scratch;
-use common::programs::{AS_NOBODY, Ended, Running, UROCE, start};
+use common::programs::{AS_NOBODY, Ended, Running, UROCE, library, start};
 use rxe_rig::Netns;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ fn small_root() -> PathBuf {
     let root = scratch("small-root");
     let _ = fs::remove_dir_all(&root);
     let programs = ["ibv_rc_pingpong", "rping", "cat", "sh"].map(|name| PathBuf::from("/usr/bin").join(name));
-    let library = Path::new(UROCE).parent().unwrap().join("deps/liburoce_verbs.so");
+    let library = library();
     let all = programs.iter().map(PathBuf::as_path).chain([Path::new(UROCE), &library]);
     let copy = |from: &Path, to: &Path| {
         fs::create_dir_all(to.parent().unwrap()).unwrap();

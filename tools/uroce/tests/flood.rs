@@ -6,7 +6,6 @@
 
 mod common;
 
-use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,19 +13,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rxe_rig::{Netns, VethPair};
-use uroce::cm::message::{Message, Request, Transport};
+use uroce::cm::message::{Message, Request};
 use uroce::cm::{IpCmHeader, MAD_BYTES, Mad, PortSpace, ServiceId};
-use uroce::wire::{Addresses, Bth, Deth, Extension, Flow, Headers, Opcode, PKey, PathMtu, Psn, QKey, Qpn};
+use uroce::wire::{Addresses, Bth, Deth, Extension, Flow, Headers, Opcode, Psn, QKey, Qpn};
+use uroce_laboratory::world::connection;
 
 use common::compiled::program;
 use common::plays_all;
-use common::processes::{kill, program_of};
+use common::processes::{kill, memory_kib, program_of};
 use common::programs::{Ended, Running, run};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// KiB that a flooded program can have more afterwards: 1,024 answers that wait, and the tables of the connection manager.
-const GROWTH_KIB: u64 = 4096;
+const GROWTH_KIB: i64 = 4096;
 
 /// Packets of a system call.
 const BATCH: usize = 64;
@@ -50,29 +50,11 @@ fn request(to: Ipv4Addr) -> [u8; MAD_BYTES] {
         local_id: 1,
         service_id: ServiceId::of(PortSpace::Tcp, 1),
         ca_guid: 1,
-        q_key: QKey(0),
-        qpn: Qpn::new(2),
-        responder_resources: 1,
-        initiator_depth: 1,
-        remote_response_timeout: 20,
-        transport: Transport::Rc,
-        flow_control: false,
-        psn: Psn::new(7),
-        local_response_timeout: 20,
-        retry_count: 7,
-        p_key: PKey::DEFAULT,
-        path_mtu: PathMtu::Mtu1024,
-        rnr_retry: 7,
-        max_cm_retries: 15,
-        has_srq: false,
         local_gid: STRANGER.to_ipv6_mapped(),
         remote_gid: to.to_ipv6_mapped(),
-        flow_label: 0,
-        traffic_class: 0,
-        hop_limit: 64,
-        sl: 0,
         ack_timeout: 14,
         private_data,
+        ..connection::request(Qpn::new(2))
     };
     Mad { transaction: 1, message: Message::Request(Box::new(request)) }.to_bytes()
 }
@@ -165,11 +147,6 @@ fn flood(count: u64, listening: u16, sent: &AtomicU64, is_over: &AtomicBool) -> 
     (sent.load(Ordering::Relaxed), began.elapsed())
 }
 
-fn memory_kib(process: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    status.split_once("VmRSS:").unwrap().1.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// A counter that a program printed at its end.
 fn counted(ended: &Ended, name: &str) -> u64 {
     let word = ended.stderr.split_once(&format!("{name} ")).map(|(_, rest)| rest.split([',', '\n']).next().unwrap());
@@ -215,12 +192,11 @@ fn rping_finishes(start: fn(&Netns, &str) -> Running, link: &str) {
         while sent.load(Ordering::Relaxed) < count / 10 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let grown: Vec<u64> =
-            flooded.into_iter().zip(before).map(|(one, kib)| memory_kib(one).saturating_sub(kib)).collect();
+        let grown: Vec<i64> = flooded.into_iter().zip(before).map(|(one, kib)| memory_kib(one) - kib).collect();
         let (ended, took) = rping(&pair, start, link, server, turns);
         is_over.store(true, Ordering::Relaxed);
         let (sent, lasted) = flood.join().unwrap();
-        let late = memory_kib(flooded[1]).saturating_sub(before[1]);
+        let late = memory_kib(flooded[1]) - before[1];
         let rate = sent as f64 / lasted.as_secs_f64() / 1e3;
         eprintln!("{link}: {sent} datagrams, {rate:.0} thousand a second; rping -C {turns} {took:?}, alone {alone:?}");
         eprintln!("{link}: {grown:?} KiB more after a tenth, the bystander {late} KiB more in the end");

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::compiled::program;
 use common::plays_all;
-use common::processes::left;
-use common::programs::{Ended, Running, run, run_as_nobody};
+use common::processes::{reports, wait_until_nothing_is_left};
+use common::programs::{Running, run, run_as_nobody};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -19,16 +19,6 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// late packets, and takes some 4 KiB until then: 200 take four seconds at the most, and of 10,000 as many wait at a time. One
 /// that kept 1 KiB for good would cost 9 MiB in the full test.
 const GROWTH_KIB: i64 = 4096;
-
-/// What a program printed of itself: memory in KiB, descriptors and threads.
-fn reports(ended: &Ended) -> [[i64; 3]; 2] {
-    let report = |line: &str| -> [i64; 3] {
-        let numbers: Vec<i64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
-        numbers.try_into().unwrap()
-    };
-    let all: Vec<[i64; 3]> = ended.stdout.lines().map(report).collect();
-    all.try_into().unwrap_or_else(|all| panic!("two reports, not {all:?}: {ended:#?}"))
-}
 
 fn connect_again_and_again(start: fn(&Netns, &str) -> Running, link: &str) {
     let pair = VethPair::create(4500).unwrap();
@@ -44,12 +34,8 @@ fn connect_again_and_again(start: fn(&Netns, &str) -> Running, link: &str) {
         assert_eq!(early[1..], late[1..], "descriptors and threads: {ended:#?}");
         assert!(late[0] - early[0] < GROWTH_KIB, "{early:?}, then {late:?} KiB");
     }
-    let end = std::time::Instant::now() + LIMIT;
     for namespace in [&pair.a, &pair.b] {
-        while !left(namespace).is_empty() {
-            assert!(std::time::Instant::now() < end, "{:?}", left(namespace));
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_until_nothing_is_left(namespace, LIMIT);
     }
 }
 

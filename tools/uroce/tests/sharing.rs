@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use common::processes::{kill, processes, program_of, signal};
-use common::programs::{Running, run, run_as_nobody, start, uroce, uroce_as_nobody, wait_for_listener};
+use common::processes::{kill, processes, program_of, signal, wait_until};
+use common::programs::{Running, UROCE, library, run, run_as_nobody, start, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,11 +21,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Waits until nobody shares a device in the namespace.
 #[track_caller]
 fn wait_for_the_end_of_the_arbiter(namespace: &Netns) {
-    let end = Instant::now() + LIMIT;
-    while !processes(namespace, "uroce-arbiter").is_empty() {
-        assert!(Instant::now() < end, "the arbiter does not end");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let is_gone = || processes(namespace, "uroce-arbiter").is_empty();
+    wait_until(|| "the arbiter does not end".to_owned(), LIMIT, is_gone);
 }
 
 /// Starts an unmodified program over the link: as root over AF_XDP, as nobody over UDP sockets.
@@ -233,9 +230,8 @@ fn an_arbiter_that_cannot_be_executed_is_not_waited_for() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sharing-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let copy = folder.join("uroce");
-    let own = PathBuf::from(common::programs::UROCE);
-    fs::hard_link(&own, &copy).unwrap();
-    fs::hard_link(own.with_file_name("deps/liburoce_verbs.so"), folder.join("liburoce_verbs.so")).unwrap();
+    fs::hard_link(UROCE, &copy).unwrap();
+    fs::hard_link(library(), folder.join("liburoce_verbs.so")).unwrap();
     let line = format!("rm {}; exec ibv_devinfo -v", copy.display());
     let began = Instant::now();
     let ended = start(pair.a.command(&copy), &["run", "--link", "udp", "--", "sh", "-c", &line]).end().succeeded();

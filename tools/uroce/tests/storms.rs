@@ -23,8 +23,10 @@ use rxe_rig::{Netns, VethPair};
 
 use common::compiled::program;
 use common::plays_all;
-use common::processes::{begun_by, left, processes, program_of, signal};
-use common::programs::{AS_NOBODY, Ended, Running, UROCE, start};
+use common::processes::{
+    begun_by, memory_kib, processes, program_of, reports, signal, wait_until, wait_until_nothing_is_left,
+};
+use common::programs::{AS_NOBODY, Running, UROCE, start};
 use random::Random;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -184,7 +186,11 @@ impl Storm {
         eprintln!("{}: {} killed in {:?}", self.link, self.killed.load(Ordering::Relaxed), began.elapsed());
         self.newcomers_meet("");
         for (arbiter, [kib, descriptors]) in arbiters.into_iter().zip(before) {
-            wait_until("the arbiter has what it had", || belongings(arbiter)[1] == descriptors);
+            wait_until(
+                || "the arbiter has more than it had".to_owned(),
+                LIMIT,
+                || belongings(arbiter)[1] == descriptors,
+            );
             let now = belongings(arbiter);
             eprintln!("{}: arbiter [{kib}, {descriptors}], then {now:?}", self.link);
             assert!(now[0] - kib < GROWTH_KIB, "{now:?}");
@@ -210,13 +216,13 @@ impl Storm {
     /// Nothing is left, and whoever comes can have the device alone.
     fn nothing_is_left(self, before: &[BTreeSet<String>; 2]) {
         for namespace in [&self.pair.a, &self.pair.b] {
-            wait_until("sockets and names are gone", || left(namespace).is_empty());
+            wait_until_nothing_is_left(namespace, LIMIT);
         }
         self.newcomers_meet("--exclusive");
         let programs = self.xdp_programs.lock().unwrap();
         eprintln!("{}: {} XDP programs were seen", self.link, programs.len());
         for program in &*programs {
-            wait_until("its XDP program is gone", || !has_bpf_program(*program));
+            wait_until(|| "its XDP program is there".to_owned(), LIMIT, || !has_bpf_program(*program));
         }
         for namespace in [&self.pair.a, &self.pair.b] {
             assert_eq!(processes(namespace, "uroce"), [0; 0], "no process");
@@ -236,15 +242,6 @@ impl Drop for Storm {
     }
 }
 
-#[track_caller]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "not so: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Whether a child has ended, though nobody has waited for it.
 fn has_ended(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -253,17 +250,7 @@ fn has_ended(process: u32) -> bool {
 
 /// KiB of memory and descriptors of a process.
 fn belongings(process: u32) -> [i64; 2] {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let (_, kib) = status.split_once("VmRSS:").unwrap();
-    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
-    [kib.split_whitespace().next().unwrap().parse().unwrap(), descriptors as i64]
-}
-
-/// What a program printed of itself, early and at its end: KiB of memory, descriptors and threads.
-fn reports(ended: &Ended) -> [Vec<i64>; 2] {
-    let report = |line: &str| line.split(' ').map(|word| word.parse().unwrap()).collect();
-    let all: Vec<Vec<i64>> = ended.stdout.lines().map(report).collect();
-    all.try_into().unwrap_or_else(|all| panic!("two reports, not {all:?}: {ended:#?}"))
+    [memory_kib(process), fs::read_dir(format!("/proc/{process}/fd")).unwrap().count() as i64]
 }
 
 fn interfaces(namespace: &Netns) -> BTreeSet<String> {

@@ -1,12 +1,15 @@
 //! Processes in a namespace, and their ends.
 
+#![allow(clippy::disallowed_methods, reason = "processes on the wall clock")]
+
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use rxe_rig::Netns;
 
-use super::programs::Running;
+use super::programs::{Ended, Running};
 
 /// Processes whose numbers the kernel tells in the namespace, by their names.
 pub fn processes(namespace: &Netns, name: &str) -> Vec<u32> {
@@ -49,4 +52,36 @@ pub fn left(namespace: &Netns) -> Vec<String> {
         let ours = |line: &&str| line.contains(":12B7 ") || line.contains("@uroce");
         (udp + "\n" + &read("unix")).lines().filter(ours).map(str::to_owned).collect()
     })
+}
+
+/// KiB of memory of a process.
+pub fn memory_kib(process: u32) -> i64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    status.split_once("VmRSS:").unwrap().1.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// What a program has printed of itself early and at its end, by tests/programs/report.h: KiB of memory, descriptors and threads.
+pub fn reports(ended: &Ended) -> [[i64; 3]; 2] {
+    let report = |line: &str| -> [i64; 3] {
+        let numbers: Vec<i64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+        numbers.try_into().unwrap()
+    };
+    let all: Vec<[i64; 3]> = ended.stdout.lines().map(report).collect();
+    all.try_into().unwrap_or_else(|all| panic!("two reports, not {all:?}: {ended:#?}"))
+}
+
+/// Waits until nothing is left of RoCE in a namespace, at most for `limit`.
+#[track_caller]
+pub fn wait_until_nothing_is_left(namespace: &Netns, limit: Duration) {
+    wait_until(|| format!("left: {:?}", left(namespace)), limit, || left(namespace).is_empty());
+}
+
+/// Waits until something is so, at most for `limit`; else it fails with `why_not`.
+#[track_caller]
+pub fn wait_until(why_not: impl Fn() -> String, limit: Duration, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + limit;
+    while !is_so() {
+        assert!(Instant::now() < end, "{}", why_not());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

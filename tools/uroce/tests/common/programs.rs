@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,11 @@ use rxe_rig::{netns::Netns, process};
 
 /// The `uroce` program that cargo built.
 pub const UROCE: &str = env!("CARGO_BIN_EXE_uroce");
+
+/// The library of verbs of the same build.
+pub fn library() -> PathBuf {
+    Path::new(UROCE).with_file_name("deps/liburoce_verbs.so")
+}
 
 /// No program here takes longer, even against a machine under emulation.
 pub const LIMIT: Duration = Duration::from_secs(180);
