@@ -31,7 +31,7 @@ fn more_stages() -> Vec<Stage> {
     let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms", "flood"];
     let matrices = matrices.map(|name| ["--test", name]).concat();
     let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs", "nccl", "ceph"];
-    let programs = one_by_one(&programs.map(|name| ["--test", name]).concat()).join(" ");
+    let programs = one_by_one(&programs.map(|name| ["--test", name]).concat());
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
         // A program of tests that fails hides none of the others.
         [&["test", "--quiet", "--no-fail-fast", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
@@ -50,10 +50,10 @@ fn more_stages() -> Vec<Stage> {
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
         // that vanishes a thousand times in each way; the C programs under valgrind over both links; NCCL and Ceph, which are
         // large and played nowhere else.
-        Stage::command("programs", format!("cargo {programs}"), move || {
+        Stage::command("programs", format!("cargo {}", programs.join(" ")), move || {
             setup::more()?;
             let mut command = program::cargo();
-            command.args(programs.split(' ')).env("UROCE_FULL", "1");
+            command.args(&programs).env("UROCE_FULL", "1");
             Ok(command)
         }),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
