@@ -2,27 +2,14 @@
    versions 11 and 12) in libnccl.so.2, and sends messages of memory in both directions at once; every byte is compared. The
    two ends find each other by TCP, where they exchange what the network's listen() gives them. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
+#include "check.h"
 #include <dlfcn.h>
 #include <link.h>
 #include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { ROUNDS = 8, BYTES = 4 << 20, AT_ONCE = 4, HANDLE = 1024, HOST_MEMORY = 1, SECONDS = 60 };
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
 
 typedef void logger(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
