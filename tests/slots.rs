@@ -14,6 +14,7 @@ use aya::{Ebpf, EbpfLoader};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, sockopt};
 use selector::Selector;
 use uroce::link::Requests;
+use uroce_laboratory::sim::Random;
 
 #[path = "../src/link/udp/sharing/selector.rs"]
 #[allow(dead_code, reason = "a part of the library, looked at from outside")]
@@ -44,22 +45,6 @@ const ADDRESSES: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(127, 77, 0, 2)),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
-
-/// Numbers from a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// The sockets of one address, and the filter that picks one of them.
 struct Group {
@@ -94,13 +79,12 @@ impl Group {
         rustix::net::sendto(&self.sender, datagram, SendFlags::empty(), &self.to).unwrap();
         let mut buffer = [0; 512];
         let mut got = (0..SLOTS).filter(|slot| {
-            let (len, _) = match rustix::net::recv(&self.sockets[usize::from(*slot)], &mut buffer, RecvFlags::DONTWAIT)
-            {
-                Ok((len, _)) => (len, ()),
-                Err(_) => return false,
-            };
-            assert_eq!(&buffer[..len], datagram);
-            true
+            let received = rustix::net::recv(&self.sockets[usize::from(*slot)], &mut buffer, RecvFlags::DONTWAIT);
+            let is_there = received.is_ok();
+            if let Ok((len, _)) = received {
+                assert_eq!(&buffer[..len], datagram);
+            }
+            is_there
         });
         let slot = got.next().expect("one of the sockets gets it");
         assert_eq!(got.next(), None, "one socket gets it");
@@ -185,7 +169,7 @@ fn frame(to: IpAddr, is_tagged: bool, datagram: &[u8]) -> Vec<u8> {
 /// A datagram to some queue pair, or one of the connection manager's: requests mostly for a service that somebody listens for.
 /// Some are cut short.
 fn datagram(random: &mut Random, services: &[u64]) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..MANAGEMENT_BYTES).map(|_| random.next() as u8).collect();
+    let mut bytes: Vec<u8> = (0..MANAGEMENT_BYTES).map(|_| random.u32() as u8).collect();
     if random.below(3) > 0 {
         bytes[5..8].copy_from_slice(&[0, 0, 1]);
         // REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP, LAP, APR (IBTA Table 99).
@@ -205,7 +189,7 @@ fn datagram(random: &mut Random, services: &[u64]) -> Vec<u8> {
 #[test]
 fn the_filter_of_sockets_and_the_xdp_program_choose_the_same_slot() {
     const SEED: u64 = 0x51_07;
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED, 0);
     // Services that differ in one half only, at one address or at all; some slots listen for several, others for none.
     let services: Vec<u64> = (0..24).map(|at| 0x0106_0000 + at % 12 + ((at / 12) << 32)).collect();
     let listens: Vec<(Requests, u8)> = services

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::programs::{AS_NOBODY, Ended, LIMIT, Running, UROCE, run_as_nobody, sent_packets, start};
 use rxe_rig::{Netns, VethPair};
+use uroce_laboratory::world::pattern;
 
 const CLUSTER: &str = "8b7e4f3c-5a0e-4f83-9f2a-1a2b3c4d5e6f";
 
@@ -169,12 +170,7 @@ fn objects_are_written_twice_and_read_back() {
     assert_eq!(number_after(&read.stdout, "Total reads made:"), objects, "{read:#?}");
 
     // And a file of our own, of more than one message.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let bytes = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    });
-    let bytes: Vec<u8> = bytes.take(3_000_001).collect();
+    let bytes = pattern(1, 3_000_001);
     let (from, to) = (cluster.file("from"), cluster.file("to"));
     fs::write(&from, &bytes).unwrap();
     cluster.client(&format!("rados -p pool put file {}", from.display()));

@@ -5,9 +5,6 @@
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
 mod common;
-#[allow(dead_code, reason = "the other user has more of it")]
-#[path = "rxe_verbs/random.rs"]
-mod random;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use rxe_rig::{Netns, VethPair};
+use uroce_laboratory::sim::Random;
 
 use common::compiled::program;
 use common::plays_all;
@@ -27,7 +25,6 @@ use common::processes::{
     begun_by, memory_kib, processes, program_of, reports, signal, wait_until, wait_until_nothing_is_left,
 };
 use common::programs::{AS_NOBODY, Running, UROCE, start};
-use random::Random;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -45,6 +42,8 @@ struct Storm {
     folder: PathBuf,
     seed: u64,
     count: usize,
+    /// What the namespaces had before.
+    interfaces: [BTreeSet<String>; 2],
     killed: AtomicUsize,
     /// XDP programs that were on the interface of the servers.
     xdp_programs: Mutex<BTreeSet<u32>>,
@@ -65,8 +64,10 @@ impl Storm {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).unwrap();
         let seed = std::env::var("UROCE_SEED").map_or(1, |seed| seed.parse().unwrap());
         eprintln!("{name}: UROCE_SEED={seed}");
+        let pair = VethPair::create(4500).unwrap();
         Storm {
-            pair: VethPair::create(4500).unwrap(),
+            interfaces: [&pair.a, &pair.b].map(interfaces),
+            pair,
             link,
             folder,
             seed,
@@ -98,7 +99,7 @@ impl Storm {
 
     /// Starts and kills programs, a pair at a time, until enough were killed.
     fn play(&self, player: u16) {
-        let mut random = Random(self.seed ^ u64::from(player) << 56);
+        let mut random = Random::new(self.seed, player.into());
         for game in 0.. {
             if self.killed.load(Ordering::Relaxed) >= self.count {
                 return;
@@ -110,8 +111,8 @@ impl Storm {
 
     /// One game: a server and, mostly, its client, whose moment can come before either has begun.
     fn play_one(&self, random: &mut Random, player: u16) {
-        let at = random.below(LINES.len());
-        let line = format!("{} {}", LINES[at], 18700 + 10 * player + at as u16);
+        let at = random.below(LINES.len() as u64);
+        let line = format!("{} {}", LINES[at as usize], 18700 + 10 * u64::from(player) + at);
         let is_rping = line.starts_with("rping");
         let server = format!("{line}{}", if is_rping { " -s" } else { "" });
         let mut server = self.run(&self.pair.a, "--trace", &server);
@@ -137,13 +138,13 @@ impl Storm {
     }
 
     /// Kills a program, or in one of four cases `uroce run`, within so many milliseconds of its beginning.
-    fn end(&self, random: &mut Random, run: Running, within_ms: usize) {
+    fn end(&self, random: &mut Random, run: Running, within_ms: u64) {
         let patience = Instant::now() + LIMIT;
         while begun_by(&run).is_none() && !has_ended(run.id()) {
             assert!(Instant::now() < patience, "it does not begin");
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_micros(random.below(1000 * within_ms) as u64));
+        std::thread::sleep(Duration::from_micros(random.below(1000 * within_ms)));
         self.look_at_the_interface();
         let is_run = random.below(4) == 0;
         while !has_ended(run.id()) {
@@ -214,7 +215,7 @@ impl Storm {
     }
 
     /// Nothing is left, and whoever comes can have the device alone.
-    fn nothing_is_left(self, before: &[BTreeSet<String>; 2]) {
+    fn nothing_is_left(self) {
         for namespace in [&self.pair.a, &self.pair.b] {
             wait_until_nothing_is_left(namespace, LIMIT);
         }
@@ -227,7 +228,7 @@ impl Storm {
         for namespace in [&self.pair.a, &self.pair.b] {
             assert_eq!(processes(namespace, "uroce"), [0; 0], "no process");
         }
-        assert_eq!([&self.pair.a, &self.pair.b].map(interfaces), *before, "no interface");
+        assert_eq!([&self.pair.a, &self.pair.b].map(interfaces), self.interfaces, "no interface");
         assert_eq!(files(&self.folder), BTreeSet::new(), "no folder of `uroce run`");
         for place in ["/dev/shm", "/run"] {
             let ours: Vec<String> = files(Path::new(place)).into_iter().filter(|name| name.contains("uroce")).collect();
@@ -282,24 +283,21 @@ fn has_bpf_program(number: u32) -> bool {
 #[test]
 fn programs_are_killed_beside_a_conversation_over_udp_sockets() {
     let storm = Storm::new("udp", "udp");
-    let before = [&storm.pair.a, &storm.pair.b].map(interfaces);
     storm.rage(storm.converse());
-    storm.nothing_is_left(&before);
+    storm.nothing_is_left();
 }
 
 #[test]
 fn programs_are_killed_beside_a_conversation_over_af_xdp() {
     let storm = Storm::new("xdp", "xdp");
-    let before = [&storm.pair.a, &storm.pair.b].map(interfaces);
     storm.rage(storm.converse());
-    storm.nothing_is_left(&before);
+    storm.nothing_is_left();
 }
 
 /// The conversation has UDP sockets, and the killed programs take AF_XDP from each other.
 #[test]
 fn programs_over_af_xdp_are_killed_beside_a_conversation_over_udp_sockets() {
     let storm = Storm::new("xdp", "both");
-    let before = [&storm.pair.a, &storm.pair.b].map(interfaces);
     let first = [&storm.pair.a, &storm.pair.b].map(|place| {
         let mut first = storm.run(place, "", "ibv_rc_pingpong -g 1 -p 18691");
         first.listens(place, 18691, LIMIT).unwrap();
@@ -312,5 +310,5 @@ fn programs_over_af_xdp_are_killed_beside_a_conversation_over_udp_sockets() {
     }
     storm.rage(conversation);
     assert!(storm.xdp_programs.lock().unwrap().len() > 1, "several had AF_XDP");
-    storm.nothing_is_left(&before);
+    storm.nothing_is_left();
 }
