@@ -84,6 +84,9 @@ struct Track {
     /// Packets in a row that were near the one before, and that were equal to it; up to [`TRUSTED`].
     near: u8,
     equal: u8,
+    /// When the first of the latest refusals was, and how many they are, up to [`REFUSALS_MAX`].
+    refused_at: Instant,
+    refusals: u8,
 }
 
 /// Packets in a row after which a peer must continue its pattern.
@@ -99,6 +102,13 @@ const PEERS_MAX: usize = 4096;
 /// again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
+/// Upper bound on the refusals of a peer in [`REFUSALS_EVERY`]: somebody else who sends in its name, at whatever numbers,
+/// delays the peer's packets, and prevents none. A thousand damaged packets a second are refused as often as that.
+const REFUSALS_MAX: u8 = 4;
+
+/// The time in which refusals are counted.
+const REFUSALS_EVERY: Duration = Duration::from_secs(60);
+
 /// Minimum interval between two searches for idle peers, when there is no room: a search costs some 10 µs.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -106,7 +116,7 @@ impl Tracker {
     /// Whether a packet with the solved `identification` is accepted.
     ///
     /// Without a pattern every identification is. A packet that breaks its peer's pattern is not, and the peer has no
-    /// pattern from then on: so a sender that jumps loses one packet a jump.
+    /// pattern from then on: so a sender that jumps loses one packet a jump, and at most [`REFUSALS_MAX`] a minute.
     pub fn accepts(&mut self, peer: Ipv4Addr, identification: u16, now: Instant) -> bool {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&peer) {
             self.forget_idle(now);
@@ -114,7 +124,7 @@ impl Tracker {
                 return true;
             }
         }
-        let fresh = Track { last: identification, at: now, near: 0, equal: 0 };
+        let fresh = Track { last: identification, at: now, near: 0, equal: 0, refused_at: now, refusals: 0 };
         let track = self.peers.entry(peer).or_insert(fresh);
         let ahead = u64::from(identification.wrapping_sub(track.last));
         let behind = u64::from(track.last.wrapping_sub(identification));
@@ -128,8 +138,11 @@ impl Tracker {
             _ => true,
         };
         if !accepted {
-            *track = fresh;
-            return false;
+            let is_recent = track.refusals > 0 && now.saturating_since(track.refused_at) < REFUSALS_EVERY;
+            let (refused_at, refusals) = if is_recent { (track.refused_at, track.refusals) } else { (now, 0) };
+            let is_believed = refusals == REFUSALS_MAX;
+            *track = Track { refused_at, refusals: (refusals + 1).min(REFUSALS_MAX), ..fresh };
+            return is_believed;
         }
         track.near = if is_near { (track.near + 1).min(TRUSTED) } else { 0 };
         track.equal = if is_equal { (track.equal + 1).min(TRUSTED) } else { 0 };
@@ -224,6 +237,33 @@ mod tests {
         assert!((20_001..20_100).all(|n| tracker.accepts(PEER, n, at(0))));
         let mut tracker = Tracker::default();
         assert!((0..1000u16).all(|n| tracker.accepts(PEER, n.wrapping_mul(7919), at(0))));
+    }
+
+    /// A thousand packets a second in the peer's name, with numbers of their own, and one of the peer's each second.
+    #[test]
+    fn a_peer_in_whose_name_others_send_loses_four_packets_a_minute() {
+        let jumps: [fn(u16) -> u16; 3] = [|n| n, |_| 7, |n| (n / 100).wrapping_mul(7919)];
+        for forged in jumps {
+            let mut tracker = Tracker::default();
+            let lost = |seconds: std::ops::Range<u16>, tracker: &mut Tracker| {
+                let lost = seconds.filter(|second| {
+                    for n in 0..1000 {
+                        tracker.accepts(PEER, forged(n), at(u64::from(*second) * 1000));
+                    }
+                    !tracker.accepts(PEER, 30_000, at(u64::from(*second) * 1000))
+                });
+                lost.count()
+            };
+            assert!(lost(0..60, &mut tracker) <= 4);
+            assert!(lost(60..120, &mut tracker) <= 4);
+        }
+        let mut tracker = Tracker::default();
+        assert!((0..100).all(|_| tracker.accepts(PEER, 0, at(0))));
+        let refused = (0..1000u16).filter(|n| !(0..65).all(|_| tracker.accepts(PEER, 1 + n, at(1)))).count();
+        assert_eq!(refused, 4);
+        tracker.accepts(PEER, 0, at(70_000));
+        assert!((0..65).all(|_| tracker.accepts(PEER, 0, at(70_000))));
+        assert!(!tracker.accepts(PEER, 1, at(70_000)), "a minute later it is held to its number again");
     }
 
     #[test]

@@ -1,6 +1,9 @@
-//! Over AF_XDP, a flood of requests for connections, most of them broken, as fast as a thread can send, and rping beside it:
-//! rping finishes, every kind of broken message is counted, and the flooded programs stay as small as they were.
-//! Ordinarily some tens of thousands, with UROCE_FULL=1 a million.
+//! A flood of requests for connections, most of them broken, as fast as a thread can send, and rping beside it, over AF_XDP and
+//! as nobody over UDP sockets: rping finishes, every kind of broken message is counted, and the flooded programs stay as small
+//! as they were. Ordinarily some tens of thousands, with UROCE_FULL=1 a million.
+//!
+//! Half of the flood comes in the peer's name, with identifications of its own: a link over UDP sockets, which tells damaged
+//! packets by the identifications that a peer uses, still takes the peer's.
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
@@ -12,6 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use rxe_rig::{Netns, VethPair};
 use uroce::cm::message::{Message, Request};
 use uroce::cm::{IpCmHeader, MAD_BYTES, Mad, PortSpace, ServiceId};
@@ -20,8 +24,8 @@ use uroce_laboratory::world::connection;
 
 use common::compiled::program;
 use common::plays_all;
-use common::processes::{kill, memory_kib, program_of};
-use common::programs::{Ended, Running, run};
+use common::processes::{memory_kib, program_of, signal};
+use common::programs::{Ended, Running, run, run_as_nobody};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -116,6 +120,15 @@ fn raw_socket() -> OwnedFd {
     }
 }
 
+/// The game is over when this is dropped, also when something fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Sends datagrams until `count` were sent and the game is over. Returns how many, and how long that took.
 fn flood(count: u64, listening: u16, sent: &AtomicU64, is_over: &AtomicBool) -> (u64, Duration) {
     let (socket, right) = (raw_socket(), request(VethPair::A.ipv4));
@@ -169,7 +182,7 @@ fn rping(
     count: u32,
 ) -> (Ended, Duration) {
     let began = Instant::now();
-    let line = format!("--link {link} -- rping -c -a {} -p 7001 -C {count} -V", VethPair::A.ipv4);
+    let line = format!("--link {link} --trace -- rping -c -a {} -p 7001 -C {count} -V", VethPair::A.ipv4);
     start(&pair.b, &line).end_within(LIMIT).unwrap().succeeded();
     let took = began.elapsed();
     (server.end_within(LIMIT).unwrap().succeeded(), took)
@@ -182,36 +195,44 @@ fn rping_finishes(start: fn(&Netns, &str) -> Running, link: &str) {
     let server = rping_server(&pair, start, link, turns);
     // Another program on the device, which listens and never decides.
     let line = format!("{} {} serve", program("steady").display(), VethPair::A.ipv4);
-    let mut bystander = start(&pair.a, &format!("--link {link} -- {line}"));
+    let mut bystander = start(&pair.a, &format!("--link {link} --trace -- {line}"));
     bystander.prints(&["listens"], LIMIT).unwrap();
     let flooded = [program_of(&server), program_of(&bystander)];
     let before = flooded.map(memory_kib);
     let (sent, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let over = Over(&is_over);
         let flood = scope.spawn(|| pair.b.run(|| flood(count, 7470, &sent, &is_over)));
-        while sent.load(Ordering::Relaxed) < count / 10 {
+        while sent.load(Ordering::Relaxed) < count / 10 && !flood.is_finished() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let grown: Vec<i64> = flooded.into_iter().zip(before).map(|(one, kib)| memory_kib(one) - kib).collect();
         let (ended, took) = rping(&pair, start, link, server, turns);
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         let (sent, lasted) = flood.join().unwrap();
         let late = memory_kib(flooded[1]) - before[1];
         let rate = sent as f64 / lasted.as_secs_f64() / 1e3;
         eprintln!("{link}: {sent} datagrams, {rate:.0} thousand a second; rping -C {turns} {took:?}, alone {alone:?}");
         eprintln!("{link}: {grown:?} KiB more after a tenth, the bystander {late} KiB more in the end");
+        signal(flooded[1], Signal::TERM);
+        let bystander = bystander.end_within(LIMIT).unwrap().succeeded();
         let names = ["cm_received", "cm_malformed", "cm_no_listener", "cm_stray", "cm_duplicate", "cm_answer_dropped"];
         eprintln!("{link}: {:?}", names.map(|name| (name, counted(&ended, name))));
-        for name in ["cm_malformed", "cm_no_listener"] {
-            assert!(counted(&ended, name) > 100, "{name}: {ended:#?}");
+        let names = ["cm_received", "cm_backlog_full", "rx_identification_refused", "rx_dropped_by_kernel"];
+        eprintln!("{link}: the bystander {:?}", names.map(|name| (name, counted(&bystander, name))));
+        for (name, of) in [("cm_malformed", &ended), ("cm_no_listener", &ended), ("cm_backlog_full", &bystander)] {
+            assert!(counted(of, name) > 100, "{name}: {of:#?}");
         }
         assert!(grown.into_iter().chain([late]).all(|kib| kib < GROWTH_KIB), "KiB");
     });
-    kill(program_of(&bystander));
-    bystander.end();
 }
 
 #[test]
 fn rping_finishes_in_a_flood_of_requests_over_af_xdp() {
     rping_finishes(run, "xdp");
+}
+
+#[test]
+fn rping_finishes_in_a_flood_of_requests_over_udp_sockets() {
+    rping_finishes(run_as_nobody, "udp");
 }

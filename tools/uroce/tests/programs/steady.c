@@ -1,6 +1,7 @@
 /* A long conversation by RDMA CM: the client sends numbered messages of 4 KiB, about one a millisecond, and the server sends
-   each back: `steady HOST [serve]`. Both compare every byte, and no completion may fail. SIGTERM to the client ends it. After
-   100 messages and after all, each prints the memory, the descriptors and the threads that it has. */
+   each back: `steady HOST [serve]`. Both compare every byte, and no completion may fail. SIGTERM to the client ends it, and
+   SIGTERM to a server that has no client yet. After 100 messages and after all, each prints the memory, the descriptors and
+   the threads that it has. */
 #include "report.h"
 #include <signal.h>
 #include <rdma/rdma_cma.h>
@@ -8,10 +9,12 @@
 
 enum { WORDS = 512, EARLY = 100 };
 
-static volatile sig_atomic_t is_over;
+static volatile sig_atomic_t is_over, is_waiting;
 
 static void end(int number)
 {
+    if (is_waiting)
+        exit(0);
     is_over = 1;
 }
 
@@ -68,6 +71,7 @@ int main(int count, char **words)
     struct rdma_cm_id *listener = NULL;
     CHECK(signal(SIGTERM, end) != SIG_ERR);
     CHECK(rdma_getaddrinfo(words[1], "7470", &hints, &info) == 0);
+    is_waiting = serves;
     if (serves) {
         CHECK(rdma_create_ep(&listener, info, NULL, &init) == 0 && rdma_listen(listener, 1) == 0);
         fputs("listens\n", stderr);
@@ -79,6 +83,7 @@ int main(int count, char **words)
     CHECK(this.mr);
     expect(&this);
     CHECK((serves ? rdma_accept(this.id, NULL) : rdma_connect(this.id, NULL)) == 0);
+    is_waiting = 0;
     for (uint64_t number = 1; !is_last; number++) {
         is_last = !serves && is_over;
         if (serves) {
