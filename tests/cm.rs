@@ -25,6 +25,10 @@ fn reply(qpn: u32) -> Reply {
     connection::reply(Qpn::new(qpn))
 }
 
+fn asking(service_id: ServiceId) -> DatagramRequest {
+    DatagramRequest { request_id: 0, p_key: PKey::DEFAULT, service_id, private_data: [1; 216] }
+}
+
 /// What a network does to messages, in a thousand.
 #[derive(Clone, Copy, Default)]
 struct Faults {
@@ -149,6 +153,7 @@ const REP: u16 = 0x13;
 const RTU: u16 = 0x14;
 const DREQ: u16 = 0x15;
 const DREP: u16 = 0x16;
+const SIDR_REP: u16 = 0x18;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -307,6 +312,36 @@ fn a_request_waits_for_a_listener_that_comes_again_in_a_moment() {
     assert_eq!(world.count(1, REJ), 0);
     world.ends[1].listen(world.now, SERVICE, None, 1).unwrap();
     assert!(matches!(world.run_for(Duration::from_millis(10))[..], [(1, _, EventKind::Requested { .. })]));
+}
+
+/// As perftest's server does: it listens for datagrams where it listened for connections. A kernel's client takes the answer
+/// that there is no such service for the end.
+#[test]
+fn a_datagram_request_waits_at_the_port_of_a_listener_for_connections_that_has_gone() {
+    let mut world = World::new(13, Faults::default());
+    world.ends[1].unlisten(world.now, world.listener);
+    let (_, port) = SERVICE.port().unwrap();
+    let service_id = ServiceId::of(PortSpace::Udp, port);
+    world.ends[0].ask(world.now, from(0), asking(service_id)).unwrap();
+    assert!(world.run_for(Duration::from_millis(900)).is_empty());
+    assert_eq!(world.count(1, SIDR_REP), 0);
+    world.ends[1].listen(world.now, service_id, None, 1).unwrap();
+    assert!(matches!(world.run_for(Duration::from_millis(10))[..], [(1, _, EventKind::Asked { .. })]));
+}
+
+#[test]
+fn a_datagram_request_does_not_wait_at_another_port_nor_behind_sixty_four_others() {
+    let mut world = World::new(14, Faults::default());
+    world.ends[1].unlisten(world.now, world.listener);
+    let (_, port) = SERVICE.port().unwrap();
+    world.ends[0].ask(world.now, from(0), asking(ServiceId::of(PortSpace::Udp, port + 1))).unwrap();
+    world.run_for(Duration::from_millis(20));
+    assert_eq!(world.count(1, SIDR_REP), 1);
+    for _ in 0..100 {
+        world.ends[0].ask(world.now, from(0), asking(ServiceId::of(PortSpace::Udp, port))).unwrap();
+    }
+    world.run_for(Duration::from_millis(5));
+    assert_eq!(world.count(1, SIDR_REP), 1 + 100 - 64);
 }
 
 #[test]
@@ -515,7 +550,7 @@ fn datagram_services_are_asked_for_and_answered_again() {
     let mut world = World::new(10, Faults { loss: 300, duplicates: 100, delay: seconds(1) });
     let service_id = ServiceId::of(PortSpace::Udp, 7174);
     world.ends[1].listen(world.now, service_id, None, 8).unwrap();
-    let ask = DatagramRequest { request_id: 0, p_key: PKey::DEFAULT, service_id, private_data: [1; 216] };
+    let ask = asking(service_id);
     let mut answers = 0;
     for _ in 0..100 {
         world.ends[0].ask(world.now, from(0), ask.clone()).unwrap();

@@ -111,7 +111,8 @@ const LONGEST_TIME_WAIT: Duration = Duration::from_secs(4);
 const ANSWER_KEPT: Duration = Duration::from_secs(60);
 
 /// How long a request waits for a new listener, after the last one for its service has gone. Programs listen anew between
-/// two connections (perftest does); their peers can be there sooner, and take a rejection for the end.
+/// two connections (perftest does), for datagrams after connections at the same port; their peers can be there sooner, and
+/// take a rejection for the end.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Upper bound on the requests that wait so, and on the services that they can wait for.
@@ -580,9 +581,10 @@ impl Manager {
         }
     }
 
-    /// Until when a request for a service may wait, whose listener has just gone; `None` when it may not.
+    /// Until when a request for a service may wait, at whose port a listener has just gone; `None` when it may not.
     fn may_wait(&self, now: Instant, service_id: ServiceId) -> Option<Instant> {
-        let mut departed = self.departed.iter().filter(|(until, service)| *service == service_id && *until > now);
+        let mut departed =
+            self.departed.iter().filter(|(until, service)| service.has_port_of(service_id) && *until > now);
         departed.next().map(|(until, _)| *until).filter(|_| self.waiting.len() < MAX_WAITING)
     }
 

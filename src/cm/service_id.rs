@@ -40,6 +40,12 @@ impl ServiceId {
         let space = PortSpace::ALL.into_iter().find(|space| u64::from(space.number()) == self.0 >> 16)?;
         Some((space, self.0 as u16))
     }
+
+    /// Whether both are one port, in whichever port spaces.
+    pub(super) fn has_port_of(self, other: ServiceId) -> bool {
+        let port = |service: ServiceId| service.port().map(|(_, port)| port);
+        self == other || port(self).is_some_and(|own| port(other) == Some(own))
+    }
 }
 
 impl fmt::Display for ServiceId {

@@ -45,6 +45,9 @@ fn all_games() -> Vec<Game> {
         let line = format!("ib_{test} -R -n 20 {}", SLOW.join(" "));
         games.push(Game::new(&line, &format!("{line} {{}}"), false));
     }
+    // After a connection at a port the server listens for datagrams there.
+    let line = format!("ib_send_bw -R -c UD -n 20 {}", SLOW.join(" "));
+    games.push(Game::new(&line, &format!("{line} {{}}"), false));
     games
 }
 
