@@ -2,6 +2,7 @@
 //! name of the process that has it; and what is opened when nobody says how.
 //!
 //! Needs root, for namespaces.
+#![cfg(all(feature = "xdp", feature = "udp"))]
 #![allow(clippy::disallowed_methods, reason = "two real hosts are on the wall clock")]
 
 mod common;

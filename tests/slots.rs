@@ -4,6 +4,7 @@
 //!
 //! The filter picks among 64 sockets of one port, as the arbiter makes them. The XDP program is asked for each slot in turn
 //! (BPF_PROG_TEST_RUN): it takes a packet, or leaves it to the sockets.
+#![cfg(all(feature = "xdp", feature = "udp"))]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

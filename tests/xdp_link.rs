@@ -2,6 +2,7 @@
 //!
 //! Every test makes its own namespaces; a thread in each opens an [`XdpLink`]. Frames carry a number and bytes derived
 //! from it, and the receiver checks every byte.
+#![cfg(feature = "xdp")]
 
 mod common;
 

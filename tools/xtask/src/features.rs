@@ -16,6 +16,9 @@ const BUILDS: [(&str, Option<&str>); 7] = [
     ("udp,capture", Some(AARCH64)),
 ];
 
+/// The features with which the tests are compiled, too: those that take no C compiler.
+const TESTED: &str = "udp";
+
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// The stage of `cargo xtask test` that compiles the library in parts.
@@ -25,7 +28,9 @@ pub(crate) fn stage() -> Stage {
         BUILDS.iter().filter(|(_, target)| target.is_none() || has_aarch64).try_for_each(|(features, target)| {
             let mut command = program::cargo();
             command.args(["clippy", "--quiet", "--package", "uroce", "--no-default-features", "--features", features]);
-            command.args(target.iter().flat_map(|target| ["--target", target])).args(["--", "-D", "warnings"]);
+            let targets: &[&str] = if *features == TESTED { &["--lib", "--tests"] } else { &[] };
+            command.args(targets).args(target.iter().flat_map(|target| ["--target", target]));
+            command.args(["--", "-D", "warnings"]);
             process::run(&mut command)?;
             Ok(())
         })
