@@ -16,6 +16,7 @@ mod sanitizers;
 mod setup;
 mod stage;
 mod test;
+mod valkey;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
 //! `cargo xtask setup`: installs what is missing. The other commands call it first.
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, valkey};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -110,7 +110,8 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
 /// What the stage `programs` needs besides.
 pub(crate) fn more() -> Outcome {
     install(MORE_PACKAGES)?;
-    environment(&NCCL)
+    environment(&NCCL)?;
+    valkey::set_up()
 }
 
 /// Where `target/` is.
@@ -163,7 +164,7 @@ pub(crate) fn install(packages: &[(&str, &str)]) -> Outcome {
 
 /// An `apt-get` that asks nothing and waits for whoever else holds the package database. Its archive is one of our own:
 /// some containers delete the common one after every apt run, also under the feet of another.
-fn apt() -> Command {
+pub(crate) fn apt() -> Command {
     let archives = target_directory().join("setup-archives");
     let _ = std::fs::create_dir_all(archives.join("partial"));
     let mut command = Command::new("apt-get");
@@ -212,6 +213,6 @@ fn environment(wanted: &Environment) -> Outcome {
 }
 
 /// Runs a command whose words are for the user, on stderr.
-fn say(command: &mut Command) -> Outcome {
+pub(crate) fn say(command: &mut Command) -> Outcome {
     rxe_rig::process::run(command).map(drop).map_err(Failure::from)
 }
