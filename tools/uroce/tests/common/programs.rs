@@ -5,6 +5,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -188,20 +189,23 @@ impl Running {
     /// When it had to be ended; what it had printed.
     pub fn end_within(mut self, limit: Duration) -> Result<Ended, String> {
         let end = Instant::now() + limit;
+        let texts = std::mem::take(&mut self.printed);
+        let readers = (read_all(self.child.stdout.take()), read_all(self.child.stderr.take()));
         let status = loop {
             match self.child.try_wait().expect("a child can be waited for") {
-                Some(status) => break status,
-                None if Instant::now() > end => {
-                    let _ = self.child.kill();
-                    let _ = self.child.wait();
-                    let texts = self.texts();
-                    return Err(format!("{} did not end in {} s: {texts:?}", self.line, limit.as_secs()));
-                }
+                Some(status) => break Some(status),
+                None if Instant::now() > end => break None,
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        let (stdout, stderr) = self.texts();
-        Ok(Ended { line: std::mem::take(&mut self.line), status, stdout, stderr })
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let (stdout, stderr) = (readers.0.join().unwrap(), texts + &readers.1.join().unwrap());
+        let line = std::mem::take(&mut self.line);
+        match status {
+            Some(status) => Ok(Ended { line, status, stdout, stderr }),
+            None => Err(format!("{line} did not end in {} s: {:?}", limit.as_secs(), (stdout, stderr))),
+        }
     }
 
     /// Ends it, and tells what it printed until then.
@@ -216,6 +220,15 @@ impl Running {
         let _ = self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr));
         (stdout, stderr)
     }
+}
+
+/// Reads a pipe to its end while the program runs: it may print more than the pipe holds.
+fn read_all(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_string(&mut text));
+        text
+    })
 }
 
 impl Ended {
