@@ -60,6 +60,10 @@ const MORE_PACKAGES: &[(&str, &str)] = &[
     ("ceph-mon", "Ceph, to run on libibverbs.so.1"),
     ("ceph-osd", "Ceph, to run on libibverbs.so.1"),
     ("ceph-common", "Ceph's clients"),
+    ("tgt", "disks by iSER, to run on librdmacm.so.1"),
+    ("libiscsi-bin", "initiators of iSER, to run on librdmacm.so.1"),
+    ("qemu-block-extra", "QEMU's initiator of iSER"),
+    ("qemu-utils", "QEMU's copying of disks"),
 ];
 
 /// An environment of Python's, under cargo's target directory.

@@ -30,7 +30,7 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 fn more_stages() -> Vec<Stage> {
     let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms", "flood"];
     let matrices = matrices.map(|name| ["--test", name]).concat();
-    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs", "nccl", "ceph", "valkey"];
+    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs", "nccl", "ceph", "valkey", "iser"];
     let programs = one_by_one(&programs.map(|name| ["--test", name]).concat());
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
         // A program of tests that fails hides none of the others.
@@ -48,8 +48,8 @@ fn more_stages() -> Vec<Stage> {
         // stage plays some of it.
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
-        // that vanishes a thousand times in each way; the C programs under valgrind over both links; NCCL and Ceph, which are
-        // large, and Valkey, which is compiled: they are played nowhere else.
+        // that vanishes a thousand times in each way; the C programs under valgrind over both links; NCCL, Ceph and
+        // iSER, which are large, and Valkey, which is compiled: they are played nowhere else.
         Stage::command("programs", format!("cargo {}", programs.join(" ")), move || {
             setup::more()?;
             let mut command = program::cargo();

@@ -1,0 +1,213 @@
+//! Storage over RDMA (iSER): a disk of tgt's, and the initiators of libiscsi and QEMU, all unmodified, by `uroce run` at both ends.
+//! What QEMU writes is compared with the disk's file, and read back; libiscsi's own tests write, read and compare blocks.
+//!
+//! These programs are played nowhere else: this test is of `cargo xtask test --full programs`, which installs them.
+
+#![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::compared::{OVER_UDP, OVER_XDP, Start};
+use common::programs::{AS_NOBODY, Ended, LIMIT, Running, sent_packets, start};
+use rxe_rig::VethPair;
+use uroce_laboratory::world::pattern;
+
+/// 16 MiB are 4096 packets at the path MTU of 4096.
+const DISK_BYTES: usize = 16 << 20;
+const DISK_PACKETS: u64 = (DISK_BYTES / 4096) as u64;
+
+const TARGET: &str = "iqn.2026-11.test:disk";
+const INITIATOR: &str = "iqn.2026-11.test:client";
+
+/// libiscsi 1.19 can move no more in one command.
+const LONGEST_TRANSFER_BYTES: usize = 256 << 10;
+
+/// libiscsi 1.19 mixes up the sizes of small buffers that it keeps for later, and expects zeros in memory that it has just
+/// allocated: the C library fills that with the complement of this number.
+const AROUND_MISTAKES: &str = "env LIBISCSI_CACHE_ALLOCATIONS=0 MALLOC_PERTURB_=255";
+
+/// A folder with the disk, and the target that serves it.
+struct Target<'a> {
+    pair: &'a VethPair,
+    link: &'a str,
+    start: Start,
+    folder: PathBuf,
+    program: Option<Running>,
+}
+
+impl<'a> Target<'a> {
+    fn begin(pair: &'a VethPair, (start, link): (Start, &'a str)) -> Target<'a> {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("iser-{}-{link}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let mut target = Target { pair, link, start, folder, program: None };
+        let disk = target.file("disk");
+        fs::write(&disk, vec![0; DISK_BYTES]).unwrap();
+        fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
+
+        let line = format!("--link {link} --trace -- env {} tgtd -f --iser pool_sz_mb=64", target.socket());
+        let mut program = start(&pair.a, &line);
+        program.prints(&["rdma_listen: done"], LIMIT).unwrap();
+        target.program = Some(program);
+        target.administer(&format!("--lld iser --op new --mode target --tid 1 -T {TARGET}"));
+        target.administer(&format!("--lld iser --op new --mode logicalunit --tid 1 --lun 1 -b {}", disk.display()));
+        // Over iSER this version wants the initiator's address and its name to be allowed, and not one of them.
+        target.administer("--lld iser --op bind --mode target --tid 1 -I ALL");
+        target.administer(&format!("--lld iser --op bind --mode target --tid 1 --initiator-name {INITIATOR}"));
+        target
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Where the target takes its commands, in words of `env`.
+    fn socket(&self) -> String {
+        format!("TGT_IPC_SOCKET={}", self.file("socket").display())
+    }
+
+    /// A command that the target carries out.
+    fn administer(&self, line: &str) {
+        self.command(line).succeeded();
+    }
+
+    /// A command for the target, by the user of the target.
+    fn command(&self, line: &str) -> Ended {
+        let user: &[&str] = if self.link == OVER_UDP.1 { &AS_NOBODY } else { &[] };
+        let (socket, words) = (self.socket(), line.split_whitespace().collect::<Vec<_>>());
+        let words = [user, &["env", &socket, "tgtadm"], &words].concat();
+        start(self.pair.a.command(words[0]), &words[1..]).end_within(LIMIT).unwrap()
+    }
+
+    /// An initiator at the other end of the cable.
+    fn initiator(&self, line: &str) -> Ended {
+        self.attempt(line).succeeded()
+    }
+
+    /// A suite of libiscsi's tests. It gives up when an answer takes a second, as it can on a loaded machine.
+    fn suite(&self, name: &str) -> Ended {
+        let line = format!("iscsi-test-cu --dataloss --fail --normal -t SCSI.{name} {}", self.url());
+        for _ in 0..2 {
+            let ended = self.attempt(&line);
+            if ended.status.success() || !ended.stdout.contains("revents is not POLLIN") {
+                return ended.succeeded();
+            }
+            eprintln!("SCSI.{name}: an answer took a second");
+        }
+        self.initiator(&line)
+    }
+
+    fn attempt(&self, line: &str) -> Ended {
+        let line = format!("--link {} --trace -- {AROUND_MISTAKES} {line}", self.link);
+        let mut ended = (self.start)(&self.pair.b, &line).end_within(LIMIT).unwrap();
+        // There are hundreds of regions, each with its line.
+        let worth_reading = ended.stderr.lines().filter(|line| !line.starts_with("uroce: ibv_reg_mr: 0x"));
+        ended.stderr = worth_reading.map(|line| format!("{line}\n")).collect();
+        ended
+    }
+
+    /// The disk as libiscsi's programs name it, with the name of the initiator.
+    fn url(&self) -> String {
+        format!("-i {INITIATOR} iser://{}/{TARGET}/1", VethPair::A.ipv4)
+    }
+
+    /// The disk as QEMU names it. The layer between cuts requests that are too long.
+    fn image(&self) -> String {
+        format!(
+            "driver=raw,file.driver=blkdebug,file.max-transfer={LONGEST_TRANSFER_BYTES},file.image.driver=iscsi,\
+             file.image.transport=iser,file.image.portal={},file.image.target={TARGET},file.image.lun=1,\
+             file.image.initiator-name={INITIATOR}",
+            VethPair::A.ipv4
+        )
+    }
+
+    fn disk_is(&self, bytes: &[u8]) -> bool {
+        fs::read(self.file("disk")).unwrap() == bytes
+    }
+
+    /// Ends the target, and counts the packets that it sent.
+    fn end(mut self) -> u64 {
+        // A session lasts until the connection manager says that its connection's time wait is over.
+        let end = Instant::now() + LIMIT;
+        while let Err(refused) = self.command("--lld iser --op delete --mode target --tid 1").check() {
+            assert!(refused.contains("this target is still active") && Instant::now() < end, "{refused}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        self.administer("--op delete --mode system");
+        let ended = self.program.take().expect("it was started").end_within(LIMIT).unwrap().succeeded();
+        fs::remove_dir_all(&self.folder).unwrap();
+        sent_packets(&ended.stderr)
+    }
+}
+
+/// QEMU copies a file to the disk and back. Its writes are READs by the target, and its reads WRITEs.
+fn copy_there_and_back(target: &Target<'_>) {
+    let (from, back, image) = (target.file("from"), target.file("back"), target.image());
+    let bytes = pattern(1, DISK_BYTES);
+    fs::write(&from, &bytes).unwrap();
+
+    let written =
+        target.initiator(&format!("qemu-img convert -n -f raw --target-image-opts {} {image}", from.display()));
+    let packets = sent_packets(&written.stderr);
+    assert!(packets >= DISK_PACKETS, "{packets} packets: {written:#?}");
+    assert!(target.disk_is(&bytes), "the disk has other bytes");
+
+    target.initiator(&format!("qemu-img convert --image-opts -O raw {image} {}", back.display()));
+    assert!(fs::read(&back).unwrap() == bytes, "the file came back with other bytes");
+
+    let local = format!("driver=raw,file.driver=file,file.filename={}", from.display());
+    let same = target.initiator(&format!("qemu-img compare --image-opts {local} {image}"));
+    assert!(same.stdout.contains("Images are identical."), "{same:#?}");
+}
+
+/// libiscsi's programs: what the disk is, reads of 64 KiB for a second, and tests that write blocks and compare them.
+fn ask_and_test(target: &Target<'_>) {
+    let url = target.url();
+    let asked = target.initiator(&format!("iscsi-inq {url}"));
+    assert!(asked.stdout.contains("Product:VIRTUAL-DISK"), "{asked:#?}");
+    let asked = target.initiator(&format!("iscsi-readcapacity16 {url}"));
+    assert!(asked.stdout.contains(&format!("Total size:{DISK_BYTES}\n")), "{asked:#?}");
+    let read = target.initiator(&format!("iscsi-perf -b 128 -t 1 {url}"));
+    assert!(read.stdout.contains("finished."), "{read:#?}");
+
+    for suite in ["OrWrite", "Verify16", "Write16", "WriteVerify16"] {
+        let tested = target.suite(suite);
+        // Columns: all, ran, passed, failed, inactive.
+        let row = |name: &str| {
+            let row = tested.stdout.lines().map(str::trim_start).find(|line| line.starts_with(name));
+            let row = row.unwrap_or_else(|| panic!("no {name}: {tested:#?}")).split_whitespace();
+            row.skip(1).map_while(|count| count.parse().ok()).collect::<Vec<u64>>()
+        };
+        let asserts = row("asserts");
+        assert!(asserts.len() == 4 && asserts[0] > 1000 && asserts[2] == asserts[0], "{tested:#?}");
+        assert_eq!(row("tests")[3], 0, "{tested:#?}");
+        // Each of these assertions is about a command at least.
+        assert!(sent_packets(&tested.stderr) > asserts[0], "{tested:#?}");
+    }
+}
+
+fn play(link: (Start, &str)) {
+    let pair = VethPair::create(4500).unwrap();
+    let target = Target::begin(&pair, link);
+    copy_there_and_back(&target);
+    ask_and_test(&target);
+    let packets = target.end();
+    eprintln!("the target sent {packets} packets");
+    // The disk was read twice, beside all else.
+    assert!(packets >= 2 * DISK_PACKETS, "{packets} packets");
+}
+
+#[test]
+fn a_disk_is_written_and_read_over_af_xdp() {
+    play(OVER_XDP);
+}
+
+#[test]
+fn a_disk_is_written_and_read_as_nobody_over_udp_sockets() {
+    play(OVER_UDP);
+}
