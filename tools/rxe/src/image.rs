@@ -159,6 +159,8 @@ const MODULES: &[&str] = &[
     "af_packet_diag",
     "udp_tunnel",
     "ip6_udp_tunnel", // XDP links and namespaces inside the machine
+    "ib_isert",
+    "target_core_file", // a disk by iSER
 ];
 
 /// Where modules come from in the kernel package (below `lib/modules/VERSION/kernel/`).
@@ -169,6 +171,8 @@ const MODULE_DIRECTORIES: &[&str] = &[
     "drivers/char",
     "drivers/infiniband",
     "drivers/net",
+    "drivers/scsi",
+    "drivers/target",
     "drivers/virtio",
     "fs",
     "lib",

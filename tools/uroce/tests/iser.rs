@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::compared::{OVER_UDP, OVER_XDP, Start};
+use common::iscsi::{Disk, INITIATOR, TARGET};
 use common::programs::{AS_NOBODY, Ended, LIMIT, Running, sent_packets, start};
 use rxe_rig::VethPair;
 use uroce_laboratory::world::pattern;
@@ -21,35 +22,25 @@ use uroce_laboratory::world::pattern;
 const DISK_BYTES: usize = 16 << 20;
 const DISK_PACKETS: u64 = (DISK_BYTES / 4096) as u64;
 
-const TARGET: &str = "iqn.2026-11.test:disk";
-const INITIATOR: &str = "iqn.2026-11.test:client";
-
-/// libiscsi 1.19 can move no more in one command.
-const LONGEST_TRANSFER_BYTES: usize = 256 << 10;
-
-/// libiscsi 1.19 mixes up the sizes of small buffers that it keeps for later, and expects zeros in memory that it has just
-/// allocated: the C library fills that with the complement of this number.
-const AROUND_MISTAKES: &str = "env LIBISCSI_CACHE_ALLOCATIONS=0 MALLOC_PERTURB_=255";
-
 /// A folder with the disk, and the target that serves it.
 struct Target<'a> {
     pair: &'a VethPair,
-    link: &'a str,
-    start: Start,
+    link: (Start, &'a str),
     folder: PathBuf,
     program: Option<Running>,
 }
 
 impl<'a> Target<'a> {
-    fn begin(pair: &'a VethPair, (start, link): (Start, &'a str)) -> Target<'a> {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("iser-{}-{link}", std::process::id()));
+    fn begin(pair: &'a VethPair, link: (Start, &'a str)) -> Target<'a> {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("iser-{}-{}", std::process::id(), link.1));
         fs::create_dir_all(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        let mut target = Target { pair, link, start, folder, program: None };
+        let mut target = Target { pair, link, folder, program: None };
         let disk = target.file("disk");
         fs::write(&disk, vec![0; DISK_BYTES]).unwrap();
         fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
 
+        let (start, link) = link;
         let line = format!("--link {link} --trace -- env {} tgtd -f --iser pool_sz_mb=64", target.socket());
         let mut program = start(&pair.a, &line);
         program.prints(&["rdma_listen: done"], LIMIT).unwrap();
@@ -78,52 +69,15 @@ impl<'a> Target<'a> {
 
     /// A command for the target, by the user of the target.
     fn command(&self, line: &str) -> Ended {
-        let user: &[&str] = if self.link == OVER_UDP.1 { &AS_NOBODY } else { &[] };
+        let user: &[&str] = if self.link.1 == OVER_UDP.1 { &AS_NOBODY } else { &[] };
         let (socket, words) = (self.socket(), line.split_whitespace().collect::<Vec<_>>());
         let words = [user, &["env", &socket, "tgtadm"], &words].concat();
         start(self.pair.a.command(words[0]), &words[1..]).end_within(LIMIT).unwrap()
     }
 
-    /// An initiator at the other end of the cable.
-    fn initiator(&self, line: &str) -> Ended {
-        self.attempt(line).succeeded()
-    }
-
-    /// A suite of libiscsi's tests. It gives up when an answer takes a second, as it can on a loaded machine.
-    fn suite(&self, name: &str) -> Ended {
-        let line = format!("iscsi-test-cu --dataloss --fail --normal -t SCSI.{name} {}", self.url());
-        for _ in 0..2 {
-            let ended = self.attempt(&line);
-            if ended.status.success() || !ended.stdout.contains("revents is not POLLIN") {
-                return ended.succeeded();
-            }
-            eprintln!("SCSI.{name}: an answer took a second");
-        }
-        self.initiator(&line)
-    }
-
-    fn attempt(&self, line: &str) -> Ended {
-        let line = format!("--link {} --trace -- {AROUND_MISTAKES} {line}", self.link);
-        let mut ended = (self.start)(&self.pair.b, &line).end_within(LIMIT).unwrap();
-        // There are hundreds of regions, each with its line.
-        let worth_reading = ended.stderr.lines().filter(|line| !line.starts_with("uroce: ibv_reg_mr: 0x"));
-        ended.stderr = worth_reading.map(|line| format!("{line}\n")).collect();
-        ended
-    }
-
-    /// The disk as libiscsi's programs name it, with the name of the initiator.
-    fn url(&self) -> String {
-        format!("-i {INITIATOR} iser://{}/{TARGET}/1", VethPair::A.ipv4)
-    }
-
-    /// The disk as QEMU names it. The layer between cuts requests that are too long.
-    fn image(&self) -> String {
-        format!(
-            "driver=raw,file.driver=blkdebug,file.max-transfer={LONGEST_TRANSFER_BYTES},file.image.driver=iscsi,\
-             file.image.transport=iser,file.image.portal={},file.image.target={TARGET},file.image.lun=1,\
-             file.image.initiator-name={INITIATOR}",
-            VethPair::A.ipv4
-        )
+    /// The disk for initiators at the other end of the cable.
+    fn disk(&self) -> Disk<'_> {
+        Disk { link: self.link, namespace: &self.pair.b, portal: VethPair::A.ipv4.to_string(), lun: 1 }
     }
 
     fn disk_is(&self, bytes: &[u8]) -> bool {
@@ -147,36 +101,37 @@ impl<'a> Target<'a> {
 
 /// QEMU copies a file to the disk and back. Its writes are READs by the target, and its reads WRITEs.
 fn copy_there_and_back(target: &Target<'_>) {
-    let (from, back, image) = (target.file("from"), target.file("back"), target.image());
+    let (from, back, disk) = (target.file("from"), target.file("back"), target.disk());
+    let image = disk.image();
     let bytes = pattern(1, DISK_BYTES);
     fs::write(&from, &bytes).unwrap();
 
-    let written =
-        target.initiator(&format!("qemu-img convert -n -f raw --target-image-opts {} {image}", from.display()));
+    let written = disk.initiator(&format!("qemu-img convert -n -f raw --target-image-opts {} {image}", from.display()));
     let packets = sent_packets(&written.stderr);
     assert!(packets >= DISK_PACKETS, "{packets} packets: {written:#?}");
     assert!(target.disk_is(&bytes), "the disk has other bytes");
 
-    target.initiator(&format!("qemu-img convert --image-opts -O raw {image} {}", back.display()));
+    disk.initiator(&format!("qemu-img convert --image-opts -O raw {image} {}", back.display()));
     assert!(fs::read(&back).unwrap() == bytes, "the file came back with other bytes");
 
     let local = format!("driver=raw,file.driver=file,file.filename={}", from.display());
-    let same = target.initiator(&format!("qemu-img compare --image-opts {local} {image}"));
+    let same = disk.initiator(&format!("qemu-img compare --image-opts {local} {image}"));
     assert!(same.stdout.contains("Images are identical."), "{same:#?}");
 }
 
 /// libiscsi's programs: what the disk is, reads of 64 KiB for a second, and tests that write blocks and compare them.
 fn ask_and_test(target: &Target<'_>) {
-    let url = target.url();
-    let asked = target.initiator(&format!("iscsi-inq {url}"));
+    let disk = target.disk();
+    let url = disk.url();
+    let asked = disk.initiator(&format!("iscsi-inq {url}"));
     assert!(asked.stdout.contains("Product:VIRTUAL-DISK"), "{asked:#?}");
-    let asked = target.initiator(&format!("iscsi-readcapacity16 {url}"));
+    let asked = disk.initiator(&format!("iscsi-readcapacity16 {url}"));
     assert!(asked.stdout.contains(&format!("Total size:{DISK_BYTES}\n")), "{asked:#?}");
-    let read = target.initiator(&format!("iscsi-perf -b 128 -t 1 {url}"));
+    let read = disk.initiator(&format!("iscsi-perf -b 128 -t 1 {url}"));
     assert!(read.stdout.contains("finished."), "{read:#?}");
 
     for suite in ["OrWrite", "Verify16", "Write16", "WriteVerify16"] {
-        let tested = target.suite(suite);
+        let tested = disk.suite(suite);
         // Columns: all, ran, passed, failed, inactive.
         let row = |name: &str| {
             let row = tested.stdout.lines().map(str::trim_start).find(|line| line.starts_with(name));

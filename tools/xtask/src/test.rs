@@ -30,7 +30,7 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 fn more_stages() -> Vec<Stage> {
     let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms", "flood"];
     let matrices = matrices.map(|name| ["--test", name]).concat();
-    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs", "nccl", "ceph", "valkey", "iser"];
+    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs", "nccl", "ceph", "valkey", "iser", "rxe_iser"];
     let programs = one_by_one(&programs.map(|name| ["--test", name]).concat());
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
         // A program of tests that fails hides none of the others.

@@ -5,6 +5,7 @@
 pub mod captures;
 pub mod compared;
 pub mod compiled;
+pub mod iscsi;
 pub mod offer;
 pub mod perftest;
 pub mod processes;

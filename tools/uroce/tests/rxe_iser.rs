@@ -1,0 +1,81 @@
+//! A disk of the Linux kernel's iSER target (LIO, ib_isert) on rxe, and QEMU's initiator by `uroce run`: what `qemu-img` writes
+//! is compared with the target's file in the machine, and read and compared by QEMU.
+//!
+//! The programs are played nowhere else: this test is of `cargo xtask test --full programs`, which installs them.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use common::compared::{OVER_UDP, OVER_XDP, Start};
+use common::iscsi::{Disk, TARGET};
+use common::programs::sent_packets;
+use rxe_rig::{Lab, LabOptions, Vm};
+use uroce_laboratory::world::pattern;
+
+/// 2 MiB are 512 packets at the path MTU of 4096.
+const DISK_BYTES: usize = 2 << 20;
+const DISK_PACKETS: u64 = (DISK_BYTES / 4096) as u64;
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Makes the disk and its target, which any initiator may use. libiscsi 1.19 announces immediate data over iSER and sends none,
+/// so the target wants none.
+fn serve(vm: &Vm) {
+    let address = vm.ipv4();
+    let lines = format!(
+        "modprobe ib_isert && modprobe target_core_file
+         mount -t configfs configfs /sys/kernel/config
+         set -e
+         cd /sys/kernel/config/target
+         mkdir -p core/fileio_0/disk
+         echo fd_dev_name=/tmp/disk,fd_dev_size={DISK_BYTES} > core/fileio_0/disk/control
+         echo 1 > core/fileio_0/disk/enable
+         mkdir -p iscsi/{TARGET}/tpgt_1
+         cd iscsi/{TARGET}/tpgt_1
+         mkdir np/{address}:3260 && echo 1 > np/{address}:3260/iser
+         mkdir lun/lun_0 && ln -s /sys/kernel/config/target/core/fileio_0/disk lun/lun_0/disk
+         echo No > param/ImmediateData
+         echo 0 > attrib/authentication
+         echo 1 > attrib/generate_node_acls
+         echo 0 > attrib/demo_mode_write_protect
+         echo 1 > enable"
+    );
+    vm.check(&lines, LIMIT).unwrap_or_else(|error| panic!("{error}: {}", vm.console()));
+}
+
+fn copy_there_and_back(lab: &Lab, link: (Start, &str), seed: u64) {
+    let disk = Disk { link, namespace: lab.peer(), portal: lab.vm(0).ipv4().to_string(), lun: 0 };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = |name: &str| folder.join(format!("rxe-iser-{}-{}-{name}", std::process::id(), link.1));
+    let (from, theirs) = (file("from"), file("theirs"));
+    let bytes = pattern(seed, DISK_BYTES);
+    fs::write(&from, &bytes).unwrap();
+
+    let asked = disk.initiator(&format!("iscsi-inq {}", disk.url()));
+    assert!(asked.stdout.contains("Vendor:LIO-ORG"), "{asked:#?}");
+    let image = disk.image();
+    let written = disk.initiator(&format!("qemu-img convert -n -f raw --target-image-opts {} {image}", from.display()));
+    let packets = sent_packets(&written.stderr);
+    assert!(packets >= DISK_PACKETS, "{packets} packets: {written:#?}");
+    lab.vm(0).get("/tmp/disk", &theirs).unwrap();
+    assert!(fs::read(&theirs).unwrap() == bytes, "the disk has other bytes");
+
+    let local = format!("driver=raw,file.driver=file,file.filename={}", from.display());
+    let same = disk.initiator(&format!("qemu-img compare --image-opts {local} {image}"));
+    assert!(same.stdout.contains("Images are identical."), "{same:#?}");
+    for file in [from, theirs] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn a_disk_of_a_kernel_is_written_and_read_over_both_links() {
+    let lab = Lab::start(&LabOptions { mtu: 4500, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
+    serve(lab.vm(0));
+    for (seed, link) in [OVER_XDP, OVER_UDP].into_iter().enumerate() {
+        copy_there_and_back(&lab, link, seed as u64);
+    }
+}
