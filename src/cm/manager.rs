@@ -356,7 +356,7 @@ impl Manager {
                     None => self.counters.cm_stray += 1,
                 }
             }
-            Message::Reject(reject) => self.take_reject(now, back, reject),
+            Message::Reject(reject) => self.take_reject(now, back, transaction, reject),
             Message::Received(received) => self.take_received(now, back, received),
             Message::DisconnectRequest(request) => self.take_disconnect(now, back, transaction, &request),
             Message::DisconnectReply(DisconnectReply { local_id, remote_id }) => {
@@ -367,7 +367,7 @@ impl Manager {
                 }
             }
             Message::DatagramRequest(request) => self.take_datagram_request(now, back, transaction, request),
-            Message::DatagramReply(reply) => self.take_datagram_reply(now, back, reply),
+            Message::DatagramReply(reply) => self.take_datagram_reply(now, back, transaction, reply),
         }
     }
 
@@ -555,7 +555,7 @@ impl Manager {
         self.report(id, EventKind::Accepted(reply));
     }
 
-    fn take_reject(&mut self, now: Instant, back: Addresses, reject: Box<Reject>) {
+    fn take_reject(&mut self, now: Instant, back: Addresses, transaction: u64, reject: Box<Reject>) {
         // A peer that gave up its request may not know our id.
         let by_request = self.by_remote_id.get(&(back.destination(), reject.ca_guid, reject.local_id)).copied();
         let id = if reject.remote_id == 0 { by_request.unwrap_or(0) } else { reject.remote_id };
@@ -565,11 +565,14 @@ impl Manager {
             id => id,
         };
         let state = self.find(back, id, peers_id).map(|connection| connection.state);
-        if state == Some(State::Requesting) && reject.reason == Reason::INVALID_SERVICE_ID && self.ask_again(now, id) {
-            self.connections.get_mut(&id).expect("it was found").is_refused = false;
-            return;
-        }
         match state {
+            Some(State::Requesting) if reject.reason == Reason::INVALID_SERVICE_ID => {
+                self.nobody_listens(now, id, transaction, EventKind::Rejected(reject));
+            }
+            // It is late: the peer has accepted since, a request that was sent again.
+            Some(State::Accepted | State::Established | State::Disconnecting) if reject.what == Rejected::Request => {
+                self.counters.cm_duplicate += 1;
+            }
             Some(State::Requesting | State::Requested | State::Accepted | State::Replied) => {
                 self.report(id, EventKind::Rejected(reject));
                 self.remove(id);
@@ -596,7 +599,29 @@ impl Manager {
         }
     }
 
-    /// Nobody listens: asks again in a moment, if that was not done often enough. Returns whether.
+    /// Nobody listens, so the peer says of what was sent in `transaction`: asks again in a moment, or ends with `last`. Each
+    /// try is a transaction of its own, so that a copy of that word, or a late one, counts once.
+    fn nobody_listens(&mut self, now: Instant, id: u32, transaction: u64, last: EventKind) {
+        let sent = self.connections.get(&id).and_then(|connection| connection.sent.as_ref());
+        // A peer that does not repeat our transactions is believed.
+        let is_ours = transaction as u32 == id;
+        if is_ours && sent.is_some_and(|mad| mad.transaction != transaction) {
+            self.counters.cm_duplicate += 1;
+            return;
+        }
+        if !self.ask_again(now, id) {
+            self.report(id, last);
+            return self.remove(id);
+        }
+        let fresh = self.transaction(id);
+        let connection = self.connections.get_mut(&id).expect("it asks again");
+        connection.is_refused = false;
+        if let Some(mad) = &mut connection.sent {
+            mad.transaction = fresh;
+        }
+    }
+
+    /// Asks again in a moment, if that was not done often enough. Returns whether.
     fn ask_again(&mut self, now: Instant, id: u32) -> bool {
         let Some(after) = self.connections.get_mut(&id).and_then(Connection::ask_again) else { return false };
         self.arm(id, Some(now + after));
@@ -630,6 +655,15 @@ impl Manager {
                 self.end(now, request.remote_id);
             }
             Some(State::Established | State::Accepted | State::Disconnecting) => self.end(now, request.remote_id),
+            // It was accepted, and has ended. The reply is late: it finds nothing any more.
+            Some(State::Requesting) => {
+                let id = request.remote_id;
+                self.connections.get_mut(&id).expect("it was found").remote_id = request.local_id;
+                let rejected = self.reject_of(id, Reason::CONSUMER, [0; Reject::PRIVATE_BYTES]);
+                let reject = Reject { local_id: request.local_id, remote_id: id, ..rejected };
+                self.report(id, EventKind::Rejected(Box::new(reject)));
+                self.remove(id);
+            }
             Some(_) => self.counters.cm_duplicate += 1,
             None => self.counters.cm_stray += 1,
         }
@@ -675,10 +709,12 @@ impl Manager {
         self.report(id, EventKind::Asked { listener, addresses: back, request });
     }
 
-    fn take_datagram_reply(&mut self, now: Instant, back: Addresses, reply: Box<DatagramReply>) {
+    fn take_datagram_reply(&mut self, now: Instant, back: Addresses, transaction: u64, reply: Box<DatagramReply>) {
         let id = reply.request_id;
         match self.find(back, id, 0).map(|connection| connection.state) {
-            Some(State::Asking) if reply.status == DatagramStatus::UNSUPPORTED && self.ask_again(now, id) => {}
+            Some(State::Asking) if reply.status == DatagramStatus::UNSUPPORTED => {
+                self.nobody_listens(now, id, transaction, EventKind::Answered(reply));
+            }
             Some(State::Asking) => {
                 self.report(id, EventKind::Answered(reply));
                 self.remove(id);
