@@ -534,15 +534,34 @@ fn a_flood_of_requests_is_bounded() {
 fn a_listener_that_goes_away_rejects_who_waits() {
     let mut world = World::new(9, Faults::default());
     let id = world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
-    assert!(matches!(world.next_event(Instant::from_ns(u64::MAX)), Some((1, _, EventKind::Requested { .. }))));
+    world.put_on_the_wire();
+    let (_, (_, addresses, mad)) = world.network.pop_first().unwrap();
+    // The program has not seen the request.
+    world.ends[1].handle_datagram(world.now, addresses, &mad);
     world.ends[1].unlisten(world.now, world.listener);
     let events = world.run_for(seconds(5));
-    let [(0, whose, EventKind::Rejected(_))] = &events[..] else { panic!("{events:?}") };
-    assert_eq!(*whose, id);
+    let [(0, whose, EventKind::Rejected(reject))] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((*whose, reject.reason), (id, Reason::CONSUMER));
     let listener = world.ends[1].listen(world.now, SERVICE, Some(address(1)), 1).unwrap();
     assert_ne!(listener, world.listener);
     assert!(world.ends[1].listen(world.now, SERVICE, Some(address(1)), 1).is_err());
     assert!(world.ends[1].listen(world.now, SERVICE, None, 1).is_ok(), "one for all addresses beside");
+}
+
+/// A program that takes one connection ends its listener first, and accepts then.
+#[test]
+fn a_request_that_the_program_has_taken_outlives_its_listener() {
+    let mut world = World::new(9, Faults::default());
+    let id = world.ends[0].connect(world.now, from(0), request(0x11)).unwrap();
+    let Some((1, taken, _)) = world.next_event(Instant::from_ns(u64::MAX)) else { panic!("no request") };
+    world.ends[1].unlisten(world.now, world.listener);
+    assert!(world.run_for(seconds(3)).is_empty());
+    world.ends[1].accept(world.now, taken, reply(0x12)).unwrap();
+    assert!(matches!(world.run_for(seconds(1))[..], [(0, whose, EventKind::Accepted(_))] if whose == id));
+    // A new listener's backlog has nothing to do with it.
+    world.ends[1].listen(world.now, SERVICE, None, 1).unwrap();
+    world.ends[0].connect(world.now, from(0), request(0x13)).unwrap();
+    assert!(matches!(world.run_for(Duration::from_millis(10))[..], [(1, _, EventKind::Requested { .. })]));
 }
 
 #[test]

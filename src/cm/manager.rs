@@ -177,20 +177,22 @@ impl Manager {
         Ok(listener)
     }
 
-    /// Ends a listener. Requests that were not decided on are rejected. Returns what it listened for; `None` when it
-    /// had ended.
+    /// Ends a listener. Requests whose events were not taken are rejected; the program decides on the others, as before.
+    /// Returns what it listened for; `None` when it had ended.
     pub fn unlisten(&mut self, now: Instant, listener: Listener) -> Option<(ServiceId, Option<IpAddr>)> {
         let (service_id, address) = self.listeners.remove(listener)?;
         self.departed.retain(|(until, _)| *until > now);
         if self.departed.len() < MAX_WAITING {
             self.departed.push((now + LISTEN_AGAIN, service_id));
         }
-        let is_undecided =
-            |connection: &Connection| connection.listener == Some(listener) && connection.state.is_undecided();
-        let mut undecided: Vec<u32> =
-            self.connections.iter().filter(|(_, one)| is_undecided(one)).map(|(id, _)| *id).collect();
-        undecided.sort_unstable();
-        undecided.into_iter().for_each(|id| self.close(now, Id(id)));
+        let asks = |event: &CmEvent| match event.kind {
+            EventKind::Requested { listener: whose, .. } | EventKind::Asked { listener: whose, .. } => {
+                whose == listener
+            }
+            _ => false,
+        };
+        let unseen: Vec<Id> = self.events.iter().filter(|event| asks(event)).map(|event| event.id).collect();
+        unseen.into_iter().for_each(|id| self.close(now, id));
         Some((service_id, address))
     }
 

@@ -7,6 +7,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::compiled::program;
 use common::plays_all;
 use common::programs::{Ended, Running, run, run_as_nobody};
 use common::tally::Tally;
@@ -142,4 +143,41 @@ fn a_client_of_a_host_without_a_program_is_told_at_once() {
             assert!(began.elapsed() < Duration::from_secs(20), "{:?}: {client:#?}", began.elapsed());
         }
     }
+}
+
+/// A count that is printed at the end.
+#[track_caller]
+fn count(ended: &Ended, name: &str) -> u64 {
+    let (_, rest) = ended.stderr.split_once(&format!("{name} ")).unwrap_or_else(|| panic!("no {name}: {ended:#?}"));
+    rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+/// The server takes the request, ends its listener, and accepts ten seconds later: the client waits, since MRAs say so.
+#[test]
+fn a_server_that_accepts_after_ten_seconds_has_its_client_wait() {
+    const SECONDS: u64 = 10;
+    let binary = program("late");
+    let play = |(start, link): (fn(&Netns, &str) -> Running, &str)| {
+        let pair = VethPair::create(4500).unwrap();
+        let line =
+            |role: &str| format!("--link {link} --trace -- {} {SECONDS} {}{role}", binary.display(), VethPair::A.ipv4);
+        let mut server = start(&pair.a, &line(" serve"));
+        server.prints(&["listens"], GAME_LIMIT).unwrap();
+        let client = start(&pair.b, &line("")).end_within(GAME_LIMIT).unwrap().succeeded();
+        let server = server.end_within(GAME_LIMIT).unwrap().succeeded();
+        let took: f64 = client.stdout.trim().parse().unwrap();
+        assert!((SECONDS as f64 - 0.5..SECONDS as f64 + 20.0).contains(&took), "{took} s: {client:#?}");
+        // The request came twice, and the second one's MRA held the client back for longer than the server took.
+        assert_eq!(
+            (count(&client, "cm_retransmitted"), count(&server, "cm_duplicate")),
+            (1, 1),
+            "{client:#?} {server:#?}"
+        );
+        assert!(count(&server, "cm_sent") >= 3 && packets(&client.stderr) >= 6, "{client:#?} {server:#?}");
+    };
+    std::thread::scope(|scope| {
+        for over in [(run as fn(&Netns, &str) -> Running, "xdp"), (run_as_nobody, "udp")] {
+            scope.spawn(move || play(over));
+        }
+    });
 }

@@ -325,6 +325,8 @@ pub(super) fn child(host: &Arc<Host>, listen: *const RdmaCmId, connection: Id, a
     let Asked { addresses, peer, private_data, param } = asked;
     let listening = get(listen)?;
     let parent = listening.lock();
+    // Its destruction has begun: it takes no more requests out of its channel.
+    parent.is_phase(&[Phase::Listening])?;
     let header = IpCmHeader::parse(&private_data);
     let peers_port = header.map_or(0, |header| header.source_port);
     let own_port = parent.local.map_or(0, |local| local.port());
