@@ -1,6 +1,7 @@
 //! A connection by RDMA CM that is broken at each packet of a fixed exchange: connect, three SENDs, a WRITE and a READ,
-//! disconnect. From some packet on the peer is dead; or one packet is lost, or arrives twice, or late. Whoever disconnects:
-//! each work request completes exactly once and in order, each event comes once, and both ends come to rest.
+//! disconnect. From some packet on the peer is dead; or one packet is lost, or arrives twice, or late; or the client is killed
+//! then, and another takes its place. Whoever disconnects: each work request completes exactly once and in order, each event
+//! comes once, and both ends come to rest.
 //!
 //! All of it happens in virtual time. A failure names the seed, the packet and what became of it.
 
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use uroce::cm::message::{Reply, Request};
+use uroce::cm::message::{Reason, Reply, Request};
 use uroce::cm::{EventKind, Id, Manager};
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory};
@@ -24,6 +25,9 @@ use uroce_laboratory::world::{Host, Peering, path, pattern, with_ethernet};
 
 const DELAY: Duration = Duration::from_micros(50);
 const LATE: Duration = Duration::from_millis(30);
+
+/// When a client asks again whose request was rejected.
+const ASKS_AGAIN: Duration = Duration::from_millis(20);
 
 /// Longer than all that either end waits for: sixteen retransmissions, and time wait.
 const EVERYTHING: Duration = Duration::from_secs(600);
@@ -49,6 +53,7 @@ in_both_modes! {
     every_packet_is_lost_once
     every_packet_arrives_twice
     every_packet_arrives_late
+    the_client_is_killed_and_its_successor_has_the_same_queue_pair
 }
 
 /// What becomes of one packet.
@@ -59,6 +64,9 @@ enum Fault {
     Lost,
     Twice,
     Late,
+    /// The client's process ends when it is sent. At once there is another one, which asks again, with a queue pair of the same
+    /// number.
+    Killed,
 }
 
 /// Who calls disconnect when the exchange is over.
@@ -98,6 +106,8 @@ struct Seen {
 /// A program with its queue pair, and with one connection at most.
 struct Program {
     side: usize,
+    /// How many were here before it, or how many connections of those it had.
+    generation: u32,
     host: Host,
     manager: Manager,
     qpn: Qpn,
@@ -107,6 +117,8 @@ struct Program {
     seen: Seen,
     has_disconnected: bool,
     peering: Option<Peering>,
+    /// When it asks again.
+    asks_at: Option<Instant>,
 }
 
 struct World {
@@ -116,29 +128,65 @@ struct World {
     network: BTreeMap<(Instant, usize), (usize, Packet)>,
     sent: usize,
     arrivals: usize,
+    is_killed: bool,
 }
 
 impl Program {
-    fn new(side: usize, plan: &Plan) -> Program {
+    fn new(side: usize, generation: u32, plan: &Plan) -> Program {
         let memory = Arc::new(HostMemory::new(MEMORY_BYTES).unwrap());
-        memory.write(0, &pattern(plan.seed + side as u64, MEMORY_BYTES));
+        memory.write(0, &pattern(plan.seed + side as u64 + 100 * u64::from(generation), MEMORY_BYTES));
         let recovery = RecoverySettings { recovery: plan.recovery, ..RecoverySettings::default() };
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let cq = CompletionRing::new(64, || {});
         let mut host = Host::new(plan.seed as u8 ^ (side as u8 + 1), recovery, memory, access, cq);
         let init = host.init(Service::Rc, 8, None, PathMtu::Mtu1024);
-        let qpn = host.endpoint.create_queue_pair(init).unwrap();
-        let mut manager = Manager::new(7 + side as u64, side as u16 + 1, plan.seed);
+        let qpn = host.endpoint.create_queue_pair(init.clone()).unwrap();
+        for _ in 0..generation {
+            // The number is the same, and all that is drawn after it is not.
+            let another = host.endpoint.create_queue_pair(init.clone()).unwrap();
+            host.endpoint.destroy_queue_pair(another).unwrap();
+        }
+        let mut manager = Manager::new(7 + side as u64, side as u16 + 1, plan.seed + 99 * u64::from(generation));
         if side == 1 {
             manager.listen(Instant::ZERO, SERVICE, None, 8).unwrap();
         }
         let (done, seen) = (Vec::new(), Seen::default());
-        Program { side, host, manager, qpn, connection: None, done, seen, has_disconnected: false, peering: None }
+        let (has_disconnected, peering, asks_at) = (false, None, None);
+        Program {
+            side,
+            generation,
+            host,
+            manager,
+            qpn,
+            connection: None,
+            done,
+            seen,
+            has_disconnected,
+            peering,
+            asks_at,
+        }
+    }
+
+    /// A server's next connection, with a queue pair of its own.
+    fn renew(&mut self) {
+        while self.host.cq.poll().is_some() {}
+        self.host.endpoint.destroy_queue_pair(self.qpn).unwrap();
+        let init = self.host.init(Service::Rc, 8, None, PathMtu::Mtu1024);
+        self.qpn = self.host.endpoint.create_queue_pair(init).unwrap();
+        self.generation += 1;
+        self.done.clear();
+        (self.seen, self.has_disconnected, self.peering) = (Seen::default(), false, None);
+    }
+
+    fn ask(&mut self, now: Instant, plan: &Plan) {
+        let request = self.request(plan);
+        (self.seen, self.asks_at) = (Seen::default(), None);
+        self.connection = Some(self.manager.connect(now, from(0), request).unwrap());
     }
 
     fn psn(&self, plan: &Plan) -> Psn {
         // Near the end of the numbers, so that they wrap in some runs.
-        Psn::new(0xff_fffe).plus(plan.seed as u32 * 7 + self.side as u32)
+        Psn::new(0xff_fffe).plus(plan.seed as u32 * 7 + self.side as u32 + self.generation * 0x12_3456)
     }
 
     fn request(&self, plan: &Plan) -> Request {
@@ -226,12 +274,18 @@ impl Program {
 
 impl World {
     fn new(plan: Plan) -> World {
-        let programs = [0, 1].map(|side| Program::new(side, &plan));
-        let mut world = World { plan, now: Instant::ZERO, programs, network: BTreeMap::new(), sent: 0, arrivals: 0 };
-        let request = world.programs[0].request(&plan);
-        let id = world.programs[0].manager.connect(world.now, from(0), request).unwrap();
-        world.programs[0].connection = Some(id);
-        world
+        let mut programs = [0, 1].map(|side| Program::new(side, 0, &plan));
+        programs[0].ask(Instant::ZERO, &plan);
+        let (now, network) = (Instant::ZERO, BTreeMap::new());
+        World { plan, now, programs, network, sent: 0, arrivals: 0, is_killed: false }
+    }
+
+    /// Another client takes the place of the first.
+    fn succeed(&mut self) {
+        let qpn = self.programs[0].qpn;
+        self.programs[0] = Program::new(0, 1, &self.plan);
+        assert_eq!(self.programs[0].qpn, qpn);
+        self.programs[0].ask(self.now, &self.plan);
     }
 
     fn send(&mut self, side: usize, packet: Packet) {
@@ -244,6 +298,7 @@ impl World {
                 Fault::Dead | Fault::Lost => copies = 0,
                 Fault::Twice => copies = 2,
                 Fault::Late => delay = LATE,
+                Fault::Killed => self.is_killed = true,
             },
             _ => {}
         }
@@ -286,6 +341,10 @@ impl World {
         let [client, server] = &mut self.programs;
         let server_memory = (server.host.memory.address(), server.host.key);
         let program = if side == 0 { client } else { server };
+        if matches!(kind, EventKind::Requested { .. }) && program.connection.take().is_some() {
+            assert_eq!((plan.fault.map(|fault| fault.1), program.generation), (Some(Fault::Killed), 0), "{plan:?}");
+            program.renew();
+        }
         let whose = program.connection.is_none_or(|connection| connection == id);
         assert!(whose, "{plan:?}: {kind:?} of a connection that is not there");
         let seen = &mut program.seen;
@@ -305,6 +364,13 @@ impl World {
                 program.post_all(now, |offset| Remote { address: address + offset as u64, key });
             }
             EventKind::Established => seen.established += 1,
+            // The server still has the connection of the first client, and ends it.
+            EventKind::Rejected(reject)
+                if side == 0 && program.generation == 1 && reject.reason == Reason::STALE_CONNECTION =>
+            {
+                program.connection = None;
+                program.asks_at = Some(now + ASKS_AGAIN);
+            }
             EventKind::Rejected(_) | EventKind::Unreachable => {
                 seen.failed += 1;
                 if side == 1 || seen.accepted == 1 {
@@ -326,8 +392,14 @@ impl World {
         loop {
             self.react();
             self.put_on_the_wire();
-            let timers =
-                self.programs.iter().flat_map(|one| [one.manager.poll_timeout(), one.host.endpoint.poll_timeout()]);
+            if std::mem::take(&mut self.is_killed) {
+                self.succeed();
+                continue;
+            }
+            let timers = self
+                .programs
+                .iter()
+                .flat_map(|one| [one.manager.poll_timeout(), one.host.endpoint.poll_timeout(), one.asks_at]);
             let arrival = self.network.keys().next().map(|(at, _)| *at);
             let Some(next) = timers.flatten().chain(arrival).min() else { break };
             assert!(next <= end, "{:?}: a timer is armed for {next:?}", self.plan);
@@ -344,6 +416,9 @@ impl World {
             for program in &mut self.programs {
                 program.manager.handle_timeout(self.now);
                 program.host.endpoint.handle_timeout(self.now);
+                if program.asks_at.is_some_and(|at| at <= self.now) {
+                    program.ask(self.now, &self.plan);
+                }
             }
         }
         for program in &mut self.programs {
@@ -385,7 +460,7 @@ impl World {
         let succeeded =
             |program: &Program, wr_id| program.done.iter().any(|done| (done.0, done.2) == (wr_id, Status::Success));
         let theirs = pattern(plan.seed + 1, MEMORY_BYTES);
-        let ours = pattern(plan.seed, MEMORY_BYTES);
+        let ours = pattern(plan.seed + 100 * u64::from(client.generation), MEMORY_BYTES);
         for number in (1..=4).filter(|number| succeeded(server, *number)) {
             let at = (number - 1) as usize * 0x1000;
             assert_eq!(server.host.memory.to_vec(at, MESSAGE_BYTES), ours[..MESSAGE_BYTES], "{plan:?}: {number}");
@@ -423,6 +498,12 @@ fn play(plan: Plan) -> usize {
     }
     world.check_completions();
     world.check_memory();
+    let generations = [0, 1].map(|side| world.programs[side].generation);
+    assert_eq!(generations, [u32::from(matches!(plan.fault, Some((_, Fault::Killed)))); 2], "{plan:?}");
+    if plan.closer == Closer::Client && !is_dead {
+        // Nothing of the exchange is missing, nor is anything of a successor's.
+        assert!(world.programs[0].done.iter().filter(|done| done.0 > 10).all(|done| done.2 == Status::Success));
+    }
     for (side, (seen, whole)) in world.seen().into_iter().zip(WHOLE).enumerate() {
         if !is_dead {
             // A server may disconnect before it knows that its client was ready.
@@ -485,4 +566,8 @@ fn every_packet_arrives_twice(recovery: RecoveryMode) {
 
 fn every_packet_arrives_late(recovery: RecoveryMode) {
     play_with(recovery, Fault::Late);
+}
+
+fn the_client_is_killed_and_its_successor_has_the_same_queue_pair(recovery: RecoveryMode) {
+    play_with(recovery, Fault::Killed);
 }
