@@ -5,7 +5,7 @@ mod allocations;
 
 use allocations::allocations;
 use uroce::path::{PathPolicy, PathSet};
-use uroce::recovery::{PathReport, Scoreboard};
+use uroce::recovery::{Departure, PathReport, Scoreboard, Wants};
 use uroce::time::{Duration, Instant};
 
 const PATHS: u16 = 16;
@@ -40,9 +40,10 @@ fn packets_over_many_paths_allocate_nothing() {
             }
             let again = board.wants();
             let path = set.choose(now);
+            let packet = Departure { count: 1, answers: false, path, bytes: 4200 };
             match again {
-                Some(uroce::recovery::Wants::Request(position)) => board.sent(position, 1, false, path, now),
-                _ => board.sent(board.next(), 1, false, path, now),
+                Some(Wants::Request(position)) => board.sent(position, packet, now),
+                _ => board.sent(board.next(), packet, now),
             }
             if let Some(position) = board.next().checked_sub(IN_FLIGHT)
                 && position % 100 != 7

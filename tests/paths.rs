@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use easy_ext::ext;
+use uroce::congestion::CongestionControl;
 use uroce::frame::{FrameBytes, Hop};
 use uroce::path::PathPolicy;
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
@@ -425,7 +426,13 @@ fn at_rest_nothing_is_probed() {
 
 #[test]
 fn the_capacity_of_paths_of_different_lengths_is_used() {
-    let cell = PathsCell { operation: TransferOperation::Read, paths: 16, policy: PathPolicy::RoundRobin, loss: 0.001 };
+    let cell = PathsCell {
+        operation: TransferOperation::Read,
+        paths: 16,
+        policy: PathPolicy::RoundRobin,
+        loss: 0.001,
+        congestion: CongestionControl::Fixed,
+    };
     let result = cell.run(3, None, 0).unwrap();
     let share = result.goodput_bps / result.ideal_bps;
     assert!(share > 0.95, "{share}");
@@ -435,6 +442,7 @@ fn the_capacity_of_paths_of_different_lengths_is_used() {
 #[test]
 fn the_others_make_up_for_a_path_that_goes_dark() {
     let cell = FailureCell {
+        congestion: CongestionControl::Fixed,
         operation: TransferOperation::Write,
         direction: DarkDirection::Both,
         paths: 8,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use easy_ext::ext;
 use proptest::prelude::*;
+use uroce::congestion::CongestionControl;
 use uroce::congestion::Rate;
 use uroce::frame::FrameBytes;
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
@@ -417,7 +418,8 @@ fn goodput_holds_over_a_lossy_network() {
         (TransferOperation::Send, false, 0.05),
     ] {
         let round_trip = Duration::from_millis(1);
-        let cell = Cell { operation, ends: Ends::Selective, loss, bursts, round_trip };
+        let congestion = CongestionControl::Fixed;
+        let cell = Cell { operation, ends: Ends::Selective, loss, bursts, round_trip, congestion };
         let result = cell.run(7).unwrap();
         let share = result.goodput_bps / result.ideal_bps;
         assert!(share > 0.97, "{cell:?}: {share}");

@@ -1,19 +1,20 @@
 use std::fmt::Debug;
 
-use super::Rate;
+use crate::time::Instant;
 
-/// Decides how fast a queue pair sends. A [`Pacer`](super::Pacer) asks it before each packet.
+use super::{Flight, Progress, Rate};
+
+/// Decides how fast a queue pair sends, and how much it has in flight. A [`Pacer`](super::Pacer) asks it before each
+/// packet, and passes to it what became of packets.
 pub trait Controller: Debug + Send + Sync {
+    /// Takes what became of packets. `flight` includes it already.
+    fn take(&mut self, _progress: &Progress, _flight: &Flight, _now: Instant) {}
+
     /// The rate that is kept to from now on; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate>;
-}
 
-/// The rate that a user has set, whatever happens to packets.
-#[derive(Clone, Copy, Debug)]
-pub struct FixedRate(pub Option<Rate>);
-
-impl Controller for FixedRate {
-    fn rate(&self) -> Option<Rate> {
-        self.0
+    /// Upper bound on the bytes of packets in flight. One packet can always be in flight.
+    fn window_bytes(&self) -> u64 {
+        u64::MAX
     }
 }

@@ -1,9 +1,17 @@
-//! How fast a queue pair sends: a controller decides on a rate, and the pacer keeps to it.
+//! How fast a queue pair sends: a controller decides on a rate and a window, and the pacer keeps to them.
 
+mod congestion_control;
 mod controller;
+mod flight;
 mod pacer;
+mod progress;
 mod rate;
+mod steady;
 
-pub use controller::{Controller, FixedRate};
+pub use congestion_control::{CongestionControl, CongestionControlError};
+pub use controller::Controller;
+pub use flight::Flight;
 pub use pacer::Pacer;
+pub use progress::{Progress, Sample};
 pub use rate::{Rate, RateError};
+pub use steady::Steady;

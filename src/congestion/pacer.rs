@@ -1,17 +1,28 @@
 use crate::time::{Duration, Instant};
 
-use super::{Controller, Rate};
+use super::{CongestionControl, Controller, Flight, Progress, Rate};
 
-/// Paces packets: spaces them out so that they keep to the rate that a [`Controller`] decides on.
+/// Paces packets: spaces them out so that they keep to a rate, which a [`Controller`] decides on, up to a cap.
 #[derive(Debug)]
 pub struct Pacer {
-    controller: Box<dyn Controller>,
+    /// What decides on the rate.
+    kind: CongestionControl,
+    /// The rate that is never exceeded; `None` for none.
+    cap: Option<Rate>,
+    /// The controller, from the first packet on.
+    control: Option<Box<Control>>,
     /// The time at which all that was sent is paid for.
     paid_at: Instant,
-    /// The share of the rate that is used: numerator and denominator.
+    /// The share of the rate and the window that is used: numerator and denominator.
     share: (u64, u64),
     /// Time that is caught up after a pause, at that share of a rate.
     burst: (Option<Rate>, Duration),
+}
+
+#[derive(Debug)]
+struct Control {
+    controller: Box<dyn Controller>,
+    flight: Flight,
 }
 
 /// Burst after a pause, in bytes: as much as Linux's pacing sends in one piece (net/ipv4/tcp_output.c,
@@ -24,12 +35,12 @@ const BURST_MAX: Duration = Duration::from_millis(1);
 const ETHERNET_BYTES: u64 = 14;
 
 impl Pacer {
-    /// A pacer that keeps to what `controller` decides, all of it.
-    pub fn new(controller: Box<dyn Controller>) -> Pacer {
-        Pacer { controller, paid_at: Instant::ZERO, share: (1, 1), burst: (None, Duration::ZERO) }
+    /// A pacer that keeps to what a controller of this kind decides, all of it, up to `cap`.
+    pub fn new(kind: CongestionControl, cap: Option<Rate>) -> Pacer {
+        Pacer { kind, cap, control: None, paid_at: Instant::ZERO, share: (1, 1), burst: (None, Duration::ZERO) }
     }
 
-    /// Keeps to `part` / `whole` of the rate from now on; both are at least 1.
+    /// Keeps to `part` / `whole` of the rate and the window from now on; both are at least 1.
     pub fn set_share(&mut self, part: u64, whole: u64) {
         let share = (part.max(1), whole.max(1));
         if share != self.share {
@@ -42,9 +53,46 @@ impl Pacer {
         (self.paid_at > now).then_some(self.paid_at)
     }
 
+    /// Whether a further packet can be in flight beside `in_flight_bytes`. One always can.
+    pub fn has_room(&self, in_flight_bytes: u64) -> bool {
+        let (part, whole) = self.share;
+        let is_within = |control: &Control| {
+            u128::from(in_flight_bytes) * u128::from(whole)
+                < u128::from(control.controller.window_bytes()) * u128::from(part)
+        };
+        in_flight_bytes == 0 || self.control.as_deref().is_none_or(is_within)
+    }
+
+    /// Takes what became of packets; `in_flight_bytes` are left in flight.
+    pub fn take(&mut self, progress: &Progress, in_flight_bytes: u64, now: Instant) {
+        if let Some(control) = self.control.as_mut().filter(|_| progress.is_news()) {
+            control.flight.take(progress, in_flight_bytes, now);
+            control.controller.take(progress, &control.flight, now);
+        }
+    }
+
+    /// The rate that is kept to; `None` for as fast as the window of packets in flight allows.
+    fn rate(&self) -> Option<Rate> {
+        let decided = self.control.as_ref().and_then(|control| control.controller.rate());
+        match (decided, self.cap) {
+            (Some(decided), Some(cap)) => Some(if cap.bytes() < decided.bytes() { cap } else { decided }),
+            (decided, cap) => decided.or(cap),
+        }
+    }
+
+    /// Starts the controller with the first packet: queue pairs that are never used need none.
+    pub fn start(&mut self) {
+        if self.control.is_none()
+            && let Some(controller) = self.kind.start()
+        {
+            self.control = Some(Box::new(Control { controller, flight: Flight::default() }));
+        }
+    }
+
     /// Accounts for an IP packet of `bytes` that goes now.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
-        let Some(rate) = self.controller.rate() else { return };
+        self.start();
+        let Some(rate) = self.rate() else { return };
         if self.burst.0 != Some(rate) {
             self.burst = (Some(rate), self.takes(rate, BURST_BYTES).clamp(BURST_MIN, BURST_MAX));
         }
@@ -63,10 +111,9 @@ impl Pacer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::congestion::FixedRate;
 
     fn pacer(rate: Rate) -> Pacer {
-        Pacer::new(Box::new(FixedRate(Some(rate))))
+        Pacer::new(CongestionControl::Fixed, Some(rate))
     }
 
     #[test]
@@ -99,7 +146,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_nothing_waits() {
-        let mut pacer = Pacer::new(Box::new(FixedRate(None)));
+        let mut pacer = Pacer::new(CongestionControl::Fixed, None);
         let now = Instant::from_ns(1_000_000_000);
         (0..1000).for_each(|_| pacer.sent(now, 9000));
         assert_eq!(pacer.wait(now), None);

@@ -1,9 +1,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::congestion::{Progress, Sample};
 use crate::time::{Duration, Instant};
 
-use super::{Answer, Expired, Recovery, Said, Wants};
+use super::{Answer, Departure, Expired, Recovery, Said, Wants};
 
 /// Go-back-N, as rxe and RNICs speak it. The peer accepts packets in order only, and a lost packet is retransmitted
 /// with all that followed it (IBTA 9.7.5, 9.7.5.1).
@@ -25,6 +26,20 @@ pub struct GoBackN {
     is_stopped: bool,
     timeout: Option<Duration>,
     retransmit_at: Option<Instant>,
+    /// The packets in flight, in order.
+    flights: VecDeque<Flight>,
+    in_flight_bytes: u64,
+    progress: Progress,
+}
+
+/// A packet in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    position: u64,
+    bytes: u32,
+    at: Instant,
+    /// Whether it was sent before: its acknowledge can be that of the earlier one (RFC 6298, 3).
+    is_again: bool,
 }
 
 /// Every packet whose position is a multiple of this asks for an acknowledge, so that the window never closes without
@@ -49,6 +64,9 @@ impl GoBackN {
             is_stopped: false,
             timeout,
             retransmit_at: None,
+            flights: VecDeque::new(),
+            in_flight_bytes: 0,
+            progress: Progress::default(),
         }
     }
 
@@ -56,6 +74,39 @@ impl GoBackN {
         let to = self.first - u64::from(mutated!("go-back-too-far"));
         self.again = (to + u64::from(mutated!("go-back-too-short"))).min(self.next);
         self.is_stopped = false;
+        // What was in flight arrived out of order, or not at all.
+        self.progress.lost_bytes += std::mem::take(&mut self.in_flight_bytes);
+        self.flights.clear();
+    }
+
+    fn depart(&mut self, position: u64, bytes: usize, is_again: bool, at: Instant) {
+        if bytes == 0 {
+            return;
+        }
+        let bytes = bytes as u32;
+        self.in_flight_bytes += u64::from(bytes);
+        self.flights.push_back(Flight { position, bytes, at, is_again });
+    }
+
+    /// Takes the packets that have executed out of the flight.
+    fn land(&mut self, now: Instant) {
+        while let Some(flight) = self.flights.pop_front_if(|flight| flight.position < self.carried_out) {
+            self.in_flight_bytes -= u64::from(flight.bytes);
+            self.progress.delivered_bytes += u64::from(flight.bytes);
+            if !flight.is_again {
+                self.progress.sample = Some(Sample {
+                    sent_at: flight.at,
+                    round_trip: now.saturating_since(flight.at),
+                    delay: Duration::ZERO,
+                    path: 0,
+                    is_marked: false,
+                });
+            }
+        }
+        // Idle queue pairs are small.
+        if self.flights.is_empty() && self.flights.capacity() > 16 {
+            self.flights = VecDeque::new();
+        }
     }
 
     /// Starts the next timeout, if something is in flight.
@@ -96,7 +147,9 @@ impl Recovery for GoBackN {
         position % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1
     }
 
-    fn sent(&mut self, count: u32, answers: bool, _path: u8, now: Instant) {
+    fn sent(&mut self, packet: Departure, now: Instant) {
+        let Departure { count, answers, bytes, .. } = packet;
+        self.depart(self.next, bytes, false, now);
         debug_assert_eq!(self.again, self.next, "what is sent again goes before");
         let end = self.next + u64::from(count);
         if answers {
@@ -115,8 +168,9 @@ impl Recovery for GoBackN {
         (self.wants_anything() && !self.is_stopped).then_some(Wants::Request(self.again))
     }
 
-    fn sent_again(&mut self, what: Wants, _path: u8, now: Instant) {
+    fn sent_again(&mut self, what: Wants, _path: u8, bytes: usize, now: Instant) {
         let position = what.position();
+        self.depart(position, bytes, true, now);
         // A READ is asked for the rest of its answers.
         let answers = self.answers.iter().find(|range| range.contains(&position));
         self.again = answers.map_or(position + 1, |range| range.end);
@@ -156,6 +210,7 @@ impl Recovery for GoBackN {
     }
 
     fn settle(&mut self, now: Instant) -> u64 {
+        self.land(now);
         // READs and atomics are done only with their answers.
         let skipped = u64::from(mutated!("ack-completes-unanswered-read"));
         let missing =
@@ -201,6 +256,14 @@ impl Recovery for GoBackN {
 
     fn receiver_may_be_ready(&mut self, now: Instant) {
         self.restart_timer(now);
+    }
+
+    fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    fn progress(&mut self) -> Progress {
+        std::mem::take(&mut self.progress)
     }
 
     fn deadline(&self) -> Option<Instant> {

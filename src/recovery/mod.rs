@@ -15,6 +15,7 @@ pub use selective::Selective;
 
 use std::fmt::Debug;
 
+use crate::congestion::Progress;
 use crate::time::{Duration, Instant};
 
 /// How a requester learns what is lost, and retransmits it.
@@ -52,9 +53,8 @@ pub trait Recovery: Debug + Send + Sync {
     /// Whether the packet at `position`, which is sent before its message's last, asks for an acknowledge.
     fn asks_for_acknowledge(&self, position: u64, is_again: bool) -> bool;
 
-    /// Records that the packet at [`next`](Self::next) goes out over `path` for the first time, for `count` positions,
-    /// at least 1. With `answers`, each of them is done only with its answer.
-    fn sent(&mut self, count: u32, answers: bool, path: u8, now: Instant);
+    /// Records that the packet at [`next`](Self::next) goes out for the first time.
+    fn sent(&mut self, packet: Departure, now: Instant);
 
     /// Whether there is something to retransmit or to request again.
     fn wants_anything(&self) -> bool;
@@ -63,8 +63,9 @@ pub trait Recovery: Debug + Send + Sync {
     /// be](Self::forgo).
     fn wants(&mut self) -> Option<Wants>;
 
-    /// Records that `what` goes out over `path`, or as many of the answers as one request can ask for.
-    fn sent_again(&mut self, what: Wants, path: u8, now: Instant);
+    /// Records that `what` goes out over `path`, or as many of the answers as one request can ask for, in a packet of
+    /// `bytes`.
+    fn sent_again(&mut self, what: Wants, path: u8, bytes: usize, now: Instant);
 
     /// Records that `what` cannot be sent: its request has failed, and is reported when all before it are complete.
     fn forgo(&mut self, what: Wants);
@@ -124,6 +125,17 @@ pub trait Recovery: Debug + Send + Sync {
     /// Handles the time `now`, and returns what has expired.
     fn handle_timeout(&mut self, now: Instant) -> Expired;
 
+    /// Bytes of request packets that were sent and of which nothing is known: neither that they arrived, nor that they
+    /// are lost.
+    fn in_flight_bytes(&self) -> u64 {
+        0
+    }
+
+    /// What became of packets since the last call, for congestion control.
+    fn progress(&mut self) -> Progress {
+        Progress::default()
+    }
+
     /// Memory that it holds, in bytes.
     fn memory_bytes(&self) -> usize {
         0
@@ -139,6 +151,19 @@ pub trait Recovery: Debug + Send + Sync {
 
     /// Passes to `to` the result of each packet since the last call, for the path policy.
     fn report(&mut self, _to: &mut dyn FnMut(PathReport)) {}
+}
+
+/// A request packet that goes out for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The number of positions that it takes, at least 1.
+    pub count: u32,
+    /// Whether each of the positions is done only with its answer.
+    pub answers: bool,
+    /// The path that it takes.
+    pub path: u8,
+    /// The length of the packet from the IP header to the ICRC, in bytes; 0 when nobody asks what becomes of it.
+    pub bytes: usize,
 }
 
 /// The contents of an acknowledge.

@@ -1,8 +1,9 @@
 use std::collections::VecDeque;
 
+use crate::congestion::{Progress, Sample};
 use crate::time::{Duration, Instant};
 
-use super::RoundTrip;
+use super::{Departure, RoundTrip};
 
 /// The state of the packets in flight. Each has a position: requests that were sent, and the answers expected to READs,
 /// which take positions, too.
@@ -66,6 +67,10 @@ pub struct Scoreboard {
     /// By how much more than an eighth of a round trip packets can be late, as a factor. It grows with each spurious
     /// retransmission.
     lateness: u32,
+    /// Bytes of packets in flight.
+    in_flight_bytes: u64,
+    /// What became of packets, until it is taken.
+    progress: Progress,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,7 +83,13 @@ struct Entry {
     attempt: u8,
     path: u8,
     flags: u8,
+    /// Length of the packet in units of [`UNIT_BYTES`], rounded up, while it is in flight; 0 when its arrival or its
+    /// loss is known.
+    units: u8,
 }
+
+/// The granularity in which lengths of packets in flight are remembered: the longest packet fits into 255.
+const UNIT_BYTES: usize = 32;
 
 /// The request is known to have arrived.
 const ARRIVED: u8 = 1;
@@ -196,6 +207,8 @@ impl Scoreboard {
             probes: 0,
             is_news: false,
             lateness: 1,
+            in_flight_bytes: 0,
+            progress: Progress::default(),
         }
     }
 
@@ -270,25 +283,64 @@ impl Scoreboard {
         }
     }
 
-    /// Records that the packet at `position` goes out over `path`: for the first time (at [`next`](Self::next), for
-    /// `count` positions) or again. With `answers`, each of its positions is done only with its answer.
-    pub fn sent(&mut self, position: u64, count: u32, answers: bool, path: u8, now: Instant) {
+    /// Bytes of packets in flight: neither their arrival nor their loss is known.
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    /// What became of packets since the last call.
+    pub fn progress(&mut self) -> Progress {
+        std::mem::take(&mut self.progress)
+    }
+
+    /// Records that the packet at `position` is not in flight any more, and returns its length in bytes; 0 if it was
+    /// not.
+    fn land(&mut self, position: u64) -> u64 {
+        let units = std::mem::take(&mut self.slot(position).units);
+        let bytes = u64::from(units) * UNIT_BYTES as u64;
+        self.in_flight_bytes -= bytes;
+        bytes
+    }
+
+    /// Records that nothing is in flight any more: nothing was heard for long. Otherwise a window whose packets are all
+    /// lost would stay full.
+    fn forget_flight(&mut self) {
+        if self.in_flight_bytes > 0 {
+            (self.first..self.next).for_each(|position| self.slot(position).units = 0);
+            self.progress.forgotten_bytes += std::mem::take(&mut self.in_flight_bytes);
+        }
+    }
+
+    /// Records that the packet at `position`, which was in flight, is lost.
+    fn count_lost(&mut self, position: u64) {
+        self.progress.lost_bytes += self.land(position);
+    }
+
+    /// Records that the packet at `position` goes out: for the first time (at [`next`](Self::next)) or again.
+    pub fn sent(&mut self, position: u64, packet: Departure, now: Instant) {
+        let Departure { count, answers, path, bytes } = packet;
         let (at_us, order) = (micros(now), self.transmissions);
+        let units = bytes.div_ceil(UNIT_BYTES).min(u8::MAX.into()) as u8;
         self.transmissions = order.wrapping_add(1);
         if position == self.next {
             self.next += u64::from(count);
             self.make_room();
             let flags = if answers { ANSWER } else { 0 };
             for at in position..self.next {
-                *self.slot(at) = Entry { at_us, order, attempt: 0, path, flags };
+                *self.slot(at) = Entry { at_us, order, attempt: 0, path, flags, units: 0 };
             }
             self.slot(position).flags |= PACKET;
         } else {
+            self.count_lost(position);
             let entry = self.slot(position);
             let attempt = entry.attempt.saturating_add(1);
-            *entry = Entry { at_us, order, attempt, path, flags: entry.flags & !(QUEUED | UNTIMED | MARKED | DETOUR) };
+            let flags = entry.flags & !(QUEUED | UNTIMED | MARKED | DETOUR);
+            *entry = Entry { at_us, order, attempt, path, flags, units: 0 };
         }
-        let attempt = self.slot(position).attempt;
+        self.in_flight_bytes += u64::from(units) * UNIT_BYTES as u64;
+        let entry = self.slot(position);
+        entry.units = units;
+        let attempt = entry.attempt;
         let path = self.path(path);
         path.sent.push_back((position, attempt));
         // On a path that carried nothing for long.
@@ -302,7 +354,7 @@ impl Scoreboard {
     /// sample.
     pub fn taken_over(&mut self, count: u32, answers: bool, now: Instant) {
         let position = self.next;
-        self.sent(position, count, answers, 0, now);
+        self.sent(position, Departure { count, answers, path: 0, bytes: 0 }, now);
         self.slot(position).flags |= UNTIMED;
     }
 
@@ -338,6 +390,7 @@ impl Scoreboard {
         entry.flags = if is_detour { entry.flags | DETOUR } else { entry.flags & !DETOUR };
         let entry = *entry;
         self.is_news |= is_first;
+        self.progress.delivered_bytes += self.land(position);
         if entry.flags & (PACKET | UNTIMED) != PACKET {
             return;
         }
@@ -403,6 +456,7 @@ impl Scoreboard {
         if entry.flags & (QUEUED | DONE) == 0 {
             entry.flags |= QUEUED;
             self.lost.push_front(position);
+            self.count_lost(position);
         }
     }
 
@@ -453,6 +507,13 @@ impl Scoreboard {
         let entry = *entry;
         let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
         if is_this && let Some(delay) = delay {
+            self.progress.sample = Some(Sample {
+                sent_at: Instant::from_ns(now.as_ns().saturating_sub(took.as_nanos() as u64)),
+                round_trip: took.saturating_sub(delay),
+                delay,
+                path: entry.path,
+                is_marked,
+            });
             if !self.is_multipath {
                 self.paths[usize::from(entry.path)].round_trip.sample(took.saturating_sub(delay));
             } else if attempt > 0 && entry.flags & ARRIVED == 0 {
@@ -470,6 +531,7 @@ impl Scoreboard {
     /// Computes how far everything is done, and what is lost, after all that an acknowledge or answer reported.
     pub fn settle(&mut self, now: Instant) -> u64 {
         while self.first < self.next && self.slot(self.first).flags & DONE != 0 {
+            self.progress.delivered_bytes += self.land(self.first);
             self.first += 1;
         }
         self.carried_out = self.carried_out.max(self.first);
@@ -550,6 +612,7 @@ impl Scoreboard {
             }
             self.paths[index].sent.pop_front();
             self.slot(position).flags |= QUEUED;
+            self.count_lost(position);
             if overtaken_by.is_some() || !mutated!("path-lost-with-its-packets") {
                 self.lost.push_back(position);
             }
@@ -594,6 +657,7 @@ impl Scoreboard {
         if self.probe_at.is_none_or(|at| at > now) {
             return false;
         }
+        self.forget_flight();
         self.probes += 1;
         self.probe_at = Some(now + self.patience() * (1 << self.probes.min(PROBE_BACKOFF_MAX)));
         // The oldest request of which nothing is known; the oldest that was not carried out, since the peer may have said

@@ -1,6 +1,7 @@
+use crate::congestion::Progress;
 use crate::time::{Duration, Instant};
 
-use super::{Answer, Expired, PathReport, Recovery, Said, Scoreboard, Trigger, Wants};
+use super::{Answer, Departure, Expired, PathReport, Recovery, Said, Scoreboard, Trigger, Wants};
 
 /// Selective repeat, towards a peer that reports what arrived (docs/EXTENSIONS.md): only lost packets are
 /// retransmitted.
@@ -17,7 +18,8 @@ pub struct Selective {
 }
 
 /// Every packet whose position is a multiple of this asks for an acknowledge: the peer reports with each what it knows.
-const ACK_REQUEST_EVERY: u64 = 16;
+/// It is no multiple of a usual number of paths: all of them are measured in turn.
+const ACK_REQUEST_EVERY: u64 = 13;
 
 /// Retransmission timeout before the first round-trip sample, when the queue pair has no timeout.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
@@ -75,8 +77,8 @@ impl Recovery for Selective {
         is_again || position % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1
     }
 
-    fn sent(&mut self, count: u32, answers: bool, path: u8, now: Instant) {
-        self.board.sent(self.board.next(), count, answers, path, now);
+    fn sent(&mut self, packet: Departure, now: Instant) {
+        self.board.sent(self.board.next(), packet, now);
         self.start_timer(now);
     }
 
@@ -88,9 +90,11 @@ impl Recovery for Selective {
         self.board.wants()
     }
 
-    fn sent_again(&mut self, what: Wants, path: u8, now: Instant) {
+    fn sent_again(&mut self, what: Wants, path: u8, bytes: usize, now: Instant) {
         match what {
-            Wants::Request(position) => self.board.sent(position, 1, false, path, now),
+            Wants::Request(position) => {
+                self.board.sent(position, Departure { count: 1, answers: false, path, bytes }, now);
+            }
             Wants::Answers(position, count) => self.board.asked(position, count, now),
         }
     }
@@ -185,6 +189,14 @@ impl Recovery for Selective {
             }
         }
         Expired { is_silent, asks_again: self.board.handle_timeout(now) }
+    }
+
+    fn in_flight_bytes(&self) -> u64 {
+        self.board.in_flight_bytes()
+    }
+
+    fn progress(&mut self) -> Progress {
+        self.board.progress()
     }
 
     fn memory_bytes(&self) -> usize {

@@ -2,7 +2,7 @@ use std::str::FromStr;
 
 use arrayvec::ArrayVec;
 
-use crate::congestion::Rate;
+use crate::congestion::{CongestionControl, Rate};
 use crate::path::{PathPolicy, PathSet};
 use crate::recovery::{GoBackN, Recovery, Selective};
 use crate::time::{Duration, Instant};
@@ -92,6 +92,8 @@ pub struct RecoverySettings {
     /// The rate of each queue pair towards peers that understand or offer the extension; `None` for as fast as the
     /// window allows.
     pub rate: Option<Rate>,
+    /// What decides on the rate, up to that one.
+    pub congestion: CongestionControl,
     /// Upper bound on the bytes of each queue pair's requests that wait for earlier ones.
     pub reorder_bytes: usize,
     /// Upper bound on these bytes over all queue pairs of an endpoint.
@@ -111,6 +113,10 @@ impl RecoverySettings {
     /// Upper bound on the window, in PSNs.
     pub const MAX_WINDOW: u32 = Selective::MAX_WINDOW;
 
+    /// The window when nothing else limits what is in flight, in PSNs: an eighth of the frames that a link over AF_XDP
+    /// has for receiving, at two a packet.
+    pub const UNLIMITED_WINDOW: u32 = 512;
+
     /// Upper bound on the number of paths.
     pub const MAX_PATHS: u16 = PathSet::MAX;
 
@@ -127,11 +133,21 @@ impl RecoverySettings {
         RecoverySettings { paths_as_peer: Self::MAX_PATHS, ..self.with_paths(paths, path_policy) }
     }
 
-    /// The same settings for a link that accepts IP packets of `link_mtu` bytes. With a rate, the window is
-    /// [`MAX_WINDOW`](Self::MAX_WINDOW).
+    /// The same settings for a link that accepts IP packets of `link_mtu` bytes.
     pub fn on_link(self, recovery: RecoveryMode, rate: Option<Rate>, link_mtu: usize) -> RecoverySettings {
-        let window = if rate.is_some() { Self::MAX_WINDOW } else { RecoverySettings::default().window };
-        RecoverySettings { recovery, window, rate, link_mtu, ..self }
+        RecoverySettings { recovery, rate, link_mtu, ..self }.with_window()
+    }
+
+    /// The same settings with another congestion controller.
+    pub fn with_congestion(self, congestion: CongestionControl) -> RecoverySettings {
+        RecoverySettings { congestion, ..self }.with_window()
+    }
+
+    /// The same settings with [`MAX_WINDOW`](Self::MAX_WINDOW) if something else limits what is in flight.
+    fn with_window(self) -> RecoverySettings {
+        let is_limited = self.rate.is_some() || self.congestion != CongestionControl::Fixed;
+        let window = if is_limited { Self::MAX_WINDOW } else { Self::UNLIMITED_WINDOW };
+        RecoverySettings { window, ..self }
     }
 }
 
@@ -140,10 +156,9 @@ impl Default for RecoverySettings {
         RecoverySettings {
             recovery: RecoveryMode::default(),
             plain: PlainRecovery::default(),
-            // Without a rate only the window limits bursts: this is an eighth of the frames that a link over AF_XDP has
-            // for receiving, at two a packet.
-            window: 512,
+            window: RecoverySettings::UNLIMITED_WINDOW,
             rate: None,
+            congestion: CongestionControl::default(),
             // A bandwidth-delay product of 10 Gb/s × 100 ms with 5 % of loss needs this, when nothing can be placed
             // early.
             reorder_bytes: 512 << 20,
@@ -345,6 +360,16 @@ impl Extension {
             Peer::Unknown(_) => self.has_offered,
             Peer::Plain => false,
         }
+    }
+
+    /// The length of a packet as a recovery is told it: 0 when nobody asks what becomes of it.
+    pub fn measured(&self, bytes: usize) -> usize {
+        if self.settings.congestion == CongestionControl::Fixed { 0 } else { bytes }
+    }
+
+    /// Whether the peer is asked to report what arrives of answers to READs.
+    pub fn wants_reports(&self) -> bool {
+        self.peer.understands() && self.settings.congestion != CongestionControl::Fixed
     }
 
     /// Whether there must be more than one path to the peer: the settings say so, or the peer uses several.

@@ -13,6 +13,8 @@
 //! keeps answers that arrive early (`early_answers`).
 
 mod acks;
+mod answer_arrivals;
+mod answer_flight;
 mod attributes;
 mod completion;
 mod connection;

@@ -1,14 +1,17 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::congestion::{FixedRate, Pacer};
+use crate::congestion::Pacer;
 use crate::memory::Pd;
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
 use crate::wire::{
-    AcknowledgeTrailer, AddressList, Flow, Hello, IpHeader, Opcode, Packet, PathMtu, PathProbe, Psn, QKey, Qpn, Tagged,
+    AcknowledgeTrailer, AddressList, AnswerReport, Flow, Hello, IpHeader, Opcode, Operation, Packet, PathMtu,
+    PathProbe, Psn, QKey, Qpn, Tagged,
 };
 
+use super::answer_arrivals::AnswerArrivals;
+use super::answer_flight::AnswerFlight;
 use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo};
 use super::completion::CompletionRing;
 use super::connection::{Connection, WINDOW_PACKETS};
@@ -20,7 +23,7 @@ use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
 use super::outgoing::{Outgoing, no_payload};
 use super::receive_queue::ReceiveQueue;
-use super::requester::Requester;
+use super::requester::{Admission, Requester};
 use super::responder::Responder;
 use super::service::Service;
 use super::skipped::Skipped;
@@ -49,6 +52,7 @@ pub struct QueuePairMachine {
     acknowledge_is_next: bool,
     /// Paces the packets to peers that understand or offer the extension.
     pacer: Pacer,
+    answer_arrivals: AnswerArrivals,
     /// When the pacer lets the next packet go. Until then only hellos, probes, address lists and answers exempt from
     /// the rate are sent.
     paced_until: Option<Instant>,
@@ -125,7 +129,7 @@ impl AnyResponder {
 
 /// The pacer of a queue pair with these settings.
 fn pacer(settings: &RecoverySettings) -> Pacer {
-    Pacer::new(Box::new(FixedRate(settings.rate)))
+    Pacer::new(settings.congestion, settings.rate)
 }
 
 impl QueuePairMachine {
@@ -157,6 +161,7 @@ impl QueuePairMachine {
             responder,
             acknowledge_is_next: false,
             pacer: pacer(&recovery),
+            answer_arrivals: AnswerArrivals::default(),
             paced_until: None,
             is_ready: false,
             armed: None,
@@ -308,6 +313,7 @@ impl QueuePairMachine {
         self.connection.path = None;
         self.connection.extension = Extension::new(self.connection.service, self.recovery);
         self.pacer = pacer(&self.recovery);
+        self.answer_arrivals = AnswerArrivals::default();
     }
 
     /// Removes its completions from its completion queues.
@@ -459,14 +465,14 @@ impl QueuePairMachine {
             _ => Admitted::plain(packet),
         };
         if opcode.is_response() {
-            self.handle_answer(&admitted, way, cx);
+            self.handle_answer(&admitted, ip, way, cx);
         } else {
             self.handle_request(&admitted, ip, cx);
         }
     }
 
     /// Takes an acknowledge, a READ response or an atomic acknowledge.
-    fn handle_answer(&mut self, admitted: &Admitted<'_>, way: Way, cx: &mut Context<'_>) {
+    fn handle_answer(&mut self, admitted: &Admitted<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let Admitted { packet, has_tag, may_have_trailer, is_believed } = admitted;
         let opcode = packet.bth().opcode();
         let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
@@ -484,7 +490,13 @@ impl QueuePairMachine {
         match trailer {
             Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(probe, way, cx),
             Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(list, cx),
+            Some(AcknowledgeTrailer::Answers(report)) => self.take_report(report, cx),
             Some(AcknowledgeTrailer::Sack(_) | AcknowledgeTrailer::Hello(_)) | None => {}
+        }
+        let has_data = opcode.operation() == Operation::ReadResponse && !packet.payload().is_empty();
+        if *has_tag && *is_believed && has_data {
+            let (bth, is_marked) = (packet.bth(), ip.traffic_class() & 3 == 3);
+            self.answer_arrivals.take(bth.psn(), bth.ack_request(), is_marked, cx.now);
         }
         if !self.state.sends() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
@@ -496,6 +508,7 @@ impl QueuePairMachine {
         if self.requester.handle_response(packet, trailer, &self.connection, cx).is_err() {
             self.fail(cx);
         }
+        self.control_congestion(cx.now);
         self.check_drained(cx);
     }
 
@@ -647,21 +660,33 @@ impl QueuePairMachine {
             }
         }
         self.paced_until = self.paced_until.filter(|until| *until > cx.now);
+        if let AnyResponder::Reliable(responder) = &mut self.responder
+            && let Some(answers) = responder.answers_in_flight_mut()
+        {
+            answers.expire(cx.now);
+        }
         if self.state.sends() && self.requester.handle_timeout(&self.connection, cx).is_err() {
             self.fail(cx);
         }
+        self.control_congestion(cx.now);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     pub(super) fn deadline(&self, multipath: Option<&Multipath>) -> Option<Instant> {
         let requester = self.requester.deadline().filter(|_| self.state.sends());
         let paths = multipath.filter(|_| self.state.receives()).and_then(Multipath::deadline);
-        [requester, self.paced_until, paths].into_iter().flatten().min()
+        [requester, self.paced_until, paths, self.answers_deadline()].into_iter().flatten().min()
+    }
+
+    /// When a full congestion window need not wait for answers in flight any more.
+    fn answers_deadline(&self) -> Option<Instant> {
+        let AnyResponder::Reliable(responder) = &self.responder else { return None };
+        responder.answers_in_flight()?.expires_at().filter(|_| !self.has_room())
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) can have a packet.
     pub(super) fn may_transmit(&self, multipath: Option<&Multipath>) -> bool {
-        if self.owes_hello() {
+        if self.owes_hello() || self.answer_arrivals.is_owed() {
             return true;
         }
         if self.state.receives() && multipath.is_some_and(Multipath::may_transmit) {
@@ -671,13 +696,63 @@ impl QueuePairMachine {
             // Everything waits, except answers that are exempt from the rate.
             return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_at_once());
         }
-        let answers = matches!(&self.responder, AnyResponder::Reliable(responder) if responder.has_answers());
-        answers || (self.state.sends() && self.requester.may_transmit())
+        let answers = match &self.responder {
+            AnyResponder::Reliable(responder) => match self.has_room_for_answers(responder) {
+                true => responder.has_answers(),
+                false => responder.owes_at_once(),
+            },
+            AnyResponder::Unreliable(_) | AnyResponder::Datagram(_) => false,
+        };
+        answers || self.may_request()
     }
 
     /// Whether a plain acknowledge is all that it has to send.
     pub(super) fn owes_only_an_acknowledge(&self) -> bool {
-        self.owes_acknowledge() && !self.owes_hello() && !(self.state.sends() && self.requester.may_transmit())
+        self.owes_acknowledge() && !self.owes_hello() && !self.may_request()
+    }
+
+    /// Bytes of packets in flight: requests, and answers to READs.
+    fn in_flight_bytes(&self) -> u64 {
+        let answers = match &self.responder {
+            AnyResponder::Reliable(responder) => responder.answers_in_flight().map_or(0, AnswerFlight::bytes),
+            AnyResponder::Unreliable(_) | AnyResponder::Datagram(_) => 0,
+        };
+        self.requester.in_flight_bytes() + answers
+    }
+
+    /// Tells the congestion controller what became of packets.
+    fn control_congestion(&mut self, now: Instant) {
+        let in_flight_bytes = self.in_flight_bytes();
+        self.pacer.take(&self.requester.progress(), in_flight_bytes, now);
+        if let AnyResponder::Reliable(responder) = &mut self.responder
+            && let Some(answers) = responder.answers_in_flight_mut()
+        {
+            self.pacer.take(&answers.progress(), in_flight_bytes, now);
+        }
+    }
+
+    /// Takes the peer's report of what arrived of our answers to READs.
+    fn take_report(&mut self, report: &AnswerReport, cx: &mut Context<'_>) {
+        if let AnyResponder::Reliable(responder) = &mut self.responder
+            && let Some(answers) = responder.answers_in_flight_mut()
+        {
+            answers.take(report, cx.now);
+        }
+    }
+
+    /// Whether the congestion window has room for a new request packet.
+    fn has_room(&self) -> bool {
+        self.pacer.has_room(self.in_flight_bytes())
+    }
+
+    /// Whether it has room for an answer with data.
+    fn has_room_for_answers(&self, responder: &Responder) -> bool {
+        responder.answers_in_flight().is_none_or(AnswerFlight::is_small) || self.has_room()
+    }
+
+    /// Whether a request packet can go out.
+    fn may_request(&self) -> bool {
+        self.state.sends() && self.requester.may_transmit(self.has_room())
     }
 
     fn owes_hello(&self) -> bool {
@@ -696,7 +771,13 @@ impl QueuePairMachine {
         {
             return Some(transmit);
         }
+        if self.answer_arrivals.is_owed()
+            && let Some(transmit) = self.poll_report(out, cx)
+        {
+            return Some(transmit);
+        }
         if !self.connection.extension.is_on_or_offered() {
+            self.pacer.start();
             return self.poll_unpaced(out, cx);
         }
         if let Some(transmit) = self.poll_paths(out, cx) {
@@ -763,6 +844,16 @@ impl QueuePairMachine {
         written
     }
 
+    /// Writes the report of answers that is owed, which is a plain acknowledge, too.
+    fn poll_report(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+        let report = self.answer_arrivals.poll(cx.now)?;
+        let (connection, AnyResponder::Reliable(responder)) = (&self.connection, &self.responder) else { return None };
+        let headers = responder.acknowledge_of_answered(connection);
+        let packet = Outgoing { trailer: &report.to_bytes(), ..Outgoing::headers(headers) };
+        let Ok(written) = connection.write(cx.quickest_path(), out, packet, cx, no_payload);
+        written
+    }
+
     fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if !self.acknowledge_is_next && self.owes_acknowledge() {
             self.acknowledge_is_next = true;
@@ -772,6 +863,12 @@ impl QueuePairMachine {
         }
         self.acknowledge_is_next = false;
         // Answers go out even in the error state: the NAK that led there is among them.
+        let is_full =
+            matches!(&self.responder, AnyResponder::Reliable(responder) if !self.has_room_for_answers(responder));
+        if is_full && let AnyResponder::Reliable(responder) = &mut self.responder {
+            let owed = if responder.owes_at_once() { responder.poll_owed(out, &self.connection, cx) } else { None };
+            return owed.or_else(|| self.poll_request(out, cx));
+        }
         while let AnyResponder::Reliable(responder) = &mut self.responder {
             match responder.poll_transmit(out, &self.connection, cx) {
                 Ok(Some(transmit)) => return Some(transmit),
@@ -795,8 +892,9 @@ impl QueuePairMachine {
         if !self.state.sends() {
             return None;
         }
-        let draining = self.state == State::SendQueueDrained;
-        match self.requester.poll_transmit(draining, out, &self.connection, cx) {
+        let new_messages = self.state != State::SendQueueDrained;
+        let admission = Admission { new_packets: self.has_room(), new_messages };
+        match self.requester.poll_transmit(admission, out, &self.connection, cx) {
             Ok(transmit) => {
                 self.check_drained(cx);
                 transmit

@@ -6,8 +6,9 @@ mod send_queue;
 #[cfg(test)]
 mod tests;
 
+use crate::congestion::Progress;
 use crate::path::Answered;
-use crate::recovery::{Expired, GoBackN, PathReport, Recovery, Said, Wants};
+use crate::recovery::{Departure, Expired, GoBackN, PathReport, Recovery, Said, Wants};
 use crate::time::{Duration, Instant};
 use crate::wire::{PathMtu, Psn, QKey};
 
@@ -46,6 +47,15 @@ pub(super) struct Requester {
     early_answers: EarlyAnswers,
     /// The own queue key, for datagrams that name a privileged one.
     q_key: QKey,
+}
+
+/// Which packets may go out beside retransmissions. Those always may: otherwise a window whose packets were all lost
+/// would stay full.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    pub new_packets: bool,
+    /// Of these, whether the first packets of messages may.
+    pub new_messages: bool,
 }
 
 impl Requester {
@@ -208,6 +218,16 @@ impl Requester {
         self.offers_from.is_some_and(|from| self.number(psn) >= from)
     }
 
+    /// Bytes of packets in flight.
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.recovery.in_flight_bytes()
+    }
+
+    /// What became of packets since the last call.
+    pub fn progress(&mut self) -> Progress {
+        self.recovery.progress()
+    }
+
     /// Memory that it holds for packets in flight, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.recovery.memory_bytes()
@@ -219,14 +239,15 @@ impl Requester {
         (is_done || mutated!("drained-before-all-is-acknowledged")) && !self.queue.is_within_message()
     }
 
-    pub fn may_transmit(&self) -> bool {
-        self.rnr_until.is_none() && (self.recovery.wants_anything() || self.queue.has_unsent())
+    /// Whether a packet may go out; a new one only if there `is_room` in the congestion window.
+    pub fn may_transmit(&self, is_room: bool) -> bool {
+        self.rnr_until.is_none() && (self.recovery.wants_anything() || (is_room && self.queue.has_unsent()))
     }
 
-    /// Writes the next packet, if one can go now. When `draining`, no new message is begun.
+    /// Writes the next packet, if one can go now.
     pub fn poll_transmit(
         &mut self,
-        draining: bool,
+        admission: Admission,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
@@ -241,11 +262,11 @@ impl Requester {
                 return Ok(again);
             }
         }
-        while let Some((index, packet)) = self.queue.unsent() {
+        while let Some((index, packet)) = self.queue.unsent().filter(|_| admission.new_packets) {
             let wqe = &self.queue[index];
             let begins = packet == 0
                 && !mutated!("drained-queue-begins-requests", by "uroce --test services a_drained_send_queue");
-            if wqe.failed.is_some() || (draining && begins) {
+            if wqe.failed.is_some() || (begins && !admission.new_messages) {
                 break;
             }
             if wqe.packets == 0 {
@@ -298,7 +319,8 @@ impl Requester {
             match packet.write(&self.queue[index], out, connection, cx) {
                 Ok(written) => {
                     cx.counters.retransmitted += 1;
-                    self.recovery.sent_again(what, packet.path, cx.now);
+                    let bytes = written.map_or(0, |transmit| connection.extension.measured(transmit.len));
+                    self.recovery.sent_again(what, packet.path, bytes, cx.now);
                     return Ok(written);
                 }
                 Err(_) => self.fail_locally(index, connection, cx)?,
@@ -333,9 +355,10 @@ impl Requester {
             self.fail_locally(index, connection, cx)?;
             return Ok(None);
         };
-        if written.is_some() {
+        if let Some(transmit) = written {
+            let bytes = connection.extension.measured(transmit.len);
             let (count, answers) = self.queue.advance();
-            self.recovery.sent(count, answers, path, cx.now);
+            self.recovery.sent(Departure { count, answers, path, bytes }, cx.now);
             if self.service != Service::Rc && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc")) {
                 self.acknowledge(&Said::before(self.recovery.next()), connection, cx)?;
             }

@@ -9,6 +9,7 @@ use crate::wire::{
 };
 
 use super::acks::{AckPolicy, Arrived, CumulativeAcks, OwedAck};
+use super::answer_flight::AnswerFlight;
 use super::attributes::QpAttributes;
 use super::connection::Connection;
 use super::context::{Context, Fatal};
@@ -494,6 +495,16 @@ impl Responder {
                 self.server.owed.start_over(answer, is_part, cx);
             }
         }
+    }
+
+    /// The READ responses of which the peer has not reported yet.
+    pub fn answers_in_flight(&self) -> Option<&AnswerFlight> {
+        self.server.owed.flight.as_deref()
+    }
+
+    /// The same, to be told of reports and of time.
+    pub fn answers_in_flight_mut(&mut self) -> Option<&mut AnswerFlight> {
+        self.server.owed.flight.as_deref_mut()
     }
 
     /// Owes an acknowledge up to `psn`.

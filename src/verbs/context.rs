@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::rand::GetRandomFlags;
 
 use crate::Forked;
-use crate::congestion::Rate;
+use crate::congestion::{CongestionControl, Rate};
 use crate::engine::{Engine, poll_readable};
 use crate::link::Link;
 use crate::link::device::{Device, Gid};
@@ -52,6 +52,7 @@ impl Context {
             core.endpoint.set_local_rails(rails);
         });
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
+        context.set_congestion(options.congestion);
         context.set_recovery(options.recovery.unwrap_or_default(), options.rate);
         context.set_paths(options.paths, options.path_policy);
         context.why_not_xdp = why_not_xdp;
@@ -76,6 +77,14 @@ impl Context {
             }
         });
         Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None })
+    }
+
+    /// Sets what decides how fast queue pairs send that are created from now on.
+    pub fn set_congestion(&self, congestion: CongestionControl) {
+        self.engine.without_sending(|core, _| {
+            let settings = core.endpoint.recovery().with_congestion(congestion);
+            core.endpoint.set_recovery(settings);
+        });
     }
 
     /// Sets how queue pairs that are created from now on recover losses, and the rate that they keep to

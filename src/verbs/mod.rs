@@ -35,7 +35,7 @@ pub use status::{CounterWatch, PortCounter, STATUS_BYTES, status_counters, statu
 #[doc(inline)]
 pub use crate::Forked;
 #[doc(inline)]
-pub use crate::congestion::{Rate, RateError};
+pub use crate::congestion::{CongestionControl, CongestionControlError, Rate, RateError};
 #[doc(inline)]
 pub use crate::link::HopError;
 #[doc(inline)]

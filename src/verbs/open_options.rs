@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::congestion::Rate;
+use crate::congestion::{CongestionControl, Rate};
 #[cfg(doc)]
 use crate::link::device::Device;
 use crate::link::device::DeviceError;
@@ -40,6 +40,7 @@ use super::Context;
 /// | `UROCE_FAULT` | `faults` | a [`FaultSpec`]: `loss=0.01,seed=7` |
 /// | `UROCE_MTU` | `path_mtu` | a [`PathMtu`]: `256`, `512`, `1024`, `2048`, `4096` |
 /// | `UROCE_RECOVERY` | `recovery` | a [`RecoveryMode`]: `auto`, `selective`, `go-back-n` |
+/// | `UROCE_CONGESTION` | `congestion` | a [`CongestionControl`]: `fixed`, `steady` |
 /// | `UROCE_RATE` | `rate` | a [`Rate`]: `500M`, `2.5G` |
 /// | `UROCE_PATHS` | `paths` | a number of paths: 1 to 256 |
 /// | `UROCE_PATH_POLICY` | `path_policy` | a [`PathPolicy`]: `single`, `round-robin`, `weighted`, `recycle` |
@@ -71,7 +72,9 @@ pub struct OpenOptions {
     pub path_mtu: Option<PathMtu>,
     /// How queue pairs recover losses; `None` for the default.
     pub recovery: Option<RecoveryMode>,
-    /// The rate that queue pairs keep to, towards peers that understand the extension; `None` for no limit.
+    /// What decides how fast queue pairs send.
+    pub congestion: CongestionControl,
+    /// The rate that queue pairs never exceed, towards peers that understand the extension; `None` for no limit.
     pub rate: Option<Rate>,
     /// The number of paths of a queue pair to a peer that understands the extension, 1 to 256. Each path has a UDP
     /// source port of its own, and they take the interfaces in turn.
@@ -157,6 +160,12 @@ impl OpenOptions {
         self
     }
 
+    /// Sets what decides how fast queue pairs send ([`congestion`](Self#structfield.congestion)).
+    pub fn congestion(mut self, control: CongestionControl) -> OpenOptions {
+        self.congestion = control;
+        self
+    }
+
     /// Sets the upper bound on the rate ([`rate`](Self#structfield.rate)).
     pub fn rate(mut self, rate: Rate) -> OpenOptions {
         self.rate = Some(rate);
@@ -221,7 +230,7 @@ struct Variable {
     write: fn(&OpenOptions) -> Option<OsString>,
 }
 
-const VARIABLES: [Variable; 11] = [
+const VARIABLES: [Variable; 12] = [
     Variable {
         name: "UROCE_DEV",
         read: |options, text| {
@@ -266,6 +275,11 @@ const VARIABLES: [Variable; 11] = [
         name: "UROCE_RECOVERY",
         read: |options, text| set_some(&mut options.recovery, text),
         write: |options| written(&options.recovery),
+    },
+    Variable {
+        name: "UROCE_CONGESTION",
+        read: |options, text| set(&mut options.congestion, text),
+        write: |options| unless_default(&options.congestion),
     },
     Variable {
         name: "UROCE_RATE",
@@ -466,6 +480,7 @@ mod tests {
             .faults("loss=0.01,delay=2ms,direction=tx,seed=7".parse().unwrap())
             .path_mtu(PathMtu::Mtu2048)
             .recovery(RecoveryMode::GoBackN)
+            .congestion(CongestionControl::Steady)
             .rate(Rate::from_bits(2_500_000_000))
             .paths(256)
             .path_policy(PathPolicy::Recycle)
@@ -478,6 +493,7 @@ mod tests {
             ("UROCE_FAULT", "loss=0.01,delay=2ms,direction=tx,seed=7"),
             ("UROCE_MTU", "2048"),
             ("UROCE_RECOVERY", "go-back-n"),
+            ("UROCE_CONGESTION", "steady"),
             ("UROCE_RATE", "2.5G"),
             ("UROCE_PATHS", "256"),
             ("UROCE_PATH_POLICY", "recycle"),

@@ -5,6 +5,7 @@
 //! checks the invariant CRC. Sending is [`Flow`] + [`Headers`] + payload, written by [`Headers::write`].
 
 mod aeth;
+mod answer_report;
 mod atomic;
 mod bth;
 mod deth;
@@ -26,6 +27,7 @@ mod rnr_timer;
 mod trailer;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
+pub use answer_report::AnswerReport;
 pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
 pub use deth::Deth;

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
 
-use super::{Hello, Sack};
+use super::{AnswerReport, Hello, Sack};
 
 /// A probe of a path, or its answer: after the AETH of an acknowledge (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub enum AcknowledgeTrailer {
     Addresses(AddressList),
     /// A hello: the sender's nonce.
     Hello(Hello),
+    /// What arrived of the answers to READs.
+    Answers(AnswerReport),
 }
 
 /// The kinds, in the upper half of the last byte.
@@ -122,6 +124,7 @@ impl AcknowledgeTrailer {
         };
         match *bytes.last()? {
             Sack::LAST_BYTE => Sack::parse(bytes).map(AcknowledgeTrailer::Sack),
+            AnswerReport::LAST_BYTE => AnswerReport::parse(bytes).map(AcknowledgeTrailer::Answers),
             Hello::LAST_BYTE => Hello::parse(bytes).map(AcknowledgeTrailer::Hello),
             last if last == PROBE << 4 => PathProbe::parse(bytes).map(AcknowledgeTrailer::Probe),
             last if last == ADDRESSES << 4 => AddressList::parse(bytes).map(AcknowledgeTrailer::Addresses),
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!(of(&[0; 600]), None);
         for last in 0..=255 {
             let body = [[0; 11].as_slice(), &[last]].concat();
-            assert_eq!(of(&body).is_some(), [0x20, 0x30].contains(&last), "{last:#x}");
+            assert_eq!(of(&body).is_some(), [0x20, 0x30, 0x60].contains(&last), "{last:#x}");
         }
         let sack = Sack {
             trigger: Psn::new(1),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use peer::{Message, Peer, Request};
 use proptest::prelude::*;
 use stop_and_wait::StopAndWait;
-use uroce::recovery::{Answer, GoBackN, Recovery, Said, Selective, Wants};
+use uroce::recovery::{Answer, Departure, GoBackN, Recovery, Said, Selective, Wants};
 use uroce::time::{Duration, Instant};
 use uroce::transport::PlainRecovery;
 use uroce_laboratory::sim::{Random, chaos};
@@ -30,6 +30,11 @@ struct Weather {
     loss: f64,
     /// Packets take up to so much longer than others.
     jitter: Duration,
+}
+
+/// A request of as many answers; 0 for one without.
+fn packet(answers: u32) -> Departure {
+    Departure { count: answers.max(1), answers: answers > 0, path: 0, bytes: 100 }
 }
 
 fn weather(jitter: Duration) -> impl Strategy<Value = Weather> {
@@ -94,7 +99,7 @@ impl Game<'_> {
                     Wants::Answers(_, count) => (Wants::Answers(position, count.min(rest)), count.min(rest)),
                 };
                 self.note(position, count.max(1));
-                self.recovery.sent_again(what, 0, self.now);
+                self.recovery.sent_again(what, 0, 100, self.now);
                 self.send(Message::Request(Request { position, answers: count }));
                 continue;
             }
@@ -105,7 +110,7 @@ impl Game<'_> {
             let position = self.recovery.next();
             self.note(position, answers.max(1));
             self.requests.insert(position, answers);
-            self.recovery.sent(answers.max(1), answers > 0, 0, self.now);
+            self.recovery.sent(packet(answers), self.now);
             self.send(Message::Request(Request { position, answers }));
         }
     }
@@ -225,7 +230,7 @@ fn what_the_receiver_was_not_ready_for_is_sent_again_when_it_may_be() {
         Box::new(StopAndWait::new(START, Some(TIMEOUT))),
     ];
     for mut recovery in all {
-        recovery.sent(1, false, 0, Instant::ZERO);
+        recovery.sent(packet(0), Instant::ZERO);
         assert_eq!(recovery.wants(), None);
         recovery.receiver_not_ready(START, Instant::ZERO);
         recovery.receiver_may_be_ready(Instant::ZERO + NOT_READY);

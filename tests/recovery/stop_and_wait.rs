@@ -1,4 +1,4 @@
-use uroce::recovery::{Answer, Expired, Recovery, Said, Wants};
+use uroce::recovery::{Answer, Departure, Expired, Recovery, Said, Wants};
 use uroce::time::{Duration, Instant};
 
 /// One request at a time, sent again whenever its time is over: a recovery that nobody here had thought of.
@@ -39,8 +39,8 @@ impl Recovery for StopAndWait {
     fn asks_for_acknowledge(&self, _position: u64, _is_again: bool) -> bool {
         true
     }
-    fn sent(&mut self, count: u32, answers: bool, _path: u8, now: Instant) {
-        (self.next, self.answers) = (self.next + u64::from(count), answers);
+    fn sent(&mut self, packet: Departure, now: Instant) {
+        (self.next, self.answers) = (self.next + u64::from(packet.count), packet.answers);
         self.wait(now);
     }
     fn wants_anything(&self) -> bool {
@@ -49,7 +49,7 @@ impl Recovery for StopAndWait {
     fn wants(&mut self) -> Option<Wants> {
         self.is_lost.then_some(Wants::Request(self.first))
     }
-    fn sent_again(&mut self, _what: Wants, _path: u8, now: Instant) {
+    fn sent_again(&mut self, _what: Wants, _path: u8, _bytes: usize, now: Instant) {
         self.is_lost = false;
         self.wait(now);
     }

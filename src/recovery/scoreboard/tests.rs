@@ -8,10 +8,14 @@ fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
+fn packet(count: u32, answers: bool, path: u8) -> Departure {
+    Departure { count, answers, path, bytes: 100 }
+}
+
 /// Whose first `requests` requests were sent, one a microsecond from 0 on, over the path that `path` says.
 fn board(requests: u64, path: impl Fn(u64) -> u8) -> Scoreboard {
     let mut board = Scoreboard::new(0, us(100_000));
-    (0..requests).for_each(|position| board.sent(position, 1, false, path(position), at(position)));
+    (0..requests).for_each(|position| board.sent(position, packet(1, false, path(position)), at(position)));
     board
 }
 
@@ -19,7 +23,7 @@ fn board(requests: u64, path: impl Fn(u64) -> u8) -> Scoreboard {
 fn resend(board: &mut Scoreboard, path: u8, now: Instant) -> Vec<u64> {
     let mut again = Vec::new();
     while let Some(Wants::Request(position)) = board.wants() {
-        board.sent(position, 1, false, path, now);
+        board.sent(position, packet(1, false, path), now);
         again.push(position);
     }
     again
@@ -31,14 +35,14 @@ fn what_a_long_read_took_is_given_back_although_something_is_always_in_flight() 
     // Miri takes an hour for a million.
     const ANSWERS: u32 = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
     let mut board = Scoreboard::new(0, us(100_000));
-    board.sent(0, ANSWERS, true, 0, at(0));
+    board.sent(0, packet(ANSWERS, true, 0), at(0));
     let at_most = board.memory_bytes();
     assert!(at_most >= 12 * ANSWERS as usize, "{at_most} bytes");
     // Every other answer comes first.
     for position in (1..u64::from(ANSWERS)).step_by(2).chain((0..u64::from(ANSWERS)).step_by(2)) {
         board.answered(position, at(900));
     }
-    board.sent(u64::from(ANSWERS), 1, false, 0, at(901));
+    board.sent(u64::from(ANSWERS), packet(1, false, 0), at(901));
     assert_eq!(board.settle(at(902)), u64::from(ANSWERS));
     assert!(board.memory_bytes() < 64 << 10, "{} bytes", board.memory_bytes());
     // What is in flight is still known.
@@ -65,7 +69,7 @@ fn an_arrival_of_long_ago_has_overtaken_nothing() {
     board.carried_out_before(1, at(800));
     assert_eq!(board.settle(at(800)), 1);
     board.transmissions = board.transmissions.wrapping_add((1 << 31) + 5);
-    board.sent(1, 1, false, 0, at(1000));
+    board.sent(1, packet(1, false, 0), at(1000));
     board.settle(at(1001));
     assert!(!board.handle_timeout(at(1000 + 800 + 100)));
     assert_eq!(board.wants(), None, "nothing that was sent later has arrived");
@@ -158,7 +162,7 @@ fn what_was_sent_again_in_vain_makes_it_more_patient() {
 #[test]
 fn answers_are_missing_when_a_later_one_has_come_and_are_asked_for_again_together() {
     let mut board = Scoreboard::new(0, us(100_000));
-    board.sent(0, 8, true, 0, at(0));
+    board.sent(0, packet(8, true, 0), at(0));
     board.measured(0, 0, Some(us(0)), false, at(800));
     board.arrived(0, at(800));
     for position in [0, 1, 5, 7] {

@@ -16,7 +16,12 @@ impl World {
     }
 
     fn sends(&mut self, requester: &mut Requester) -> bool {
-        self.with(|connection, cx| requester.poll_transmit(false, &mut [0; 4500], connection, cx)).unwrap().is_some()
+        self.with(|connection, cx| {
+            let all = Admission { new_packets: true, new_messages: true };
+            requester.poll_transmit(all, &mut [0; 4500], connection, cx)
+        })
+        .unwrap()
+        .is_some()
     }
 }
 

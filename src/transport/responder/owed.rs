@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use crate::memory::{Access, MemoryTable};
 use crate::wire::{Aeth, AtomicAckEth, Bth, Extension, Headers, Key, Msn, NakCode, Opcode, Position, Psn, Syndrome};
 
+use crate::transport::answer_flight::AnswerFlight;
 use crate::transport::connection::{Connection, WINDOW_PACKETS};
 use crate::transport::context::{Context, Fatal};
 use crate::transport::event::Event;
@@ -22,6 +23,8 @@ pub struct Owed {
     again: VecDeque<ReadAnswer>,
     /// READs and atomics that the peer can have outstanding.
     outstanding_max: usize,
+    /// The READ responses of which the peer has not reported yet; `None` before the first.
+    pub flight: Option<Box<AnswerFlight>>,
 }
 
 #[derive(Debug)]
@@ -194,6 +197,10 @@ impl Owed {
             answer.rest = answer.rest.min(packets * connection.path_mtu.bytes() as u32);
             answer.count = answer.count.min(answer.index + packets);
         }
+        let packets = connection.path_mtu.packets(answer.rest as usize);
+        if let Some(flight) = &mut self.flight {
+            flight.asked_again(&(answer.psn..answer.psn.plus(packets)));
+        }
         match self.again.len() < AGAIN_MAX {
             true => self.again.push_back(answer),
             false => cx.counters.answer_overflow += 1,
@@ -291,8 +298,12 @@ impl Owed {
             Position::Middle => Extension::None,
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
         };
-        let ReadAnswer { msn, key, psn, address, .. } = *read;
-        let bth = Bth::new(opcode, connection.remote, psn).with_offer(connection.extension.is_on_or_offered());
+        let ReadAnswer { msn, key, psn, address, is_repeat, .. } = *read;
+        let asks_for_reports = connection.extension.wants_reports();
+        let asks = asks_for_reports && len > 0 && (AnswerFlight::asks(psn) || len == read.rest);
+        let bth = Bth::new(opcode, connection.remote, psn)
+            .with_offer(connection.extension.is_on_or_offered())
+            .with_ack_request(asks);
         let path = cx.choose_path();
         let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;
@@ -322,6 +333,9 @@ impl Owed {
                 return Err(Fatal);
             }
         };
+        if let Some(transmit) = written.filter(|_| asks_for_reports && len > 0) {
+            self.flight.get_or_insert_default().sent(psn, transmit.len, path, is_repeat, cx.now);
+        }
         if is_done && is_again {
             self.again.pop_front();
         } else if is_done {

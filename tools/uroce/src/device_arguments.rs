@@ -2,7 +2,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use uroce::verbs::{
-    AttachMode, Context, FaultSpec, LinkKind, OpenError, OpenOptions, PathPolicy, Rate, RecoveryMode, XdpOptions,
+    AttachMode, CongestionControl, Context, FaultSpec, LinkKind, OpenError, OpenOptions, PathPolicy, Rate,
+    RecoveryMode, XdpOptions,
 };
 
 /// The flags of every subcommand that opens a device, or has a program open one: [`OpenOptions`], of which each is a field with
@@ -38,6 +39,11 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY")]
     pub recovery: Option<RecoveryMode>,
 
+    /// What decides how fast queue pairs send: steady (keeps the queue of the bottleneck short) or fixed (the rate limit,
+    /// nothing else). Default: fixed
+    #[arg(long, value_name = "NAME", env = "UROCE_CONGESTION")]
+    pub congestion: Option<CongestionControl>,
+
     /// Rate limit of each queue pair in bits/s, as 500M or 2.5G; applies to peers that support selective repeat. Default: none
     #[arg(long, value_name = "BITS", env = "UROCE_RATE")]
     pub rate: Option<Rate>,
@@ -68,6 +74,7 @@ impl DeviceArguments {
         options.capture.clone_from(&self.capture);
         options.faults = self.fault;
         options.recovery = self.recovery;
+        options.congestion = self.congestion.unwrap_or_default();
         options.rate = self.rate;
         options.paths = self.paths;
         options.path_policy = self.path_policy.unwrap_or_default();

@@ -17,6 +17,7 @@ use crate::Failure;
 
 mod attack;
 mod cells;
+mod congestion;
 mod loss_rtt;
 mod path_failure;
 mod paths;
@@ -34,6 +35,7 @@ pub(crate) struct Arguments {
 enum Table {
     Chaos(ChaosArguments),
     LossRtt(loss_rtt::Arguments),
+    Congestion(congestion::Arguments),
     Paths(paths::Arguments),
     PathFailure(path_failure::Arguments),
     Attack(attack::Arguments),
@@ -76,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.table {
         Table::Chaos(arguments) => run_chaos(arguments),
         Table::LossRtt(arguments) => loss_rtt::run(arguments),
+        Table::Congestion(arguments) => congestion::run(arguments),
         Table::Paths(arguments) => paths::run(arguments),
         Table::PathFailure(arguments) => path_failure::run(arguments),
         Table::Attack(arguments) => attack::run(arguments),

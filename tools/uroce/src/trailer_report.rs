@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use uroce::wire::{AcknowledgeTrailer, Hello, Opcode, Packet, PathProbe, Tagged};
+use uroce::wire::{AcknowledgeTrailer, AnswerReport, Hello, Opcode, Packet, PathProbe, Tagged};
 
 /// The trailer of a packet; `payload_bytes` counts it too, as stock dissectors do.
 #[derive(Debug, Serialize)]
@@ -42,6 +42,20 @@ pub(crate) enum TrailerReport {
         /// All of them have: it had sent none before.
         tags_all: bool,
     },
+    Answers {
+        newest: u32,
+        delay_us: u16,
+        marked: u16,
+        arrived: u32,
+        is_newest_marked: bool,
+    },
+}
+
+impl From<AnswerReport> for TrailerReport {
+    fn from(report: AnswerReport) -> TrailerReport {
+        let AnswerReport { newest, delay_us, marked, arrived, is_newest_marked } = report;
+        TrailerReport::Answers { newest: newest.value(), delay_us, marked, arrived, is_newest_marked }
+    }
 }
 
 impl TrailerReport {
@@ -55,6 +69,7 @@ impl TrailerReport {
         }
         let sack = match packet.acknowledge_trailer()? {
             AcknowledgeTrailer::Sack(sack) => sack,
+            AcknowledgeTrailer::Answers(report) => return Some(report.into()),
             AcknowledgeTrailer::Probe(PathProbe { path, is_answer, delay_us, token }) => {
                 return Some(TrailerReport::Probe { path, is_answer, delay_us, token });
             }
@@ -113,6 +128,9 @@ impl fmt::Display for TrailerReport {
                     write!(f, " tags=all")?;
                 }
                 tags_from.map_or(Ok(()), |psn| write!(f, " tags-from={psn}"))
+            }
+            TrailerReport::Answers { newest, delay_us, marked, arrived, .. } => {
+                write!(f, " ANSWERS newest={newest} delay={delay_us}us marked={marked} arrived={arrived}")
             }
             TrailerReport::Addresses { addresses, is_known } => {
                 write!(f, " ADDRESSES known={is_known}")?;

@@ -1,4 +1,4 @@
-use uroce::congestion::Rate;
+use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::{Duration, Instant};
 use uroce::transport::RecoverySettings;
 use uroce::wire::{Bth, Opcode, Operation, Psn};
@@ -40,7 +40,7 @@ pub(super) fn ideal_bps(loss: f64) -> f64 {
 
 /// A transfer that keeps a network of [`RATE`] busy over a round trip of 100 ms, as far as its ends are able to.
 ///
-/// With `paced` it keeps to that rate. `ends` are the recovery settings of the source of the bytes and of their
+/// With `paced` it keeps to that rate, or the congestion controller of `ends` finds it. `ends` are the recovery settings of the source of the bytes and of their
 /// destination.
 pub(super) fn plan(
     operation: TransferOperation,
@@ -50,7 +50,7 @@ pub(super) fn plan(
 ) -> TransferPlan {
     let recovery = ends.map(|recovery| RecoverySettings {
         window: RecoverySettings::MAX_WINDOW,
-        rate: paced.then_some(Rate::from_bits(8 * RATE)),
+        rate: (paced && recovery.congestion == CongestionControl::Fixed).then_some(Rate::from_bits(8 * RATE)),
         ..recovery
     });
     let (message_bytes, outstanding) = match (operation, paced) {

@@ -1,5 +1,6 @@
 //! Goodput by loss and round trip: selective repeat, go-back-N, and a plain source with an extended destination.
 
+use uroce::congestion::CongestionControl;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{Endpoint, RecoveryMode, RecoverySettings};
 
@@ -57,6 +58,8 @@ pub struct Cell {
     pub bursts: bool,
     /// The round-trip time of the link.
     pub round_trip: Duration,
+    /// What decides on the rate; a fixed one is that of the link, and none with go-back-N.
+    pub congestion: CongestionControl,
 }
 
 /// The warm-up, after both ends know of each other: retransmissions of retransmissions are then being repaired.
@@ -116,7 +119,10 @@ impl Cell {
         let selective = self.ends == Ends::Selective;
         // The timeout is 268 ms or 67 ms: go-back-N must not time out before an answer can arrive.
         let timeout = if self.round_trip >= Duration::from_millis(40) { 16 } else { 14 };
-        let ends = self.ends.recovery().map(|recovery| RecoverySettings { recovery, ..RecoverySettings::default() });
+        let ends = self.ends.recovery().map(|recovery| RecoverySettings {
+            recovery,
+            ..RecoverySettings::default().with_congestion(self.congestion)
+        });
         let plan = goodput::plan(self.operation, ends, selective, timeout);
         let mut transfer = Transfer::new(&mut network, nodes, plan, seed);
         let mut watch = DataMeter::default();

@@ -7,6 +7,7 @@
 
 pub mod attack;
 pub mod chaos;
+pub mod congestion;
 mod frame_pool;
 mod goodput;
 mod link;

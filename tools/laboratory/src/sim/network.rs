@@ -224,6 +224,11 @@ impl Network {
         self.frames.in_flight() as u64
     }
 
+    /// How long a frame that is given to the link now waits before it is sent.
+    pub fn queue_delay(&self, link: LinkId) -> Duration {
+        self.links[link.0].0.when_at_most(0).saturating_since(self.now)
+    }
+
     /// Whether `is_it` holds for one of the frames in flight.
     pub fn is_on_its_way(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         self.frames.on_their_way().any(is_it)

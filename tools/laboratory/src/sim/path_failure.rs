@@ -1,5 +1,6 @@
 //! A path that loses all frames for a while: how soon the others take over its share, and how soon it is used again.
 
+use uroce::congestion::CongestionControl;
 use uroce::frame::FrameBytes;
 use uroce::path::PathPolicy;
 use uroce::time::{Duration, Instant};
@@ -37,6 +38,8 @@ pub struct FailureCell {
     pub policy: PathPolicy,
     /// The round-trip time of each path.
     pub round_trip: Duration,
+    /// What decides on the rate; a fixed one is that of all paths together.
+    pub congestion: CongestionControl,
 }
 
 /// The result of a cell. Times are in round trips.
@@ -137,6 +140,7 @@ impl FailureCell {
                 paths: 8,
                 policy: PathPolicy::RoundRobin,
                 round_trip: Duration::from_millis(20),
+                congestion: CongestionControl::default(),
             })
         };
         TransferOperation::ALL.into_iter().flat_map(of).collect()
@@ -165,7 +169,7 @@ impl FailureCell {
         };
         let planes: Vec<Plane> = (0..usize::from(self.paths)).map(plane).collect();
         let (mut network, nodes) = planes::build(seed, RATE / u64::from(self.paths), &planes);
-        let plan = plan(self.operation, self.paths, self.policy);
+        let plan = plan(self.operation, self.paths, self.policy, self.congestion);
         let mut transfer = Transfer::new(&mut network, nodes, plan, seed);
         let mut watch = Watch {
             meter: DataMeter::default(),

@@ -1,5 +1,6 @@
 //! Goodput over many parallel paths, each with a round trip of its own.
 
+use uroce::congestion::CongestionControl;
 use uroce::path::PathPolicy;
 use uroce::time::{Duration, Instant};
 use uroce::transport::RecoverySettings;
@@ -22,6 +23,8 @@ pub struct PathsCell {
     pub policy: PathPolicy,
     /// The share of frames that each path loses in each direction, 0 to 1.
     pub loss: f64,
+    /// What decides on the rate; a fixed one is that of all paths together.
+    pub congestion: CongestionControl,
 }
 
 /// The one-way delays of the fastest and the slowest path.
@@ -40,8 +43,13 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 const TIMEOUT_CODE: u8 = 16;
 
 /// The plan of a transfer over `paths` paths, which together have the rate `RATE`.
-pub(super) fn plan(operation: TransferOperation, paths: u16, policy: PathPolicy) -> TransferPlan {
-    let ends = [RecoverySettings::default().with_paths(paths, policy); 2];
+pub(super) fn plan(
+    operation: TransferOperation,
+    paths: u16,
+    policy: PathPolicy,
+    congestion: CongestionControl,
+) -> TransferPlan {
+    let ends = [RecoverySettings::default().with_congestion(congestion).with_paths(paths, policy); 2];
     goodput::plan(operation, ends, true, TIMEOUT_CODE)
 }
 
@@ -54,6 +62,7 @@ impl PathsCell {
                 paths: 16,
                 policy: PathPolicy::RoundRobin,
                 loss,
+                congestion: CongestionControl::default(),
             })
         };
         [0.0, 0.001].into_iter().flat_map(of).collect()
@@ -79,7 +88,7 @@ impl PathsCell {
     /// stay unused.
     pub fn run(&self, seed: u64, capture: Option<Capture>, frames: u64) -> Result<Goodput, TransferError> {
         let (mut network, nodes) = planes::build(seed, RATE / u64::from(self.paths), &self.planes());
-        let plan = plan(self.operation, self.paths, self.policy);
+        let plan = plan(self.operation, self.paths, self.policy, self.congestion);
         let mut transfer = Transfer::new(&mut network, nodes, plan, seed);
         let mut watch = Recorder::new(DataMeter::default(), capture, frames);
         while transfer.good_paths(&mut network) < [self.paths; 2] {

@@ -280,6 +280,11 @@ impl Transfer {
         Ok(())
     }
 
+    /// The first failure; `None` for none.
+    pub fn failure(&self) -> Option<&TransferError> {
+        self.failure.as_ref()
+    }
+
     /// Whether the requester knows that its peer understands the extension.
     pub fn is_extended(&self, network: &mut Network) -> bool {
         let (node, qpn) = (self.requester().node, self.requester().qpn);

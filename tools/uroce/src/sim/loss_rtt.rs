@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use uroce::congestion::CongestionControl;
 use uroce_laboratory::sim::loss_rtt::{Cell, Ends};
 use uroce_laboratory::sim::{Goodput, TransferError, TransferOperation};
 
@@ -20,6 +21,9 @@ use crate::Failure;
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
+    /// What decides on the rate: steady, or fixed, which is given the rate of the network.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    congestion: CongestionControl,
     /// Run only matching cells: op=write|read|send, recovery=selective|plain|go-back-n, loss=0.01, loss_model=uniform|burst,
     /// rtt_ms=10; conditions separated by commas. A key that is not given matches all its values.
     #[arg(long, value_delimiter = ',')]
@@ -95,7 +99,8 @@ fn table(only: &[String]) -> Result<Vec<Cell>, Failure> {
                 for loss in Cell::LOSSES {
                     for ms in Cell::ROUND_TRIPS_MS {
                         let round_trip = Duration::from_millis(ms);
-                        cells.push(Cell { operation, ends, loss, bursts, round_trip });
+                        let congestion = CongestionControl::default();
+                        cells.push(Cell { operation, ends, loss, bursts, round_trip, congestion });
                     }
                 }
             }
@@ -110,7 +115,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         draw(svg, &read(from)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let cells = table(&arguments.only)?;
+    let mut cells = table(&arguments.only)?;
+    cells.iter_mut().for_each(|cell| cell.congestion = arguments.congestion);
     let sheet = cells::play(&cells, &arguments.options, |cell| cell.run(arguments.options.seed));
     if let Some(svg) = &arguments.svg {
         draw(svg, &sheet.lines)?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use uroce::congestion::CongestionControl;
 use uroce::path::PathPolicy;
 use uroce_laboratory::sim::TransferError;
 use uroce_laboratory::sim::path_failure::{DarkDirection, FailureCell, FailureResult};
@@ -19,6 +20,9 @@ use super::timeline::{self, Line};
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
+    /// What decides on the rate: steady, or fixed, which is given the rate of the network.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    congestion: CongestionControl,
     /// Run only matching cells: op=write|read|send, direction=both|forward|return; conditions separated by commas. A key that is
     /// not given matches all its values.
     #[arg(long, value_delimiter = ',')]
@@ -111,6 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     cells::keep(&mut cells, &arguments.only)?;
     for cell in &mut cells {
         (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy);
+        cell.congestion = arguments.congestion;
         cell.round_trip = std::time::Duration::from_millis(arguments.rtt_ms);
     }
     let sheet = cells::play(&cells, &arguments.options, |cell| cell.run(arguments.options.seed));

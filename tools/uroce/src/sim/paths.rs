@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use uroce::congestion::CongestionControl;
 use uroce::path::PathPolicy;
 use uroce::pcap::{Format, Writer};
 use uroce_laboratory::sim::paths::PathsCell;
@@ -20,6 +21,9 @@ use super::cells::{self, Cell, Options};
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
+    /// What decides on the rate: steady, or fixed, which is given the rate of the network.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    congestion: CongestionControl,
     /// Run only matching cells: op=write|read|send, loss=0.001; conditions separated by commas. A key that is not given matches
     /// all its values.
     #[arg(long, value_delimiter = ',')]
@@ -63,7 +67,7 @@ impl Cell for PathsCell {
     }
 
     fn describe(&self, outcome: &Self::Outcome) -> String {
-        let PathsCell { operation, paths, policy, loss } = self;
+        let PathsCell { operation, paths, policy, loss, .. } = self;
         let what = format!("{:5} {paths:3} paths {:11} {:3} % lost", operation.name(), policy.name(), loss * 100.0);
         match outcome {
             Ok(goodput) => format!("{what}  {}", cells::goodput_text(goodput, "capacity")),
@@ -79,7 +83,10 @@ impl Cell for PathsCell {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cells = PathsCell::all();
     cells::keep(&mut cells, &arguments.only)?;
-    cells.iter_mut().for_each(|cell| (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy));
+    for cell in &mut cells {
+        (cell.paths, cell.policy) = (arguments.paths, arguments.path_policy);
+        cell.congestion = arguments.congestion;
+    }
     let first = cells.first().copied();
     let seed = arguments.options.seed;
     if let Some(path) = &arguments.capture {

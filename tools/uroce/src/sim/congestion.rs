@@ -1,0 +1,107 @@
+//! `uroce sim congestion`: flows over one bottleneck, none of which knows its rate.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use uroce::congestion::CongestionControl;
+use uroce_laboratory::sim::TransferError;
+use uroce_laboratory::sim::congestion::{Congestion, CongestionCell};
+
+use crate::Failure;
+
+use super::cells::{self, Cell, Options};
+
+/// Flows that share a bottleneck, none of which knows its rate: utilisation, queue, losses and fairness.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// Run only matching cells: scenario=wan|wan-loss, controller=steady, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
+    /// loss=0.01; conditions separated by commas. A key that is not given matches all its values.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Print what happened in each half round trip.
+    #[arg(long)]
+    timeline: bool,
+}
+
+impl Cell for CongestionCell {
+    type Outcome = Result<Congestion, TransferError>;
+
+    const KEYS: &'static [&'static str] =
+        &["scenario", "controller", "default", "flows", "rtt_ms", "buffer_bdp", "loss"];
+
+    fn which(&self) -> Value {
+        json!({
+            "scenario": self.scenario.name(),
+            "controller": self.control.name(),
+            "default": self.control == CongestionControl::Steady,
+            "flows": self.flows,
+            "rtt_ms": self.round_trips[0].as_secs_f64() * 1e3,
+            "buffer_bdp": self.buffer_bdp,
+            "loss": self.loss,
+            "line_bps": self.line_bps,
+        })
+    }
+
+    fn fields(&self, outcome: &Self::Outcome) -> Value {
+        match outcome {
+            Ok(result) => json!({
+                "utilisation": result.utilisation,
+                "p99_queue_over_rtt": result.p99_queue_over_rtt,
+                "mean_queue_over_rtt": result.mean_queue_over_rtt,
+                "queue_drops": result.queue_drops,
+                "start_rtts": result.start_rtts,
+                "start_drops_buffers": result.start_drops_buffers,
+                "retransmitted": result.spurious_fraction,
+                "jain": result.jain,
+            }),
+            Err(error) => json!({ "violation": error.to_string() }),
+        }
+    }
+
+    fn describe(&self, outcome: &Self::Outcome) -> String {
+        let what = format!(
+            "{:8} {:6} {:2} flows {:3} ms {:4} BDP {:3} % lost",
+            self.scenario.name(),
+            self.control.name(),
+            self.flows,
+            self.round_trips[0].as_millis(),
+            self.buffer_bdp,
+            self.loss * 100.0
+        );
+        match outcome {
+            Ok(result) => format!(
+                "{what}  {:6.2} % used  queue p99 {:5.2} % mean {:5.2} %  dropped {:.3} %  start {:4.1} RTT {:4.2} buffers  Jain {:.3}  spurious {:.3} %",
+                result.utilisation * 100.0,
+                result.p99_queue_over_rtt * 100.0,
+                result.mean_queue_over_rtt * 100.0,
+                result.queue_drops * 100.0,
+                result.start_rtts.unwrap_or(f64::NAN),
+                result.start_drops_buffers,
+                result.jain,
+                result.spurious_fraction * 100.0,
+            ),
+            Err(error) => format!("{what}  {error}"),
+        }
+    }
+
+    fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
+        outcome.is_err()
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cells = CongestionCell::wan(CongestionControl::Steady);
+    cells::keep(&mut cells, &arguments.only)?;
+    let seed = arguments.options.seed;
+    let sheet = cells::play(&cells, &arguments.options, |cell: &CongestionCell| cell.run(seed));
+    if arguments.timeline {
+        for result in sheet.outcomes.iter().flatten() {
+            for (half, (used, queue)) in result.timeline.iter().enumerate() {
+                eprintln!("{:5.1} {:6.2} % {:6.2} %", half as f64 / 2.0, used * 100.0, queue * 100.0);
+            }
+        }
+    }
+    Ok(sheet.exit_code())
+}
