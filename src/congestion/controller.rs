@@ -8,13 +8,11 @@ use super::{Flight, Progress, Rate};
 /// packet, and passes to it what became of packets.
 pub trait Controller: Debug + Send + Sync {
     /// Takes what became of packets. `flight` includes it already.
-    fn take(&mut self, _progress: &Progress, _flight: &Flight, _now: Instant) {}
+    fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant);
 
     /// The rate that is kept to from now on; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate>;
 
     /// Upper bound on the bytes of packets in flight. One packet can always be in flight.
-    fn window_bytes(&self) -> u64 {
-        u64::MAX
-    }
+    fn window_bytes(&self) -> u64;
 }

@@ -4,8 +4,8 @@ use crate::time::{Duration, Instant};
 
 use super::{Progress, Sample};
 
-/// What is known of the packets of a queue pair on the way to its peer: how many bytes
-/// arrived and were lost, and how long they take.
+/// What is known of the packets of a queue pair on the way to its peer: how many bytes arrived and were
+/// lost, and how long they take.
 #[derive(Debug, Default)]
 pub struct Flight {
     delivered_bytes: u64,

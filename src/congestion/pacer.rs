@@ -63,6 +63,11 @@ impl Pacer {
         in_flight_bytes == 0 || self.control.as_deref().is_none_or(is_within)
     }
 
+    /// Whether a controller has begun, which must be told [what becomes of packets](Self::take).
+    pub fn is_controlled(&self) -> bool {
+        self.control.is_some()
+    }
+
     /// Takes what became of packets; `in_flight_bytes` are left in flight.
     pub fn take(&mut self, progress: &Progress, in_flight_bytes: u64, now: Instant) {
         if let Some(control) = self.control.as_mut().filter(|_| progress.is_news()) {

@@ -58,8 +58,8 @@ struct Round {
     full_at: Instant,
 }
 
-/// Bytes in flight before anything is known of the network: what Linux lets a burst have (`tcp_tso_autosize`), and
-/// sixteen packets, after which an acknowledge comes.
+/// Bytes in flight before anything is known of the network: twice what Linux sends in one piece
+/// (`tcp_tso_autosize`), and more than the thirteen packets of path MTU 4096 after which an acknowledge comes.
 const FIRST_WINDOW: f64 = 131072.0;
 
 /// The least window, in bytes: one packet of path MTU 4096 and one on its way back.

@@ -54,9 +54,6 @@ impl AnswerFlight {
 
     /// Records a READ response of `bytes`, the whole packet; `is_again` when the peer requested it again.
     pub fn sent(&mut self, psn: Psn, bytes: usize, path: u8, is_again: bool, now: Instant) {
-        if bytes == 0 {
-            return;
-        }
         self.expire(now);
         let bytes = bytes.min(u16::MAX.into()) as u16;
         (self.count, self.bytes) = (self.count + 1, self.bytes + u64::from(bytes));

@@ -722,6 +722,9 @@ impl QueuePairMachine {
 
     /// Tells the congestion controller what became of packets.
     fn control_congestion(&mut self, now: Instant) {
+        if !self.pacer.is_controlled() {
+            return;
+        }
         let in_flight_bytes = self.in_flight_bytes();
         self.pacer.take(&self.requester.progress(), in_flight_bytes, now);
         if let AnyResponder::Reliable(responder) = &mut self.responder

@@ -37,7 +37,7 @@ impl Cell for CongestionCell {
             "controller": self.control.name(),
             "default": self.control == CongestionControl::Steady,
             "flows": self.flows,
-            "rtt_ms": self.round_trips[0].as_secs_f64() * 1e3,
+            "rtt_ms": self.round_trip.as_secs_f64() * 1e3,
             "buffer_bdp": self.buffer_bdp,
             "loss": self.loss,
             "line_bps": self.line_bps,
@@ -66,7 +66,7 @@ impl Cell for CongestionCell {
             self.scenario.name(),
             self.control.name(),
             self.flows,
-            self.round_trips[0].as_millis(),
+            self.round_trip.as_millis(),
             self.buffer_bdp,
             self.loss * 100.0
         );

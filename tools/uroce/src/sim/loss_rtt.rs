@@ -91,7 +91,7 @@ impl cells::Cell for Cell {
     }
 }
 
-fn table(only: &[String]) -> Result<Vec<Cell>, Failure> {
+fn table(only: &[String], congestion: CongestionControl) -> Result<Vec<Cell>, Failure> {
     let mut cells = Vec::new();
     for ends in Ends::ALL {
         for bursts in [false, true] {
@@ -99,7 +99,6 @@ fn table(only: &[String]) -> Result<Vec<Cell>, Failure> {
                 for loss in Cell::LOSSES {
                     for ms in Cell::ROUND_TRIPS_MS {
                         let round_trip = Duration::from_millis(ms);
-                        let congestion = CongestionControl::default();
                         cells.push(Cell { operation, ends, loss, bursts, round_trip, congestion });
                     }
                 }
@@ -115,8 +114,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         draw(svg, &read(from)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut cells = table(&arguments.only)?;
-    cells.iter_mut().for_each(|cell| cell.congestion = arguments.congestion);
+    let cells = table(&arguments.only, arguments.congestion)?;
     let sheet = cells::play(&cells, &arguments.options, |cell| cell.run(arguments.options.seed));
     if let Some(svg) = &arguments.svg {
         draw(svg, &sheet.lines)?;

@@ -47,8 +47,8 @@ impl Dumbbell {
         let bottleneck = network.add_link(left, right, over);
         let back = LinkProfile { faults, ..profile(ACCESS_FACTOR * line, BOTTLENECK_DELAY, u64::MAX) };
         let back = network.add_link(right, left, back);
-        for (flow, [sender, receiver]) in pairs.iter().enumerate() {
-            let far = cell.round_trip(flow) / 2 - BOTTLENECK_DELAY;
+        let far = cell.round_trip / 2 - BOTTLENECK_DELAY;
+        for [sender, receiver] in &pairs {
             for (node, near, away, link, delay) in
                 [(sender, left, right, back, Duration::ZERO), (receiver, right, left, bottleneck, far)]
             {

@@ -24,11 +24,11 @@ pub struct CongestionCell {
     pub control: CongestionControl,
     /// The number of flows, 1 to 100.
     pub flows: usize,
-    /// The round trip of the first flow, and of the last; the others lie between.
-    pub round_trips: [Duration; 2],
+    /// The round trip without queues.
+    pub round_trip: Duration,
     /// The rate of the bottleneck, in bits of Ethernet frames a second.
     pub line_bps: u64,
-    /// The bottleneck's buffer, in bandwidth-delay products of the first flow.
+    /// The bottleneck's buffer, in bandwidth-delay products.
     pub buffer_bdp: f64,
     /// The share of frames that are lost by chance in each direction, 0 to 1.
     pub loss: f64,
@@ -40,7 +40,6 @@ pub struct CongestionCell {
 pub enum Scenario {
     Wan,
     WanLoss,
-    RttMix,
 }
 
 impl Scenario {
@@ -49,7 +48,6 @@ impl Scenario {
         match self {
             Scenario::Wan => "wan",
             Scenario::WanLoss => "wan-loss",
-            Scenario::RttMix => "rtt-mix",
         }
     }
 }
@@ -59,7 +57,7 @@ impl Scenario {
 pub struct Congestion {
     /// Goodput of all flows, as a share of what the bottleneck carries × (1 − loss).
     pub utilisation: f64,
-    /// The 99th percentile of the delay in the bottleneck's queue, as a share of the first flow's round trip.
+    /// The 99th percentile of the delay in the bottleneck's queue, as a share of the round trip.
     pub p99_queue_over_rtt: f64,
     /// The mean of that delay.
     pub mean_queue_over_rtt: f64,
@@ -96,17 +94,9 @@ impl CongestionCell {
                 for loss in [0.0, 0.001, 0.01, 0.05] {
                     for flows in [1, 4, 64] {
                         let scenario = if loss == 0.0 { Scenario::Wan } else { Scenario::WanLoss };
-                        let round_trips = [Duration::from_millis(round_trip_ms); 2];
+                        let round_trip = Duration::from_millis(round_trip_ms);
                         let line_bps = 10_000_000_000;
-                        cells.push(CongestionCell {
-                            scenario,
-                            control,
-                            flows,
-                            round_trips,
-                            line_bps,
-                            buffer_bdp,
-                            loss,
-                        });
+                        cells.push(CongestionCell { scenario, control, flows, round_trip, line_bps, buffer_bdp, loss });
                     }
                 }
             }
@@ -114,15 +104,8 @@ impl CongestionCell {
         cells
     }
 
-    /// The round trip of a flow.
-    fn round_trip(&self, flow: usize) -> Duration {
-        let [first, last] = self.round_trips.map(|round_trip| round_trip.as_secs_f64());
-        let part = if self.flows > 1 { flow as f64 / (self.flows - 1) as f64 } else { 0.0 };
-        Duration::from_secs_f64(first * (last / first).powf(part))
-    }
-
     fn bdp_bytes(&self) -> f64 {
-        self.line_bps as f64 / 8.0 * self.round_trips[0].as_secs_f64()
+        self.line_bps as f64 / 8.0 * self.round_trip.as_secs_f64()
     }
 
     /// Runs the cell with all randomness from `seed`.
@@ -154,13 +137,12 @@ impl CongestionCell {
             flows.push(Transfer::new(&mut dumbbell.network, nodes, plan, seed));
         }
         let mut run = Run { flows, owner: dumbbell.owners(), meter: Meter::new(&dumbbell, self.flows) };
-        let longest = self.round_trips[0].max(self.round_trips[1]);
         for flow in 0..self.flows {
-            dumbbell.network.wake_at(Instant::ZERO + random.up_to(self.round_trips[0]), flow as u64);
+            dumbbell.network.wake_at(Instant::ZERO + random.up_to(self.round_trip), flow as u64);
         }
-        let half = self.round_trips[0] / 2;
-        let warm = Instant::ZERO + longest * WARM_UP_ROUND_TRIPS;
-        let end = warm + longest * MEASURED_ROUND_TRIPS;
+        let half = self.round_trip / 2;
+        let warm = Instant::ZERO + self.round_trip * WARM_UP_ROUND_TRIPS;
+        let end = warm + self.round_trip * MEASURED_ROUND_TRIPS;
         let mut steps = Vec::new();
         let (mut before, mut is_measuring) = (0, false);
         while dumbbell.network.now() < end {
@@ -187,13 +169,12 @@ impl CongestionCell {
     }
 
     fn result(&self, meter: &Meter, timeline: Vec<(f64, f64)>) -> Congestion {
-        let longest = self.round_trips[0].max(self.round_trips[1]);
-        let seconds = (longest * MEASURED_ROUND_TRIPS).as_secs_f64();
+        let seconds = (self.round_trip * MEASURED_ROUND_TRIPS).as_secs_f64();
         let goodput_bps: Vec<f64> =
             meter.measured_useful().iter().map(|useful| *useful as f64 * PAYLOAD as f64 * 8.0 / seconds).collect();
         let sum: f64 = goodput_bps.iter().sum();
         let squares: f64 = goodput_bps.iter().map(|goodput| goodput * goodput).sum();
-        let round_trip = self.round_trips[0].as_secs_f64();
+        let round_trip = self.round_trip.as_secs_f64();
         let (p99, mean) = meter.queue();
         Congestion {
             utilisation: sum / self.ideal_bps(),
