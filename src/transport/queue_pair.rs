@@ -495,8 +495,8 @@ impl QueuePairMachine {
         }
         let has_data = opcode.operation() == Operation::ReadResponse && !packet.payload().is_empty();
         if *has_tag && *is_believed && has_data {
-            let (bth, is_marked) = (packet.bth(), ip.traffic_class() & 3 == 3);
-            self.answer_arrivals.take(bth.psn(), bth.ack_request(), is_marked, cx.now);
+            let bth = packet.bth();
+            self.answer_arrivals.take(bth.psn(), bth.ack_request(), ip.is_marked(), cx.now);
         }
         if !self.state.sends() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
@@ -528,7 +528,7 @@ impl QueuePairMachine {
                     cx.refuse(connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
                     return;
                 }
-                let is_marked = ip.traffic_class() & 3 == 3;
+                let is_marked = ip.is_marked();
                 match split {
                     Some((packet, trailer)) => {
                         if *has_tag {

@@ -224,6 +224,11 @@ impl IpHeader<'_> {
         }
     }
 
+    /// Whether it arrived with «congestion experienced» (RFC 3168, 5).
+    pub fn is_marked(&self) -> bool {
+        self.traffic_class() & 3 == 3
+    }
+
     /// The IPv4 time to live or IPv6 hop limit.
     pub fn hop_limit(&self) -> u8 {
         match self {
