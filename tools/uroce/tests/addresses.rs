@@ -7,7 +7,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::programs::{Ended, Running, UROCE, run, run_as_nobody, start, uroce, uroce_as_nobody, wait_for_listener};
+use common::programs::{
+    Running, UROCE, run, run_as_nobody, sent_packets, start, uroce, uroce_as_nobody, wait_for_listener,
+};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -16,13 +18,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn uroce_as(user: &str, namespace: &Netns, arguments: &[&str]) -> Running {
     let who = ["--reuid", user, "--regid", user, "--clear-groups", "--bounding-set=-all", "--no-new-privs", UROCE];
     start(namespace.command("setpriv"), &[&who[..], arguments].concat())
-}
-
-/// Packets that a program under `--trace` sent.
-#[track_caller]
-fn sent_packets(ended: &Ended) -> u64 {
-    let (_, counters) = ended.stderr.split_once("sent_pkts ").unwrap_or_else(|| panic!("{ended:#?}"));
-    counters.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
 #[test]
@@ -59,7 +54,7 @@ fn unmodified_programs_see_a_device_of_one_gid() {
     let client = run_as_nobody(&namespace, &format!("--dev 127.0.0.3 {pingpong} 127.0.0.2"));
     for side in [client, server] {
         // Two messages of four packets at least, and an acknowledge for each.
-        assert!(sent_packets(&side.end().succeeded()) >= 400);
+        assert!(sent_packets(&side.end().succeeded().stderr) >= 400);
     }
 }
 
@@ -72,7 +67,7 @@ fn rping_connects_two_addresses_of_a_loopback() {
         server.prints(&["rdma_listen: done"], LIMIT).unwrap();
         let client = run_as_nobody(&namespace, "--dev 127.0.0.3 --trace rping -c -a 127.0.0.2 -C 20 -V");
         for side in [client, server] {
-            assert!(sent_packets(&side.end().succeeded()) > 40);
+            assert!(sent_packets(&side.end().succeeded().stderr) > 40);
         }
     }
 }

@@ -9,10 +9,11 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::captures::folder_for_all;
 use common::programs::{AS_NOBODY, Ended, LIMIT, Running, UROCE, run_as_nobody, sent_packets, start};
 use rxe_rig::{Netns, VethPair};
 use uroce_laboratory::world::pattern;
@@ -37,9 +38,7 @@ struct Daemon {
 
 impl Cluster<'_> {
     fn begin(host: &Netns) -> Cluster<'_> {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ceph-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let folder = folder_for_all("ceph");
         let cluster = Cluster { host, folder };
         fs::write(cluster.file("conf"), cluster.configuration()).unwrap();
         fs::write(cluster.file("keyring"), "").unwrap();

@@ -11,17 +11,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::captures::scratch;
-use common::programs::{AS_NOBODY, Ended, Running, UROCE, library, start};
+use common::programs::{AS_NOBODY, Running, UROCE, library, sent_packets, start};
 use rxe_rig::Netns;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Packets that a program under `--trace` sent.
-#[track_caller]
-fn sent_packets(ended: &Ended) -> u64 {
-    let (_, counters) = ended.stderr.split_once("sent_pkts ").unwrap_or_else(|| panic!("{ended:#?}"));
-    counters.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
-}
 
 /// Plays `ibv_rc_pingpong` and rping between two containers, each of which begins with `words`, on two addresses of the
 /// namespace's loopback. The device is looked for in sysfs as well.
@@ -41,13 +34,13 @@ fn play(namespace: &Netns, words: &[&str]) {
     server.listens(namespace, 18515, LIMIT).unwrap();
     let client = run("127.0.0.3", "ibv_rc_pingpong -g 0 -c -n 100 127.0.0.2");
     for side in [client, server] {
-        assert!(sent_packets(&side.end().succeeded()) >= 400);
+        assert!(sent_packets(&side.end().succeeded().stderr) >= 400);
     }
     let mut server = run("127.0.0.2", "rping -s -C 10 -V");
     server.prints(&["rdma_listen: done"], LIMIT).unwrap();
     let client = run("127.0.0.3", "rping -c -a 127.0.0.2 -C 10 -V");
     for side in [client, server] {
-        assert!(sent_packets(&side.end().succeeded()) > 20);
+        assert!(sent_packets(&side.end().succeeded().stderr) > 20);
     }
 }
 

@@ -25,7 +25,7 @@ use uroce_laboratory::world::connection;
 use common::compiled::program;
 use common::plays_all;
 use common::processes::{memory_kib, program_of, signal};
-use common::programs::{Ended, Running, run, run_as_nobody};
+use common::programs::{Ended, Running, counted, run, run_as_nobody};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -160,12 +160,6 @@ fn flood(count: u64, listening: u16, sent: &AtomicU64, is_over: &AtomicBool) -> 
     (sent.load(Ordering::Relaxed), began.elapsed())
 }
 
-/// A counter that a program printed at its end.
-fn counted(ended: &Ended, name: &str) -> u64 {
-    let word = ended.stderr.split_once(&format!("{name} ")).map(|(_, rest)| rest.split([',', '\n']).next().unwrap());
-    word.map_or(0, |word| word.parse().unwrap())
-}
-
 /// A server of rping at the flooded host.
 fn rping_server(pair: &VethPair, start: fn(&Netns, &str) -> Running, link: &str, count: u32) -> Running {
     let mut server = start(&pair.a, &format!("--link {link} --trace -- rping -s -p 7001 -C {count} -V"));
@@ -217,11 +211,14 @@ fn rping_finishes(start: fn(&Netns, &str) -> Running, link: &str) {
         signal(flooded[1], Signal::TERM);
         let bystander = bystander.end_within(LIMIT).unwrap().succeeded();
         let names = ["cm_received", "cm_malformed", "cm_no_listener", "cm_stray", "cm_duplicate", "cm_answer_dropped"];
-        eprintln!("{link}: {:?}", names.map(|name| (name, counted(&ended, name))));
+        eprintln!("{link}: {:?}", names.map(|name| (name, counted(&ended.stderr, name).unwrap_or(0))));
         let names = ["cm_received", "cm_backlog_full", "rx_identification_refused", "rx_dropped_by_kernel"];
-        eprintln!("{link}: the bystander {:?}", names.map(|name| (name, counted(&bystander, name))));
+        eprintln!(
+            "{link}: the bystander {:?}",
+            names.map(|name| (name, counted(&bystander.stderr, name).unwrap_or(0)))
+        );
         for (name, of) in [("cm_malformed", &ended), ("cm_no_listener", &ended), ("cm_backlog_full", &bystander)] {
-            assert!(counted(of, name) > 100, "{name}: {of:#?}");
+            assert!(counted(&of.stderr, name).unwrap_or(0) > 100, "{name}: {of:#?}");
         }
         assert!(grown.into_iter().chain([late]).all(|kib| kib < GROWTH_KIB), "KiB");
     });

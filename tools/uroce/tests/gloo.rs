@@ -4,10 +4,9 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::Duration;
 
+use common::captures::folder_for_all;
 use common::compiled::program_in_cxx;
 use common::programs::{Running, run, run_as_nobody, sent_packets};
 use rxe_rig::{Netns, VethPair};
@@ -21,9 +20,7 @@ fn play(start: fn(&Netns, &str) -> Running, link: &str) {
     let pair = VethPair::create(4500).unwrap();
     let program = program_in_cxx("gloo", &["-O1", "-lgloo", "-libverbs", "-lpthread"]);
     // Where the ranks find each other's addresses.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gloo-{}-{link}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let folder = folder_for_all(&format!("gloo-{link}"));
     let line = |rank: usize, device: &str| {
         format!("--link {link} --trace -- {} {rank} {device} {}", program.display(), folder.display())
     };

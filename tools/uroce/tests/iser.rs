@@ -9,9 +9,10 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use common::captures::folder_for_all;
 use common::compared::{OVER_UDP, OVER_XDP, Start};
 use common::iscsi::{Disk, INITIATOR, TARGET};
 use common::programs::{AS_NOBODY, Ended, LIMIT, Running, sent_packets, start};
@@ -32,9 +33,7 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn begin(pair: &'a VethPair, link: (Start, &'a str)) -> Target<'a> {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("iser-{}-{}", std::process::id(), link.1));
-        fs::create_dir_all(&folder).unwrap();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let folder = folder_for_all(&format!("iser-{}", link.1));
         let mut target = Target { pair, link, folder, program: None };
         let disk = target.file("disk");
         fs::write(&disk, vec![0; DISK_BYTES]).unwrap();
@@ -102,21 +101,17 @@ impl<'a> Target<'a> {
 /// QEMU copies a file to the disk and back. Its writes are READs by the target, and its reads WRITEs.
 fn copy_there_and_back(target: &Target<'_>) {
     let (from, back, disk) = (target.file("from"), target.file("back"), target.disk());
-    let image = disk.image();
     let bytes = pattern(1, DISK_BYTES);
     fs::write(&from, &bytes).unwrap();
 
-    let written = disk.initiator(&format!("qemu-img convert -n -f raw --target-image-opts {} {image}", from.display()));
-    let packets = sent_packets(&written.stderr);
-    assert!(packets >= DISK_PACKETS, "{packets} packets: {written:#?}");
+    let packets = disk.take(&from);
+    assert!(packets >= DISK_PACKETS, "{packets} packets");
     assert!(target.disk_is(&bytes), "the disk has other bytes");
 
-    disk.initiator(&format!("qemu-img convert --image-opts -O raw {image} {}", back.display()));
+    disk.initiator(&format!("qemu-img convert --image-opts -O raw {} {}", disk.image(), back.display()));
     assert!(fs::read(&back).unwrap() == bytes, "the file came back with other bytes");
 
-    let local = format!("driver=raw,file.driver=file,file.filename={}", from.display());
-    let same = disk.initiator(&format!("qemu-img compare --image-opts {local} {image}"));
-    assert!(same.stdout.contains("Images are identical."), "{same:#?}");
+    disk.is_compared(&from);
 }
 
 /// libiscsi's programs: what the disk is, reads of 64 KiB for a second, and tests that write blocks and compare them.

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use common::compared::{OVER_UDP, OVER_XDP, Start};
 use common::iscsi::{Disk, TARGET};
-use common::programs::sent_packets;
 use rxe_rig::{Lab, LabOptions, Vm};
 use uroce_laboratory::world::pattern;
 
@@ -56,16 +55,12 @@ fn copy_there_and_back(lab: &Lab, link: (Start, &str), seed: u64) {
 
     let asked = disk.initiator(&format!("iscsi-inq {}", disk.url()));
     assert!(asked.stdout.contains("Vendor:LIO-ORG"), "{asked:#?}");
-    let image = disk.image();
-    let written = disk.initiator(&format!("qemu-img convert -n -f raw --target-image-opts {} {image}", from.display()));
-    let packets = sent_packets(&written.stderr);
-    assert!(packets >= DISK_PACKETS, "{packets} packets: {written:#?}");
+    let packets = disk.take(&from);
+    assert!(packets >= DISK_PACKETS, "{packets} packets");
     lab.vm(0).get("/tmp/disk", &theirs).unwrap();
     assert!(fs::read(&theirs).unwrap() == bytes, "the disk has other bytes");
 
-    let local = format!("driver=raw,file.driver=file,file.filename={}", from.display());
-    let same = disk.initiator(&format!("qemu-img compare --image-opts {local} {image}"));
-    assert!(same.stdout.contains("Images are identical."), "{same:#?}");
+    disk.is_compared(&from);
     for file in [from, theirs] {
         fs::remove_file(file).unwrap();
     }

@@ -11,9 +11,9 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use common::captures::folder_for_all;
 use common::compared::{OVER_UDP, OVER_XDP, Start};
 use common::processes::{memory_kib, program_of, signal, wait_until};
 use common::programs::{AS_NOBODY, LIMIT, Running, UROCE, sent_packets, start};
@@ -49,9 +49,7 @@ struct Server {
 
 impl Server {
     fn begin(host: &Netns, (run, link): (Start, &str)) -> Server {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("valkey-{link}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let folder = folder_for_all(&format!("valkey-{link}"));
         let configuration = folder.join("conf");
         let module = format!("loadmodule {}", compiled("src/valkey-rdma.so"));
         let (directory, log) = (folder.display(), folder.join("log"));

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,14 @@ pub fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
     std::fs::create_dir_all(&folder).unwrap();
     folder.join(name)
+}
+
+/// A folder of this name and this test process, in which programs of any user can make files.
+pub fn folder_for_all(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    folder
 }
 
 /// The latest packets of a capture, a line each: what was on the wire before something stood still.

@@ -1,9 +1,11 @@
 //! Initiators of iSCSI over RDMA (iSER): QEMU's, and the programs of libiscsi, which QEMU uses, too.
 
+use std::path::Path;
+
 use rxe_rig::Netns;
 
 use super::compared::Start;
-use super::programs::{Ended, LIMIT};
+use super::programs::{Ended, LIMIT, sent_packets};
 
 pub const TARGET: &str = "iqn.2026-11.test:disk";
 pub const INITIATOR: &str = "iqn.2026-11.test:client";
@@ -51,6 +53,19 @@ impl Disk<'_> {
         let worth_reading = ended.stderr.lines().filter(|line| !line.starts_with("uroce: ibv_reg_mr: 0x"));
         ended.stderr = worth_reading.map(|line| format!("{line}\n")).collect();
         ended
+    }
+
+    /// QEMU copies a file to the disk. Returns how many packets it sent.
+    pub fn take(&self, file: &Path) -> u64 {
+        let (file, image) = (file.display(), self.image());
+        sent_packets(&self.initiator(&format!("qemu-img convert -n -f raw --target-image-opts {file} {image}")).stderr)
+    }
+
+    /// QEMU compares the disk with a file of the same bytes.
+    pub fn is_compared(&self, file: &Path) {
+        let local = format!("driver=raw,file.driver=file,file.filename={}", file.display());
+        let same = self.initiator(&format!("qemu-img compare --image-opts {local} {}", self.image()));
+        assert!(same.stdout.contains("Images are identical."), "{same:#?}");
     }
 
     /// The disk as libiscsi's programs name it, with the name of the initiator.

@@ -89,11 +89,16 @@ pub fn python(environment: &str, script: &str) -> String {
     format!("env HOME=/ PYTHONDONTWRITEBYTECODE=1 {} {}", python.display(), script.display())
 }
 
+/// A counter that `uroce run --trace` printed at a program's end; `None` when it is not there.
+pub fn counted(stderr: &str, name: &str) -> Option<u64> {
+    let (_, rest) = stderr.split_once(&format!("{name} "))?;
+    Some(rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().unwrap())
+}
+
 /// Packets that a program sent, by what `uroce run --trace` printed at its end.
 #[track_caller]
 pub fn sent_packets(stderr: &str) -> u64 {
-    let (_, counters) = stderr.split_once("sent_pkts ").unwrap_or_else(|| panic!("no counters: {stderr}"));
-    counters.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    counted(stderr, "sent_pkts").unwrap_or_else(|| panic!("no counters: {stderr}"))
 }
 
 /// Waits until somebody in the namespace listens on a TCP port.
