@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define WORKS(name, condition) \
     do { \
@@ -328,6 +331,48 @@ static void without_names(void)
     rdma_destroy_event_channel(channel);
 }
 
+static struct rdma_event_channel *leaving;
+static sem_t acknowledged, destroyed;
+static atomic_int came_back;
+
+static void *thread_that_comes_back(void *unused)
+{
+    pass(leaving, RDMA_CM_EVENT_ADDR_RESOLVED);
+    sem_post(&acknowledged);
+    sem_wait(&destroyed);
+    struct rdma_cm_event *event;
+    rdma_get_cm_event(leaving, &event);
+    atomic_store(&came_back, 1);
+    return unused;
+}
+
+/* Who comes back for the next event when another thread has destroyed the channel sleeps, as if it had come before. */
+static void leaves_a_thread_behind(void)
+{
+    struct rdma_cm_id *id;
+    pthread_t thread;
+    struct rdma_cm_event *event;
+    CHECK(sem_init(&acknowledged, 0, 0) == 0 && sem_init(&destroyed, 0, 0) == 0);
+    CHECK((leaving = rdma_create_event_channel()) && rdma_create_id(leaving, &id, NULL, RDMA_PS_TCP) == 0);
+    CHECK(pthread_create(&thread, NULL, thread_that_comes_back, NULL) == 0);
+    CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 1000) == 0);
+    sem_wait(&acknowledged);
+    CHECK(rdma_destroy_id(id) == 0);
+    rdma_destroy_event_channel(leaving);
+    MINUS(rdma_get_cm_event(leaving, &event), EINVAL);
+    sem_post(&destroyed);
+    usleep(100000);
+    CHECK(atomic_load(&came_back) == 0);
+    /* Who destroyed it itself is told. */
+    struct rdma_event_channel *own = rdma_create_event_channel();
+    CHECK(own && rdma_create_id(own, &id, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 1000) == 0);
+    pass(own, RDMA_CM_EVENT_ADDR_RESOLVED);
+    CHECK(rdma_destroy_id(id) == 0);
+    rdma_destroy_event_channel(own);
+    MINUS(rdma_get_cm_event(own, &event), EINVAL);
+}
+
 /* By calls that wait: the other end is a thread. */
 static void by_waiting(void)
 {
@@ -489,6 +534,7 @@ int main(void)
     rdma_free_devices(devices);
     puts("works rdma_free_devices");
     by_events();
+    leaves_a_thread_behind();
     each_family();
     without_names();
     towards_a_group();

@@ -173,11 +173,12 @@ fn give(pending: Pending, acknowledged: Arc<Acknowledged>) -> Result<*mut RdmaCm
 pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut RdmaEventChannel, event: *mut *mut RdmaCmEvent) -> c_int {
     let get = || {
         // Not held while waiting.
-        let events = channel::get(channel)?.events.clone();
+        let events = channel::wait_on(channel)?;
         if event.is_null() {
             return Err(Failure::null("event"));
         }
         let taken = take(&events)?;
+        channel::taken_from(channel);
         // SAFETY: the caller's promise.
         unsafe { event.write(taken) };
         Ok(())
