@@ -239,8 +239,14 @@ impl Arbiter {
 
 impl Group {
     fn open(address: IpAddr, scope: u32) -> io::Result<Group> {
-        // Fails if anybody has the port, also a group that another arbiter of this user made.
-        drop(Socket::bind(address, scope)?);
+        // Fails if anybody has the port, also a group that another arbiter of this user made. Only such a group can be
+        // joined; the socket is the last of it, and leaves it as it was.
+        Socket::bind(address, scope).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse if Socket::bind_shared(address, scope).is_ok() => {
+                io::Error::from_raw_os_error(message::ORPHANED)
+            }
+            _ => error,
+        })?;
         let sockets: Vec<Socket> =
             (0..SLOTS).map(|_| Socket::bind_shared(address, scope)).collect::<io::Result<_>>()?;
         for socket in &sockets {

@@ -8,23 +8,27 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::message::{Answer, Request};
+use super::message::{Answer, ORPHANED, Request};
+use super::start::{Life, Started, start};
 use crate::link::Requests;
 
 /// How long the arbiter may take to be there, and to answer: an emulated machine is slow.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Pause before an arbiter that was just started is tried again.
+/// How long sockets may stay whose arbiter is gone: its last program is just ending.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// Pause before what is not there yet is tried again; an arbiter that has just been started, or the end of another.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A slot of this program, and the sockets of it. They stay for the program and all others as long as it lives.
 #[derive(Debug)]
 pub(in crate::link::udp) struct Lease {
-    /// The arbiter frees the slot when this is closed.
-    arbiter: OwnedFd,
     slot: u8,
     /// They keep the groups of sockets.
     _parcels: Vec<OwnedFd>,
+    /// The arbiter frees the slot when this is closed, after the sockets: the next arbiter needs their port.
+    arbiter: OwnedFd,
 }
 
 /// A socket of the slot on one address.
@@ -109,11 +113,14 @@ fn is_of_this_user(arbiter: &OwnedFd) -> bool {
 
 fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)]) -> Result<(Lease, Vec<Joined>), LeaseError> {
     let (mut slot, mut parcels, mut all) = (0, Vec::new(), Vec::new());
+    let deadline = Instant::now() + ENDING;
     for &(address, scope) in addresses {
         let mut descriptors = Vec::new();
-        let asked = Request::Join { address, scope }.send(arbiter.as_fd());
-        let answer = asked.and_then(|()| Answer::receive(arbiter.as_fd(), &mut descriptors));
-        let answer = answer.map_err(|_| LeaseError::NoArbiter)?;
+        let mut answer = join(&arbiter, address, scope, &mut descriptors)?;
+        while answer.error == ORPHANED && Instant::now() < deadline {
+            std::thread::sleep(PAUSE);
+            answer = join(&arbiter, address, scope, &mut descriptors)?;
+        }
         let mut descriptors = descriptors.into_iter();
         match (answer.error, descriptors.next(), descriptors.next()) {
             (0, Some(socket), Some(parcel)) => {
@@ -124,24 +131,38 @@ fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)]) -> Result<(Lease, Vec
             // Not ours, not yet (duplicate address detection), or of a family that is off.
             (libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT, ..) => {}
             (libc::EUSERS, ..) => return Err(LeaseError::Full),
+            (ORPHANED, ..) => return Err(LeaseError::Address(address, Errno::ADDRINUSE.into())),
             (error, ..) => return Err(LeaseError::Address(address, io::Error::from_raw_os_error(error))),
         }
     }
     Ok((Lease { arbiter, slot, _parcels: parcels }, all))
 }
 
+fn join(arbiter: &OwnedFd, address: IpAddr, scope: u32, descriptors: &mut Vec<OwnedFd>) -> Result<Answer, LeaseError> {
+    let asked = Request::Join { address, scope }.send(arbiter.as_fd());
+    let answer = asked.and_then(|()| Answer::receive(arbiter.as_fd(), descriptors));
+    answer.map_err(|_| LeaseError::NoArbiter)
+}
+
 /// A connection to the arbiter of the interface, which is started if need be.
 fn reach((index, name): (u32, &str), program: Option<&Path>, deadline: Instant) -> io::Result<OwnedFd> {
     let address = super::name(index)?;
-    let mut started = None;
+    let mut started: Option<Started> = None;
+    let mut pause = PAUSE;
     loop {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
-            Err(Errno::CONNREFUSED) => match (&started, program) {
-                (None, Some(program)) => started = Some(super::start::start(program, name)?),
-                (Some(started), _) if !started.is_refused() && Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(Errno::CONNREFUSED) => match (started.as_ref().map(Started::life), program) {
+                (None, Some(program)) => started = Some(start(program, name)?),
+                (Some(Life::Runs), _) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                // It found another, which has ended since; or it finds a fault each time.
+                (Some(Life::Ended), Some(program)) if Instant::now() < deadline => {
+                    std::thread::sleep(pause);
+                    pause *= 2;
+                    started = Some(start(program, name)?);
+                }
                 _ => return Err(Errno::CONNREFUSED.into()),
             },
             Err(error) => return Err(error.into()),

@@ -17,6 +17,9 @@ const DESCRIPTORS_MAX: usize = 64;
 /// Length of each message in bytes.
 const BYTES: usize = 32;
 
+/// The error of an address on which another arbiter made the group of sockets, and is gone.
+pub(super) const ORPHANED: i32 = libc::EBUSY;
+
 /// What a program asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {

@@ -12,23 +12,38 @@ use rustix::pipe::PipeFlags;
 
 /// A program that was started, and may not have become an arbiter.
 pub(super) struct Started {
-    /// What the child writes into when it could not execute the program.
-    refusals: OwnedFd,
+    /// The other end is the program's, as long as it runs. The child writes into it when it could not execute the
+    /// program.
+    life: OwnedFd,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It runs, as far as is known.
+    Runs,
+    /// It has ended: there was an arbiter already, or the last program left it.
+    Ended,
+    /// It could not be executed. A replaced or deleted file cannot.
+    Refused,
 }
 
 impl Started {
-    /// Whether the program could not be executed. A replaced or deleted file cannot.
-    pub fn is_refused(&self) -> bool {
-        rustix::io::read(&self.refusals, &mut [0]).is_ok_and(|bytes| bytes > 0)
+    pub fn life(&self) -> Life {
+        match rustix::io::read(&self.life, &mut [0]) {
+            Ok(0) => Life::Ended,
+            Ok(_) => Life::Refused,
+            Err(_) => Life::Runs,
+        }
     }
 }
 
-/// Starts `program arbiter INTERFACE` without environment, and with no descriptor of this process.
+/// Starts `program arbiter INTERFACE` without environment, and with no descriptor of this process but one end of a pipe.
 ///
 /// # Errors
-/// That of pipe(2) or clone(2). A program that cannot be executed is noticed by [`Started::is_refused`].
+/// That of pipe(2) or clone(2). What became of the program tells [`Started::life`].
 pub(super) fn start(program: &Path, interface: &str) -> io::Result<Started> {
-    let (refusals, refuse) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let (life, lives) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let program = CString::new(program.as_os_str().as_bytes())?;
     let arguments = [program.clone(), c"arbiter".to_owned(), CString::new(interface)?];
     let arguments: [*const libc::c_char; 4] =
@@ -41,7 +56,7 @@ pub(super) fn start(program: &Path, interface: &str) -> io::Result<Started> {
             -1 => return Err(io::Error::last_os_error()),
             0 => {
                 if clone() == 0 {
-                    become_nobodys(refuse.as_raw_fd(), &program, &arguments, &environment);
+                    become_nobodys(lives.as_raw_fd(), &program, &arguments, &environment);
                 }
                 libc::_exit(0);
             }
@@ -49,7 +64,7 @@ pub(super) fn start(program: &Path, interface: &str) -> io::Result<Started> {
             child => while libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) < 0 && is_interrupted() {},
         }
     }
-    Ok(Started { refusals })
+    Ok(Started { life })
 }
 
 /// fork(2), but the end of the child raises no signal, and only a wait that asks for such children sees it.
@@ -65,23 +80,22 @@ unsafe fn clone() -> libc::pid_t {
 /// # Safety
 /// In a child only.
 unsafe fn become_nobodys(
-    refuse: libc::c_int,
+    lives: libc::c_int,
     program: &CString,
     arguments: &[*const libc::c_char; 4],
     environment: &[*const libc::c_char; 1],
 ) {
     // SAFETY: the paths and lists end as they must.
     unsafe {
-        // Above the standard descriptors, and closed when the program is executed.
-        let refuse = libc::fcntl(refuse, libc::F_DUPFD_CLOEXEC, 3);
+        // Above the standard descriptors; there it stays open.
+        let lives = libc::fcntl(lives, libc::F_DUPFD_CLOEXEC, 4);
         libc::setsid();
         libc::chdir(c"/".as_ptr());
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for standard in 0..=2 {
             libc::dup2(null, standard);
         }
-        let is_third = refuse == 3 || libc::dup3(refuse, 3, libc::O_CLOEXEC) == 3;
-        let rest: libc::c_long = if is_third { 4 } else { 3 };
+        let rest: libc::c_long = if libc::dup2(lives, 3) == 3 { 4 } else { 3 };
         libc::syscall(libc::SYS_close_range, rest, libc::c_long::from(u32::MAX), 0 as libc::c_long);
         let none: u64 = 0;
         let how = libc::c_long::from(libc::SIG_SETMASK);
