@@ -168,14 +168,12 @@ impl Report {
     /// What the driver printed, between all that the tests did. `ended` says how its process did.
     fn read(file: &str, text: &str, ended: &str, time: Duration) -> Report {
         let mut said: Vec<Value> = Vec::new();
-        // What the device's library said while each test ran.
+        // What the library and the test's own processes said while it ran.
         let mut remarks: BTreeMap<String, String> = BTreeMap::new();
         for line in text.lines() {
             if let Some(value) = line.starts_with('{').then(|| serde_json::from_str(line).ok()).flatten() {
                 said.push(value);
-            } else if line.starts_with("uroce: ")
-                && let Some(test) = said.last().and_then(|last| last["began"].as_str())
-            {
+            } else if let Some(test) = said.last().and_then(|last| last["began"].as_str()) {
                 remarks.entry(test.to_owned()).or_default().push_str(&format!("{line}\n"));
             }
         }
