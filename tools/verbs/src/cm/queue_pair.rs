@@ -20,8 +20,10 @@ use super::resolve;
 /// `IBV_QPT_UC`.
 const UC: c_int = 3;
 
-/// The RNR timer of our receivers, a code: 0.64 ms.
-const RNR_TIMER: u8 = 12;
+/// The RNR timer of our receivers, a code: 40.96 ms. Programs count their tries by the kernel's, which waits 655.36 ms each
+/// time (`cm_init_qp_rtr_attr` in drivers/infiniband/core/cm.c): with five, a receiver may be late by a turn of a busy
+/// processor. A sixteenth of that is enough, and costs a program that runs into it less.
+const RNR_TIMER: u8 = 24;
 
 /// `IBV_ACCESS_REMOTE_WRITE`, and the same with READ and ATOMIC.
 const REMOTE_WRITE: u32 = 1 << 1;
