@@ -1,25 +1,25 @@
 use crate::time::Instant;
-use crate::wire::{AnswerReport, Psn};
+use crate::wire::{AnswerReport, Bth, Psn};
 
 /// The READ responses that arrived from a peer which understands the extension: what it learns of them in reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerArrivals {
     newest: Option<(Psn, Instant)>,
     is_newest_marked: bool,
+    copy: u8,
     marked: u16,
     arrived: u32,
     is_owed: bool,
 }
 
 impl AnswerArrivals {
-    /// Records a READ response; `asks` when it asks for a report, and `is_marked` when it arrived with «congestion
-    /// experienced».
-    pub fn take(&mut self, psn: Psn, asks: bool, is_marked: bool, now: Instant) {
-        self.newest = Some((psn, now));
-        self.is_newest_marked = is_marked;
+    /// Records a READ response, by its header; `is_marked` when it arrived with «congestion experienced».
+    pub fn take(&mut self, bth: &Bth, is_marked: bool, now: Instant) {
+        self.newest = Some((bth.psn(), now));
+        (self.is_newest_marked, self.copy) = (is_marked, bth.copy());
         self.marked = self.marked.wrapping_add(is_marked.into());
         self.arrived = self.arrived.wrapping_add(1);
-        self.is_owed |= asks;
+        self.is_owed |= bth.ack_request();
     }
 
     /// Whether a report is owed.
@@ -40,6 +40,7 @@ impl AnswerArrivals {
             marked: self.marked,
             arrived: self.arrived % (1 << 24),
             is_newest_marked: self.is_newest_marked,
+            copy: self.copy,
         })
     }
 }

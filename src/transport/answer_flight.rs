@@ -22,9 +22,9 @@ pub struct AnswerFlight {
     arrived: u32,
     /// Responses that left the flight and that the peer has not counted.
     uncounted: i64,
-    /// The newest round trip, and the shortest of responses that were sent once.
+    copy: u8,
+    /// The newest round trip.
     round_trip: Option<Duration>,
-    shortest: Option<Duration>,
     progress: Progress,
 }
 
@@ -35,7 +35,7 @@ struct Flight {
     /// 0 when it has come, or is lost.
     bytes: u16,
     path: u8,
-    is_again: bool,
+    copy: u8,
 }
 
 /// One READ response in so many asks for a report. It is no multiple of a usual number of paths.
@@ -44,7 +44,7 @@ const REPORT_EVERY: u32 = 13;
 /// Responses of which nothing was heard for so many round trips are not waited for.
 const PATIENCE_ROUND_TRIPS: u32 = 4;
 const PATIENCE_AT_LEAST: Duration = Duration::from_millis(50);
-const PATIENCE_BEFORE_SAMPLES: Duration = Duration::from_secs(1);
+const PATIENCE_BEFORE_SAMPLES: Duration = Duration::from_millis(300);
 
 impl AnswerFlight {
     /// Whether the READ response with this PSN asks for a report, unless it is the last of its READ.
@@ -52,12 +52,17 @@ impl AnswerFlight {
         psn.value().is_multiple_of(REPORT_EVERY)
     }
 
-    /// Records a READ response of `bytes`, the whole packet; `is_again` when the peer requested it again.
-    pub fn sent(&mut self, psn: Psn, bytes: usize, path: u8, is_again: bool, now: Instant) {
+    /// The copy that READ responses are now: how often the peer has requested some again, modulo 32.
+    pub fn copy(&self) -> u8 {
+        self.copy
+    }
+
+    /// Records a READ response of `bytes`, the whole packet.
+    pub fn sent(&mut self, psn: Psn, bytes: usize, path: u8, now: Instant) {
         self.expire(now);
         let bytes = bytes.min(u16::MAX.into()) as u16;
         (self.count, self.bytes) = (self.count + 1, self.bytes + u64::from(bytes));
-        self.flights.push_back(Flight { at: now, psn, bytes, path, is_again });
+        self.flights.push_back(Flight { at: now, psn, bytes, path, copy: self.copy });
     }
 
     /// Bytes of responses in flight.
@@ -84,7 +89,7 @@ impl AnswerFlight {
         }
         self.arrived = report.arrived;
         let (mut landed, mut landed_bytes) = (0, 0);
-        if let Some(index) = self.find(report.newest) {
+        if let Some(index) = self.find(report) {
             let newest = self.flights[index];
             self.sample(&newest, report, now);
             let path = usize::from(newest.path);
@@ -106,27 +111,25 @@ impl AnswerFlight {
         self.drop_known();
     }
 
-    /// The place of the newest response in flight with this PSN.
-    fn find(&self, psn: Psn) -> Option<usize> {
-        let is_it = |index: &usize| self.flights[*index].psn == psn && self.flights[*index].bytes > 0;
+    /// The place of the response in flight that a report is about.
+    fn find(&self, report: &AnswerReport) -> Option<usize> {
+        let is_it = |index: &usize| {
+            let flight = &self.flights[*index];
+            flight.psn == report.newest && flight.bytes > 0 && flight.copy == report.copy
+        };
         let first = self.flights.front()?.psn;
         // Most of them have been sent once, one after the other.
-        let guess = usize::try_from(psn.since(first)).unwrap_or(0).min(self.flights.len() - 1);
+        let guess = usize::try_from(report.newest.since(first)).unwrap_or(0).min(self.flights.len() - 1);
         (guess..self.flights.len()).find(is_it).or_else(|| (0..guess).rev().find(is_it))
     }
 
     fn sample(&mut self, flight: &Flight, report: &AnswerReport, now: Instant) {
         let delay = Duration::from_micros(report.delay_us.into());
         let round_trip = now.saturating_since(flight.at).saturating_sub(delay);
-        // One that was requested again can be the earlier one, late.
-        let can_be_earlier = flight.is_again && self.shortest.is_none_or(|shortest| round_trip < shortest);
-        if report.delay_us == u16::MAX || can_be_earlier {
+        if report.delay_us == u16::MAX {
             return;
         }
         self.round_trip = Some(round_trip);
-        if !flight.is_again {
-            self.shortest = Some(self.shortest.map_or(round_trip, |shortest| shortest.min(round_trip)));
-        }
         self.progress.sample = Some(Sample {
             sent_at: flight.at,
             round_trip,
@@ -136,8 +139,15 @@ impl AnswerFlight {
         });
     }
 
+    /// Forgets all: the peer was not known when they were sent, and reports of none.
+    pub fn forget(&mut self) {
+        self.gone += self.flights.len() as u64;
+        (self.flights, self.count, self.bytes, self.uncounted) = (VecDeque::new(), 0, 0, 0);
+    }
+
     /// Records that the peer requests responses again, from the first PSN up to before the second: they are lost.
     pub fn asked_again(&mut self, psns: &Range<Psn>) {
+        self.copy = (self.copy + 1) % 32;
         let (mut lost, mut lost_bytes) = (0, 0);
         for flight in &mut self.flights {
             if flight.psn.since(psns.start) >= 0 && flight.psn.is_before(psns.end) {
@@ -183,5 +193,70 @@ impl AnswerFlight {
             Some(round_trip) => (round_trip * PATIENCE_ROUND_TRIPS).max(PATIENCE_AT_LEAST),
             None => PATIENCE_BEFORE_SAMPLES,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn psn(value: u32) -> Psn {
+        Psn::new(value)
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_ns(ms * 1_000_000)
+    }
+
+    fn report(newest: u32, copy: u8, arrived: u32) -> AnswerReport {
+        AnswerReport { newest: psn(newest), delay_us: 500, marked: 0, arrived, is_newest_marked: false, copy }
+    }
+
+    #[test]
+    fn what_came_before_the_newest_on_its_path_has_come_or_is_lost() {
+        let mut flight = AnswerFlight::default();
+        (0..10).for_each(|at_ms| flight.sent(psn(at_ms), 1000, (at_ms % 2) as u8, at(at_ms.into())));
+        // Of the even ones up to 6, one was lost; of the odd ones nothing is known.
+        flight.take(&report(6, 0, 3), at(50));
+        let progress = flight.progress();
+        assert_eq!((progress.delivered_bytes, progress.lost_bytes, flight.bytes()), (3000, 1000, 6000));
+        let sample = progress.sample.expect("a response was sent once");
+        assert_eq!((sample.sent_at, sample.round_trip, sample.path), (at(6), Duration::from_micros(43_500), 0));
+        // The same report again changes nothing.
+        flight.take(&report(6, 0, 3), at(51));
+        assert_eq!((flight.progress(), flight.bytes()), (Progress::default(), 6000));
+    }
+
+    #[test]
+    fn copies_of_a_response_are_told_apart() {
+        let mut flight = AnswerFlight::default();
+        flight.sent(psn(7), 1000, 0, at(0));
+        assert_eq!(flight.copy(), 0);
+        flight.asked_again(&(psn(7)..psn(8)));
+        assert_eq!((flight.progress().lost_bytes, flight.bytes()), (1000, 0));
+        flight.sent(psn(7), 1000, 0, at(40));
+        flight.asked_again(&(psn(7)..psn(8)));
+        flight.sent(psn(7), 1000, 0, at(50));
+        flight.progress();
+        // The second one arrives: its round trip is not reckoned from the third.
+        flight.take(&report(7, 1, 1), at(80));
+        assert_eq!((flight.progress().sample, flight.bytes()), (None, 1000));
+        flight.take(&report(7, 2, 2), at(90));
+        let sample = flight.progress().sample.expect("it is the third");
+        assert_eq!((sample.sent_at, sample.round_trip), (at(50), Duration::from_micros(39_500)));
+        assert_eq!(flight.bytes(), 0);
+    }
+
+    #[test]
+    fn what_nobody_reports_of_is_forgotten_in_time() {
+        let mut flight = AnswerFlight::default();
+        flight.sent(psn(1), 1000, 0, at(0));
+        flight.expire(at(299));
+        assert_eq!(flight.bytes(), 1000);
+        flight.expire(at(300));
+        assert_eq!((flight.bytes(), flight.progress().forgotten_bytes), (0, 1000));
+        flight.sent(psn(2), 1000, 0, at(301));
+        flight.forget();
+        assert_eq!((flight.bytes(), flight.progress()), (0, Progress::default()));
     }
 }

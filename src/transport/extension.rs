@@ -372,6 +372,12 @@ impl Extension {
         self.peer.understands() && self.settings.congestion != CongestionControl::Fixed
     }
 
+    /// Whether answers to READs are counted as in flight. A peer that has offered will report when it is known; until
+    /// then it gets no more than a first window.
+    pub fn measures_answers(&self) -> bool {
+        self.is_on_or_offered() && self.settings.congestion != CongestionControl::Fixed
+    }
+
     /// Whether there must be more than one path to the peer: the settings say so, or the peer uses several.
     pub fn wants_paths(&self) -> bool {
         let understands = self.peer.understands() || mutated!("paths-towards-peers-that-know-none");

@@ -495,8 +495,7 @@ impl QueuePairMachine {
         }
         let has_data = opcode.operation() == Operation::ReadResponse && !packet.payload().is_empty();
         if *has_tag && *is_believed && has_data {
-            let bth = packet.bth();
-            self.answer_arrivals.take(bth.psn(), bth.ack_request(), ip.is_marked(), cx.now);
+            self.answer_arrivals.take(packet.bth(), ip.is_marked(), cx.now);
         }
         if !self.state.sends() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
@@ -748,9 +747,11 @@ impl QueuePairMachine {
         self.pacer.has_room(self.in_flight_bytes())
     }
 
-    /// Whether it has room for an answer with data.
+    /// Whether it has room for an answer with data. What the peer has requested again takes the place of what was lost,
+    /// and asks for a report when all earlier ones that asked were lost.
     fn has_room_for_answers(&self, responder: &Responder) -> bool {
-        responder.answers_in_flight().is_none_or(AnswerFlight::is_small) || self.has_room()
+        let is_small = || responder.answers_in_flight().is_none_or(AnswerFlight::is_small);
+        responder.answers_again() || is_small() || self.has_room()
     }
 
     /// Whether a request packet can go out.

@@ -71,6 +71,7 @@ impl Responder {
     /// are discarded, since they can be a stranger's.
     pub fn met_peer(&mut self, connection: &Connection) {
         self.acks = connection.extension.acks();
+        self.answers_in_flight_mut().into_iter().for_each(AnswerFlight::forget);
         if !mutated!("what-waited-for-anybody-is-kept", by "uroce --test strangers what_waits_is_forgotten") {
             self.reorder.iter_mut().for_each(|reorder| reorder.forget());
         }
@@ -113,6 +114,11 @@ impl Responder {
     pub fn owes_at_once(&self) -> bool {
         let keep_to_it = mutated!("refusals-keep-to-the-rate", by "uroce --test selective a_refusal_keeps_to_no_rate");
         self.acks.owed() != OwedAck::None || (self.server.owed.is_next_without_payload() && !keep_to_it)
+    }
+
+    /// Whether the next READ response is one that the peer has requested again, with selective repeat.
+    pub fn answers_again(&self) -> bool {
+        self.server.owed.is_next_again()
     }
 
     /// Memory that early requests take, in bytes.

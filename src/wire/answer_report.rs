@@ -13,10 +13,13 @@ pub struct AnswerReport {
     pub arrived: u32,
     /// Whether the newest arrived with «congestion experienced».
     pub is_newest_marked: bool,
+    /// Which copy of that response the newest is, 0 to 31.
+    pub copy: u8,
 }
 
-/// A bit of the flags.
+/// The flags: the lowest bit, and where the copy begins.
 const NEWEST_MARKED: u8 = 1;
+const COPY_SHIFT: u32 = 3;
 
 impl AnswerReport {
     /// Length on the wire, in bytes.
@@ -28,7 +31,7 @@ impl AnswerReport {
     /// The trailer as bytes on the wire.
     pub fn to_bytes(&self) -> [u8; AnswerReport::BYTES] {
         let [p, s, n] = self.newest.to_be_bytes();
-        let flags = if self.is_newest_marked { NEWEST_MARKED } else { 0 };
+        let flags = u8::from(self.is_newest_marked) | (self.copy << COPY_SHIFT);
         let ([d, e], [m, k]) = (self.delay_us.to_be_bytes(), self.marked.to_be_bytes());
         let [_, a, r, v] = self.arrived.to_be_bytes();
         [p, s, n, flags, d, e, m, k, a, r, v, Self::LAST_BYTE]
@@ -44,6 +47,7 @@ impl AnswerReport {
             marked: u16::from_be_bytes([m, k]),
             arrived: u32::from_be_bytes([0, a, r, v]),
             is_newest_marked: flags & NEWEST_MARKED != 0,
+            copy: flags >> COPY_SHIFT,
         })
     }
 }
@@ -60,9 +64,10 @@ mod tests {
             marked: 0x1234,
             arrived: 0xff_fffe,
             is_newest_marked: true,
+            copy: 19,
         };
         let bytes = report.to_bytes();
-        assert_eq!(bytes, [0xab, 0xcd, 0xef, 1, 0xff, 0xff, 0x12, 0x34, 0xff, 0xff, 0xfe, 0x60]);
+        assert_eq!(bytes, [0xab, 0xcd, 0xef, 0x99, 0xff, 0xff, 0x12, 0x34, 0xff, 0xff, 0xfe, 0x60]);
         assert_eq!(AnswerReport::parse(&bytes), Some(report));
         assert_eq!(AnswerReport::parse(&bytes[1..]), None);
     }

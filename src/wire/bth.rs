@@ -37,6 +37,7 @@ const BECN: u8 = 0x40;
 const ACK_REQUEST: u8 = 0x80;
 const OFFER: u8 = 0x40;
 const EXTENDED: u8 = 0x20;
+const COPY: u8 = 0x1f;
 
 impl Bth {
     /// Length on the wire, in bytes.
@@ -168,6 +169,17 @@ impl Bth {
         self
     }
 
+    /// Which copy of a READ response this is, 0 to 31 (docs/EXTENSIONS.md).
+    pub fn copy(&self) -> u8 {
+        self.ack_request & COPY
+    }
+
+    /// The same header with another copy, of which the lower five bits are taken.
+    pub fn with_copy(mut self, copy: u8) -> Bth {
+        self.ack_request = self.ack_request & !COPY | copy & COPY;
+        self
+    }
+
     /// The seven reserved bits of byte 8, sent as zero and ignored on receipt.
     pub fn reserved_8(&self) -> u8 {
         self.ack_request & 0x7f
@@ -198,6 +210,7 @@ mod tests {
         assert_eq!(bth.with_becn(true).as_bytes()[4], 0x40);
         assert_eq!(bth.with_ack_request(true).as_bytes()[8], 0x80);
         assert_eq!((bth.with_offer(true).as_bytes()[8], bth.with_extended(true).as_bytes()[8]), (0x40, 0x20));
+        assert_eq!(bth.with_offer(true).with_copy(0x35).as_bytes()[8], 0x55);
     }
 
     #[test]
@@ -206,7 +219,7 @@ mod tests {
         assert_eq!(bth.opcode(), Opcode::UD_SEND_ONLY);
         assert!(bth.solicited() && !bth.mig_req() && bth.fecn() && bth.becn() && bth.ack_request());
         assert_eq!((bth.pad(), bth.tver(), bth.p_key()), (3, 5, PKey(0x1234)));
-        assert_eq!((bth.reserved_4(), bth.reserved_8()), (0x15, 0x7f));
+        assert_eq!((bth.reserved_4(), bth.reserved_8(), bth.copy()), (0x15, 0x7f, 0x1f));
         assert_eq!((bth.destination(), bth.psn()), (Qpn::new(0x010203), Psn::new(0x040506)));
     }
 }

@@ -91,6 +91,11 @@ impl Owed {
         is_all.then_some(self.answers.len())
     }
 
+    /// Whether the next READ response is one that the peer has requested again, with selective repeat.
+    pub fn is_next_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
     /// Whether the next answer carries none of our memory: an acknowledge, a NAK or the result of an atomic.
     pub fn is_next_without_payload(&self) -> bool {
         self.answers.front().is_some_and(|answer| !matches!(answer, OwedReply::Read(_)))
@@ -298,12 +303,13 @@ impl Owed {
             Position::Middle => Extension::None,
             _ => Extension::Aeth(Aeth::new(Syndrome::ACK, read.msn)),
         };
-        let ReadAnswer { msn, key, psn, address, is_repeat, .. } = *read;
+        let ReadAnswer { msn, key, psn, address, .. } = *read;
         let asks_for_reports = connection.extension.wants_reports();
         let asks = asks_for_reports && len > 0 && (AnswerFlight::asks(psn) || len == read.rest);
         let bth = Bth::new(opcode, connection.remote, psn)
             .with_offer(connection.extension.is_on_or_offered())
-            .with_ack_request(asks);
+            .with_ack_request(asks)
+            .with_copy(self.flight.as_ref().filter(|_| asks_for_reports).map_or(0, |flight| flight.copy()));
         let path = cx.choose_path();
         let fill = |memory: &MemoryTable, out: &mut [u8]| {
             let wanted = Access::REMOTE_READ;
@@ -333,8 +339,8 @@ impl Owed {
                 return Err(Fatal);
             }
         };
-        if let Some(transmit) = written.filter(|_| asks_for_reports && len > 0) {
-            self.flight.get_or_insert_default().sent(psn, transmit.len, path, is_repeat, cx.now);
+        if let Some(transmit) = written.filter(|_| connection.extension.measures_answers() && len > 0) {
+            self.flight.get_or_insert_default().sent(psn, transmit.len, path, cx.now);
         }
         if is_done && is_again {
             self.again.pop_front();

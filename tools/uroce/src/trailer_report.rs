@@ -48,13 +48,15 @@ pub(crate) enum TrailerReport {
         marked: u16,
         arrived: u32,
         is_newest_marked: bool,
+        copy: u8,
     },
 }
 
 impl From<AnswerReport> for TrailerReport {
     fn from(report: AnswerReport) -> TrailerReport {
-        let AnswerReport { newest, delay_us, marked, arrived, is_newest_marked } = report;
-        TrailerReport::Answers { newest: newest.value(), delay_us, marked, arrived, is_newest_marked }
+        let AnswerReport { newest, delay_us, marked, arrived, is_newest_marked, copy } = report;
+        let newest = newest.value();
+        TrailerReport::Answers { newest, delay_us, marked, arrived, is_newest_marked, copy }
     }
 }
 
