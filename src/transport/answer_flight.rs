@@ -65,14 +65,24 @@ impl AnswerFlight {
         self.flights.push_back(Flight { at: now, psn, bytes, path, copy: self.copy });
     }
 
-    /// Bytes of responses in flight.
+    /// Bytes of responses in flight. Those that the peer has counted are not, though it is not known which they are.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes - self.each() * (self.count - self.in_flight()) as u64
     }
 
     /// Whether so few are in flight that none of them may have asked for a report.
     pub fn is_small(&self) -> bool {
-        self.count < 2 * REPORT_EVERY as usize
+        self.in_flight() < 2 * REPORT_EVERY as usize
+    }
+
+    /// How many are in flight, by what the peer has counted.
+    fn in_flight(&self) -> usize {
+        self.count.saturating_sub(usize::try_from(-self.uncounted).unwrap_or(0))
+    }
+
+    /// Bytes of one of them, in the mean.
+    fn each(&self) -> u64 {
+        self.bytes.checked_div(self.count as u64).unwrap_or(0)
     }
 
     /// What became of responses since the last call.
@@ -88,6 +98,7 @@ impl AnswerFlight {
             return;
         }
         self.arrived = report.arrived;
+        let each = self.each();
         let (mut landed, mut landed_bytes) = (0, 0);
         if let Some(index) = self.find(report) {
             let newest = self.flights[index];
@@ -102,13 +113,15 @@ impl AnswerFlight {
             self.known[path] = self.gone + index as u64 + 1;
         }
         (self.count, self.bytes) = (self.count - landed as usize, self.bytes - landed_bytes);
-        let each = landed_bytes.checked_div(landed as u64).unwrap_or_default();
         self.progress.delivered_bytes += each * u64::from(count);
         self.uncounted += landed - i64::from(count);
         if self.uncounted > 0 {
             self.progress.lost_bytes += each * std::mem::take(&mut self.uncounted) as u64;
         }
         self.drop_known();
+        // More than those before the newest cannot have been counted and not found: some of the lost had come.
+        let before_newest = self.known.iter().max().map_or(0, |newest| newest.saturating_sub(self.gone));
+        self.uncounted = self.uncounted.max(-(before_newest as i64));
     }
 
     /// The place of the response in flight that a report is about.
@@ -225,6 +238,18 @@ mod tests {
         // The same report again changes nothing.
         flight.take(&report(6, 0, 3), at(51));
         assert_eq!((flight.progress(), flight.bytes()), (Progress::default(), 6000));
+    }
+
+    #[test]
+    fn what_the_peer_has_counted_on_other_paths_is_not_in_flight() {
+        let mut flight = AnswerFlight::default();
+        (0..30).for_each(|number| flight.sent(psn(number), 1000, (number % 10) as u8, at(0)));
+        flight.take(&report(24, 0, 24), at(50));
+        assert_eq!((flight.progress().delivered_bytes, flight.bytes()), (24_000, 6000));
+        // The rest of them, and what the peer had counted before is found on another path.
+        flight.take(&report(29, 0, 29), at(60));
+        let progress = flight.progress();
+        assert_eq!((progress.delivered_bytes, progress.lost_bytes, flight.bytes()), (5000, 0, 1000));
     }
 
     #[test]

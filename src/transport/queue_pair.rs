@@ -785,7 +785,10 @@ impl QueuePairMachine {
             return self.poll_unpaced(out, cx);
         }
         if let Some(transmit) = self.poll_paths(out, cx) {
-            self.pacer.sent(cx.now, transmit.len);
+            // They wait for nobody, and run into no debt that others would have to pay.
+            if self.pacer.wait(cx.now).is_none() {
+                self.pacer.sent(cx.now, transmit.len);
+            }
             return Some(transmit);
         }
         // Paths that carry nothing take their share of the rate with them.
