@@ -264,10 +264,10 @@ impl Controller for Steady {
             }
         }
         if progress.forgotten_bytes as f64 > self.window * 0.5 && self.window > FIRST_WINDOW {
-            // All of a window is gone: the network is another one than before.
-            let rate = self.window / base.as_secs_f64();
+            // All of a window is gone: the network is another one than before. What trains have not shown, they still can.
+            let known = Phase::Ramp(self.window / base.as_secs_f64());
             self.window = FIRST_WINDOW;
-            self.begin_phase(Phase::Ramp(rate), flight, now);
+            self.begin_phase(if self.phase == Phase::Trains { Phase::Trains } else { known }, flight, now);
         }
         match self.phase {
             Phase::Trains | Phase::Ramp(_) => {
