@@ -43,7 +43,7 @@ struct Limits {
 }
 
 const SELECTIVE: Limits = Limits { fresh: 2 << 10, busy: 8 << 10, burst: 24 << 10 };
-const GO_BACK_N: Limits = Limits { fresh: 2 << 10, busy: 4 << 10, burst: 4 << 10 };
+const GO_BACK_N: Limits = Limits { fresh: 2 << 10, busy: 5 << 10, burst: 5 << 10 };
 
 fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)

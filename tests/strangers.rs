@@ -4,7 +4,7 @@
 use easy_ext::ext;
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
-use uroce::transport::{RecoveryMode, Remote, SendOperation, SendRequest, State, Status};
+use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, SendRequest, State, Status};
 use uroce::wire::{
     Aeth, Bth, Extension, Msn, Opcode, Packet, PathMtu, Psn, RequestTrailer, Reth, RoceFrame, Sack, Syndrome, Tagged,
 };
@@ -92,7 +92,10 @@ fn an_offer_with_a_psn_that_cannot_be_the_peers_is_not_heard() {
     us.plain_write(psn(0), 7, offering);
     assert_eq!(us.marks(), [(true, None)], "to whoever offers, but without a trailer");
     let &[(hello, tag)] = &us.hellos[..] else { panic!("{:?}", us.hellos) };
-    assert_eq!((tag, hello.tagged, hello.window, us.is_extended()), (0, Tagged::None, 512, false));
+    assert_eq!(
+        (tag, hello.tagged, hello.window, us.is_extended()),
+        (0, Tagged::None, RecoverySettings::MAX_WINDOW, false)
+    );
 }
 
 /// The answers to a READ take thousands of PSNs; what lacks of them is asked for when its PSN was the next long ago.

@@ -7,9 +7,9 @@ use super::{Controller, Steady};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
     /// The rate that is set; without one, as fast as the window of packets in flight allows.
-    #[default]
     Fixed,
     /// Keeps the queue of the bottleneck short, by the round trip: [`Steady`].
+    #[default]
     Steady,
 }
 

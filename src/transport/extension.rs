@@ -156,7 +156,7 @@ impl Default for RecoverySettings {
         RecoverySettings {
             recovery: RecoveryMode::default(),
             plain: PlainRecovery::default(),
-            window: RecoverySettings::UNLIMITED_WINDOW,
+            window: RecoverySettings::MAX_WINDOW,
             rate: None,
             congestion: CongestionControl::default(),
             // A bandwidth-delay product of 10 Gb/s × 100 ms with 5 % of loss needs this, when nothing can be placed

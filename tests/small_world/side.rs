@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
+use uroce::congestion::CongestionControl;
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory};
 use uroce::time::Instant;
@@ -148,7 +149,9 @@ impl Place {
     }
 
     fn host(&self, recovery: RecoveryMode) -> (Host, Qpn) {
-        let recovery = RecoverySettings { recovery, ..RecoverySettings::default() };
+        // A controller's state would make of one world very many.
+        let congestion = CongestionControl::Fixed;
+        let recovery = RecoverySettings { recovery, congestion, ..RecoverySettings::default() };
         let cq = CompletionRing::new(2 * SLOTS + 2, || {});
         let access = PEERS_ACCESS | Access::LOCAL_WRITE;
         let mut host = Host::new(self.side as u8 + 1, recovery, self.memory.clone(), access, cq);

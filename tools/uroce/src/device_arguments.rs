@@ -40,7 +40,7 @@ pub struct DeviceArguments {
     pub recovery: Option<RecoveryMode>,
 
     /// What decides how fast queue pairs send: steady (keeps the queue of the bottleneck short) or fixed (the rate limit,
-    /// nothing else). Default: fixed
+    /// nothing else). Default: steady
     #[arg(long, value_name = "NAME", env = "UROCE_CONGESTION")]
     pub congestion: Option<CongestionControl>,
 

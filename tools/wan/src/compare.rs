@@ -35,13 +35,9 @@ pub struct Options {
     pub seconds: u64,
     /// How often each is played, in turn.
     pub rounds: usize,
-    /// What uroce's queue pairs keep to, in bits a second of frames; `None`: [`RATE_SHARE`] of what the network carries, if that
-    /// is limited.
+    /// What uroce's queue pairs do not exceed, in bits a second of frames; `None` for what their controller finds.
     pub rate_bps: Option<u64>,
 }
-
-/// Uroce's rate, as a share of the path's: some of it must be left for acknowledges and what the kernels say.
-pub const RATE_SHARE: f64 = 0.98;
 
 /// A line of the table.
 #[derive(Clone, Debug)]
@@ -191,8 +187,7 @@ fn variables(wan: &Wan, options: &Options, recovery: &str, side: Side) -> Vec<(&
     // Towards peers that do not know it, selective repeat is go-back-N: the default.
     let recovery = if recovery == "selective" { "auto" } else { recovery };
     let mut variables = vec![("UROCE_DEV", interfaces.join(",")), ("UROCE_RECOVERY", recovery.to_owned())];
-    let rate = options.rate_bps.or_else(|| Some((capacity_bps(wan)? as f64 * RATE_SHARE) as u64));
-    variables.extend(rate.map(|rate| ("UROCE_RATE", rate.to_string())));
+    variables.extend(options.rate_bps.map(|rate| ("UROCE_RATE", rate.to_string())));
     variables
 }
 

@@ -53,7 +53,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1, requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
 
-    /// What --compare has uroce's queue pairs keep to, in bits a second of frames; default: 98 % of what the network carries
+    /// What --compare has uroce's queue pairs not exceed, in bits a second of frames; default: what their controller finds
     #[arg(long, value_name = "BITS", requires = "compare")]
     rate: Option<u64>,
 

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use uroce::congestion::CongestionControl;
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, Pd};
 use uroce::time::Instant;
@@ -48,7 +49,10 @@ impl StandIn {
         // A constant seed is safe: there is no attacker here.
         let mut endpoint = Endpoint::new([0x5a; 32]);
         // The comparison is with plain IBTA behaviour: conversations end where they leave it.
-        endpoint.set_recovery(RecoverySettings { recovery: RecoveryMode::GoBackN, ..RecoverySettings::default() });
+        // A capture was not taken at our controller's rate.
+        let recovery = RecoveryMode::GoBackN;
+        let congestion = CongestionControl::Fixed;
+        endpoint.set_recovery(RecoverySettings { recovery, congestion, ..RecoverySettings::default() });
         let pd = endpoint.allocate_pd();
         let completions = Arc::new(CompletionRing::new(Capabilities::MAX_REQUESTS, || {}));
         let most = Capabilities::MAX_REQUESTS;

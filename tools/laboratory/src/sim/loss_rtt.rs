@@ -64,6 +64,8 @@ pub struct Cell {
 
 /// The warm-up, after both ends know of each other: retransmissions of retransmissions are then being repaired.
 const WARM_UP_ROUND_TRIPS: u32 = 8;
+/// The same with a controller, which has to find the rate.
+const WARM_UP_ROUND_TRIPS_CONTROLLED: u32 = 24;
 const WARM_UP_AT_LEAST: Duration = Duration::from_millis(50);
 
 /// Upper bound on the time until both ends know of each other: the first packets can be lost, and then a timeout
@@ -133,7 +135,11 @@ impl Cell {
             let next = network.now() + Duration::from_millis(1);
             transfer.run(&mut network, next, &mut watch)?;
         }
-        let warm_up = (self.round_trip * WARM_UP_ROUND_TRIPS).max(WARM_UP_AT_LEAST);
+        let round_trips = match self.congestion {
+            CongestionControl::Fixed => WARM_UP_ROUND_TRIPS,
+            CongestionControl::Steady => WARM_UP_ROUND_TRIPS_CONTROLLED,
+        };
+        let warm_up = (self.round_trip * round_trips).max(WARM_UP_AT_LEAST);
         let begin = network.now() + warm_up;
         transfer.run(&mut network, begin, &mut watch)?;
         let longer = if selective { 1 } else { MEASURED_OF_GO_BACK_N };

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use uroce::congestion::CongestionControl;
 use uroce::frame::FrameBytes;
 use uroce::memory::{Access, HostMemory, Pd, WindowBinding, WindowKind};
 use uroce::time::Instant;
@@ -110,8 +111,10 @@ impl Crafted {
         Crafted::with_queue(access, recovery, CompletionRing::new(4096, || {}))
     }
 
-    /// An endpoint whose completions all go to `cq`.
+    /// An endpoint whose completions all go to `cq`. Its time stands, unless a test moves it, so no congestion controller
+    /// can learn from it: there is none.
     pub fn with_queue(access: Access, recovery: RecoverySettings, cq: CompletionRing) -> Crafted {
+        let recovery = RecoverySettings { congestion: CongestionControl::Fixed, ..recovery };
         let guarded = || {
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
             memory.write(0, &[GUARD; Self::BYTES]);

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use uroce::congestion::CongestionControl;
 use uroce::frame::{FrameBytes, Hop};
 use uroce::memory::{Access, HostMemory};
 use uroce::path::PathPolicy;
@@ -169,6 +170,8 @@ impl Connection {
             let mut endpoint = Endpoint::new([0; 32].map(|_: u8| random.u32() as u8));
             // The settings are those of a device with two interfaces.
             let settings = RecoverySettings::default().with_paths_as_peer(2, PathPolicy::default());
+            // What an attack reaches is computed from a window that is known.
+            let settings = settings.with_congestion(CongestionControl::Fixed);
             endpoint.set_recovery(RecoverySettings { recovery: plan.recovery[side], ..settings });
             endpoint.set_local_rails(vec![vec![further_address(side).into()]]);
             let node = network.add_node(endpoint);
