@@ -81,6 +81,31 @@ static void towards_a_group(void)
     rdma_destroy_event_channel(channel);
 }
 
+/* The loopback has no device here: who connects there means this host, whose first device it gets. */
+static void towards_ourselves(void)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *id, *second;
+    struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_port = htons(7473) };
+    loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&loopback, 1000) == 0);
+    pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    struct sockaddr_in *from = (void *)rdma_get_local_addr(id), *to = (void *)rdma_get_peer_addr(id);
+    CHECK(id->verbs && from->sin_addr.s_addr == here.sin_addr.s_addr);
+    CHECK(to->sin_addr.s_addr == here.sin_addr.s_addr && to->sin_port == loopback.sin_port);
+    CHECK(rdma_resolve_route(id, 1000) == 0);
+    pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+
+    /* Its address has the port: nobody else gets that, there or everywhere. */
+    CHECK(rdma_create_id(channel, &second, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_bind_addr(second, rdma_get_local_addr(id)) < 0 && errno == EADDRINUSE);
+    struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = from->sin_port };
+    CHECK(rdma_bind_addr(second, (struct sockaddr *)&any) < 0 && errno == EADDRNOTAVAIL);
+    CHECK(rdma_destroy_id(second) == 0 && rdma_destroy_id(id) == 0);
+    rdma_destroy_event_channel(channel);
+}
+
 /* An identifier that stays with its family, on all addresses of it. */
 static struct rdma_cm_id *one_family(struct rdma_event_channel *channel, const void *any, int is_only)
 {
@@ -89,7 +114,8 @@ static struct rdma_cm_id *one_family(struct rdma_event_channel *channel, const v
     CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &is_only, sizeof is_only) == 0);
     if (rdma_bind_addr(id, (struct sockaddr *)any) == 0)
         return id;
-    CHECK(errno == EADDRINUSE && rdma_destroy_id(id) == 0);
+    /* Not EADDRINUSE: that is for two who want it at one address. */
+    CHECK(errno == EADDRNOTAVAIL && rdma_destroy_id(id) == 0);
     return NULL;
 }
 
@@ -538,6 +564,7 @@ int main(void)
     each_family();
     without_names();
     towards_a_group();
+    towards_ourselves();
     by_waiting();
     by_datagrams();
     later_versions();

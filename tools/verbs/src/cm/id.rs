@@ -606,9 +606,11 @@ pub(super) struct Wish {
     pub is_family_only: bool,
 }
 
-/// Whether another identifier has the port, at that address or at all.
-pub(super) fn has_port(wish: Wish, but: *const RdmaCmId) -> bool {
+/// The error when another identifier has the port, as the kernel's (cma_check_port in cma.c): EADDRINUSE when it has it at
+/// that address, and EADDRNOTAVAIL when one of both wants it at all addresses.
+pub(super) fn port_error(wish: Wish, but: *const RdmaCmId) -> Option<c_int> {
     let address = wish.address;
+    let is_any = |ip: IpAddr| ip.is_unspecified();
     let others = CmId::slab().pointers(|id| {
         let inner = id.lock();
         let is_apart =
@@ -617,13 +619,15 @@ pub(super) fn has_port(wish: Wish, but: *const RdmaCmId) -> bool {
             && inner.space == wish.space
             && !(wish.may_share && inner.may_share_port && inner.listeners.is_empty())
             && inner.local.is_some_and(|local| {
-                let is_any = |ip: IpAddr| ip.is_unspecified();
                 local.port() == address.port()
                     && !is_apart(local)
                     && (local.ip() == address.ip() || is_any(local.ip()) || is_any(address.ip()))
             })
     });
-    others.iter().any(|other| other.as_ptr().cast_const() != but)
+    let other = others.iter().find(|other| other.as_ptr().cast_const() != but)?;
+    let theirs = get(other.as_ptr()).ok().and_then(|id| id.lock().local);
+    let is_all = is_any(address.ip()) || theirs.is_some_and(|local| is_any(local.ip()));
+    Some(if is_all { libc::EADDRNOTAVAIL } else { libc::EADDRINUSE })
 }
 
 /// The GID that stands for a peer.

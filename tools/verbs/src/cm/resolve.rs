@@ -81,6 +81,15 @@ fn source_towards(wanted: Option<SocketAddr>, peer: SocketAddr) -> Result<Socket
     Ok(source)
 }
 
+/// Our own address, for a peer that is a loopback address out of reach: the first device's, as with the kernel
+/// (cma_bind_loopback in cma.c).
+fn own_address(is_ipv4: bool) -> Result<IpAddr, Failure> {
+    let devices = device::visible()?;
+    let mut own = devices.iter().flat_map(|device| &device.gids).map(|gid| gid.ip());
+    own.find(|ip| ip.is_ipv4() == is_ipv4)
+        .ok_or_else(|| Failure::new(libc::ENODEV, "no device has an address of the loopback's family"))
+}
+
 /// Gives an identifier its address: the port that is asked for if it is free, or any for 0.
 fn reserve(pointer: *const RdmaCmId, inner_of: &id::CmId, mut address: SocketAddr) -> Result<SocketAddr, Failure> {
     let wish = {
@@ -93,15 +102,15 @@ fn reserve(pointer: *const RdmaCmId, inner_of: &id::CmId, mut address: SocketAdd
         let all = (first..EPHEMERAL.end).chain(EPHEMERAL.start..first);
         for port in all {
             address.set_port(port);
-            if !id::has_port(id::Wish { address, may_share: false, ..wish }, pointer) {
+            if id::port_error(id::Wish { address, may_share: false, ..wish }, pointer).is_none() {
                 return Ok(address);
             }
         }
         return Err(Failure::new(libc::EADDRNOTAVAIL, "no port is free"));
     }
-    match id::has_port(wish, pointer) {
-        true => Err(Failure::new(libc::EADDRINUSE, format_args!("port {} is in use", address.port()))),
-        false => Ok(address),
+    match id::port_error(wish, pointer) {
+        Some(errno) => Err(Failure::new(errno, format_args!("port {} is in use", address.port()))),
+        None => Ok(address),
     }
 }
 
@@ -149,19 +158,29 @@ fn resolve(pointer: *mut RdmaCmId, source: Option<SocketAddr>, peer: SocketAddr)
         return Err(Failure::new(libc::EINVAL, "the peer's address is unspecified"));
     }
     let wanted = source.or(bound);
-    let find = || -> Result<(SocketAddr, Arc<Host>), Failure> {
+    let find = || -> Result<(SocketAddr, SocketAddr, Arc<Host>), Failure> {
         let given = match wanted {
             Some(wanted) if !is_any(wanted)? => Some(wanted),
             _ => None,
         };
         let towards = source_towards(given, peer)?;
-        let mut local = given.unwrap_or(towards);
+        let (mut local, mut peer) = (given.unwrap_or(towards), peer);
         local.set_port(wanted.map_or(0, |wanted| wanted.port()));
+        if peer.ip().is_loopback() {
+            let has_device = device_with(local)?.is_some();
+            if !has_device {
+                local.set_ip(own_address(peer.is_ipv4())?);
+            }
+            // A device of the loopback reaches that address, and any other only itself.
+            if !has_device || !local.ip().is_loopback() {
+                peer.set_ip(local.ip());
+            }
+        }
         let host = Host::of(device_of(local)?)?;
-        Ok((local, host))
+        Ok((local, peer, host))
     };
     match find() {
-        Ok((local, host)) => {
+        Ok((local, peer, host)) => {
             let local = reserve(pointer, &id, local)?;
             let mut inner = id.lock();
             (inner.local, inner.remote, inner.host) = (Some(local), Some(peer), Some(host));
