@@ -11,6 +11,7 @@ mod mutants;
 mod nightly;
 mod program;
 mod pyverbs;
+mod rust_programs;
 mod rxe;
 mod sanitizers;
 mod setup;

@@ -1,5 +1,5 @@
 //! `cargo xtask setup`: installs what is missing. The other commands call it first.
-use crate::{Failure, Outcome, valkey};
+use crate::{Failure, Outcome, rust_programs, valkey};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -64,6 +64,7 @@ const MORE_PACKAGES: &[(&str, &str)] = &[
     ("libiscsi-bin", "initiators of iSER, to run on librdmacm.so.1"),
     ("qemu-block-extra", "QEMU's initiator of iSER"),
     ("qemu-utils", "QEMU's copying of disks"),
+    ("cmake", "a crate that loads libibverbs.so.1 at run time"),
 ];
 
 /// An environment of Python's, under cargo's target directory.
@@ -115,7 +116,8 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
 pub(crate) fn more() -> Outcome {
     install(MORE_PACKAGES)?;
     environment(&NCCL)?;
-    valkey::set_up()
+    valkey::set_up()?;
+    rust_programs::set_up()
 }
 
 /// Where `target/` is.

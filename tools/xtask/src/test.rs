@@ -30,8 +30,9 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 fn more_stages() -> Vec<Stage> {
     let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms", "flood"];
     let matrices = matrices.map(|name| ["--test", name]).concat();
-    let programs = ["pyverbs", "qperf", "readme", "vanish", "c_programs", "nccl", "ceph", "valkey", "iser", "rxe_iser"];
-    let programs = one_by_one(&programs.map(|name| ["--test", name]).concat());
+    let programs = "pyverbs qperf readme vanish c_programs nccl ceph valkey rust_programs iser rxe_iser";
+    let programs: Vec<&str> = programs.split(' ').flat_map(|name| ["--test", name]).collect();
+    let programs = one_by_one(&programs);
     fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
         // A program of tests that fails hides none of the others.
         [&["test", "--quiet", "--no-fail-fast", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
@@ -49,7 +50,7 @@ fn more_stages() -> Vec<Stage> {
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
         // that vanishes a thousand times in each way; the C programs under valgrind over both links; NCCL, Ceph and
-        // iSER, which are large, and Valkey, which is compiled: they are played nowhere else.
+        // iSER, which are large, and Valkey and Rust's programs, which are compiled: they are played nowhere else.
         Stage::command("programs", format!("cargo {}", programs.join(" ")), move || {
             setup::more()?;
             let mut command = program::cargo();
