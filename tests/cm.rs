@@ -465,6 +465,26 @@ fn a_host_that_refuses_ends_the_attempt_within_half_a_second() {
     assert!(world.run_for(seconds(1)).is_empty());
 }
 
+/// A DREQ is not answered when the peer's program has gone. Its kernel is asked when the DREQ is repeated, and not before.
+#[test]
+fn a_host_that_refuses_ends_what_was_being_ended() {
+    let mut world = World::new(3, Faults::default());
+    let [active, _] = world.connect();
+    world.faults.loss = 1000;
+    world.ends[0].disconnect(world.now, active).unwrap();
+    let first = world.ends[0].poll_transmit().unwrap();
+    assert!(!first.may_be_refused, "the peer is most likely there");
+    world.now = world.ends[0].poll_timeout().expect("it waits for a DREP");
+    world.ends[0].handle_timeout(world.now);
+    let second = world.ends[0].poll_transmit().unwrap();
+    assert!(second.may_be_refused && second.mad == first.mad);
+    world.ends[0].handle_refusal(world.now, "10.9.9.9".parse().unwrap());
+    assert_eq!(world.ends[0].poll_event(), None, "another host said so");
+    world.ends[0].handle_refusal(world.now, address(1));
+    assert_eq!(world.run_for(seconds(5)), [(0, active, EventKind::Disconnected), (0, active, EventKind::TimeWaitOver)]);
+    assert_eq!(world.ends[0].connections(), 0);
+}
+
 #[test]
 fn a_new_connection_of_the_same_queue_pair_ends_the_old_one() {
     let mut world = World::new(6, Faults::default());

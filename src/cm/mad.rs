@@ -102,12 +102,6 @@ impl Mad {
         Ok(Mad { transaction: header.transaction.get(), message })
     }
 
-    /// Whether a datagram of ours is the first message to a peer, which nothing was heard from: REQ or SIDR_REQ.
-    pub fn is_first(bytes: &[u8; MAD_BYTES]) -> bool {
-        let first = |message: &Message| matches!(message, Message::Request(_) | Message::DatagramRequest(_));
-        Mad::parse(bytes).is_ok_and(|mad| first(&mad.message))
-    }
-
     /// A datagram of the class that every connection manager ignores: it sends the attribute ClassPortInfo, which is only
     /// asked for (IBTA 16.7.3).
     pub fn of_no_meaning() -> [u8; MAD_BYTES] {

@@ -61,6 +61,9 @@ pub struct Outgoing {
     pub traffic_class: u8,
     /// The management datagram.
     pub mad: [u8; MAD_BYTES],
+    /// Whether to find out if anybody receives RoCE there ([`Manager::handle_refusal`]): with each first message, and when
+    /// the end of a connection was not answered.
+    pub may_be_refused: bool,
 }
 
 /// There are as many connections and requests as are possible.
@@ -374,17 +377,21 @@ impl Manager {
     }
 
     /// Nobody receives RoCE at the peer's address, so its kernel says. Who waits there for a first answer asks again twice,
-    /// and gives up within half a second: a program may begin just then.
+    /// and gives up within half a second: a program may begin just then. A connection that was being ended is over: the
+    /// peer's program has gone.
     pub fn handle_refusal(&mut self, now: Instant, peer: IpAddr) {
-        let waits = |connection: &Connection| {
-            let is_first = matches!(connection.state, State::Requesting | State::Asking) && !connection.is_refused;
-            is_first && connection.addresses.destination() == peer
+        let ids = |manager: &Manager, is_meant: fn(&Connection) -> bool| {
+            let there = |one: &Connection| is_meant(one) && one.addresses.destination() == peer;
+            let found = manager.connections.iter().filter(|(_, one)| there(one)).map(|(id, _)| *id);
+            found.collect::<BTreeSet<u32>>()
         };
-        let mut ids: Vec<u32> = self.connections.iter().filter(|(_, one)| waits(one)).map(|(id, _)| *id).collect();
-        ids.sort_unstable();
-        for id in ids {
+        let waits = |one: &Connection| matches!(one.state, State::Requesting | State::Asking) && !one.is_refused;
+        for id in ids(self, waits) {
             self.connections.get_mut(&id).expect("it was found").is_refused = true;
             self.ask_again_or_end(now, id);
+        }
+        for id in ids(self, |one| one.state == State::Disconnecting) {
+            self.end(now, id);
         }
     }
 
@@ -876,7 +883,12 @@ impl Manager {
         let Some(connection) = self.connections.get(&id) else { return };
         let Some(mad) = &connection.sent else { return };
         let (addresses, traffic_class) = (connection.addresses, connection.traffic_class);
-        let outgoing = Outgoing { addresses, traffic_class, mad: mad.to_bytes() };
+        let may_be_refused = match connection.state {
+            State::Requesting | State::Asking => true,
+            State::Disconnecting => connection.retries_left < CM_RETRIES,
+            _ => false,
+        };
+        let outgoing = Outgoing { addresses, traffic_class, mad: mad.to_bytes(), may_be_refused };
         self.push(outgoing);
     }
 
@@ -909,12 +921,13 @@ impl Manager {
         let mad = self.answer_to(id, message).to_bytes();
         let Some(connection) = self.connections.get(&id) else { return };
         let (addresses, traffic_class) = (connection.addresses, connection.traffic_class);
-        self.push(Outgoing { addresses, traffic_class, mad });
+        self.push(Outgoing { addresses, traffic_class, mad, may_be_refused: false });
     }
 
     /// Answers a message that belongs to no connection.
     fn answer_stranger(&mut self, addresses: Addresses, transaction: u64, message: Message) {
-        self.push(Outgoing { addresses, traffic_class: 0, mad: Mad { transaction, message }.to_bytes() });
+        let mad = Mad { transaction, message }.to_bytes();
+        self.push(Outgoing { addresses, traffic_class: 0, mad, may_be_refused: false });
     }
 
     fn push(&mut self, outgoing: Outgoing) {

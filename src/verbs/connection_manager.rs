@@ -300,12 +300,12 @@ impl Shared {
         let _ = self.qp.post_send(request);
     }
 
-    /// Has the peer's kernel say whether nobody receives RoCE there, when a first message goes to it: by a datagram that
-    /// every connection manager ignores, since RNICs take only what is valid away from their host's kernel.
+    /// Has the peer's kernel say whether nobody receives RoCE there, when that matters: by a datagram that every connection
+    /// manager ignores, since RNICs take only what is valid away from their host's kernel.
     fn ask_for_a_refusal(&self, outgoing: &Outgoing) {
         let addresses = outgoing.addresses;
         let Some(probe) = self.probes.iter().find(|probe| probe.address() == addresses.source()) else { return };
-        if !Mad::is_first(&outgoing.mad) {
+        if !outgoing.may_be_refused {
             return;
         }
         let flow = Flow { addresses, source_port: probe.port(), traffic_class: 0, hop_limit: 64, flow_label: 0 };
