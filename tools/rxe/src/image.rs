@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Instant, SystemTime};
 
 /// Changes whenever the way the image is put together does.
-const RECIPE: &str = "2";
+const RECIPE: &str = "3";
 
 /// Images kept: other branches that share the target directory may want theirs again. About 110 MB each.
 const KEPT: usize = 3;
@@ -43,6 +43,7 @@ const PACKAGES: &[&str] = &[
     "libibverbs1",
     "librdmacm1",
     "nftables",
+    "open-iscsi",
     "perftest",
     "qperf",
     "rdmacm-utils",
@@ -63,6 +64,7 @@ const PROGRAMS: &[&str] = &[
     "ibv_*",
     "ip",
     "iperf3",
+    "iscsistart",
     "mckey",
     "nft",
     "qperf",
@@ -90,16 +92,21 @@ const PROGRAMS: &[&str] = &[
 /// Libraries that programs built on the host may want, besides those of [`PROGRAMS`].
 const LIBRARIES: &[&str] = &[
     "libc.so.6",
+    "libcrypto.so.3",
     "libdl.so.2",
     "libelf.so.1",
     "libgcc_s.so.1",
     "libibverbs.so.1",
+    "libkmod.so.2",
+    "liblzma.so.5",
     "libm.so.6",
     "libnss_files.so.2",
+    "libopeniscsiusr.so.0.2.0",
     "libpthread.so.0",
     "librdmacm.so.1",
     "librt.so.1",
     "libz.so.1",
+    "libzstd.so.1",
 ];
 
 /// Kernel modules, each with what it depends on. One that a kernel has built in, or does not have, is left out; without
@@ -161,11 +168,14 @@ const MODULES: &[&str] = &[
     "ip6_udp_tunnel", // XDP links and namespaces inside the machine
     "ib_isert",
     "target_core_file", // a disk by iSER
+    "ib_iser",
+    "sd_mod", // another's disk by iSER
 ];
 
 /// Where modules come from in the kernel package (below `lib/modules/VERSION/kernel/`).
 const MODULE_DIRECTORIES: &[&str] = &[
     "arch/x86/crypto",
+    "block",
     "crypto",
     "drivers/block",
     "drivers/char",

@@ -3,19 +3,13 @@
 //!
 //! These programs are played nowhere else: this test is of `cargo xtask test --full programs`, which installs them.
 
-#![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
-
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use common::captures::folder_for_all;
 use common::compared::{OVER_UDP, OVER_XDP, Start};
-use common::iscsi::{Disk, INITIATOR, TARGET};
-use common::programs::{AS_NOBODY, Ended, LIMIT, Running, sent_packets, start};
+use common::iscsi::{Disk, Target};
+use common::programs::sent_packets;
 use rxe_rig::VethPair;
 use uroce_laboratory::world::pattern;
 
@@ -23,84 +17,14 @@ use uroce_laboratory::world::pattern;
 const DISK_BYTES: usize = 16 << 20;
 const DISK_PACKETS: u64 = (DISK_BYTES / 4096) as u64;
 
-/// A folder with the disk, and the target that serves it.
-struct Target<'a> {
-    pair: &'a VethPair,
-    link: (Start, &'a str),
-    folder: PathBuf,
-    program: Option<Running>,
-}
-
-impl<'a> Target<'a> {
-    fn begin(pair: &'a VethPair, link: (Start, &'a str)) -> Target<'a> {
-        let folder = folder_for_all(&format!("iser-{}", link.1));
-        let mut target = Target { pair, link, folder, program: None };
-        let disk = target.file("disk");
-        fs::write(&disk, vec![0; DISK_BYTES]).unwrap();
-        fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
-
-        let (start, link) = link;
-        let line = format!("--link {link} --trace -- env {} tgtd -f --iser pool_sz_mb=64", target.socket());
-        let mut program = start(&pair.a, &line);
-        program.prints(&["rdma_listen: done"], LIMIT).unwrap();
-        target.program = Some(program);
-        target.administer(&format!("--lld iser --op new --mode target --tid 1 -T {TARGET}"));
-        target.administer(&format!("--lld iser --op new --mode logicalunit --tid 1 --lun 1 -b {}", disk.display()));
-        // Over iSER this version wants the initiator's address and its name to be allowed, and not one of them.
-        target.administer("--lld iser --op bind --mode target --tid 1 -I ALL");
-        target.administer(&format!("--lld iser --op bind --mode target --tid 1 --initiator-name {INITIATOR}"));
-        target
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    /// Where the target takes its commands, in words of `env`.
-    fn socket(&self) -> String {
-        format!("TGT_IPC_SOCKET={}", self.file("socket").display())
-    }
-
-    /// A command that the target carries out.
-    fn administer(&self, line: &str) {
-        self.command(line).succeeded();
-    }
-
-    /// A command for the target, by the user of the target.
-    fn command(&self, line: &str) -> Ended {
-        let user: &[&str] = if self.link.1 == OVER_UDP.1 { &AS_NOBODY } else { &[] };
-        let (socket, words) = (self.socket(), line.split_whitespace().collect::<Vec<_>>());
-        let words = [user, &["env", &socket, "tgtadm"], &words].concat();
-        start(self.pair.a.command(words[0]), &words[1..]).end_within(LIMIT).unwrap()
-    }
-
-    /// The disk for initiators at the other end of the cable.
-    fn disk(&self) -> Disk<'_> {
-        Disk { link: self.link, namespace: &self.pair.b, portal: VethPair::A.ipv4.to_string(), lun: 1 }
-    }
-
-    fn disk_is(&self, bytes: &[u8]) -> bool {
-        fs::read(self.file("disk")).unwrap() == bytes
-    }
-
-    /// Ends the target, and counts the packets that it sent.
-    fn end(mut self) -> u64 {
-        // A session lasts until the connection manager says that its connection's time wait is over.
-        let end = Instant::now() + LIMIT;
-        while let Err(refused) = self.command("--lld iser --op delete --mode target --tid 1").check() {
-            assert!(refused.contains("this target is still active") && Instant::now() < end, "{refused}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        self.administer("--op delete --mode system");
-        let ended = self.program.take().expect("it was started").end_within(LIMIT).unwrap().succeeded();
-        fs::remove_dir_all(&self.folder).unwrap();
-        sent_packets(&ended.stderr)
-    }
+/// The disk for initiators at the other end of the cable.
+fn disk_of<'a>(pair: &'a VethPair, link: (Start, &'a str)) -> Disk<'a> {
+    Disk { link, namespace: &pair.b, portal: VethPair::A.ipv4.to_string(), lun: 1 }
 }
 
 /// QEMU copies a file to the disk and back. Its writes are READs by the target, and its reads WRITEs.
-fn copy_there_and_back(target: &Target<'_>) {
-    let (from, back, disk) = (target.file("from"), target.file("back"), target.disk());
+fn copy_there_and_back(target: &Target<'_>, disk: &Disk<'_>) {
+    let (from, back) = (target.file("from"), target.file("back"));
     let bytes = pattern(1, DISK_BYTES);
     fs::write(&from, &bytes).unwrap();
 
@@ -115,8 +39,7 @@ fn copy_there_and_back(target: &Target<'_>) {
 }
 
 /// libiscsi's programs: what the disk is, reads of 64 KiB for a second, and tests that write blocks and compare them.
-fn ask_and_test(target: &Target<'_>) {
-    let disk = target.disk();
+fn ask_and_test(disk: &Disk<'_>) {
     let url = disk.url();
     let asked = disk.initiator(&format!("iscsi-inq {url}"));
     assert!(asked.stdout.contains("Product:VIRTUAL-DISK"), "{asked:#?}");
@@ -143,9 +66,10 @@ fn ask_and_test(target: &Target<'_>) {
 
 fn play(link: (Start, &str)) {
     let pair = VethPair::create(4500).unwrap();
-    let target = Target::begin(&pair, link);
-    copy_there_and_back(&target);
-    ask_and_test(&target);
+    let target = Target::begin(&pair.a, link, "", &vec![0; DISK_BYTES]);
+    let disk = disk_of(&pair, link);
+    copy_there_and_back(&target, &disk);
+    ask_and_test(&disk);
     let packets = target.end();
     eprintln!("the target sent {packets} packets");
     // The disk was read twice, beside all else.

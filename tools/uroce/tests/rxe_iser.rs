@@ -1,5 +1,6 @@
 //! A disk of the Linux kernel's iSER target (LIO, ib_isert) on rxe, and QEMU's initiator by `uroce run`: what `qemu-img` writes
-//! is compared with the target's file in the machine, and read and compared by QEMU.
+//! is compared with the target's file in the machine, and read and compared by QEMU. And the reverse: a disk of tgt by
+//! `uroce run`, and the kernel's initiator (ib_iser) on rxe, to which the disk is one of its own.
 //!
 //! The programs are played nowhere else: this test is of `cargo xtask test --full programs`, which installs them.
 
@@ -7,10 +8,13 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use common::compared::{OVER_UDP, OVER_XDP, Start};
-use common::iscsi::{Disk, TARGET};
+use common::iscsi::{Disk, INITIATOR, TARGET, Target};
+use common::programs::UROCE;
+use rxe_rig::lab::PEER;
 use rxe_rig::{Lab, LabOptions, Vm};
 use uroce_laboratory::world::pattern;
 
@@ -73,4 +77,45 @@ fn a_disk_of_a_kernel_is_written_and_read_over_both_links() {
     for (seed, link) in [OVER_XDP, OVER_UDP].into_iter().enumerate() {
         copy_there_and_back(&lab, link, seed as u64);
     }
+}
+
+/// The machine logs in, and its disk is the target's: it reads what is there, and writes other bytes.
+fn the_kernel_reads_and_writes(link: (Start, &str)) {
+    let lab = Lab::start(&LabOptions { mtu: 4500, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
+    let vm = lab.vm(0);
+    let [old, new] = [11, 12].map(|seed| pattern(seed, DISK_BYTES));
+    let target = Target::begin(lab.peer(), link, "--capture {}/capture", &old);
+    let check = |line: &str| vm.check(line, LIMIT).unwrap_or_else(|error| panic!("{error}: {}", vm.console()));
+    let portal = format!("-a {} -p 3260 -P iface.transport_name=iser", PEER.ipv4);
+    check(&format!("modprobe ib_iser && modprobe sd_mod && iscsistart -i {INITIATOR} -t {TARGET} -g 1 {portal}"));
+    check(
+        "for i in 1 2 3 4 5 6 7 8 9; do [ -b /dev/sda ] || sleep 2; done; dd if=/dev/sda of=/tmp/read bs=64k iflag=direct",
+    );
+    let [there, here] = ["there", "here"].map(|name| target.file(name));
+    vm.get("/tmp/read", &there).unwrap();
+    assert!(fs::read(&there).unwrap() == old, "the machine reads other bytes");
+
+    fs::write(&here, &new).unwrap();
+    vm.put(&here, "/tmp/new").unwrap();
+    check("dd if=/tmp/new of=/dev/sda bs=64k oflag=direct");
+    assert!(target.disk_is(&new), "the disk has other bytes");
+
+    // What the machine reads is written by the target, and the reverse, except for what comes beside a command.
+    let decoded = Command::new(UROCE).arg("decode").arg(target.file("capture")).output().unwrap();
+    let decoded = String::from_utf8_lossy(&decoded.stdout).into_owned();
+    for (operation, fewest) in [("RDMA_WRITE", DISK_PACKETS), ("RDMA_READ_RESPONSE", DISK_PACKETS * 3 / 4)] {
+        let packets = decoded.lines().filter(|line| line.contains(operation)).count() as u64;
+        assert!(packets >= fewest, "{packets} packets of {operation}");
+    }
+    target.leave();
+}
+
+#[test]
+fn a_kernel_reads_and_writes_a_disk_over_af_xdp() {
+    the_kernel_reads_and_writes(OVER_XDP);
+}
+
+#[test]
+fn a_kernel_reads_and_writes_a_disk_of_nobodys_over_udp_sockets() {
+    the_kernel_reads_and_writes(OVER_UDP);
 }
