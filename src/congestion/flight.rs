@@ -112,3 +112,52 @@ impl Flight {
         queues.get(queues.len() / 2).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(path: u8, sent_ms: u64, round_trip_ms: u64) -> Progress {
+        let sent_at = Instant::from_ns(sent_ms * 1_000_000);
+        let round_trip = Duration::from_millis(round_trip_ms);
+        let sample = Sample { sent_at, round_trip, delay: Duration::ZERO, path, is_marked: false };
+        Progress { delivered_bytes: 1000, sample: Some(sample), ..Progress::default() }
+    }
+
+    /// A flight that took these samples, each of a path, a time and a round trip in milliseconds, at the time of its arrival.
+    fn flight(samples: &[(u8, u64, u64)]) -> Flight {
+        let mut flight = Flight::default();
+        for &(path, sent_ms, round_trip_ms) in samples {
+            let now = Instant::from_ns((sent_ms + round_trip_ms) * 1_000_000);
+            flight.take(&sample(path, sent_ms, round_trip_ms), 5000, now);
+        }
+        flight
+    }
+
+    const EVER: Instant = Instant::ZERO;
+
+    #[test]
+    fn the_queue_is_what_the_newest_sample_took_longer_than_the_shortest() {
+        let flight = flight(&[(0, 1, 22), (0, 2, 20), (0, 3, 27)]);
+        assert_eq!((flight.delivered_bytes(), flight.in_flight_bytes()), (3000, 5000));
+        assert_eq!(flight.shortest(), Some(Duration::from_millis(20)));
+        assert_eq!(flight.queue(EVER), Some(Duration::from_millis(7)));
+        // Nothing that was sent since has come back.
+        assert_eq!(flight.queue(Instant::from_ns(4_000_000)), None);
+    }
+
+    #[test]
+    fn one_congested_path_of_three_is_not_the_queue() {
+        let flight = flight(&[(0, 1, 10), (1, 1, 20), (2, 1, 30), (0, 40, 110), (1, 41, 21), (2, 42, 33)]);
+        assert_eq!(flight.queue(EVER), Some(Duration::from_millis(3)), "the median of 100, 1 and 3");
+        assert_eq!(flight.shortest(), Some(Duration::from_millis(20)), "the mean of 10, 20 and 30");
+    }
+
+    #[test]
+    fn a_route_that_has_become_longer_is_no_queue_after_two_periods() {
+        let before = flight(&[(0, 0, 20), (0, 5_000, 50)]);
+        assert_eq!(before.queue(EVER), Some(Duration::from_millis(30)));
+        let after = flight(&[(0, 0, 20), (0, 5_000, 50), (0, 10_100, 50), (0, 20_200, 50)]);
+        assert_eq!((after.shortest(), after.queue(EVER)), (Some(Duration::from_millis(50)), Some(Duration::ZERO)));
+    }
+}
