@@ -4,8 +4,8 @@ use crate::frame::FrameBytes;
 
 use super::opcode::ext;
 use super::{
-    AcknowledgeTrailer, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Extension, Feth, Headers, ICRC_BYTES, Ieth, ImmDt,
-    Opcode, RequestTrailer, Reth, Sack,
+    AcknowledgeTrailer, Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Extension, Feth, Headers, ICRC_BYTES, Ieth,
+    ImmDt, Opcode, RequestTrailer, Reth, Sack,
 };
 
 /// A received packet from BTH to payload: a view, of which only lengths were checked.
@@ -35,6 +35,9 @@ pub enum PacketError {
     /// length.
     #[error("{0} bytes after UDP are not a multiple of 4")]
     Unaligned(usize),
+    /// Not 16 bytes follow the BTH of a CNP (IBTA A17.9.3); holds their number, the pad included.
+    #[error("{0} bytes after the BTH of a CNP, which has 16")]
+    CnpLength(usize),
 }
 
 impl<'a> Packet<'a> {
@@ -43,7 +46,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// [`PacketError::TooShort`] when headers, pad and ICRC do not fit; [`PacketError::Unaligned`] when the length is
-    /// not a multiple of four.
+    /// not a multiple of four; [`PacketError::CnpLength`] when it is not that of a CNP.
     pub fn parse(ib: FrameBytes<'a>) -> Result<Packet<'a>, PacketError> {
         let have = ib.len();
         let short = |opcode, need| PacketError::TooShort { opcode, need, have };
@@ -63,6 +66,9 @@ impl<'a> Packet<'a> {
             return Err(PacketError::Unaligned(have));
         }
         let body = ib.skip(Bth::BYTES + header_bytes).take(have - need + bth.pad());
+        if opcode == Opcode::CNP && (body.len(), bth.pad()) != (Cnp::RESERVED_BYTES, 0) {
+            return Err(PacketError::CnpLength(body.len()));
+        }
         Ok(Packet { bth, extensions: &after_bth[..header_bytes], body, trailer_bytes: 0 })
     }
 

@@ -68,6 +68,8 @@ local field = {
         nil, nil, "The PSN of the sender's first request with a tag"),
     hello_knows = ProtoField.bool("uroce.hello.knows", "Knows", 8,
         { "the sender knows the receiver's nonce", "no" }, 0x01),
+    cnp = ProtoField.bool("uroce.cnp", "Congestion notification (CNP)", base.NONE, nil, nil,
+        "The receiver's packets arrive with «congestion experienced» (IBTA A17.9.3)"),
     hello_tags_all = ProtoField.bool("uroce.hello.tags_all", "Tags all", 8,
         { "all of the sender's requests have tags", "no" }, 0x02),
 }
@@ -76,6 +78,8 @@ uroce.fields = field
 local wrong = {
     icrc = ProtoExpert.new("uroce.icrc.wrong", "The ICRC is wrong", expert.group.CHECKSUM, expert.severity.ERROR),
     trailer = ProtoExpert.new("uroce.trailer.malformed", "The trailer cannot be",
+        expert.group.MALFORMED, expert.severity.ERROR),
+    cnp = ProtoExpert.new("uroce.cnp.malformed", "A CNP has 16 bytes after its BTH",
         expert.group.MALFORMED, expert.severity.ERROR),
     place = ProtoExpert.new("uroce.trailer.misplaced", "A trailer of this kind does not belong to this opcode",
         expert.group.PROTOCOL, expert.severity.WARN),
@@ -103,6 +107,8 @@ local EXTENDED_HEADER_BYTES = {
 }
 
 local ACKNOWLEDGE = 0x11
+local CNP = 0x81
+local CNP_BYTES = BTH_BYTES + 16 + ICRC_BYTES
 
 -- Addresses of a trailer of kind 4 at the most.
 local ADDRESSES_MAX = 7
@@ -391,6 +397,15 @@ local function show_extension(tvb, tree, roce)
     show_trailer(tvb, tree, opcode, room, stop)
 end
 
+local function show_notification(tvb, tree, roce)
+    if roce.broken or roce.stop <= roce.bth or tvb:captured_len() <= roce.bth then return end
+    local opcode = tvb(roce.bth, 1)
+    if opcode:uint() ~= CNP then return end
+    local item = tree:add(field.cnp, opcode, true)
+    item:set_generated()
+    if roce.stop - roce.bth ~= CNP_BYTES then item:add_proto_expert_info(wrong.cnp) end
+end
+
 function uroce.dissector(tvb, pinfo, tree)
     local link = encapsulation()
     if link == nil or link.value ~= ENCAPSULATION_ETHERNET then return end
@@ -400,6 +415,7 @@ function uroce.dissector(tvb, pinfo, tree)
     local branch = tree:add(uroce, tvb(roce.udp, stop - roce.udp))
     if uroce.prefs.validate then show_icrc(tvb, pinfo, branch, roce) end
     show_extension(tvb, branch, roce)
+    show_notification(tvb, branch, roce)
 end
 
 register_postdissector(uroce)

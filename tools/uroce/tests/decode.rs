@@ -154,6 +154,17 @@ fn the_strange_but_allowed_is_no_failure() {
 }
 
 #[test]
+fn a_cnp_of_another_length_is_malformed() {
+    let bth = Bth::new(Opcode::CNP, Qpn::new(6), Psn::new(0)).with_becn(true);
+    let frames = [16, 12, 0].map(|bytes| frame(&outers()[0], bth, Extension::None, bytes));
+    let (status, objects) = objects(&write("cnp.pcap", &frames, 65535));
+    let reasons: Vec<_> = objects.iter().map(|object| object["malformed_reason"].as_str()).collect();
+    let expected = [12, 0].map(|bytes| format!("{bytes} bytes after the BTH of a CNP, which has 16"));
+    assert_eq!((status, reasons), (1, vec![None, Some(expected[0].as_str()), Some(expected[1].as_str())]));
+    assert!(objects.iter().all(|object| object["opcode"] == "CNP" && object["icrc"] == "ok"));
+}
+
+#[test]
 fn flushes_and_atomic_writes_are_told_with_all_their_fields() {
     let reth = |length| Reth::new(0x1234, Key(7), length);
     let bth = |opcode, psn| Bth::new(opcode, Qpn::new(5), Psn::new(psn));

@@ -580,6 +580,30 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
     assert_eq!(shown.len(), 4 * strange.len());
 }
 
+/// A CNP is named, and its ICRC checked; one of another length is malformed. Stock tshark knows no CNPs, and finds nothing
+/// malformed in them.
+#[test]
+fn congestion_notifications_are_named() {
+    let cnp = |bytes: usize| format!("81 00 ffff 40 123456 00 000000 {}", "00".repeat(bytes));
+    let file = scratch("cnp.pcap");
+    write(&file, [16, 12, 20].iter().flat_map(|bytes| frames_around(&cnp(*bytes))));
+    assert_eq!(verdicts(&file), [("ok".to_owned(), 12)].into());
+    let shown = tshark(&file, true, &["uroce.cnp", "uroce.cnp.malformed", "_ws.malformed", "_ws.lua.error"]);
+    for (frame, fields) in &shown {
+        let is_whole = *frame <= 4;
+        assert!(matches!(fields[0].as_str(), "1" | "True"), "frame {frame}: {fields:?}");
+        assert_eq!(fields[1].is_empty(), is_whole, "frame {frame}: {fields:?}");
+        assert_eq!(fields[3], "");
+    }
+    assert_eq!(shown.len(), 12);
+    let stock = tshark(&file, false, &["_ws.malformed"]);
+    assert!(stock.values().take(4).all(|fields| fields[0].is_empty()), "{stock:?}");
+    // An ordinary packet is none.
+    let other = scratch("no-cnp.pcap");
+    write(&other, frames_around("04 00 ffff 00 000011 00 000001"));
+    assert!(tshark(&other, true, &["uroce.cnp"]).values().all(|fields| fields[0].is_empty()));
+}
+
 /// Frames cut off anywhere by a snap length, packets cut short anywhere with lengths that agree, and nonsense: the script
 /// never fails, and its verdict on the ICRC is that of `uroce decode`.
 #[test]
