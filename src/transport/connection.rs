@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::congestion::CongestionControl;
 use crate::memory::{MemoryTable, Pd, Scope};
 use crate::recovery::GoBackN;
 use crate::wire::{PathMtu, Qpn};
@@ -57,8 +58,18 @@ impl Connection {
                 multipath.path(&base, path)
             }
         });
-        let Some(path) = path else { return Ok(None) };
+        let Some(mut path) = path else { return Ok(None) };
+        if self.is_ecn_capable(&packet) {
+            path.flow = path.flow.ecn_capable();
+        }
         Outgoing { tag: self.extension.tag(), ..packet }.write(&path, out, cx, fill)
+    }
+
+    /// Whether switches can mark the packet instead of dropping it: a request, or a READ response with data, of a
+    /// reliable connection whose rate a controller decides on.
+    fn is_ecn_capable(&self, packet: &Outgoing<'_>) -> bool {
+        let is_data = !packet.headers.bth.opcode().is_response() || packet.payload_bytes > 0;
+        is_data && self.service == Service::Rc && self.extension.settings.congestion != CongestionControl::Fixed
     }
 
     /// Completes a send request.

@@ -48,6 +48,10 @@ counters! {
         /// READs requested again that got no answer, since their key is gone: they had been answered before.
         refused_duplicate,
         rcvd_cnp,
+        /// CNPs that were sent. This name and those below are mlx5's.
+        np_cnp_sent,
+        /// Packets of reliable connections that arrived with «congestion experienced».
+        np_ecn_marked_roce_packets,
         /// Request packets that were retransmitted; READs that request answers again count, too.
         retransmitted,
         /// Retransmissions of packets that had arrived before, as the peer reported: they were spurious.

@@ -378,6 +378,11 @@ impl Extension {
         self.is_on_or_offered() && self.settings.congestion != CongestionControl::Fixed
     }
 
+    /// Whether the peer learns of congestion marks by CNPs, and we by its CNPs, which have no tag.
+    pub fn uses_notifications(&self) -> bool {
+        !self.peer.understands()
+    }
+
     /// Whether there must be more than one path to the peer: the settings say so, or the peer uses several.
     pub fn wants_paths(&self) -> bool {
         let understands = self.peer.understands() || mutated!("paths-towards-peers-that-know-none");

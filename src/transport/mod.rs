@@ -30,6 +30,7 @@ mod inbound;
 mod inline;
 mod message_kind;
 mod multipath;
+mod notification_point;
 mod outgoing;
 mod queue_pair;
 mod rails;

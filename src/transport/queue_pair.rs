@@ -1,18 +1,19 @@
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::congestion::Pacer;
-use crate::memory::Pd;
+use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
 use crate::wire::{
-    AcknowledgeTrailer, AddressList, AnswerReport, Flow, Hello, IpHeader, Opcode, Operation, Packet, PathMtu,
+    AcknowledgeTrailer, AddressList, AnswerReport, Cnp, Flow, Hello, IpHeader, Opcode, Operation, Packet, PathMtu,
     PathProbe, Psn, QKey, Qpn, Tagged,
 };
 
 use super::answer_arrivals::AnswerArrivals;
 use super::answer_flight::AnswerFlight;
-use super::attributes::{Attributes, Capabilities, ModifyError, QpAttributes, QueuePairInfo};
+use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
 use super::completion::CompletionRing;
 use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
@@ -21,6 +22,7 @@ use super::event::Event;
 use super::extension::{Admitted, Extension, RecoverySettings, Refused};
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
+use super::notification_point::NotificationPoint;
 use super::outgoing::{Outgoing, no_payload};
 use super::receive_queue::ReceiveQueue;
 use super::requester::{Admission, Requester};
@@ -53,6 +55,7 @@ pub struct QueuePairMachine {
     /// Paces the packets to peers that understand or offer the extension.
     pacer: Pacer,
     answer_arrivals: AnswerArrivals,
+    notification_point: NotificationPoint,
     /// When the pacer lets the next packet go. Until then only hellos, probes, address lists and answers exempt from
     /// the rate are sent.
     paced_until: Option<Instant>,
@@ -162,6 +165,7 @@ impl QueuePairMachine {
             acknowledge_is_next: false,
             pacer: pacer(&recovery),
             answer_arrivals: AnswerArrivals::default(),
+            notification_point: NotificationPoint::default(),
             paced_until: None,
             is_ready: false,
             armed: None,
@@ -272,6 +276,9 @@ impl QueuePairMachine {
         self.responder.configure(attributes, &self.connection);
         traced!(debug, "modified", qpn = self.qpn(), from = format_args!("{from:?}"), to = format_args!("{to:?}"));
         self.state = to;
+        if !to.notifies() {
+            self.notification_point.forget();
+        }
         match to {
             State::Reset => self.reset(),
             State::Error => {
@@ -464,11 +471,29 @@ impl QueuePairMachine {
             },
             _ => Admitted::plain(packet),
         };
+        if ip.is_marked() {
+            self.take_mark(cx);
+        }
         if opcode.is_response() {
             self.handle_answer(&admitted, ip, way, cx);
         } else {
             self.handle_request(&admitted, ip, cx);
         }
+    }
+
+    /// Takes the mark of a packet that arrived with «congestion experienced»: the peer must learn of it, by a CNP unless
+    /// it finds marks in our acknowledges and reports.
+    fn take_mark(&mut self, cx: &mut Context<'_>) {
+        if self.connection.service == Service::Rc && self.state.notifies() {
+            cx.counters.np_ecn_marked_roce_packets += 1;
+            self.notification_point.take(cx.now);
+        }
+    }
+
+    /// Whether a CNP is owed to the peer.
+    fn owes_notification(&self) -> bool {
+        let is_owed = self.notification_point.is_owed() && self.state.notifies();
+        is_owed && self.connection.extension.uses_notifications()
     }
 
     /// Takes an acknowledge, a READ response or an atomic acknowledge.
@@ -685,7 +710,7 @@ impl QueuePairMachine {
 
     /// Whether [`poll_transmit`](Self::poll_transmit) can have a packet.
     pub(super) fn may_transmit(&self, multipath: Option<&Multipath>) -> bool {
-        if self.owes_hello() || self.answer_arrivals.is_owed() {
+        if self.owes_hello() || self.answer_arrivals.is_owed() || self.owes_notification() {
             return true;
         }
         if self.state.receives() && multipath.is_some_and(Multipath::may_transmit) {
@@ -707,7 +732,8 @@ impl QueuePairMachine {
 
     /// Whether a plain acknowledge is all that it has to send.
     pub(super) fn owes_only_an_acknowledge(&self) -> bool {
-        self.owes_acknowledge() && !self.owes_hello() && !self.may_request()
+        let owes_more = self.owes_hello() || self.owes_notification();
+        self.owes_acknowledge() && !owes_more && !self.may_request()
     }
 
     /// Bytes of packets in flight: requests, and answers to READs.
@@ -772,6 +798,11 @@ impl QueuePairMachine {
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if self.owes_hello()
             && let Some(transmit) = self.poll_hello(out, cx)
+        {
+            return Some(transmit);
+        }
+        if self.owes_notification()
+            && let Some(transmit) = self.poll_notification(out, cx)
         {
             return Some(transmit);
         }
@@ -848,6 +879,22 @@ impl QueuePairMachine {
         let headers = responder.acknowledge_of_answered(connection);
         let packet = Outgoing { trailer: &hello.to_bytes(), tag: Some(tag), ..Outgoing::headers(headers) };
         let Ok(written) = packet.write(&path, out, cx, no_payload);
+        written
+    }
+
+    /// Writes the CNP that is owed. It is the IBTA's, without anything of the extension.
+    fn poll_notification(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+        self.notification_point.sent(cx.now);
+        let path = self.connection.path?;
+        let path = Path { flow: Cnp::flow(&path.flow), ..path };
+        let headers = Cnp { destination: self.connection.remote }.headers();
+        let packet = Outgoing { payload_bytes: Cnp::RESERVED_BYTES, ..Outgoing::headers(headers) };
+        let fill = |_: &MemoryTable, out: &mut [u8]| {
+            out.fill(0);
+            Ok::<_, Infallible>(())
+        };
+        let Ok(written) = packet.write(&path, out, cx, fill);
+        cx.counters.np_cnp_sent += u64::from(written.is_some());
         written
     }
 

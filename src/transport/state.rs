@@ -20,6 +20,11 @@ impl State {
         !matches!(self, State::Reset | State::Init | State::Error)
     }
 
+    /// Whether the peer is notified of congestion.
+    pub(super) fn notifies(self) -> bool {
+        matches!(self, State::ReadyToReceive | State::ReadyToSend)
+    }
+
     /// Whether the requester runs, even if only to finish what it began.
     pub(super) fn sends(self) -> bool {
         matches!(self, State::ReadyToSend | State::SendQueueDrained)

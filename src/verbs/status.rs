@@ -64,7 +64,7 @@ pub fn status_counters(page: &[u8]) -> impl Iterator<Item = (&str, u64)> {
 /// A file that kernels have in a port's folder in sysfs, with a number in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortCounter {
-    /// Its folder below the port's: `hw_counters` has rxe's names, `counters` those of all drivers.
+    /// Its folder below the port's: `hw_counters` has rxe's names and mlx5's, `counters` those of all drivers.
     pub folder: &'static str,
     /// The name of the file.
     pub name: &'static str,
@@ -75,7 +75,8 @@ pub struct PortCounter {
 }
 
 impl PortCounter {
-    /// All of them (drivers/infiniband/sw/rxe/rxe_hw_counters.c and core/sysfs.c of Linux 6.1).
+    /// All of them (drivers/infiniband/sw/rxe/rxe_hw_counters.c and core/sysfs.c of Linux 6.1), and those of congestion
+    /// notifications, which rxe has not, by mlx5's names (hw/mlx5/counters.c).
     pub const ALL: &'static [PortCounter] = &[
         hardware("sent_pkts", &["sent_pkts"]),
         hardware("rcvd_pkts", &["rcvd_pkts"]),
@@ -92,6 +93,8 @@ impl PortCounter {
         hardware("link_downed", &[]),
         hardware("rdma_sends", &["rdma_sends"]),
         hardware("rdma_recvs", &["rdma_recvs"]),
+        hardware("np_cnp_sent", &["np_cnp_sent"]),
+        hardware("np_ecn_marked_roce_packets", &["np_ecn_marked_roce_packets"]),
         port("port_xmit_data", &["tx_bytes"], DATA_UNIT),
         port("port_rcv_data", &["rx_bytes"], DATA_UNIT),
         port("port_xmit_packets", &["sent_pkts"], 1),

@@ -5,7 +5,7 @@ use uroce::frame::FrameBytes;
 use uroce::memory::{Access, Pd};
 use uroce::time::Instant;
 use uroce::transport::{Capabilities, CompletionRing, Endpoint, Path, RecoveryMode, RecoverySettings, Service};
-use uroce::wire::{Addresses, Bth, Extension, PathMtu, Psn, QKey, Qpn, RnrTimer};
+use uroce::wire::{Addresses, Bth, Extension, Opcode, PathMtu, Psn, QKey, Qpn, RnrTimer};
 
 use crate::world::{self, Peering, queue_pair, with_ethernet};
 
@@ -97,11 +97,17 @@ impl StandIn {
         self.endpoint.handle_frame(now, FrameBytes::from(&frame[..]));
     }
 
-    /// The next packet that we send; `None` when there is none.
+    /// The next packet that we send; `None` when there is none. CNPs are left out: they answer the network's marks, and no
+    /// packet of the peer.
     pub fn transmit(&mut self, now: Instant) -> Option<Observed> {
         let mut out = vec![0; PACKET_BYTES];
-        let transmit = self.endpoint.poll_transmit(now, &mut out)?;
-        Some(Observed::ours(now, &out[..transmit.len]))
+        loop {
+            let transmit = self.endpoint.poll_transmit(now, &mut out)?;
+            let ours = Observed::ours(now, &out[..transmit.len]);
+            if ours.packet().bth().opcode() != Opcode::CNP {
+                return Some(ours);
+            }
+        }
     }
 }
 

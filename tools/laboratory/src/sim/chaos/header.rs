@@ -13,6 +13,8 @@ pub(super) struct Header {
     pub qpn: Qpn,
     pub psn: Psn,
     pub acknowledge_requested: bool,
+    /// Whether the packet arrives with «congestion experienced».
+    pub is_marked: bool,
     /// Whether the packet ends with a trailer and a tag (docs/EXTENSIONS.md).
     pub is_extended: bool,
     /// The nonce and the tag of a hello; `None` for other packets.
@@ -36,6 +38,7 @@ impl Header {
             qpn: Qpn::new(three(5)),
             psn: Psn::new(three(9)),
             acknowledge_requested: bth[8] & 0x80 != 0,
+            is_marked: Header::traffic_class(frame) & 3 == 3,
             is_extended: bth[8] & 0x20 != 0,
             hello: Header::hello_in(frame),
             rail: if is_ipv6(frame) { frame[ETHERNET_BYTES + 8 + 3] } else { frame[ETHERNET_BYTES + 12 + 1] },
@@ -43,6 +46,11 @@ impl Header {
                 && Header::split_tag(frame).is_some_and(|(bth, _)| bth.last() == Some(&0x40)),
             words: [word(12), word(16)],
         }
+    }
+
+    fn traffic_class(frame: &[u8]) -> u8 {
+        let [first, second] = [frame[ETHERNET_BYTES], frame[ETHERNET_BYTES + 1]];
+        if is_ipv6(frame) { first << 4 | second >> 4 } else { second }
     }
 
     /// The PSN as a count from `base`: of all counts with the PSN on the wire the nearest to `near`. `None` before the

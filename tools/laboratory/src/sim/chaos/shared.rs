@@ -427,7 +427,8 @@ impl World {
 impl Observer for World {
     fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], _to: NodeId) {
         let header = Header::of(frame);
-        if (node == SERVER) != (header.opcode == Opcode::RC_ACKNOWLEDGE) && header.hello.is_none() {
+        let is_of_role = (node == SERVER) == (header.opcode == Opcode::RC_ACKNOWLEDGE);
+        if !is_of_role && header.hello.is_none() && header.opcode != Opcode::CNP {
             self.violations.push(now, format!("node {} sends opcode {:#04x}", node.0, header.opcode.0));
         }
     }
@@ -461,7 +462,7 @@ impl Observer for World {
                 (self.armed, self.limit_is_due) = (None, true);
             }
         }
-        let is_request = self.is_intact && !header.opcode.is_response();
+        let is_request = self.is_intact && !header.opcode.is_response() && header.opcode != Opcode::CNP;
         let is_refused = is_request && header.psn == before && client.expected == before && !client.is_killed;
         if is_refused && !self.free.is_empty() {
             self.violations.push(now, format!("client {index} must wait although a receive request is there"));

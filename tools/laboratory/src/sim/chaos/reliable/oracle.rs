@@ -88,6 +88,9 @@ pub(super) struct Connection {
     pub nonces: [Option<u32>; 2],
     /// Whether a side knows the other's further addresses; it refuses packets from these before.
     pub knows_addresses: [bool; 2],
+    /// Whether a side received a marked packet since its latest CNP, and when that went.
+    pub is_marked: [bool; 2],
+    pub notified_at: [Option<Instant>; 2],
     /// Whether a side keeps to a rate.
     pub has_rate: [bool; 2],
     /// Whether a side's target is registered for relaxed ordering of WRITEs.
@@ -112,6 +115,8 @@ impl Connection {
             selective,
             nonces: [None; 2],
             knows_addresses: [false; 2],
+            is_marked: [false; 2],
+            notified_at: [None; 2],
             has_rate: [false; 2],
             relaxed,
             next_name: name,
@@ -171,6 +176,17 @@ impl Oracle {
         let side = &self.connections[c].sides[s];
         let text = format!("connection {c} side {s} (node {}, {}): {}", side.node.0, side.qpn, text.as_ref());
         self.violation(now, text);
+    }
+
+    /// Checks a CNP that side `s` sends: it received a marked packet, does not know the peer, and sent none for 50 µs.
+    fn notification_sent(&mut self, now: Instant, c: usize, s: usize) {
+        let connection = &mut self.connections[c];
+        let is_early = connection.notified_at[s].is_some_and(|at| now - at < Duration::from_micros(50));
+        let is_due = std::mem::take(&mut connection.is_marked[s]) && !is_early && !connection.selective[s];
+        connection.notified_at[s] = Some(now);
+        if !is_due {
+            self.violation_at(now, c, s, "sent a CNP that is not due");
+        }
     }
 
     /// Checks a packet that the requester of `c`'s flow `s` sends.
@@ -589,7 +605,9 @@ impl Observer for Oracle {
             let text = format!("sends an extended packet to a peer that it does not know: {:#04x}", header.opcode.0);
             self.violation_at(now, c, sender, text);
         }
-        if header.opcode.is_response() {
+        if header.opcode == Opcode::CNP {
+            self.notification_sent(now, c, sender);
+        } else if header.opcode.is_response() {
             self.answer_sent(now, c, receiver, &header);
             self.sack_sent(now, c, receiver, frame);
         } else {
@@ -630,6 +648,10 @@ impl Observer for Oracle {
         if header.rail > 0 && !connection.knows_addresses[receiver] {
             return;
         }
+        if header.opcode == Opcode::CNP {
+            return;
+        }
+        connection.is_marked[receiver] |= header.is_marked;
         if let Some((_, tag)) = header.hello {
             let is_news = !connection.selective[receiver] && connection.nonces[receiver] == Some(tag);
             connection.selective[receiver] |= is_news;
@@ -651,6 +673,9 @@ impl Observer for Oracle {
         let Some(frame) = frame else { return self.timer_handled(now, node) };
         let header = Header::of(frame);
         let Some(&(c, receiver)) = self.by_qpn.get(&(node.0, header.qpn.value())) else { return };
+        if header.opcode == Opcode::CNP {
+            return;
+        }
         if !header.opcode.is_response() && !self.connections[c].places_writes_early(receiver) {
             self.poll_flag(now, c, 1 - receiver);
         } else if !header.opcode.is_response() {

@@ -1,0 +1,187 @@
+//! Standard congestion notification, frame by frame: which packets are ECN-capable, when a CNP goes to the peer, and what one
+//! from the peer does.
+
+use easy_ext::ext;
+use uroce::congestion::CongestionControl;
+use uroce::frame::FrameBytes;
+use uroce::time::Duration;
+use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
+use uroce::wire::{Aeth, Cnp, Extension, Flow, Msn, Opcode, Packet, Psn, RequestTrailer, Reth, RoceFrame, Syndrome};
+use uroce_laboratory::world::crafted::{ALL, Crafted, FIRST_PSN, PEER, PEER_QPN, US, psn};
+use uroce_laboratory::world::flow;
+
+const CE: u8 = 3;
+
+fn crafted(congestion: CongestionControl, recovery: RecoveryMode) -> Crafted {
+    let settings = RecoverySettings { recovery, ..RecoverySettings::default() }.with_congestion(congestion);
+    Crafted::with(ALL, settings)
+}
+
+/// What is sent: opcodes, DSCP and ECN.
+fn sent(c: &mut Crafted) -> Vec<(Opcode, u8, u8)> {
+    let of = |frame: &Vec<u8>| {
+        let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).unwrap();
+        let class = roce.ip.traffic_class();
+        assert!(roce.icrc_ok() && roce.ip.checksum_ok());
+        (Packet::parse(roce.ib).unwrap().bth().opcode(), class >> 2, class & 3)
+    };
+    c.frames().iter().map(of).collect()
+}
+
+const CNP: (Opcode, u8, u8) = (Opcode::CNP, 48, 0);
+const ACKNOWLEDGE: (Opcode, u8, u8) = (Opcode::RC_ACKNOWLEDGE, 0, 0);
+
+#[ext]
+impl Crafted {
+    /// A WRITE of the peer, with this ECN field.
+    fn write(&mut self, psn: Psn, ecn: u8) {
+        let reth = Extension::Reth(Reth::new(self.at(0), self.key, 16));
+        let bth = self.bth(Opcode::RC_WRITE_ONLY, psn).with_ack_request(true);
+        let frame =
+            self.frame_along(&Flow { traffic_class: 26 << 2 | ecn, ..flow(PEER, US) }, bth, reth, &[7; 16], &[]);
+        self.hand_over(&frame);
+    }
+
+    fn wait(&mut self, time_us: u64) {
+        self.now = self.now + Duration::from_micros(time_us);
+    }
+}
+
+#[test]
+fn a_mark_is_answered_by_a_cnp_at_most_once_in_50_us() {
+    for congestion in [CongestionControl::Fixed, CongestionControl::Steady] {
+        let mut c = crafted(congestion, RecoveryMode::GoBackN);
+        c.write(psn(0), 2);
+        assert_eq!(sent(&mut c), [ACKNOWLEDGE], "ECN-capable, and not marked");
+        c.write(psn(1), CE);
+        let frames = c.frames();
+        let roce = RoceFrame::parse(FrameBytes::from(&frames[0][..])).unwrap();
+        assert_eq!(roce.flow(), Flow { traffic_class: 48 << 2, ..flow(US, PEER) });
+        let cnp = Packet::parse(roce.ib).unwrap();
+        assert_eq!(cnp.headers(), Cnp { destination: PEER_QPN }.headers());
+        assert_eq!(cnp.payload().to_vec(), [0; 16]);
+        assert_eq!(frames.len(), 2, "the CNP and an acknowledge");
+        c.wait(49);
+        c.write(psn(2), CE);
+        assert_eq!(sent(&mut c), [ACKNOWLEDGE]);
+        c.wait(1);
+        assert_eq!(sent(&mut c), [], "no mark came since");
+        c.write(psn(3), CE);
+        assert_eq!(sent(&mut c), [CNP, ACKNOWLEDGE]);
+        let counters = c.counters();
+        assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (3, 2));
+    }
+}
+
+/// Also when the packet is an answer, and when it is a duplicate.
+#[test]
+fn any_marked_packet_of_the_connection_is_answered() {
+    let mut c = crafted(CongestionControl::Fixed, RecoveryMode::GoBackN);
+    let read = SendOperation::Read(Remote { address: 0x1000, key: c.key });
+    c.post_send(1, read, 100, 16);
+    assert_eq!(sent(&mut c), [(Opcode::RC_READ_REQUEST, 0, 0)]);
+    let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(1)));
+    let bth = c.bth(Opcode::RC_READ_RESPONSE_ONLY, FIRST_PSN);
+    let marked = Flow { traffic_class: CE, ..flow(PEER, US) };
+    let frame = c.frame_along(&marked, bth, aeth, &[9; 16], &[]);
+    c.hand_over(&frame);
+    assert_eq!(sent(&mut c), [CNP]);
+    assert_eq!(c.memory.to_vec(100, 16), [9; 16]);
+    c.wait(100);
+    c.hand_over(&frame);
+    assert_eq!(sent(&mut c), [CNP], "it is late, and marked");
+}
+
+#[test]
+fn nobody_else_is_notified() {
+    let mut c = crafted(CongestionControl::Fixed, RecoveryMode::GoBackN);
+    let reth = Extension::Reth(Reth::new(c.at(0), c.key, 16));
+    let bth = c.bth(Opcode::RC_WRITE_ONLY, psn(0));
+    let stranger = std::net::Ipv4Addr::new(10, 0, 0, 3);
+    let frame = c.frame_along(&Flow { traffic_class: CE, ..flow(stranger, US) }, bth, reth, &[7; 16], &[]);
+    c.hand_over(&frame);
+    let mut damaged = c.frame_along(&Flow { traffic_class: CE, ..flow(PEER, US) }, bth, reth, &[7; 16], &[]);
+    *damaged.last_mut().unwrap() ^= 1;
+    c.hand_over(&damaged);
+    // A marked CNP is no packet of the connection.
+    let Cnp { destination } = Cnp { destination: c.qpn };
+    let headers = Cnp { destination }.headers();
+    let marked = Flow { traffic_class: CE, ..flow(PEER, US) };
+    let frame = c.frame_along(&marked, headers.bth, headers.extension, &[0; 16], &[]);
+    c.hand_over(&frame);
+    assert_eq!(sent(&mut c), []);
+    let counters = c.counters();
+    assert_eq!((counters.wrong_address, counters.bad_icrc), (1, 1));
+    assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (0, 0));
+}
+
+#[test]
+fn only_a_queue_pair_that_is_ready_notifies() {
+    for (state, cnps) in [(None, 1), (Some(State::Error), 0), (Some(State::SendQueueDrained), 0)] {
+        let mut c = crafted(CongestionControl::Fixed, RecoveryMode::GoBackN);
+        if let Some(state) = state {
+            c.modify(state);
+        }
+        c.write(psn(0), CE);
+        assert_eq!(sent(&mut c).iter().filter(|packet| **packet == CNP).count(), cnps, "{state:?}");
+        // It was owed when the state changed.
+        let mut c = crafted(CongestionControl::Fixed, RecoveryMode::GoBackN);
+        c.write(psn(0), CE);
+        if let Some(state) = state {
+            c.modify(state);
+        }
+        assert_eq!(sent(&mut c).iter().filter(|packet| **packet == CNP).count(), cnps, "{state:?}");
+    }
+    let mut c = crafted(CongestionControl::Fixed, RecoveryMode::GoBackN);
+    c.modify(State::Reset);
+    c.get_ready_to_receive();
+    c.write(psn(0), CE);
+    assert_eq!(sent(&mut c), [CNP, ACKNOWLEDGE], "ready to receive");
+}
+
+/// Marks are in its acknowledges: docs/EXTENSIONS.md.
+#[test]
+fn a_known_peer_gets_no_cnp_but_the_mark_in_an_acknowledge() {
+    let mut c = crafted(CongestionControl::Steady, RecoveryMode::Auto);
+    c.get_acquainted();
+    c.answers();
+    let reth = Extension::Reth(Reth::new(c.at(0), c.key, 16));
+    let bth = c.bth(Opcode::RC_WRITE_ONLY, psn(0)).with_ack_request(true).with_offer(true).with_extended(true);
+    let end = c.with_tag(bth, &RequestTrailer::default().to_bytes());
+    let marked = Flow { traffic_class: CE, ..flow(PEER, US) };
+    let frame = c.frame_along(&marked, bth, reth, &[7; 16], &end);
+    c.hand_over(&frame);
+    let frames = c.frames();
+    assert_eq!(frames.len(), 1);
+    let roce = RoceFrame::parse(FrameBytes::from(&frames[0][..])).unwrap();
+    let sack = Packet::parse(roce.ib).unwrap().sack().unwrap();
+    assert!(sack.is_trigger_marked && sack.marked == 1);
+    assert_eq!((c.counters().np_ecn_marked_roce_packets, c.counters().np_cnp_sent), (1, 0));
+}
+
+#[test]
+fn requests_and_read_responses_are_ecn_capable_if_a_controller_decides() {
+    for (congestion, ecn) in [(CongestionControl::Fixed, 0), (CongestionControl::Steady, 2)] {
+        let mut c = crafted(congestion, RecoveryMode::GoBackN);
+        let remote = Remote { address: 0x1000, key: c.key };
+        c.post_send(1, SendOperation::Write(remote), 100, 300);
+        c.post_send(2, SendOperation::Send, 100, 16);
+        c.post_send(3, SendOperation::Read(remote), 100, 16);
+        let requests = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_LAST, Opcode::RC_SEND_ONLY, Opcode::RC_READ_REQUEST];
+        assert_eq!(sent(&mut c), requests.map(|opcode| (opcode, 0, ecn)));
+        // The peer's: a WRITE, a READ, a FLUSH, whose answer has no data, and an atomic.
+        c.write(psn(0), 0);
+        assert_eq!(sent(&mut c), [ACKNOWLEDGE]);
+        let reth = Reth::new(c.at(0), c.key, 16);
+        let read = c.frame(c.bth(Opcode::RC_READ_REQUEST, psn(1)), Extension::Reth(reth), &[]);
+        c.hand_over(&read);
+        assert_eq!(sent(&mut c), [(Opcode::RC_READ_RESPONSE_ONLY, 0, ecn)]);
+        let nothing = Reth::new(c.at(0), c.key, 0);
+        let read = c.frame(c.bth(Opcode::RC_READ_REQUEST, psn(2)), Extension::Reth(nothing), &[]);
+        c.hand_over(&read);
+        assert_eq!(sent(&mut c), [(Opcode::RC_READ_RESPONSE_ONLY, 0, 0)], "no data");
+        // A NAK.
+        c.write(psn(5), 0);
+        assert_eq!(sent(&mut c), [ACKNOWLEDGE]);
+    }
+}
