@@ -10,6 +10,9 @@ pub trait Controller: Debug + Send + Sync {
     /// Takes what became of packets. `flight` includes it already.
     fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant);
 
+    /// Takes a congestion notification packet (CNP): packets arrive marked. It can be forged.
+    fn notified(&mut self, flight: &Flight, now: Instant);
+
     /// The rate that is kept to from now on; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate>;
 

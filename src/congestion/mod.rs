@@ -3,6 +3,7 @@
 mod congestion_control;
 mod controller;
 mod flight;
+mod notices;
 mod pacer;
 mod progress;
 mod rate;

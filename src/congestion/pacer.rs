@@ -76,6 +76,14 @@ impl Pacer {
         }
     }
 
+    /// Takes a congestion notification packet. Returns whether a controller has begun, which reacts to it.
+    pub fn notified(&mut self, now: Instant) -> bool {
+        if let Some(control) = &mut self.control {
+            control.controller.notified(&control.flight, now);
+        }
+        self.control.is_some()
+    }
+
     /// The rate that is kept to; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate> {
         let decided = self.control.as_ref().and_then(|control| control.controller.rate());

@@ -1,5 +1,6 @@
 use crate::time::{Duration, Instant};
 
+use super::notices::Notices;
 use super::{Controller, Flight, Progress, Rate};
 
 /// The controller of this project: it keeps a short queue in front of the bottleneck, whatever packets are lost by
@@ -18,6 +19,7 @@ pub struct Steady {
     /// Rounds in a row in which it changed in the same direction.
     streak: u32,
     round: Round,
+    notices: Notices,
     /// What arrived in each of the latest rounds, in bytes a second, and what had been delivered when this one began.
     arrived: [f64; ROUNDS],
     delivered: u64,
@@ -109,6 +111,7 @@ impl Default for Steady {
             is_growing: true,
             streak: 0,
             round: Round::default(),
+            notices: Notices::default(),
             arrived: [0.0; ROUNDS],
             delivered: 0,
             chance: 0.0,
@@ -263,6 +266,10 @@ impl Controller for Steady {
                 *least = [*least, flight.queue(since)].into_iter().flatten().min();
             }
         }
+        self.notices.take(flight, now);
+        if progress.sample.is_some_and(|sample| sample.is_marked) {
+            self.notified(flight, now);
+        }
         if progress.forgotten_bytes as f64 > self.window * 0.5 && self.window > FIRST_WINDOW {
             // All of a window is gone: the network is another one than before. What trains have not shown, they still can.
             let known = Phase::Ramp(self.window / base.as_secs_f64());
@@ -286,6 +293,21 @@ impl Controller for Steady {
         let gain = if self.phase == Phase::Trains { 16.0 } else { 1.05 };
         let bits = self.window * 8.0 * gain / (base + flight.queue(Instant::ZERO).unwrap_or_default()).as_secs_f64();
         self.rate = Some(Rate::from_bits(bits as u64));
+    }
+
+    fn notified(&mut self, flight: &Flight, now: Instant) {
+        let Some(left) = self.notices.cut(self.window, flight, now) else { return };
+        self.window = left.max(LEAST_WINDOW);
+        (self.step, self.streak, self.is_growing) = (0.0, 0, false);
+        match self.phase {
+            // A train can be marked long before it shows the bottleneck's rate: from here on it is looked for slowly.
+            Phase::Trains => {
+                let base = flight.shortest().unwrap_or_default().max(SHORTEST);
+                self.begin_phase(Phase::Ramp(self.window / base.as_secs_f64()), flight, now);
+            }
+            Phase::Ramp(_) => self.begin_phase(Phase::Cruise, flight, now),
+            Phase::Cruise => {}
+        }
     }
 
     fn rate(&self) -> Option<Rate> {

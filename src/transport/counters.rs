@@ -47,11 +47,16 @@ counters! {
         answer_overflow,
         /// READs requested again that got no answer, since their key is gone: they had been answered before.
         refused_duplicate,
+        /// CNPs for a queue pair, after all checks.
         rcvd_cnp,
         /// CNPs that were sent. This name and those below are mlx5's.
         np_cnp_sent,
         /// Packets of reliable connections that arrived with «congestion experienced».
         np_ecn_marked_roce_packets,
+        /// CNPs that were passed to the queue pair's congestion controller.
+        rp_cnp_handled,
+        /// CNPs that were ignored: the peer is known, and sends none, or nothing decides on the rate.
+        rp_cnp_ignored,
         /// Request packets that were retransmitted; READs that request answers again count, too.
         retransmitted,
         /// Retransmissions of packets that had arrived before, as the peer reported: they were spurious.

@@ -7,7 +7,7 @@ use crate::Forked;
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
-use crate::wire::{self, Operation, PKey, Packet, Qpn, RoceFrame};
+use crate::wire::{self, Opcode, PKey, Packet, Qpn, RoceFrame};
 
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
 use super::context::Context;
@@ -533,9 +533,6 @@ impl Endpoint {
             return Err(|c| &mut c.bad_tver);
         }
         let opcode = bth.opcode();
-        if opcode.operation() == Operation::Cnp {
-            return Err(|c| &mut c.rcvd_cnp);
-        }
         let qpn = bth.destination();
         if qpn == Qpn::MULTICAST {
             return self.dispatch_to_group(now, &packet, &roce);
@@ -547,7 +544,8 @@ impl Endpoint {
             Service::Uc => wire::TransportService::Uc,
             Service::Ud | Service::Gsi => wire::TransportService::Ud,
         };
-        if !opcode.is_known() || opcode.service() != service {
+        // A CNP is for queue pairs of all services.
+        if !opcode.is_known() || (opcode.service() != service && opcode != Opcode::CNP) {
             return Err(|c| &mut c.bad_opcode);
         }
         if !PKey::DEFAULT.matches(bth.p_key()) && !mutated!("partition-not-checked") {

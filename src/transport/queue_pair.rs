@@ -464,6 +464,10 @@ impl QueuePairMachine {
     /// Takes a packet whose ICRC, keys and addresses are valid.
     pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let opcode = packet.bth().opcode();
+        if opcode == Opcode::CNP {
+            self.take_notification(packet, cx);
+            return;
+        }
         let admitted = match self.connection.service {
             Service::Rc => match self.admit(packet, cx) {
                 Some(admitted) => admitted,
@@ -488,6 +492,19 @@ impl QueuePairMachine {
             cx.counters.np_ecn_marked_roce_packets += 1;
             self.notification_point.take(cx.now);
         }
+    }
+
+    /// Takes a CNP. A known peer sends none: it would not carry our nonce, and anybody can forge it.
+    fn take_notification(&mut self, packet: &Packet<'_>, cx: &mut Context<'_>) {
+        if !self.state.receives() {
+            cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
+            return;
+        }
+        cx.counters.rcvd_cnp += 1;
+        let is_reliable = self.connection.service == Service::Rc;
+        let counts = is_reliable && self.connection.extension.uses_notifications() && self.pacer.notified(cx.now);
+        cx.counters.rp_cnp_handled += u64::from(counts);
+        cx.counters.rp_cnp_ignored += u64::from(!counts);
     }
 
     /// Whether a CNP is owed to the peer.

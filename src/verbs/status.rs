@@ -95,6 +95,8 @@ impl PortCounter {
         hardware("rdma_recvs", &["rdma_recvs"]),
         hardware("np_cnp_sent", &["np_cnp_sent"]),
         hardware("np_ecn_marked_roce_packets", &["np_ecn_marked_roce_packets"]),
+        hardware("rp_cnp_handled", &["rp_cnp_handled"]),
+        hardware("rp_cnp_ignored", &["rp_cnp_ignored"]),
         port("port_xmit_data", &["tx_bytes"], DATA_UNIT),
         port("port_rcv_data", &["rx_bytes"], DATA_UNIT),
         port("port_xmit_packets", &["sent_pkts"], 1),

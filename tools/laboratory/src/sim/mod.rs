@@ -14,6 +14,7 @@ mod link;
 pub mod loss_rtt;
 mod network;
 mod node;
+pub mod notifications;
 pub mod path_failure;
 pub mod paths;
 mod pattern;

@@ -280,6 +280,11 @@ impl Transfer {
         Ok(())
     }
 
+    /// The queue pair of the source of the bytes, and that of their destination.
+    pub fn qpns(&self) -> [Qpn; 2] {
+        [0, 1].map(|side: usize| self.sides[side].qpn)
+    }
+
     /// The first failure; `None` for none.
     pub fn failure(&self) -> Option<&TransferError> {
         self.failure.as_ref()
