@@ -9,7 +9,8 @@ use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, St
 use uroce::wire::{
     Aeth, Cnp, Extension, Flow, Headers, Msn, Opcode, PKey, Packet, Psn, Qpn, RequestTrailer, Reth, RoceFrame, Syndrome,
 };
-use uroce_laboratory::sim::notifications::{Flood, FloodCell};
+use uroce_laboratory::sim::TransferOperation;
+use uroce_laboratory::sim::notifications::{Flood, FloodCell, MarkedCell};
 use uroce_laboratory::world::crafted::{ALL, Crafted, FIRST_PSN, PEER, PEER_QPN, US, psn};
 use uroce_laboratory::world::flow;
 
@@ -295,10 +296,40 @@ fn a_flood_of_forged_cnps_is_bounded() {
     }
     let back = after.windows(10).position(|ten| mean(ten) > 0.8 * usual);
     assert!(back.is_some_and(|round_trips| round_trips <= 40), "{back:?} {after:?}");
-    println!("{usual} flooded {} back after {back:?}", mean(&flooded[100..]));
 
     let Flood { goodput_bps, counters } = cell(true).run(1).unwrap();
     let [before, flooded] = [&goodput_bps[100..200], &goodput_bps[200..400]].map(mean);
     assert!(before > 180e6 && flooded > 0.99 * before, "{before} {flooded}");
     assert!(counters.rp_cnp_ignored > 190_000 && counters.rp_cnp_handled == 0, "{counters:?}");
+}
+
+/// Two flows of DCQCN over a bottleneck of 10 Gb/s that marks above 40 KB: they share it, without a loss, and with a tenth of
+/// the queue at most that there is without a controller. The senders learn of marks by CNPs from plain peers, or in
+/// acknowledges and reports. READ responses to plain peers, which report nothing of them, keep to the rate as well.
+#[test]
+fn dcqcn_shares_a_marking_bottleneck_without_losses() {
+    for operation in [TransferOperation::Write, TransferOperation::Read] {
+        for is_known in [false, true] {
+            let cell = MarkedCell {
+                control: CongestionControl::Dcqcn,
+                is_known,
+                operation,
+                flows: 2,
+                line_bps: 10_000_000_000,
+                round_trip: Duration::from_micros(20),
+                queue_bytes: [40_000, 1_000_000],
+                times: [200, 100].map(Duration::from_millis),
+            };
+            let marked = cell.run(1).unwrap();
+            let sum: f64 = marked.goodput_bps.iter().sum();
+            assert!(sum > 8.5e9, "{marked:?}");
+            assert!(marked.goodput_bps.iter().all(|goodput| (0.3..0.7).contains(&(goodput / sum))), "{marked:?}");
+            assert_eq!(marked.dropped, 0);
+            assert!(marked.mean_queue_bytes < 150_000.0, "{marked:?}");
+            let [sender, receiver] = &marked.counters;
+            assert_eq!((sender.rp_cnp_handled, receiver.np_cnp_sent > 100), (receiver.np_cnp_sent, !is_known));
+            let fixed = MarkedCell { control: CongestionControl::Fixed, ..cell }.run(1).unwrap();
+            assert!(fixed.mean_queue_bytes > 10.0 * marked.mean_queue_bytes, "{fixed:?}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Controller, Steady};
+use super::{Controller, Dcqcn, Rate, Steady};
 
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,30 +11,40 @@ pub enum CongestionControl {
     /// Keeps the queue of the bottleneck short, by the round trip: [`Steady`].
     #[default]
     Steady,
+    /// Cuts the rate when the peer reports marks of switches, as RNICs do: [`Dcqcn`].
+    Dcqcn,
 }
 
 /// A text that names no congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a congestion controller: use fixed or steady")]
+#[error("`{0}` is not a congestion controller: use fixed, steady or dcqcn")]
 pub struct CongestionControlError(String);
 
 impl CongestionControl {
     /// All congestion controllers.
-    pub const ALL: [CongestionControl; 2] = [CongestionControl::Fixed, CongestionControl::Steady];
+    pub const ALL: [CongestionControl; 3] =
+        [CongestionControl::Fixed, CongestionControl::Steady, CongestionControl::Dcqcn];
 
     /// The name of the controller in options.
     pub fn name(self) -> &'static str {
         match self {
             CongestionControl::Fixed => "fixed",
             CongestionControl::Steady => "steady",
+            CongestionControl::Dcqcn => "dcqcn",
         }
     }
 
-    /// A controller without history; `None` when nothing is decided beside the rate that is set.
-    pub fn start(self) -> Option<Box<dyn Controller>> {
+    /// Whether packets are paced whatever the peer understands: RNICs are slowed down by their rate alone.
+    pub fn paces_plain_peers(self) -> bool {
+        self == CongestionControl::Dcqcn
+    }
+
+    /// A controller without history on a link of this rate; `None` when nothing is decided beside the rate that is set.
+    pub fn start(self, line: Rate) -> Option<Box<dyn Controller>> {
         match self {
             CongestionControl::Fixed => None,
             CongestionControl::Steady => Some(Box::new(Steady::default())),
+            CongestionControl::Dcqcn => Some(Box::new(Dcqcn::new(line))),
         }
     }
 }

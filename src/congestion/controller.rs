@@ -10,6 +10,10 @@ pub trait Controller: Debug + Send + Sync {
     /// Takes what became of packets. `flight` includes it already.
     fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant);
 
+    /// Takes an Ethernet frame of `bytes` that goes now. The [rate](Self::rate) is asked for next: controllers with timers
+    /// of their own make those expire first that are due.
+    fn sent(&mut self, _bytes: u64, _now: Instant) {}
+
     /// Takes a congestion notification packet (CNP): packets arrive marked. It can be forged.
     fn notified(&mut self, flight: &Flight, now: Instant);
 

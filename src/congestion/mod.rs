@@ -2,6 +2,7 @@
 
 mod congestion_control;
 mod controller;
+mod dcqcn;
 mod flight;
 mod notices;
 mod pacer;
@@ -11,6 +12,7 @@ mod steady;
 
 pub use congestion_control::{CongestionControl, CongestionControlError};
 pub use controller::Controller;
+pub use dcqcn::Dcqcn;
 pub use flight::Flight;
 pub use pacer::Pacer;
 pub use progress::{Progress, Sample};

@@ -9,6 +9,8 @@ pub struct Pacer {
     kind: CongestionControl,
     /// The rate that is never exceeded; `None` for none.
     cap: Option<Rate>,
+    /// The rate of the link; `None` when it is not known.
+    line: Option<Rate>,
     /// The controller, from the first packet on.
     control: Option<Box<Control>>,
     /// The time at which all that was sent is paid for.
@@ -31,13 +33,22 @@ const BURST_BYTES: u64 = 64 << 10;
 const BURST_MIN: Duration = Duration::from_micros(50);
 const BURST_MAX: Duration = Duration::from_millis(1);
 
+/// The rate of a link that does not report it: what most RNICs have today.
+const LINE: Rate = Rate::from_bits(100_000_000_000);
+
 /// Length of the Ethernet header, in bytes: rates count it.
 const ETHERNET_BYTES: u64 = 14;
 
 impl Pacer {
     /// A pacer that keeps to what a controller of this kind decides, all of it, up to `cap`.
     pub fn new(kind: CongestionControl, cap: Option<Rate>) -> Pacer {
-        Pacer { kind, cap, control: None, paid_at: Instant::ZERO, share: (1, 1), burst: (None, Duration::ZERO) }
+        let burst = (None, Duration::ZERO);
+        Pacer { kind, cap, line: None, control: None, paid_at: Instant::ZERO, share: (1, 1), burst }
+    }
+
+    /// The same pacer on a link of this rate.
+    pub fn on_line(self, line: Option<Rate>) -> Pacer {
+        Pacer { line, ..self }
     }
 
     /// Keeps to `part` / `whole` of the rate and the window from now on; both are at least 1.
@@ -87,16 +98,18 @@ impl Pacer {
     /// The rate that is kept to; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate> {
         let decided = self.control.as_ref().and_then(|control| control.controller.rate());
-        match (decided, self.cap) {
-            (Some(decided), Some(cap)) => Some(if cap.bytes() < decided.bytes() { cap } else { decided }),
-            (decided, cap) => decided.or(cap),
-        }
+        [decided, self.cap].into_iter().flatten().min_by_key(|rate| rate.bytes())
+    }
+
+    /// The rate that a controller can start at.
+    fn line(&self) -> Rate {
+        [self.line, self.cap].into_iter().flatten().min_by_key(|rate| rate.bytes()).unwrap_or(LINE)
     }
 
     /// Starts the controller with the first packet: queue pairs that are never used need none.
     pub fn start(&mut self) {
         if self.control.is_none()
-            && let Some(controller) = self.kind.start()
+            && let Some(controller) = self.kind.start(self.line())
         {
             self.control = Some(Box::new(Control { controller, flight: Flight::default() }));
         }
@@ -105,6 +118,9 @@ impl Pacer {
     /// Accounts for an IP packet of `bytes` that goes now.
     pub fn sent(&mut self, now: Instant, bytes: usize) {
         self.start();
+        if let Some(control) = &mut self.control {
+            control.controller.sent(bytes as u64 + ETHERNET_BYTES, now);
+        }
         let Some(rate) = self.rate() else { return };
         if self.burst.0 != Some(rate) {
             self.burst = (Some(rate), self.takes(rate, BURST_BYTES).clamp(BURST_MIN, BURST_MAX));

@@ -92,6 +92,8 @@ pub struct RecoverySettings {
     /// The rate of each queue pair towards peers that understand or offer the extension; `None` for as fast as the
     /// window allows.
     pub rate: Option<Rate>,
+    /// The rate of the link, at which controllers can start; `None` when it is not known.
+    pub line_rate: Option<Rate>,
     /// What decides on the rate, up to that one.
     pub congestion: CongestionControl,
     /// Upper bound on the bytes of each queue pair's requests that wait for earlier ones.
@@ -138,6 +140,11 @@ impl RecoverySettings {
         RecoverySettings { recovery, rate, link_mtu, ..self }.with_window()
     }
 
+    /// The same settings on a link of this rate.
+    pub fn with_line_rate(self, line_rate: Option<Rate>) -> RecoverySettings {
+        RecoverySettings { line_rate, ..self }
+    }
+
     /// The same settings with another congestion controller.
     pub fn with_congestion(self, congestion: CongestionControl) -> RecoverySettings {
         RecoverySettings { congestion, ..self }.with_window()
@@ -158,6 +165,7 @@ impl Default for RecoverySettings {
             plain: PlainRecovery::default(),
             window: RecoverySettings::MAX_WINDOW,
             rate: None,
+            line_rate: None,
             congestion: CongestionControl::default(),
             // A bandwidth-delay product of 10 Gb/s × 100 ms with 5 % of loss needs this, when nothing can be placed
             // early.

@@ -132,7 +132,7 @@ impl AnyResponder {
 
 /// The pacer of a queue pair with these settings.
 fn pacer(settings: &RecoverySettings) -> Pacer {
-    Pacer::new(settings.congestion, settings.rate)
+    Pacer::new(settings.congestion, settings.rate).on_line(settings.line_rate)
 }
 
 impl QueuePairMachine {
@@ -810,6 +810,13 @@ impl QueuePairMachine {
         matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_only_an_acknowledge())
     }
 
+    /// Whether packets keep to a rate: towards peers that understand or offer the extension, and with some controllers
+    /// towards all.
+    fn is_paced(&self) -> bool {
+        let is_always = self.connection.service == Service::Rc && self.recovery.congestion.paces_plain_peers();
+        is_always || self.connection.extension.is_on_or_offered()
+    }
+
     /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, except that one request
     /// goes before a plain acknowledge: the peer waits for it when messages alternate.
     pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
@@ -828,7 +835,7 @@ impl QueuePairMachine {
         {
             return Some(transmit);
         }
-        if !self.connection.extension.is_on_or_offered() {
+        if !self.is_paced() {
             self.pacer.start();
             return self.poll_unpaced(out, cx);
         }
@@ -842,7 +849,8 @@ impl QueuePairMachine {
         // Paths that carry nothing take their share of the rate with them.
         let (good, count) = match &cx.multipath {
             Some(multipath) => (multipath.set.good(), multipath.set.count()),
-            None => (1, self.recovery.paths),
+            None if self.connection.extension.is_on_or_offered() => (1, self.recovery.paths),
+            None => (1, 1),
         };
         self.pacer.set_share(good.into(), count.into());
         self.paced_until = self.pacer.wait(cx.now);

@@ -16,7 +16,7 @@ use crate::transport::{self, Event, Path, RecoveryMode};
 use crate::wire::{PathMtu, Psn, Qpn};
 
 use super::address_vector::{find_path, label_port};
-use super::open_link::addresses;
+use super::open_link::{addresses, line_rate};
 use super::{
     AddressVector, CompletionChannel, CompletionQueue, OpenError, OpenOptions, PathError, ProtectionDomain, source_port,
 };
@@ -45,11 +45,14 @@ impl Context {
         }
         let names: Vec<String> = options.device.iter().chain(&options.rails).cloned().collect();
         let mut devices = Device::find_all(&names)?;
+        let line_rate = line_rate(&devices);
         let (link, why_not_xdp) = options.open_link(&devices)?;
         let rails = devices.iter().skip(1).map(addresses).collect();
         let mut context = Context::with_link(devices.swap_remove(0), link)?;
         context.engine.without_sending(|core, _| {
             core.endpoint.set_local_rails(rails);
+            let settings = core.endpoint.recovery().with_line_rate(line_rate);
+            core.endpoint.set_recovery(settings);
         });
         context.path_mtu = options.path_mtu.map_or(context.path_mtu, |limit| limit.min(context.path_mtu));
         context.set_congestion(options.congestion);
@@ -72,6 +75,8 @@ impl Context {
         let engine = Arc::new(Engine::start(link, system_randomness()?)?);
         engine.without_sending(|core, _| {
             core.endpoint.set_local_addresses(addresses(&device));
+            let settings = core.endpoint.recovery().with_line_rate(line_rate(std::slice::from_ref(&device)));
+            core.endpoint.set_recovery(settings);
             if let Some(slot) = core.link.slot() {
                 core.endpoint.set_host_slot(slot);
             }

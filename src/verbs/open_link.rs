@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::congestion::Rate;
 use crate::link::device::{Device, Gid};
 use crate::link::udp::UdpLink;
 use crate::link::xdp::{XdpLink, XdpOpenError};
@@ -120,6 +121,12 @@ impl OpenOptions {
 /// The addresses of a device, in the order of its GID table.
 pub(super) fn addresses(device: &Device) -> Vec<IpAddr> {
     device.gids.iter().map(Gid::ip).collect()
+}
+
+/// The rate of the interfaces of a device together; `None` when one of them does not report its own.
+pub(super) fn line_rate(devices: &[Device]) -> Option<Rate> {
+    let speeds = devices.iter().map(|device| device.speed_mbps.map(|speed| u64::from(speed) * 1_000_000));
+    speeds.sum::<Option<u64>>().map(Rate::from_bits)
 }
 
 /// A link on which the device also reaches itself.

@@ -39,8 +39,8 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY")]
     pub recovery: Option<RecoveryMode>,
 
-    /// What decides how fast queue pairs send: steady (keeps the queue of the bottleneck short) or fixed (the rate limit,
-    /// nothing else). Default: steady
+    /// What decides how fast queue pairs send: steady (keeps the queue of the bottleneck short), dcqcn (as RNICs do, by the
+    /// switches' congestion marks) or fixed (the rate limit, nothing else). Default: steady
     #[arg(long, value_name = "NAME", env = "UROCE_CONGESTION")]
     pub congestion: Option<CongestionControl>,
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 
-use uroce::congestion::CongestionControl;
+use uroce::congestion::{CongestionControl, Rate};
 use uroce::frame::FrameBytes;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{Counters, Endpoint, RecoveryMode, RecoverySettings};
@@ -13,7 +13,7 @@ use crate::ethernet::with_ethernet;
 use crate::world;
 
 use super::link::{Faults, LinkProfile};
-use super::network::{LinkEnd, Network, NodeId, Step};
+use super::network::{LinkEnd, LinkId, Network, NodeId, Step};
 use super::random::Random;
 use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
 
@@ -130,6 +130,137 @@ impl FloodCell {
         }
         network.advance_to(until);
         Ok(())
+    }
+}
+
+/// Flows that share a bottleneck which marks packets, as the switches of a data centre do.
+#[derive(Clone, Copy, Debug)]
+pub struct MarkedCell {
+    /// What decides on the rate of each flow.
+    pub control: CongestionControl,
+    /// Whether the ends know each other (docs/EXTENSIONS.md), or are plain peers.
+    pub is_known: bool,
+    /// What each flow repeats.
+    pub operation: TransferOperation,
+    /// The number of flows.
+    pub flows: usize,
+    /// The rate of the bottleneck, and of all other links, in bits of Ethernet frames a second.
+    pub line_bps: u64,
+    /// The round trip without queues.
+    pub round_trip: Duration,
+    /// Bytes in the bottleneck's queue above which it marks, and above which it drops.
+    pub queue_bytes: [u64; 2],
+    /// How long the flows run, and from when on they are measured.
+    pub times: [Duration; 2],
+}
+
+/// The result of a cell.
+#[derive(Clone, Debug)]
+pub struct Marked {
+    /// The goodput of each flow in the measured time, in bits a second.
+    pub goodput_bps: Vec<f64>,
+    /// Frames that were marked, and that found the queue full.
+    pub marked: u64,
+    /// The same, dropped.
+    pub dropped: u64,
+    /// The mean of the bottleneck's queue in the measured time, looked at each ten microseconds, in bytes.
+    pub mean_queue_bytes: f64,
+    /// The counters of the senders of data, added up, and those of its receivers.
+    pub counters: [Counters; 2],
+}
+
+impl MarkedCell {
+    /// Runs the cell with all randomness from `seed`.
+    ///
+    /// # Errors
+    /// [`TransferError`] when a request failed.
+    pub fn run(&self, seed: u64) -> Result<Marked, TransferError> {
+        let mut network = Network::new(seed);
+        let pairs: Vec<[NodeId; 2]> = (0..self.flows as u64)
+            .map(|flow| {
+                [0, 1].map(|end| {
+                    let mut random = Random::new(seed, 1000 + 2 * flow + end);
+                    network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
+                })
+            })
+            .collect();
+        let bottleneck = self.connect(&mut network, &pairs);
+        let recovery = if self.is_known { RecoveryMode::Auto } else { RecoveryMode::GoBackN };
+        let settings = RecoverySettings { recovery, ..RecoverySettings::default() }
+            .with_congestion(self.control)
+            .with_line_rate(Some(Rate::from_bits(self.line_bps)));
+        let outstanding = 64;
+        let plan = TransferPlan {
+            operation: self.operation,
+            message_bytes: 1 << 16,
+            outstanding,
+            region_bytes: outstanding << 16,
+            recovery: [settings; 2],
+            timeout: 14,
+        };
+        let mut flows: Vec<Transfer> =
+            pairs.iter().map(|nodes| Transfer::new(&mut network, *nodes, plan, seed)).collect();
+        flows.iter_mut().for_each(|flow| flow.post(&mut network, &mut ()));
+        let [end, from] = self.times.map(|time| Instant::ZERO + time);
+        let (mut look_at, mut queues, mut before) = (from, Vec::new(), Vec::new());
+        while network.next().is_some_and(|at| at <= end) {
+            if let Some(Step::Handled(NodeId(node))) = network.step(&mut ()) {
+                let flow = &mut flows[node / 2];
+                let completed = flow.completed_bytes();
+                flow.poll();
+                if flow.completed_bytes() > completed {
+                    flow.post(&mut network, &mut ());
+                }
+                if let Some(failure) = flow.failure() {
+                    return Err(failure.clone());
+                }
+            }
+            while look_at <= network.now() {
+                if before.is_empty() {
+                    before = flows.iter().map(Transfer::completed_bytes).collect();
+                }
+                queues.push(network.queue_delay(bottleneck).as_secs_f64() * self.line_bps as f64 / 8.0);
+                look_at = look_at + Duration::from_micros(10);
+            }
+        }
+        let seconds = (end - from).as_secs_f64();
+        let bytes = flows.iter().zip(&before).map(|(flow, before)| flow.completed_bytes() - before);
+        let goodput_bps = bytes.map(|bytes| bytes as f64 * 8.0 / seconds).collect();
+        let mut counters = [Counters::default(); 2];
+        for pair in &pairs {
+            for (sum, node) in counters.iter_mut().zip(pair) {
+                sum.add(&network.endpoint(*node).counters());
+            }
+        }
+        let mean_queue_bytes = queues.iter().sum::<f64>() / queues.len() as f64;
+        let tally = network.tally();
+        Ok(Marked { goodput_bps, marked: tally.marked, dropped: tally.lost_to_full_queues, mean_queue_bytes, counters })
+    }
+
+    /// Connects the pairs over two switches, and returns the link from the first nodes to the second ones.
+    fn connect(&self, network: &mut Network, pairs: &[[NodeId; 2]]) -> LinkId {
+        let [left, right] = [network.add_switch(), network.add_switch()];
+        let profile = |delay| LinkProfile {
+            bytes_per_second: self.line_bps / 8,
+            delay,
+            queue_bytes: u64::MAX,
+            ecn_threshold_bytes: None,
+            faults: Faults::NONE,
+        };
+        let [mark, drop] = self.queue_bytes;
+        let marking = LinkProfile { queue_bytes: drop, ecn_threshold_bytes: Some(mark), ..profile(Duration::ZERO) };
+        let there = network.add_link(LinkEnd::Switch(left), LinkEnd::Switch(right), marking);
+        let back = network.add_link(LinkEnd::Switch(right), LinkEnd::Switch(left), profile(Duration::ZERO));
+        for pair in pairs {
+            for (node, near, away, link) in [(pair[0], left, right, back), (pair[1], right, left, there)] {
+                let access = profile(self.round_trip / 8);
+                network.add_link(LinkEnd::Node(node), LinkEnd::Switch(near), access.clone());
+                let down = network.add_link(LinkEnd::Switch(near), LinkEnd::Node(node), access);
+                network.add_route(near, node, down);
+                network.add_route(away, node, link);
+            }
+        }
+        there
     }
 }
 
