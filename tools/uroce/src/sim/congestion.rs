@@ -20,6 +20,9 @@ pub(super) struct Arguments {
     /// loss=0.01; conditions separated by commas. A key that is not given matches all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// What decides on the rate of each flow: steady, dcqcn or fixed. With dcqcn the bottleneck marks packets.
+    #[arg(long, value_name = "NAME", default_value_t = CongestionControl::Steady)]
+    congestion: CongestionControl,
     /// Print what happened in each half round trip.
     #[arg(long)]
     timeline: bool,
@@ -92,7 +95,7 @@ impl Cell for CongestionCell {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut cells = CongestionCell::wan(CongestionControl::Steady);
+    let mut cells = CongestionCell::wan(arguments.congestion);
     cells::keep(&mut cells, &arguments.only)?;
     let seed = arguments.options.seed;
     let sheet = cells::play(&cells, &arguments.options, |cell: &CongestionCell| cell.run(seed));

@@ -1,3 +1,4 @@
+use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::Duration;
 use uroce::transport::Endpoint;
 
@@ -17,6 +18,10 @@ pub(super) struct Dumbbell {
 
 /// How much faster the links of the nodes are than the bottleneck.
 const ACCESS_FACTOR: u64 = 4;
+
+/// Where the flows need marks, the bottleneck marks above what it carries in 32 µs: 100 KB at 25 Gb/s, as in HPCC's
+/// simulations of DCQCN.
+const MARKED_SHARE: u64 = 31_250;
 
 /// The delay of the bottleneck itself, in one direction; the rest of a round trip is that of the flow's own links.
 const BOTTLENECK_DELAY: Duration = Duration::from_nanos(500);
@@ -43,7 +48,12 @@ impl Dumbbell {
         };
         let [left, right] = [network.add_switch(), network.add_switch()].map(LinkEnd::Switch);
         let buffer = (cell.bdp_bytes() * cell.buffer_bdp) as u64;
-        let over = LinkProfile { faults: faults.clone(), ..profile(line, BOTTLENECK_DELAY, buffer) };
+        let marks = (cell.control == CongestionControl::Dcqcn).then_some(line / MARKED_SHARE);
+        let over = LinkProfile {
+            faults: faults.clone(),
+            ecn_threshold_bytes: marks,
+            ..profile(line, BOTTLENECK_DELAY, buffer)
+        };
         let bottleneck = network.add_link(left, right, over);
         let back = LinkProfile { faults, ..profile(ACCESS_FACTOR * line, BOTTLENECK_DELAY, u64::MAX) };
         let back = network.add_link(right, left, back);
@@ -61,6 +71,11 @@ impl Dumbbell {
             }
         }
         Dumbbell { network, pairs, bottleneck }
+    }
+
+    /// The rate of the links of the nodes.
+    pub fn access_rate(cell: &CongestionCell) -> Rate {
+        Rate::from_bits(ACCESS_FACTOR * cell.line_bps)
     }
 
     /// The flow of each node.

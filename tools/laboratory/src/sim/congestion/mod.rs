@@ -120,6 +120,7 @@ impl CongestionCell {
             recovery: RecoveryMode::Auto,
             window: RecoverySettings::MAX_WINDOW,
             congestion: self.control,
+            line_rate: Some(Dumbbell::access_rate(self)),
             ..RecoverySettings::default()
         };
         let bytes = (4.0 * bdp / self.flows as f64) as usize + (8 << 20);
