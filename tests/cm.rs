@@ -530,6 +530,26 @@ fn strangers_change_nothing() {
 }
 
 #[test]
+fn who_is_about_to_go_repeats_the_end_of_its_connections() {
+    let mut world = World::new(7, Faults::default());
+    let [active, passive] = world.connect();
+    world.ends[0].disconnect(world.now, active).unwrap();
+    let sent = |world: &mut World| std::iter::from_fn(|| world.ends[0].poll_transmit()).collect::<Vec<_>>();
+    let first = sent(&mut world);
+    assert_eq!(first.len(), 1, "and it is lost");
+    assert!(world.ends[0].is_disconnecting());
+    world.ends[0].repeat_ends();
+    let again = sent(&mut world);
+    assert_eq!(again.iter().map(|out| out.mad).collect::<Vec<_>>(), [first[0].mad]);
+    world.ends[1].handle_datagram(world.now, from(0), &again[0].mad);
+    let events = world.run_for(seconds(1));
+    assert!(events.iter().any(|event| event.1 == passive && event.2 == EventKind::Disconnected));
+    assert!(!world.ends[0].is_disconnecting());
+    world.ends[0].repeat_ends();
+    assert_eq!(sent(&mut world).len(), 0, "nothing is ending");
+}
+
+#[test]
 fn a_flood_of_requests_is_bounded() {
     let mut world = World::new(8, Faults::default());
     let mut outgoing = 0;

@@ -161,6 +161,14 @@ impl Manager {
         self.connections.values().any(|connection| connection.state == State::Disconnecting)
     }
 
+    /// Says again that connections end to the peers that have not answered, before its time: who calls this is about to go.
+    pub fn repeat_ends(&mut self) {
+        let ending = self.connections.iter().filter(|(_, one)| one.state == State::Disconnecting);
+        let mut ids: Vec<u32> = ending.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids.into_iter().for_each(|id| self.send_once(id));
+    }
+
     /// Listens for a service, at one of our addresses or at all. At most `backlog` requests wait for a decision; others
     /// are dropped, and their peers ask again.
     ///

@@ -44,11 +44,12 @@ static HOSTS: SpinLock<Vec<(String, Arc<Host>)>> = SpinLock::new(Vec::new());
 /// Held while a device is being opened.
 static OPENING: SpinLock<()> = SpinLock::new(());
 
-/// How long a program's exit waits until peers know of it: two retransmissions of what ends connections.
+/// How long a program's exit waits until peers know of it. A kernel goes on telling them; here nobody does after that.
 const EXIT_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// How often it looks.
+/// How often it looks, and in how many looks it tells them again: many are lost on the way to a host that is flooded.
 const EXIT_LOOK: Duration = Duration::from_millis(2);
+const EXIT_TELL: u32 = 25;
 
 impl Host {
     /// The device, opened now if need be.
@@ -227,13 +228,16 @@ pub(crate) fn close_all() {
         };
         let _ = host.manager.with(|manager, now| open.into_iter().for_each(|id| manager.close(now, id)));
     }
-    let mut waited = Duration::ZERO;
-    while waited < EXIT_PATIENCE
+    let mut looks = 0;
+    while looks * EXIT_LOOK < EXIT_PATIENCE
         && hosts.iter().any(|host| host.manager.with(|manager, _| manager.is_disconnecting()) == Ok(true))
     {
         #[allow(clippy::disallowed_methods, reason = "the program has ended: there is nothing to wait with")]
         std::thread::sleep(EXIT_LOOK);
-        waited += EXIT_LOOK;
+        looks += 1;
+        if looks.is_multiple_of(EXIT_TELL) {
+            hosts.iter().for_each(|host| _ = host.manager.with(|manager, _| manager.repeat_ends()));
+        }
     }
     for host in hosts {
         trace_counters(&host.opened.context.device().name, || host.manager.counters());
