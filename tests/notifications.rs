@@ -5,7 +5,7 @@ use easy_ext::ext;
 use uroce::congestion::CongestionControl;
 use uroce::frame::FrameBytes;
 use uroce::time::Duration;
-use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
+use uroce::transport::{CompletionRing, RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
     Aeth, Cnp, Extension, Flow, Headers, Msn, Opcode, PKey, Packet, Psn, Qpn, RequestTrailer, Reth, RoceFrame, Syndrome,
 };
@@ -18,7 +18,7 @@ const CE: u8 = 3;
 
 fn crafted(congestion: CongestionControl, recovery: RecoveryMode) -> Crafted {
     let settings = RecoverySettings { recovery, ..RecoverySettings::default() }.with_congestion(congestion);
-    Crafted::with(ALL, settings)
+    Crafted::controlled(ALL, settings, CompletionRing::new(4096, || {}))
 }
 
 /// What is sent: opcodes, DSCP and ECN.

@@ -114,7 +114,11 @@ impl Crafted {
     /// An endpoint whose completions all go to `cq`. Its time stands, unless a test moves it, so no congestion controller
     /// can learn from it: there is none.
     pub fn with_queue(access: Access, recovery: RecoverySettings, cq: CompletionRing) -> Crafted {
-        let recovery = RecoverySettings { congestion: CongestionControl::Fixed, ..recovery };
+        Crafted::controlled(access, RecoverySettings { congestion: CongestionControl::Fixed, ..recovery }, cq)
+    }
+
+    /// The same with the congestion controller of the settings.
+    pub fn controlled(access: Access, recovery: RecoverySettings, cq: CompletionRing) -> Crafted {
         let guarded = || {
             let memory = Arc::new(HostMemory::new(Self::BYTES).unwrap());
             memory.write(0, &[GUARD; Self::BYTES]);
