@@ -11,7 +11,7 @@
 local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
 
 local KINDS = { [1] = "request", [2] = "selective acknowledge", [3] = "probe of a path", [4] = "further addresses",
-    [5] = "hello" }
+    [5] = "hello", [6] = "report of answers" }
 
 local field = {
     icrc = ProtoField.string("uroce.icrc", "ICRC verdict", base.ASCII,
@@ -22,6 +22,8 @@ local field = {
         { "the sender understands the extension", "none" }, 0x40, "BTH byte 8"),
     extended = ProtoField.bool("uroce.extended", "Extended", 8,
         { "a trailer before the ICRC", "no trailer" }, 0x20, "BTH byte 8"),
+    copy = ProtoField.uint8("uroce.copy", "Copy", base.DEC, nil, 0x1f,
+        "BTH byte 8 of a READ response: how often the requester had asked for some again, modulo 32"),
     tag = ProtoField.uint32("uroce.tag", "Tag", base.HEX, nil, nil, "The receiver's nonce; 0 while it is not known"),
     trailer = ProtoField.bytes("uroce.trailer", "Trailer"),
     kind = ProtoField.uint8("uroce.kind", "Kind", base.DEC, KINDS, 0xf0),
@@ -68,6 +70,17 @@ local field = {
         nil, nil, "The PSN of the sender's first request with a tag"),
     hello_knows = ProtoField.bool("uroce.hello.knows", "Knows", 8,
         { "the sender knows the receiver's nonce", "no" }, 0x01),
+    answers_newest = ProtoField.uint24("uroce.answers.newest", "Newest", base.DEC,
+        nil, nil, "The PSN of the READ response with data that arrived last"),
+    answers_marked_newest = ProtoField.bool("uroce.answers.newest_marked", "Newest was marked", 8,
+        { "it arrived with «congestion experienced»", "no" }, 0x01),
+    answers_copy = ProtoField.uint8("uroce.answers.copy", "Copy", base.DEC, nil, 0xf8, "The newest's"),
+    answers_delay = ProtoField.uint16("uroce.answers.delay", "Delay", base.DEC,
+        nil, nil, "How long ago the newest arrived, in microseconds; 65535 for longer"),
+    answers_marked = ProtoField.uint16("uroce.answers.marked", "Marked", base.DEC,
+        nil, nil, "Such responses that arrived with «congestion experienced», modulo 2^16"),
+    answers_arrived = ProtoField.uint24("uroce.answers.arrived", "Arrived", base.DEC,
+        nil, nil, "Such responses that arrived, modulo 2^24"),
     cnp = ProtoField.bool("uroce.cnp", "Congestion notification (CNP)", base.NONE, nil, nil,
         "The receiver's packets arrive with «congestion experienced» (IBTA A17.9.3)"),
     hello_tags_all = ProtoField.bool("uroce.hello.tags_all", "Tags all", 8,
@@ -106,6 +119,7 @@ local EXTENDED_HEADER_BYTES = {
     [0x10] = 4, [0x11] = 4, [0x12] = 12, [0x13] = 28, [0x14] = 28, [0x16] = 4, [0x17] = 4, [0x1c] = 20, [0x1d] = 16,
 }
 
+local READ_RESPONSE_FIRST, READ_RESPONSE_ONLY = 0x0d, 0x10
 local ACKNOWLEDGE = 0x11
 local CNP = 0x81
 local CNP_BYTES = BTH_BYTES + 16 + ICRC_BYTES
@@ -320,6 +334,16 @@ local function show_hello(tvb, tree, at)
     tree:add(field.kind, tvb(at + 11, 1))
 end
 
+local function show_answers(tvb, tree, at)
+    tree:add(field.answers_newest, tvb(at, 3))
+    tree:add(field.answers_marked_newest, tvb(at + 3, 1))
+    tree:add(field.answers_copy, tvb(at + 3, 1))
+    tree:add(field.answers_delay, tvb(at + 4, 2)):append_text(" µs")
+    tree:add(field.answers_marked, tvb(at + 6, 2))
+    tree:add(field.answers_arrived, tvb(at + 8, 3))
+    tree:add(field.kind, tvb(at + 11, 1))
+end
+
 -- Shows the tag that ends at `stop`, where the ICRC begins, and the trailer before it; no more than `room` bytes are left for both.
 local function show_trailer(tvb, tree, opcode, room, stop)
     local function malformed(text)
@@ -355,7 +379,7 @@ local function show_trailer(tvb, tree, opcode, room, stop)
         if blocks > ADDRESSES_MAX then return malformed(string.format("%d addresses", blocks)) end
         bytes = 4 + 16 * blocks
         is_in_place = opcode == ACKNOWLEDGE
-    elseif kind == 5 and words == 0 then
+    elseif (kind == 5 or kind == 6) and words == 0 then
         bytes = 12
         is_in_place = opcode == ACKNOWLEDGE
     else
@@ -377,8 +401,10 @@ local function show_trailer(tvb, tree, opcode, room, stop)
         show_probe(tvb, trailer, at)
     elseif kind == 4 then
         show_addresses(tvb, trailer, at, blocks)
-    else
+    elseif kind == 5 then
         show_hello(tvb, trailer, at)
+    else
+        show_answers(tvb, trailer, at)
     end
 end
 
@@ -391,6 +417,7 @@ local function show_extension(tvb, tree, roce)
     tree:add(field.offer, flags)
     tree:add(field.extended, flags)
     if not bit32.btest(flags:uint(), 0x20) then return end
+    if opcode >= READ_RESPONSE_FIRST and opcode <= READ_RESPONSE_ONLY then tree:add(field.copy, flags) end
     local pad = bit32.band(bit32.rshift(tvb(roce.bth + 1, 1):uint(), 4), 3)
     local stop = roce.stop - ICRC_BYTES
     local room = stop - (roce.bth + BTH_BYTES + (EXTENDED_HEADER_BYTES[opcode] or 0) + pad)

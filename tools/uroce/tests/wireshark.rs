@@ -443,6 +443,49 @@ fn hellos_and_tags_are_shown_and_nothing_is_malformed_without() {
     assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
 }
 
+/// What a requester reports of READ responses, and which copy each of them is.
+#[test]
+fn reports_of_answers_are_shown_and_nothing_is_malformed_without() {
+    const SHOWN: [&str; 9] = [
+        "uroce.tag",
+        "uroce.kind",
+        "uroce.copy",
+        "uroce.answers.newest",
+        "uroce.answers.newest_marked",
+        "uroce.answers.copy",
+        "uroce.answers.delay",
+        "uroce.answers.marked",
+        "uroce.answers.arrived",
+    ];
+    const TAG: &str = "0x00001a2b";
+    let packets = [
+        (
+            "11 00 ffff 00 000012 60 000020 1f 000009 abcdef 99 ffff 1234 fffffe 60",
+            [TAG, "6", "", "11259375", "1", "19", "65535", "4660", "16777214"],
+        ),
+        (
+            "11 00 ffff 00 000012 60 000020 1f 000009 000001 00 0010 0000 000002 60",
+            [TAG, "6", "", "1", "0", "0", "16", "0", "2"],
+        ),
+        ("0e 00 ffff 00 000012 f3 000020 01020304 05060712", [TAG, "", "19", "", "", "", "", "", ""]),
+        ("0d 00 ffff 00 000012 60 000020 1f 000009 01020304", [TAG, "", "0", "", "", "", "", "", ""]),
+    ];
+    let file = scratch("answers.pcap");
+    let all: Vec<_> = packets.iter().flat_map(|(ib, _)| frames_around(ib)).collect();
+    write(&file, all.clone());
+    let wrong =
+        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
+    let shown = tshark(&file, true, &[&SHOWN[..], &wrong].concat());
+    assert_eq!(shown.len(), all.len());
+    for (fields, (ib, expected)) in shown.values().zip(packets.iter().flat_map(|packet| [packet; 4])) {
+        assert_eq!(fields[..SHOWN.len()], *expected, "{ib}");
+        let rest = &fields[SHOWN.len()..];
+        assert!(rest.iter().all(String::is_empty), "{ib}: {rest:?}");
+    }
+    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
+    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
+}
+
 /// The first frames of a transfer over 16 paths that lose: all is understood, with the script and without.
 #[test]
 fn a_sprayed_and_lossy_capture_is_understood() {
@@ -523,7 +566,7 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
     let zeros = |bytes: usize| "00".repeat(bytes);
     let mut packets = Vec::new();
     // No such kind, and no such length of kind 1.
-    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20, 0x30, 0x40, 0x50].contains(last)) {
+    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20, 0x30, 0x40, 0x50, 0x60].contains(last)) {
         packets.push((send(&format!("{} {last:02x}", zeros(63))), true));
     }
     for (ib, is_malformed) in [
@@ -542,6 +585,8 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
         (acknowledge(&format!("{} 50", zeros(11))), false),
         (acknowledge(&format!("{} 50", zeros(7))), true),
         (acknowledge(&format!("{} 50", zeros(15))), true),
+        (acknowledge(&format!("{} 60", zeros(11))), false),
+        (acknowledge(&format!("{} 60", zeros(7))), true),
         (acknowledge(&format!("{} 0000 07 40", zeros(112))), false),
         (acknowledge(&format!("{} 0000 08 40", zeros(128))), true),
         (acknowledge(&format!("{} 0000 02 40", zeros(16))), true),
@@ -568,6 +613,7 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
         format!("11 00 ffff 00 000012 60 000020 1f 000009 {} 12", zeros(7)),
         format!("04 00 ffff 00 000011 60 000001 {} 20", zeros(11)),
         format!("04 00 ffff 00 000011 60 000001 {} 50", zeros(11)),
+        format!("04 00 ffff 00 000011 60 000001 {} 60", zeros(11)),
         format!("08 00 ffff 00 000011 60 000001 {} 12", zeros(7)),
         format!("04 00 ffff 00 000011 60 000001 {} 16", zeros(23)),
         format!("04 00 ffff 00 000011 60 000001 {} 30", zeros(11)),
