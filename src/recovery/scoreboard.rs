@@ -507,13 +507,15 @@ impl Scoreboard {
         let entry = *entry;
         let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
         if is_this && let Some(delay) = delay {
-            self.progress.sample = Some(Sample {
-                sent_at: Instant::from_ns(now.as_ns().saturating_sub(took.as_nanos() as u64)),
-                round_trip: took.saturating_sub(delay),
-                delay,
-                path: entry.path,
-                is_marked,
-            });
+            if entry.flags & ANSWER == 0 {
+                self.progress.sample = Some(Sample {
+                    sent_at: Instant::from_ns(now.as_ns().saturating_sub(took.as_nanos() as u64)),
+                    round_trip: took.saturating_sub(delay),
+                    delay,
+                    path: entry.path,
+                    is_marked,
+                });
+            }
             if !self.is_multipath {
                 self.paths[usize::from(entry.path)].round_trip.sample(took.saturating_sub(delay));
             } else if attempt > 0 && entry.flags & ARRIVED == 0 {

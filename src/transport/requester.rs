@@ -319,7 +319,8 @@ impl Requester {
             match packet.write(&self.queue[index], out, connection, cx) {
                 Ok(written) => {
                     cx.counters.retransmitted += 1;
-                    let bytes = written.map_or(0, |transmit| connection.extension.measured(transmit.len));
+                    let len = written.map_or(0, |transmit| transmit.len);
+                    let bytes = measured(len, self.queue[index].request.operation.is_read_or_atomic(), connection);
                     self.recovery.sent_again(what, packet.path, bytes, cx.now);
                     return Ok(written);
                 }
@@ -356,8 +357,8 @@ impl Requester {
             return Ok(None);
         };
         if let Some(transmit) = written {
-            let bytes = connection.extension.measured(transmit.len);
             let (count, answers) = self.queue.advance();
+            let bytes = measured(transmit.len, answers, connection);
             self.recovery.sent(Departure { count, answers, path, bytes }, cx.now);
             if self.service != Service::Rc && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc")) {
                 self.acknowledge(&Said::before(self.recovery.next()), connection, cx)?;
@@ -496,4 +497,10 @@ impl Requester {
     pub fn path_answered(&mut self, path: u8, answered: Answered) {
         self.recovery.path_answered(path, answered.round_trip, answered.is_back);
     }
+}
+
+/// The length of a request packet as a recovery is told it. A READ or atomic is small, and how long its answer takes tells
+/// of the way back: nobody asks what becomes of it.
+fn measured(bytes: usize, answers: bool, connection: &Connection) -> usize {
+    if answers { 0 } else { connection.extension.measured(bytes) }
 }

@@ -207,3 +207,15 @@ fn what_is_taken_over_measures_nothing() {
     board.settle(at(10));
     assert_eq!((board.wants(), board.patience()), (None, us(100_000)));
 }
+
+/// Its answer's way is the peer's to find: only the timers go by it.
+#[test]
+fn the_round_trip_of_a_read_is_no_sample_for_congestion_control() {
+    for (answers, is_sample) in [(false, true), (true, false)] {
+        let mut board = Scoreboard::new(0, us(100_000));
+        board.sent(0, packet(1, answers, 0), at(0));
+        board.measured(0, 0, Some(us(10)), false, at(900));
+        assert_eq!(board.progress().sample.map(|sample| sample.round_trip), is_sample.then_some(us(890)));
+        assert_eq!(board.paths[0].round_trip.least(), Some(us(890)));
+    }
+}
