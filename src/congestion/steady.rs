@@ -5,6 +5,9 @@ use super::{Controller, Flight, Progress, Rate};
 
 /// The controller of this project: it keeps a short queue in front of the bottleneck, whatever packets are lost by
 /// chance.
+///
+/// On a short way ([`NEAR`]) delays are the hosts' own: a thread that sleeps, packets handled in batches. There it keeps
+/// 512 packets in flight, and fewer only when packets arrive marked.
 #[derive(Debug)]
 pub struct Steady {
     /// Bytes of packets in flight.
@@ -12,6 +15,10 @@ pub struct Steady {
     phase: Phase,
     /// When the phase began: what was sent before says nothing of it.
     phase_began: Instant,
+    /// The longest frame that was sent, in bytes.
+    packet: f64,
+    /// Whether packets have arrived marked.
+    was_marked: bool,
     /// The share by which the window changes in a round.
     step: f64,
     /// Whether it grew last time.
@@ -67,6 +74,16 @@ const FIRST_WINDOW: f64 = 131072.0;
 /// The least window, in bytes: one packet of path MTU 4096 and one on its way back.
 const LEAST_WINDOW: f64 = 2.0 * 4300.0;
 
+/// A shorter round trip than this is of a short way.
+const NEAR: Duration = Duration::from_micros(500);
+
+/// Packets in flight on a short way: they do not overrun a receiver's ring (`RecoverySettings::UNLIMITED_WINDOW`).
+const NEAR_PACKETS: f64 = 512.0;
+
+/// By how much the window grows on a short way, in the time in which a mark counts, after packets had arrived marked: half
+/// as much as it takes.
+const NEAR_GAIN: f64 = 1.0 / 16.0;
+
 /// Bytes of which a share of losses is computed: a hundred packets of path MTU 4096.
 const CHUNK_BYTES: u64 = 430_000;
 const PACKET_BYTES: f64 = 4300.0;
@@ -107,6 +124,8 @@ impl Default for Steady {
             window: FIRST_WINDOW,
             phase: Phase::Trains,
             phase_began: Instant::ZERO,
+            packet: 0.0,
+            was_marked: false,
             step: 0.0,
             is_growing: true,
             streak: 0,
@@ -144,6 +163,20 @@ impl Steady {
             Duration::ZERO
         };
         (self.phase, self.phase_began) = (phase, now + drained);
+        self.begin_round(flight, now);
+    }
+
+    /// Takes what became of packets on a short way.
+    fn take_near(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
+        self.notices.take(flight, now);
+        let most = (NEAR_PACKETS * self.packet).max(LEAST_WINDOW);
+        let gain = if self.was_marked { NEAR_GAIN * base.div_duration_f64(SHORTEST_ROUND) } else { 1.0 };
+        self.window = (self.window + gain * progress.delivered_bytes as f64).min(most);
+        self.rate = None;
+        if progress.sample.is_some_and(|sample| sample.is_marked) {
+            self.notified(flight, now);
+        }
+        // If the way becomes longer, it is looked at from then on.
         self.begin_round(flight, now);
     }
 
@@ -260,6 +293,9 @@ impl Controller for Steady {
     fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant) {
         let (Some(base), Some(smoothed)) = (flight.shortest(), flight.smoothed()) else { return };
         let base = base.max(SHORTEST);
+        if base < NEAR {
+            return self.take_near(progress, flight, base, now);
+        }
         self.round.peak = self.round.peak.max(flight.in_flight_bytes() + progress.delivered_bytes);
         if progress.sample.is_some() {
             for (least, since) in self.round.queue.iter_mut().zip([Instant::ZERO, self.round.began]) {
@@ -295,9 +331,14 @@ impl Controller for Steady {
         self.rate = Some(Rate::from_bits(bits as u64));
     }
 
+    fn sent(&mut self, bytes: u64, _now: Instant) {
+        self.packet = self.packet.max(bytes as f64);
+    }
+
     fn notified(&mut self, flight: &Flight, now: Instant) {
         let Some(left) = self.notices.cut(self.window, flight, now) else { return };
         self.window = left.max(LEAST_WINDOW);
+        self.was_marked = true;
         (self.step, self.streak, self.is_growing) = (0.0, 0, false);
         match self.phase {
             // A train can be marked long before it shows the bottleneck's rate: from here on it is looked for slowly.
@@ -316,5 +357,49 @@ impl Controller for Steady {
 
     fn window_bytes(&self) -> u64 {
         self.window as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sample;
+    use super::*;
+
+    const FRAME: u64 = 4206;
+
+    /// What `rounds` round trips of 50 µs do, in each of which a whole window arrives; the queue takes `queue` of the last.
+    fn pass(steady: &mut Steady, flight: &mut Flight, rounds: u64, queue: Duration, is_marked: bool) {
+        let began = flight.delivered_bytes() + 1;
+        for round in 0..rounds {
+            let sent_at = Instant::from_ns(began * 1_000_000 + round * 50_000);
+            let round_trip = Duration::from_micros(50) + if round + 1 == rounds { queue } else { Duration::ZERO };
+            let sample = Sample { sent_at, round_trip, delay: Duration::ZERO, path: 0, is_marked };
+            let delivered_bytes = steady.window_bytes();
+            let progress = Progress { delivered_bytes, sample: Some(sample), ..Progress::default() };
+            let now = sent_at + round_trip;
+            steady.sent(FRAME, now);
+            flight.take(&progress, 0, now);
+            steady.take(&progress, flight, now);
+        }
+    }
+
+    #[test]
+    fn a_short_way_has_512_packets_in_flight_whatever_its_delays_are() {
+        let (mut steady, mut flight) = (Steady::default(), Flight::default());
+        for queue in [Duration::ZERO, Duration::from_millis(5), Duration::from_secs(1)] {
+            pass(&mut steady, &mut flight, 20, queue, false);
+            assert_eq!((steady.window_bytes(), steady.rate()), (512 * FRAME, None));
+        }
+    }
+
+    #[test]
+    fn marks_on_a_short_way_make_the_window_smaller_and_it_recovers_slowly() {
+        let (mut steady, mut flight) = (Steady::default(), Flight::default());
+        pass(&mut steady, &mut flight, 20, Duration::ZERO, false);
+        pass(&mut steady, &mut flight, 200, Duration::ZERO, true);
+        let marked = steady.window_bytes();
+        assert!(marked < 512 * FRAME * 15 / 16, "{marked}");
+        pass(&mut steady, &mut flight, 1, Duration::ZERO, false);
+        assert_eq!(steady.window_bytes(), marked + marked / 160, "a tenth of 500 µs");
     }
 }
