@@ -1,6 +1,6 @@
 use crate::time::{Duration, Instant};
 
-use super::{CongestionControl, Controller, Flight, Progress, Rate};
+use super::{CongestionControl, Controller, Flight, FlowStatus, Progress, Rate};
 
 /// Paces packets: spaces them out so that they keep to a rate, which a [`Controller`] decides on, up to a cap.
 #[derive(Debug)]
@@ -104,6 +104,21 @@ impl Pacer {
     /// The rate that a controller can start at.
     fn line(&self) -> Rate {
         [self.line, self.cap].into_iter().flatten().min_by_key(|rate| rate.bytes()).unwrap_or(LINE)
+    }
+
+    /// What the controller does and knows, of `in_flight_bytes` in flight; `None` before the first packet, and without a
+    /// controller.
+    pub fn status(&self, in_flight_bytes: u64) -> Option<FlowStatus> {
+        let Control { controller, flight, .. } = self.control.as_deref()?;
+        Some(FlowStatus {
+            rate: self.rate(),
+            window_bytes: controller.window_bytes(),
+            in_flight_bytes,
+            round_trip: flight.smoothed(),
+            shortest: flight.shortest(),
+            delivered_bytes: flight.delivered_bytes(),
+            lost_bytes: flight.lost_bytes(),
+        })
     }
 
     /// Starts the controller with the first packet: queue pairs that are never used need none.

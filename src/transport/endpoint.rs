@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Forked;
+use crate::congestion::FlowStatus;
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
@@ -290,6 +291,12 @@ impl Endpoint {
     /// The number of queue pairs.
     pub fn queue_pairs(&self) -> usize {
         self.queue_pairs.len()
+    }
+
+    /// What the congestion controllers of queue pairs do and know, in no order.
+    pub fn flows(&self) -> impl Iterator<Item = (Qpn, FlowStatus)> {
+        let all = self.queue_pairs.iter();
+        all.filter_map(|(qpn, slot)| Some((Qpn::new(*qpn), slot.queue_pair.flow_status()?)))
     }
 
     /// Creates a queue pair in the RESET state, with a number drawn at random; [`Service::Gsi`] gets QPN 1.

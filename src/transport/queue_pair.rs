@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::congestion::Pacer;
+use crate::congestion::{FlowStatus, Pacer};
 use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
@@ -760,6 +760,11 @@ impl QueuePairMachine {
             AnyResponder::Unreliable(_) | AnyResponder::Datagram(_) => 0,
         };
         self.requester.in_flight_bytes() + answers
+    }
+
+    /// What the congestion controller does and knows; `None` before the first packet, and without a controller.
+    pub fn flow_status(&self) -> Option<FlowStatus> {
+        self.pacer.status(self.in_flight_bytes())
     }
 
     /// Tells the congestion controller what became of packets.

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use rustix::rand::GetRandomFlags;
 
 use crate::Forked;
-use crate::congestion::{CongestionControl, Rate};
+use crate::congestion::{CongestionControl, FlowStatus, Rate};
 use crate::engine::{Engine, poll_readable};
 use crate::link::Link;
 use crate::link::device::{Device, Gid};
@@ -273,6 +274,12 @@ impl Context {
     /// All counters, by name: the transport's, then the link's.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.engine.with(|core, _| core.endpoint.counters().list().chain(core.link.counters()).collect())
+    }
+
+    /// What the congestion controllers of queue pairs do and know now, by queue pair number. Queue pairs that have sent
+    /// nothing yet, and those without a controller, are left out.
+    pub fn flows(&self) -> BTreeMap<Qpn, FlowStatus> {
+        self.engine.with(|core, _| core.endpoint.flows().collect())
     }
 }
 

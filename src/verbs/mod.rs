@@ -8,6 +8,7 @@ mod completion_queue;
 mod connect;
 mod connection_manager;
 mod context;
+mod interval;
 mod open_link;
 mod open_options;
 mod peer;
@@ -23,6 +24,7 @@ pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use connect::{ConnectError, ConnectOptions};
 pub use connection_manager::{ConnectionManager, ConnectionManagerError, ListenError};
 pub use context::Context;
+pub use interval::{Interval, IntervalError, Intervals};
 pub use open_options::{LinkKind, LinkKindError, OpenError, OpenOptions, OptionError};
 pub use peer::{Peer, PeerError};
 pub use protection_domain::{ProtectionDomain, QueuePairOptions};
@@ -35,7 +37,7 @@ pub use status::{CounterWatch, PortCounter, STATUS_BYTES, status_counters, statu
 #[doc(inline)]
 pub use crate::Forked;
 #[doc(inline)]
-pub use crate::congestion::{CongestionControl, CongestionControlError, Rate, RateError};
+pub use crate::congestion::{CongestionControl, CongestionControlError, FlowStatus, Rate, RateError};
 #[doc(inline)]
 pub use crate::link::HopError;
 #[doc(inline)]

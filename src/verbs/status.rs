@@ -134,7 +134,7 @@ const fn port(name: &'static str, of: &'static [&'static str], unit: u64) -> Por
     PortCounter { folder: "counters", name, of, unit }
 }
 
-/// Passes a device's counters to a function at intervals, in a thread of its own, until it is dropped.
+/// Has a function look at a device at intervals, in a thread of its own, until it is dropped.
 pub struct CounterWatch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -147,19 +147,18 @@ struct Shared {
     report: Mutex<Report>,
 }
 
-type Report = Box<dyn FnMut(Instant, &[(&'static str, u64)]) + Send>;
+type Report = Box<dyn FnMut(&Context) + Send>;
 
 impl Context {
-    /// Calls `report` with the time and all counters now, every `interval`, and at the end, which is the drop of the
-    /// watch. No packet pays for it: a thread that blocks signals, as the engine's does, takes the engine's lock and
-    /// copies them.
+    /// Calls `report` now, every `interval`, and at the end, which is the drop of the watch. No packet pays for it: a
+    /// thread that blocks signals, as the engine's does, takes the engine's lock when `report` asks for something.
     ///
     /// # Errors
     /// [`io::Error`] when the kernel gives no thread.
     pub fn watch_counters(
         &self,
         interval: Duration,
-        report: impl FnMut(Instant, &[(&'static str, u64)]) + Send + 'static,
+        report: impl FnMut(&Context) + Send + 'static,
     ) -> io::Result<CounterWatch> {
         let shared = Arc::new(Shared {
             context: self.share(),
@@ -186,9 +185,8 @@ impl CounterWatch {
 
 impl Shared {
     fn report(&self) {
-        let counters = self.context.counters();
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        report(self.context.now(), &counters);
+        report(&self.context);
     }
 
     fn run(&self, interval: Duration) {

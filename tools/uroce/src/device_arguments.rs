@@ -1,10 +1,14 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use uroce::verbs::{
-    AttachMode, CongestionControl, Context, FaultSpec, LinkKind, OpenError, OpenOptions, PathPolicy, Rate,
-    RecoveryMode, XdpOptions,
+    AttachMode, CongestionControl, Context, CounterWatch, FaultSpec, Interval, Intervals, LinkKind, OpenError,
+    OpenOptions, PathPolicy, Rate, RecoveryMode, XdpOptions,
 };
+
+use crate::Failure;
 
 /// The flags of every subcommand that opens a device, or has a program open one: [`OpenOptions`], of which each is a field with
 /// its variable.
@@ -57,6 +61,10 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY")]
     pub path_policy: Option<PathPolicy>,
 
+    /// Say on stderr every so many seconds what the device did: rates, windows, round trips, retransmissions, losses
+    #[arg(long, value_name = "SECONDS", env = "UROCE_INTERVAL", value_parser = Intervals::parse)]
+    pub interval: Option<Duration>,
+
     /// Have the interface alone. Otherwise programs of one user share it over UDP sockets
     #[arg(long)]
     pub exclusive: bool,
@@ -91,10 +99,41 @@ impl DeviceArguments {
         Ok(context)
     }
 
+    /// With --interval, tells on stderr what the device does until the result is dropped; with `json` on stdout, a line of JSON
+    /// each time.
+    pub fn watch(&self, context: &Context, json: bool) -> Result<Option<CounterWatch>, Failure> {
+        let Some(interval) = self.interval else { return Ok(None) };
+        let mut intervals = Intervals::default();
+        let tell = move |context: &Context| match intervals.look(context) {
+            Some(interval) if json => println!("{}", as_json(&interval)),
+            Some(interval) => eprintln!("uroce: {interval}"),
+            None => {}
+        };
+        Ok(Some(context.watch_counters(interval, tell)?))
+    }
+
     /// Says on stderr what was opened: nobody should have to wait for a peer to learn it.
     pub fn announce(&self, context: &Context, gid_index: usize) {
         let names = if self.devices.is_empty() { context.device().name.clone() } else { self.devices.join(",") };
         let gid = context.gids()[gid_index].ip();
         eprintln!("uroce: {names}, {}, GID {gid_index} {gid}", context.link_mode());
     }
+}
+
+fn as_json(interval: &Interval) -> serde_json::Value {
+    let counters: serde_json::Map<String, serde_json::Value> =
+        interval.counters.iter().map(|(name, by)| ((*name).to_owned(), (*by).into())).collect();
+    let (round_trip, shortest) = interval.round_trip().unzip();
+    json!({
+        "interval": true,
+        "elapsed_s": interval.elapsed.as_secs_f64(),
+        "seconds": interval.lasted.as_secs_f64(),
+        "sent_bps": interval.sent_bps(),
+        "received_bps": interval.received_bps(),
+        "window_bytes": interval.window_bytes(),
+        "in_flight_bytes": interval.in_flight_bytes(),
+        "rtt_ns": round_trip.map(|time| time.as_nanos() as u64),
+        "shortest_rtt_ns": shortest.map(|time| time.as_nanos() as u64),
+        "counters": counters,
+    })
 }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use uroce::verbs::{
-    Access, Capabilities, CompletionChannel, CompletionQueue, ConnectOptions, Context, Data, MemoryRegion, Notify,
-    PathMtu, Peer, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest,
-    Service, SgeList, SharedReceiveQueue, Status,
+    Access, Capabilities, CompletionChannel, CompletionQueue, ConnectOptions, Context, CounterWatch, Data,
+    MemoryRegion, Notify, PathMtu, Peer, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest,
+    SendOperation, SendRequest, Service, SgeList, SharedReceiveQueue, Status,
 };
 
 use crate::choices::{Q_KEY, check_mtu, choose_gid, parse_mtu};
@@ -164,6 +164,8 @@ impl Destination {
 /// One side, ready to play.
 struct Side<'a> {
     arguments: &'a Arguments,
+    /// Tells at intervals what the device does.
+    _told: Option<CounterWatch>,
     context: Context,
     channel: CompletionChannel,
     cq: CompletionQueue,
@@ -287,7 +289,20 @@ impl<'a> Side<'a> {
             let local = Destination { qpn: local.qpn, psn: local.psn, gid: local.gid };
             players.push(Player { qp, local, datagrams_to: None, send_pending: false, receive_pending: true });
         }
-        Ok(Side { arguments, context, channel, cq, region, srq, players, gid_index, ways, receives_posted: 0 })
+        let told = arguments.device.watch(&context, arguments.json)?;
+        Ok(Side {
+            arguments,
+            _told: told,
+            context,
+            channel,
+            cq,
+            region,
+            srq,
+            players,
+            gid_index,
+            ways,
+            receives_posted: 0,
+        })
     }
 
     /// Messages of the handshake each way. ibv_srq_pingpong always sends its whole table, however many queue pairs it

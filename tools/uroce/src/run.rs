@@ -306,6 +306,9 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
             None => command.env_remove(name),
         };
     }
+    if let Some(interval) = arguments.device.interval {
+        command.env("UROCE_INTERVAL", interval.as_secs_f64().to_string());
+    }
     for (name, is_set) in [("UROCE_LIDS", arguments.lids), ("UROCE_TRACE", arguments.trace)] {
         if is_set {
             command.env(name, "1");

@@ -136,6 +136,25 @@ fn a_test_by_time_counts_what_is_done_in_its_middle() {
     play(&pair, &["send-bw", "-D", "1", "-b", "-s", "2000", "-q", "2"]);
 }
 
+/// --interval tells what goes on meanwhile: lines on stderr, or of JSON among the results.
+#[test]
+fn at_intervals_it_is_told_what_the_device_does() {
+    let pair = VethPair::create(1500).unwrap();
+    let [client, server] = measure(&pair, &["write-bw", "-D", "2", "--interval", "0.5"]);
+    for (end, direction) in [(&client, "sent_bps"), (&server, "received_bps")] {
+        let (told, results): (Vec<&Value>, Vec<&Value>) = end.iter().partition(|line| line["interval"] == true);
+        assert!(told.len() >= 3 && results.len() == 1, "{end:#?}");
+        assert!(told.iter().any(|line| line[direction].as_f64().unwrap() > 1e6), "{told:#?}");
+        let at: Vec<f64> = told.iter().map(|line| line["elapsed_s"].as_f64().unwrap()).collect();
+        assert!(at.is_sorted() && at[0] >= 0.5, "{at:?}");
+    }
+    let has_flow = |line: &Value| line["window_bytes"].as_u64() > Some(0) && line["rtt_ns"].as_u64() > Some(0);
+    assert!(client.iter().any(has_flow), "{client:#?}");
+    let [client, _] = play(&pair, &["write-bw", "-D", "2", "--interval", "0.5"]);
+    let lines: Vec<&str> = client.stderr.lines().filter(|line| line.contains(" s: out ")).collect();
+    assert!(lines.len() >= 3 && lines.iter().any(|line| line.contains("round trip")), "{client:#?}");
+}
+
 /// The time runs out while an end has the peer's answer, and the acknowledge of its own message was lost: there is no room
 /// for another one, and none is to be posted. 1 in 20 packets is lost, so that each end soon waits out a timeout of half a
 /// second, and another, past the end.

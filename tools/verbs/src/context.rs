@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use uroce::link::device::Device;
 use uroce::verbs::{
-    Capabilities, Context, CounterWatch, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE, OpenOptions,
+    Capabilities, Context, CounterWatch, Intervals, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE, OpenOptions,
     QpAttributes,
 };
 use uroce::wire::PathMtu;
@@ -48,6 +48,8 @@ pub(crate) struct Opened {
     pub routes: Arc<Routes>,
     /// Copies the counters to where others see them.
     live: Option<CounterWatch>,
+    /// Tells at intervals what the device does.
+    _told: Option<CounterWatch>,
 }
 
 impl Opened {
@@ -114,7 +116,21 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
     let to = routes.clone();
     context.set_event_handler(move |event| to.dispatch(event));
     let live = live::begin(&context, name);
-    Ok(Opened { context, routes, live })
+    let told = tell_at_intervals(&context).map_err(failed)?;
+    Ok(Opened { context, routes, live, _told: told })
+}
+
+/// With `UROCE_INTERVAL`, says on stderr every so many seconds what the device did.
+fn tell_at_intervals(context: &Context) -> Result<Option<CounterWatch>, String> {
+    let Some(text) = std::env::var_os("UROCE_INTERVAL").filter(|text| !text.is_empty()) else { return Ok(None) };
+    let interval = Intervals::parse(&text.to_string_lossy()).map_err(|error| format!("UROCE_INTERVAL: {error}"))?;
+    let (mut intervals, process) = (Intervals::default(), std::process::id());
+    let tell = move |context: &Context| {
+        if let Some(interval) = intervals.look(context) {
+            eprintln!("uroce: {} in process {process}: {interval}", context.device().name);
+        }
+    };
+    context.watch_counters(interval, tell).map(Some).map_err(|error| error.to_string())
 }
 
 /// Every device in use sends what it owes.

@@ -108,7 +108,10 @@ pub(crate) fn begin(context: &Context, name: &str) -> Option<CounterWatch> {
     let tree = Path::new(std::ffi::OsStr::from_bytes(crate::redirect::tree()?.to_bytes()));
     // Without a page nothing works less well but the files.
     let mut open = Open(Some(Record::of(tree, name).ok()?));
-    let report = move |now, counters: &[_]| open.0.iter_mut().for_each(|record| record.report(now, counters));
+    let report = move |context: &Context| {
+        let (now, counters) = (context.now(), context.counters());
+        open.0.iter_mut().for_each(|record| record.report(now, &counters));
+    };
     context.watch_counters(INTERVAL, report).ok()
 }
 

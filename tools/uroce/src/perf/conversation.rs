@@ -14,6 +14,7 @@ use crate::choices::{check_mtu, choose_gid};
 /// Runs a test from its beginning to its end.
 pub fn run(arguments: &Arguments, mut settings: Settings) -> Result<(), Failure> {
     let context = arguments.device.open()?;
+    let _told = arguments.device.watch(&context, arguments.json)?;
     let mtu = arguments.mtu.unwrap_or(context.active_mtu());
     check_mtu(&context, mtu)?;
     let gid_index = choose_gid(&context, "-x", arguments.gid_index)?;
