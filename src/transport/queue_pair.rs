@@ -977,7 +977,10 @@ impl QueuePairMachine {
             return None;
         }
         let new_messages = self.state != State::SendQueueDrained;
-        let admission = Admission { new_packets: self.has_room(), new_messages };
+        let in_flight = self.in_flight_bytes();
+        let after_next = in_flight + self.connection.path_mtu.bytes() as u64;
+        let is_last = !self.pacer.has_room(after_next);
+        let admission = Admission { new_packets: self.pacer.has_room(in_flight), new_messages, is_last };
         match self.requester.poll_transmit(admission, out, &self.connection, cx) {
             Ok(transmit) => {
                 self.check_drained(cx);

@@ -56,6 +56,8 @@ pub struct Admission {
     pub new_packets: bool,
     /// Of these, whether the first packets of messages may.
     pub new_messages: bool,
+    /// Whether no other may go after the next: it asks for an acknowledge, since nothing else would open the window.
+    pub is_last: bool,
 }
 
 impl Requester {
@@ -281,7 +283,7 @@ impl Requester {
             if !self.recovery.may_send_new() || !self.queue.may_send() {
                 break;
             }
-            return self.send_new(index, packet, out, connection, cx);
+            return self.send_new((index, packet), admission.is_last, out, connection, cx);
         }
         Ok(None)
     }
@@ -330,11 +332,11 @@ impl Requester {
         Ok(None)
     }
 
-    /// Writes packet number `packet` of the request at `index` for the first time.
+    /// Writes a packet for the first time: that of this number, of the request at `index`. `is_last`: no other follows.
     fn send_new(
         &mut self,
-        index: usize,
-        packet: u32,
+        (index, packet): (usize, u32),
+        is_last: bool,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
@@ -346,7 +348,7 @@ impl Requester {
                 index: packet,
                 answers: u32::MAX,
                 attempt: 0,
-                asks_for_acknowledge: self.recovery.asks_for_acknowledge(self.recovery.next(), false),
+                asks_for_acknowledge: is_last || self.recovery.asks_for_acknowledge(self.recovery.next(), false),
                 offers: self.offers(connection),
                 path: cx.choose_path(),
             };

@@ -17,7 +17,7 @@ impl World {
 
     fn sends(&mut self, requester: &mut Requester) -> bool {
         self.with(|connection, cx| {
-            let all = Admission { new_packets: true, new_messages: true };
+            let all = Admission { new_packets: true, new_messages: true, is_last: false };
             requester.poll_transmit(all, &mut [0; 4500], connection, cx)
         })
         .unwrap()
