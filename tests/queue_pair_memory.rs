@@ -43,7 +43,7 @@ struct Limits {
 }
 
 const SELECTIVE: Limits = Limits { fresh: 2 << 10, busy: 8 << 10, burst: 24 << 10 };
-const GO_BACK_N: Limits = Limits { fresh: 2 << 10, busy: 5 << 10, burst: 5 << 10 };
+const GO_BACK_N: Limits = Limits { fresh: 2 << 10, busy: 6 << 10, burst: 6 << 10 };
 
 fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
@@ -82,8 +82,8 @@ fn watch(recovery: RecoveryMode, limits: &Limits) {
         many.send_all();
         many.complete(16);
     }
-    // No more requests than before: the work queues have not grown.
-    let burst = busy + (bytes() - before) / BURSTS;
+    // No more requests than before: the work queues have not grown. Room for packets in flight may have become less.
+    let burst = busy + bytes().saturating_sub(before) / BURSTS;
     eprintln!(
         "{recovery:?}: {fresh} bytes a queue pair, {busy} when it was busy before, {burst} when its window was full, and \
          {work_queues} of work queue"

@@ -6,7 +6,7 @@ use super::{Controller, Flight, Progress, Rate};
 /// The controller of this project: it keeps a short queue in front of the bottleneck, whatever packets are lost by
 /// chance.
 ///
-/// On a short way ([`NEAR`]) delays are the hosts' own: a thread that sleeps, packets handled in batches. There it keeps
+/// On a way shorter than 500 µs delays are the hosts' own: a thread that sleeps, packets handled in batches. There it keeps
 /// 512 packets in flight, and fewer only when packets arrive marked.
 #[derive(Debug)]
 pub struct Steady {
@@ -169,7 +169,9 @@ impl Steady {
     /// Takes what became of packets on a short way.
     fn take_near(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
         self.notices.take(flight, now);
-        let most = (NEAR_PACKETS * self.packet).max(LEAST_WINDOW);
+        // Of a plain peer's packets nobody says how long they are; its own window is smaller.
+        let packet = if self.packet > 0.0 { self.packet } else { PACKET_BYTES };
+        let most = (NEAR_PACKETS * packet).max(LEAST_WINDOW);
         let gain = if self.was_marked { NEAR_GAIN * base.div_duration_f64(SHORTEST_ROUND) } else { 1.0 };
         self.window = (self.window + gain * progress.delivered_bytes as f64).min(most);
         self.rate = None;
