@@ -35,6 +35,9 @@ use super::transmit::Transmit;
 use super::unreliable::UnreliableResponder;
 use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 
+/// Of so many packets in a row one asks for an acknowledge, whatever the recovery.
+const ASKS_WITHIN: u64 = 64;
+
 /// A queue pair: its state, and its roles.
 #[derive(Debug)]
 pub struct QueuePairMachine {
@@ -978,8 +981,9 @@ impl QueuePairMachine {
         }
         let new_messages = self.state != State::SendQueueDrained;
         let in_flight = self.in_flight_bytes();
-        let after_next = in_flight + self.connection.path_mtu.bytes() as u64;
-        let is_last = !self.pacer.has_room(after_next);
+        let mtu = self.connection.path_mtu.bytes() as u64;
+        // Of more packets, one asks for an acknowledge anyway.
+        let is_last = in_flight < ASKS_WITHIN * mtu && !self.pacer.has_room(in_flight + mtu);
         let admission = Admission { new_packets: self.pacer.has_room(in_flight), new_messages, is_last };
         match self.requester.poll_transmit(admission, out, &self.connection, cx) {
             Ok(transmit) => {
