@@ -394,6 +394,26 @@ fn probes_and_addresses_are_shown_and_nothing_is_malformed_without() {
     assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
 }
 
+/// Has tshark show these fields of packets, each given from the BTH up to the tag, with its own expectation. Neither with the
+/// script nor without is anything wrong.
+fn assert_shown<const N: usize>(name: &str, fields: &[&str; N], packets: &[(&str, [&str; N])]) {
+    let file = scratch(&format!("{name}.pcap"));
+    let all: Vec<_> = packets.iter().flat_map(|(ib, _)| frames_around(ib)).collect();
+    write(&file, all.clone());
+    let wrong =
+        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
+    let shown = tshark(&file, true, &[&fields[..], &wrong].concat());
+    assert_eq!(shown.len(), all.len());
+    for (found, (ib, expected)) in shown.values().zip(packets.iter().flat_map(|packet| [packet; 4])) {
+        assert_eq!(found[..N], *expected, "{ib}");
+        let rest = &found[N..];
+        assert!(rest.iter().all(String::is_empty), "{ib}: {rest:?}");
+    }
+    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
+    assert_eq!(stock.len(), all.len());
+    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
+}
+
 /// How peers get to know each other, and what has no trailer beside its tag: answers with data, refusals, plain acknowledges.
 #[test]
 fn hellos_and_tags_are_shown_and_nothing_is_malformed_without() {
@@ -426,21 +446,7 @@ fn hellos_and_tags_are_shown_and_nothing_is_malformed_without() {
         ("0f 30 ffff 00 000012 60 000020 1f 000009 01000000", [TAG, "", "", "", "", "", ""]),
         ("12 00 ffff 00 000012 60 000020 1f 000009 0000000000000001", [TAG, "", "", "", "", "", ""]),
     ];
-    let file = scratch("hellos.pcap");
-    let all: Vec<_> = packets.iter().flat_map(|(ib, _)| frames_around(ib)).collect();
-    write(&file, all.clone());
-    let wrong =
-        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
-    let shown = tshark(&file, true, &[&SHOWN[..], &wrong].concat());
-    assert_eq!(shown.len(), all.len());
-    for (fields, (ib, expected)) in shown.values().zip(packets.iter().flat_map(|packet| [packet; 4])) {
-        assert_eq!(fields[..SHOWN.len()], *expected, "{ib}");
-        let rest = &fields[SHOWN.len()..];
-        assert!(rest.iter().all(String::is_empty), "{ib}: {rest:?}");
-    }
-    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
-    assert_eq!(stock.len(), all.len());
-    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
+    assert_shown("hellos", &SHOWN, &packets);
 }
 
 /// What a requester reports of READ responses, and which copy each of them is.
@@ -470,20 +476,7 @@ fn reports_of_answers_are_shown_and_nothing_is_malformed_without() {
         ("0e 00 ffff 00 000012 f3 000020 01020304 05060712", [TAG, "", "19", "", "", "", "", "", ""]),
         ("0d 00 ffff 00 000012 60 000020 1f 000009 01020304", [TAG, "", "0", "", "", "", "", "", ""]),
     ];
-    let file = scratch("answers.pcap");
-    let all: Vec<_> = packets.iter().flat_map(|(ib, _)| frames_around(ib)).collect();
-    write(&file, all.clone());
-    let wrong =
-        ["_ws.malformed", "_ws.lua.error", "uroce.icrc.wrong", "uroce.trailer.malformed", "uroce.trailer.misplaced"];
-    let shown = tshark(&file, true, &[&SHOWN[..], &wrong].concat());
-    assert_eq!(shown.len(), all.len());
-    for (fields, (ib, expected)) in shown.values().zip(packets.iter().flat_map(|packet| [packet; 4])) {
-        assert_eq!(fields[..SHOWN.len()], *expected, "{ib}");
-        let rest = &fields[SHOWN.len()..];
-        assert!(rest.iter().all(String::is_empty), "{ib}: {rest:?}");
-    }
-    let stock = tshark(&file, false, &["_ws.malformed", "infiniband.bth.psn"]);
-    assert!(stock.values().all(|fields| fields[0].is_empty() && !fields[1].is_empty()), "{stock:?}");
+    assert_shown("answers", &SHOWN, &packets);
 }
 
 /// The first frames of a transfer over 16 paths that lose: all is understood, with the script and without.
