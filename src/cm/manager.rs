@@ -163,10 +163,12 @@ impl Manager {
 
     /// Says again that connections end to the peers that have not answered, before its time: who calls this is about to go.
     pub fn repeat_ends(&mut self) {
-        let ending = self.connections.iter().filter(|(_, one)| one.state == State::Disconnecting);
-        let mut ids: Vec<u32> = ending.map(|(id, _)| *id).collect();
-        ids.sort_unstable();
-        ids.into_iter().for_each(|id| self.send_once(id));
+        self.those(|one| one.state == State::Disconnecting).into_iter().for_each(|id| self.send_once(id));
+    }
+
+    /// The connections that are meant, in the order of their numbers.
+    fn those(&self, is_meant: impl Fn(&Connection) -> bool) -> BTreeSet<u32> {
+        self.connections.iter().filter(|(_, one)| is_meant(one)).map(|(id, _)| *id).collect()
     }
 
     /// Listens for a service, at one of our addresses or at all. At most `backlog` requests wait for a decision; others
@@ -388,17 +390,13 @@ impl Manager {
     /// and gives up within half a second: a program may begin just then. A connection that was being ended is over: the
     /// peer's program has gone.
     pub fn handle_refusal(&mut self, now: Instant, peer: IpAddr) {
-        let ids = |manager: &Manager, is_meant: fn(&Connection) -> bool| {
-            let there = |one: &Connection| is_meant(one) && one.addresses.destination() == peer;
-            let found = manager.connections.iter().filter(|(_, one)| there(one)).map(|(id, _)| *id);
-            found.collect::<BTreeSet<u32>>()
-        };
+        let is_there = |one: &Connection| one.addresses.destination() == peer;
         let waits = |one: &Connection| matches!(one.state, State::Requesting | State::Asking) && !one.is_refused;
-        for id in ids(self, waits) {
+        for id in self.those(|one| is_there(one) && waits(one)) {
             self.connections.get_mut(&id).expect("it was found").is_refused = true;
             self.ask_again_or_end(now, id);
         }
-        for id in ids(self, |one| one.state == State::Disconnecting) {
+        for id in self.those(|one| is_there(one) && one.state == State::Disconnecting) {
             self.end(now, id);
         }
     }
