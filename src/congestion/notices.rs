@@ -1,6 +1,7 @@
 use crate::time::{Duration, Instant};
 
 use super::Flight;
+use super::steady::SHORTEST_ROUND;
 
 /// Bounds what notifications of congestion do to a window. Towards a plain peer anybody who knows the addresses and the
 /// QPN can forge them, and so they count once a round trip, and never push the window under a tenth of what was
@@ -28,9 +29,6 @@ const FLOOR: f64 = 0.1;
 
 /// What was delivered is forgotten after one to two of these without notifications: as long as the shortest round trip.
 const PERIOD: Duration = Duration::from_secs(10);
-
-/// The shortest time in which notifications count once: that of a controller's round.
-const SHORTEST_ROUND: Duration = Duration::from_micros(500);
 
 impl Notices {
     /// Takes what is known of the packets on their way.

@@ -95,7 +95,7 @@ const SUSPICION: f64 = 0.03;
 const HOST_DELAY: f64 = 100e-6;
 
 /// The shortest time that counts as a round: in less there are too few samples to see through the noise of hosts.
-const SHORTEST_ROUND: Duration = Duration::from_micros(500);
+pub(super) const SHORTEST_ROUND: Duration = Duration::from_micros(500);
 
 /// The shortest round trip that is reckoned with: clocks of samples are no finer.
 const SHORTEST: Duration = Duration::from_micros(1);
