@@ -1,5 +1,7 @@
 use uroce::time::{Duration, Instant};
 
+use super::marking::Marking;
+use super::policer::{Bucket, Policer};
 use super::random::Random;
 
 /// The properties of a link in one direction: rate, delay, queue and faults.
@@ -11,8 +13,8 @@ pub struct LinkProfile {
     pub delay: Duration,
     /// Upper bound on the bytes that wait to be sent; a frame that finds the queue full is lost.
     pub queue_bytes: u64,
-    /// The number of waiting bytes above which frames of ECN-capable transports are marked; `None` marks none.
-    pub ecn_threshold_bytes: Option<u64>,
+    /// Which frames are marked «congestion experienced»; `None` for none.
+    pub marking: Option<Marking>,
     /// The faults of the link.
     pub faults: Faults,
 }
@@ -38,6 +40,8 @@ pub struct Faults {
     pub forge: f64,
     /// The times in which all frames are lost.
     pub blackholes: Vec<Blackhole>,
+    /// What polices the rate of the link; `None` for nothing.
+    pub policer: Option<Policer>,
 }
 
 /// The Gilbert–Elliott model of losses: a good and a bad state, with a probability at each frame to change between
@@ -69,6 +73,7 @@ pub enum Lost {
     Burst,
     Blackhole,
     QueueFull,
+    Policed,
 }
 
 impl Faults {
@@ -82,6 +87,7 @@ impl Faults {
         corrupt: 0.0,
         forge: 0.0,
         blackholes: Vec::new(),
+        policer: None,
     };
 }
 
@@ -104,13 +110,14 @@ pub(super) struct Link {
     profile: LinkProfile,
     /// When all waiting bytes will have been sent.
     busy_until: Instant,
+    bucket: Bucket,
     in_burst: bool,
     random: Random,
 }
 
 impl Link {
     pub fn new(profile: LinkProfile, random: Random) -> Link {
-        Link { profile, busy_until: Instant::ZERO, in_burst: false, random }
+        Link { profile, busy_until: Instant::ZERO, bucket: Bucket::default(), in_burst: false, random }
     }
 
     pub fn random(&mut self) -> &mut Random {
@@ -133,7 +140,16 @@ impl Link {
         if waiting + bytes > self.profile.queue_bytes.max(bytes) {
             return Err(Lost::QueueFull);
         }
-        let marked = self.profile.ecn_threshold_bytes.is_some_and(|threshold| waiting > threshold);
+        if let Some(policer) = &self.profile.faults.policer
+            && !self.bucket.takes(policer, now, bytes)
+        {
+            return Err(Lost::Policed);
+        }
+        let marked = match self.profile.marking.map_or(0.0, |marking| marking.share(waiting)) {
+            // Without chance no random number is drawn.
+            share if share < 1.0 => self.random.chance(share),
+            _ => true,
+        };
         self.busy_until = self.busy_until.max(now) + Duration::from_nanos(self.time_of(bytes));
         let faults = &self.profile.faults;
         let random = &mut self.random;
@@ -170,7 +186,7 @@ mod tests {
             bytes_per_second: 1_000_000_000,
             delay,
             queue_bytes,
-            ecn_threshold_bytes: Some(2500),
+            marking: Some(Marking::above(2500)),
             faults,
         };
         Link::new(profile, Random::new(1, 0))
@@ -193,6 +209,26 @@ mod tests {
         let mut link = link(10_000, Faults::NONE);
         let marked: Vec<_> = (0..5).map(|_| link.pass(Instant::ZERO, 1000).unwrap().marked).collect();
         assert_eq!(marked, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn a_share_is_marked_between_two_lengths_of_the_queue() {
+        let mut link = link(u64::MAX, Faults::NONE);
+        link.profile.marking = Some(Marking { none_bytes: 500, all_bytes: 1_000_000_000, share: 1.0 });
+        // 200 MB wait on average.
+        let marked = (0..400_000).filter(|_| link.pass(Instant::ZERO, 1000).unwrap().marked).count();
+        assert!((78_000..82_000).contains(&marked), "{marked} of 400,000");
+    }
+
+    #[test]
+    fn a_policer_loses_what_exceeds_its_rate() {
+        let policer = Some(Policer { bytes_per_second: 500_000_000, burst_bytes: 2000 });
+        let mut link = link(u64::MAX, Faults { policer, ..Faults::NONE });
+        let passages: Vec<_> = (0..5).map(|_| link.pass(Instant::ZERO, 1000)).collect();
+        let arrivals: Vec<_> = passages.iter().flatten().map(|p| p.arrival.as_ns()).collect();
+        assert_eq!(arrivals, [6000, 7000]);
+        assert!(passages[2..].iter().all(|passage| matches!(passage, Err(Lost::Policed))));
+        assert!(link.pass(Instant::from_ns(2000), 1000).is_ok());
     }
 
     #[test]

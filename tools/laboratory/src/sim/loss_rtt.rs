@@ -112,7 +112,7 @@ impl Cell {
             bytes_per_second: RATE,
             delay: self.round_trip / 2,
             queue_bytes: u64::MAX,
-            ecn_threshold_bytes: None,
+            marking: None,
             faults: self.faults(),
         };
         for (from, to) in [(0, 1), (1, 0)] {

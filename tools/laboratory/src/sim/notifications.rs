@@ -13,6 +13,7 @@ use crate::ethernet::with_ethernet;
 use crate::world;
 
 use super::link::{Faults, LinkProfile};
+use super::marking::Marking;
 use super::network::{LinkEnd, LinkId, Network, NodeId, Step};
 use super::random::Random;
 use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
@@ -62,7 +63,7 @@ impl FloodCell {
                 bytes_per_second: self.line_bps / 8,
                 delay: self.round_trip / 2,
                 queue_bytes: (self.line_bps as f64 / 8.0 * self.round_trip.as_secs_f64()) as u64,
-                ecn_threshold_bytes: None,
+                marking: None,
                 faults: Faults::NONE,
             };
             network.add_link(LinkEnd::Node(from), LinkEnd::Node(to), profile);
@@ -244,11 +245,11 @@ impl MarkedCell {
             bytes_per_second: self.line_bps / 8,
             delay,
             queue_bytes: u64::MAX,
-            ecn_threshold_bytes: None,
+            marking: None,
             faults: Faults::NONE,
         };
         let [mark, drop] = self.queue_bytes;
-        let marking = LinkProfile { queue_bytes: drop, ecn_threshold_bytes: Some(mark), ..profile(Duration::ZERO) };
+        let marking = LinkProfile { queue_bytes: drop, marking: Some(Marking::above(mark)), ..profile(Duration::ZERO) };
         let there = network.add_link(LinkEnd::Switch(left), LinkEnd::Switch(right), marking);
         let back = network.add_link(LinkEnd::Switch(right), LinkEnd::Switch(left), profile(Duration::ZERO));
         for pair in pairs {

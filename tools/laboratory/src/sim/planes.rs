@@ -32,7 +32,7 @@ pub(super) fn build(seed: u64, bytes_per_second: u64, planes: &[Plane]) -> (Netw
         bytes_per_second: 1_000_000_000_000,
         delay: Duration::ZERO,
         queue_bytes: u64::MAX,
-        ecn_threshold_bytes: None,
+        marking: None,
         faults: Faults::NONE,
     };
     for here in [0, 1] {

@@ -51,6 +51,7 @@ impl<O: Observer> Observer for Recorder<O> {
             Lost::Burst => "fault: lost in a burst",
             Lost::Blackhole => "fault: lost in a blackhole",
             Lost::QueueFull => "lost: queue full",
+            Lost::Policed => "lost: over the policed rate",
         };
         self.record(now, frame, Some(comment));
         self.observer.lost(now, to, frame, why);

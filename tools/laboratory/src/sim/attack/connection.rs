@@ -192,7 +192,7 @@ impl Connection {
                 bytes_per_second: BYTES_PER_SECOND,
                 delay: DELAY,
                 queue_bytes: u64::MAX,
-                ecn_threshold_bytes: None,
+                marking: None,
                 faults: Faults { loss: plan.loss, ..Faults::NONE },
             };
             network.add_link(LinkEnd::Node(sides[from].node), LinkEnd::Node(sides[to].node), profile);

@@ -6,6 +6,7 @@ use uroce::transport::{Endpoint, Path};
 use uroce::wire::{Addresses, Flow};
 
 use crate::sim::link::{Blackhole, Bursts, Faults, LinkProfile};
+use crate::sim::marking::Marking;
 use crate::sim::network::{LinkEnd, Network};
 use crate::sim::random::Random;
 
@@ -59,7 +60,7 @@ impl Setting {
             Weather::Harsh => random.choose(&[20_000, 100_000, 1_000_000]),
             _ => u64::MAX,
         };
-        let core = LinkProfile { bytes_per_second, delay, queue_bytes, ecn_threshold_bytes: Some(10_000), faults };
+        let core = LinkProfile { bytes_per_second, delay, queue_bytes, marking: Some(Marking::above(10_000)), faults };
         let edge = if paths == 0 {
             core.clone()
         } else {
@@ -219,6 +220,7 @@ fn faults(weather: Weather, delay: Duration, random: &mut Random) -> Faults {
                 corrupt: some(random, 0.05),
                 forge: some(random, 0.05),
                 blackholes,
+                policer: None,
             }
         }
     }

@@ -3,6 +3,7 @@ use uroce::time::Duration;
 use uroce::transport::Endpoint;
 
 use crate::sim::link::{Faults, LinkProfile};
+use crate::sim::marking::Marking;
 use crate::sim::network::{LinkEnd, LinkId, Network, NodeId};
 use crate::sim::random::Random;
 
@@ -43,7 +44,7 @@ impl Dumbbell {
             bytes_per_second,
             delay,
             queue_bytes,
-            ecn_threshold_bytes: None,
+            marking: None,
             faults: Faults::NONE,
         };
         let [left, right] = [network.add_switch(), network.add_switch()].map(LinkEnd::Switch);
@@ -51,7 +52,7 @@ impl Dumbbell {
         let marks = (cell.control == CongestionControl::Dcqcn).then_some(line / MARKED_SHARE);
         let over = LinkProfile {
             faults: faults.clone(),
-            ecn_threshold_bytes: marks,
+            marking: marks.map(Marking::above),
             ..profile(line, BOTTLENECK_DELAY, buffer)
         };
         let bottleneck = network.add_link(left, right, over);
