@@ -70,3 +70,110 @@ fn reads_find_the_rate_whatever_is_lost_at_the_start() {
         assert!(reached.goodput_bps >= 0.95 * reached.ideal_bps, "seed {SEED}, {cell:?}: {reached:?}");
     }
 }
+
+/// The cells of a scenario with the least work: queue pairs that keep 512 packets in flight, whatever happens.
+fn with_fixed_windows(scenario: Scenario) -> impl Iterator<Item = (CongestionCell, Congestion)> {
+    let cells = CongestionCell::scenarios(CongestionControl::Fixed);
+    let of_scenario = cells.into_iter().filter(move |cell| cell.scenario == scenario);
+    of_scenario.map(|cell| {
+        let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
+        (cell, reached)
+    })
+}
+
+/// What arrives in a round trip is the window, and so the goodput of each flow is known beforehand.
+const WINDOW_BITS: f64 = 512.0 * 4096.0 * 8.0;
+
+#[track_caller]
+fn assert_near(found: f64, expected: f64, what: &Congestion) {
+    assert!((found / expected - 1.0).abs() < 0.02, "{found} instead of {expected}, seed {SEED}: {what:?}");
+}
+
+#[test]
+fn a_flow_over_three_bottlenecks_shares_each_with_another() {
+    for (cell, reached) in with_fixed_windows(Scenario::ParkingLot) {
+        let expected = WINDOW_BITS / cell.round_trip.as_secs_f64();
+        assert_eq!(reached.goodput_bps.len(), 4);
+        reached.goodput_bps.iter().for_each(|goodput| assert_near(*goodput, expected, &reached));
+        // 10 Gb/s carry 9.86 Gb/s of payload, half of which is each flow's share.
+        assert_near(reached.utilisation, 2.0 * expected / 9.861e9, &reached);
+        reached.shares.iter().for_each(|share| assert_near(*share, expected / 4.931e9, &reached));
+        assert_eq!((reached.shares.len(), reached.convergence_rtts), (2, None), "{reached:?}");
+    }
+}
+
+#[test]
+fn flows_of_a_tenth_of_the_round_trip_have_ten_times_the_goodput() {
+    let cells = CongestionCell::scenarios(CongestionControl::Fixed);
+    let mix = cells.into_iter().find(|cell| cell.scenario == Scenario::RttMix);
+    let cell = CongestionCell { flows: 2, ..mix.expect("a cell of it") };
+    let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
+    let expected = WINDOW_BITS / cell.round_trip.as_secs_f64();
+    assert_near(reached.goodput_bps[0], 10.0 * expected, &reached);
+    assert_near(reached.goodput_bps[1], expected, &reached);
+}
+
+/// The background takes half of the line in half of the time, and slows down for nobody.
+#[test]
+fn what_the_background_leaves_is_what_can_be_used() {
+    for (cell, reached) in with_fixed_windows(Scenario::OnOff) {
+        let expected = WINDOW_BITS / cell.round_trip.as_secs_f64();
+        assert_near(reached.utilisation, expected / (0.75 * 9.861e9), &reached);
+    }
+    for (_, reached) in with_fixed_windows(Scenario::Microburst) {
+        // In a twentieth of a round trip, 3.75 MB more come than go: 15 % of what is on the way.
+        let longest = reached.timeline.iter().map(|(_, queue)| *queue).fold(0.0, f64::max);
+        assert!((0.005..0.15).contains(&longest) && reached.queue_drops == 0.0, "seed {SEED}: {reached:?}");
+    }
+}
+
+/// Sixteen megabytes over 25 Gb/s. All begin at once, and what the buffer of 1 MB cannot hold is lost and sent again.
+#[test]
+fn flows_that_begin_together_overrun_the_buffer_and_all_complete() {
+    for (_, reached) in with_fixed_windows(Scenario::Incast) {
+        let completion = reached.completion.unwrap_or_else(|| panic!("seed {SEED}: {reached:?}"));
+        let least = 16.0 * 1_048_576.0 * 8.0 / (25e9 * 4096.0 / 4154.0);
+        assert_near(completion.last.as_secs_f64() / completion.slowdown, least, &reached);
+        assert!(completion.slowdown > 1.0 && completion.mean_slowdown <= completion.slowdown, "{reached:?}");
+        assert!(reached.queue_drops > 0.1 && reached.resent > 0.1, "seed {SEED}: {reached:?}");
+        let [p99, mean] = reached.queue_bytes;
+        assert!(p99 > mean && (0.5e6..1e6).contains(&p99), "seed {SEED}: {reached:?}");
+    }
+}
+
+#[test]
+fn what_exceeds_a_policed_rate_is_lost_without_a_queue() {
+    for (_, reached) in with_fixed_windows(Scenario::Policer) {
+        // A window comes at 40 Gb/s: a burst of 64 KiB passes, and a quarter of the rest.
+        assert!((0.3..0.75).contains(&reached.queue_drops), "seed {SEED}: {reached:?}");
+        // A frame on the link itself is all that ever waits.
+        assert!(reached.p99_queue_over_rtt < 1e-4, "seed {SEED}: {reached:?}");
+    }
+}
+
+/// The second flow of `versus` has the other controller: DCQCN, which starts at the link's rate, takes more than the window.
+#[test]
+fn a_rival_has_its_own_controller() {
+    for (cell, reached) in with_fixed_windows(Scenario::Versus(CongestionControl::Dcqcn)).take(1) {
+        assert_near(reached.goodput_bps[0], WINDOW_BITS / cell.round_trip.as_secs_f64(), &reached);
+        assert!(reached.goodput_bps[1] > 2.0 * reached.goodput_bps[0], "seed {SEED}: {reached:?}");
+        assert_eq!(reached.convergence_rtts, None);
+    }
+}
+
+/// The line has room for two windows: the newcomer has its share as soon as it begins, in round trip 40.
+#[test]
+fn a_newcomer_is_measured_from_its_start() {
+    let cell = CongestionCell {
+        scenario: Scenario::Newcomer,
+        control: CongestionControl::Fixed,
+        flows: 2,
+        round_trip: Duration::from_millis(20),
+        line_bps: 1_700_000_000,
+        buffer_bdp: 1.0,
+        loss: 0.0,
+    };
+    let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
+    assert!(reached.convergence_rtts.is_some_and(|rtts| rtts <= 3.0), "seed {SEED}: {reached:?}");
+    reached.shares.iter().for_each(|share| assert_near(*share, 1.0, &reached));
+}

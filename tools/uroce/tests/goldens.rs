@@ -33,6 +33,12 @@ fn a_path_that_goes_dark() {
     insta::assert_snapshot!(uroce("sim path-failure --only op=write,direction=both"));
 }
 
+/// Two of the scenarios, where nothing is controlled: 512 packets of each flow are in flight.
+#[test]
+fn flows_that_share_a_bottleneck() {
+    insta::assert_snapshot!(uroce("sim congestion --congestion fixed --only scenario=incast|on-off"));
+}
+
 /// Of each service: a change of any packet that is sent changes the count of some seed.
 #[test]
 fn packets_by_seed() {

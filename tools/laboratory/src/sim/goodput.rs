@@ -14,7 +14,7 @@ pub(super) const RATE: u64 = 1_250_000_000;
 pub(super) const PAYLOAD: u64 = 4096;
 
 /// Length of the frame of a MIDDLE packet, in bytes: Ethernet, IPv4, UDP, BTH, payload, ICRC.
-const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
+pub(super) const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
 
 /// The result of a transfer.
 #[derive(Clone, Copy, Debug)]

@@ -229,6 +229,12 @@ impl Network {
         self.links[link.0].0.when_at_most(0).saturating_since(self.now)
     }
 
+    /// Makes a frame of `bytes` from elsewhere take its turn on a link, and leave the network behind it. Returns whether
+    /// the link carried it.
+    pub fn occupy(&mut self, link: LinkId, bytes: u64) -> bool {
+        self.links[link.0].0.pass(self.now, bytes).is_ok()
+    }
+
     /// Whether `is_it` holds for one of the frames in flight.
     pub fn is_on_its_way(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         self.frames.on_their_way().any(is_it)

@@ -56,11 +56,13 @@ pub struct TransferPlan {
     pub timeout: u8,
 }
 
-/// An endless sequence of messages from one node to another, with a fixed number outstanding. For READs the receiver of
+/// A sequence of messages from one node to another, endless if it is not [told](Transfer::end_after) its end, with a fixed number outstanding. For READs the receiver of
 /// the bytes is the requester.
 pub struct Transfer {
     plan: TransferPlan,
     sides: [Side; 2],
+    /// The number of messages after which it ends.
+    end_after: u64,
     posted: u64,
     received: u64,
     completed: u64,
@@ -106,11 +108,24 @@ impl Transfer {
             let qpn = endpoint.create_queue_pair(init).expect("the first queue pair");
             Side { node, qpn, memory, key, cq }
         });
-        let mut transfer =
-            Transfer { plan, sides, posted: 0, received: 0, completed: 0, completed_receives: 0, failure: None };
+        let mut transfer = Transfer {
+            plan,
+            sides,
+            end_after: u64::MAX,
+            posted: 0,
+            received: 0,
+            completed: 0,
+            completed_receives: 0,
+            failure: None,
+        };
         transfer.fill(seed);
         transfer.connect(network);
         transfer
+    }
+
+    /// Ends the sequence after so many messages.
+    pub fn end_after(&mut self, messages: u64) {
+        self.end_after = messages;
     }
 
     fn is_read(&self) -> bool {
@@ -184,7 +199,7 @@ impl Transfer {
         let (source, destination) = self.ends();
         let before = self.posted;
         let requester = self.requester();
-        let limit = self.completed + self.plan.outstanding as u64;
+        let limit = (self.completed + self.plan.outstanding as u64).min(self.end_after);
         for number in self.posted..limit {
             let (operation, local) = match self.plan.operation {
                 TransferOperation::Write => (SendOperation::Write(remote(destination, number)), source),

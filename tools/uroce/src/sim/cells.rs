@@ -112,7 +112,7 @@ pub(super) fn goodput_text(result: &Goodput, whole: &str) -> String {
     )
 }
 
-/// Keeps the cells that have what `--only` says.
+/// Keeps the cells that have what `--only` says: one of the values that `|` separates.
 ///
 /// # Errors
 /// A condition of another form, or that no cell fulfils.
@@ -122,8 +122,8 @@ pub(super) fn keep<C: Cell>(cells: &mut Vec<C>, only: &[String]) -> Result<(), F
             format!("--only {condition}: write KEY=VALUE with one of the keys {}", C::KEYS.join(", "))
         })?;
         let fits = |cell: &C| match &cell.which()[key] {
-            Value::String(value) => value == wanted,
-            value => value.as_f64().is_some() && value.as_f64() == wanted.parse().ok(),
+            Value::String(value) => wanted.split('|').any(|wanted| wanted == value),
+            value => value.as_f64().is_some_and(|value| wanted.split('|').any(|wanted| wanted.parse() == Ok(value))),
         };
         if !cells.iter().any(fits) {
             return Err(format!("--only {condition}: no cell of the table matches").into());

@@ -1,4 +1,4 @@
-//! `uroce sim congestion`: flows over one bottleneck, none of which knows its rate.
+//! `uroce sim congestion`: flows that share bottlenecks, none of which knows its rate.
 
 use std::process::ExitCode;
 
@@ -16,8 +16,9 @@ use super::cells::{self, Cell, Options};
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Run only matching cells: scenario=wan|wan-loss, controller=steady, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
-    /// loss=0.01; conditions separated by commas. A key that is not given matches all its values.
+    /// Run only matching cells: scenario=wan|wan-loss|fair|newcomer|rtt-mix|parking-lot|on-off|microburst|policer|dc-wan|incast|versus,
+    /// controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1, loss=0.01; conditions separated by
+    /// commas, values by |. A key that is not given matches all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// What decides on the rate of each flow: steady, dcqcn or fixed. With dcqcn the bottleneck marks packets.
@@ -32,12 +33,13 @@ impl Cell for CongestionCell {
     type Outcome = Result<Congestion, TransferError>;
 
     const KEYS: &'static [&'static str] =
-        &["scenario", "controller", "default", "flows", "rtt_ms", "buffer_bdp", "loss"];
+        &["scenario", "controller", "rival", "default", "flows", "rtt_ms", "buffer_bdp", "loss"];
 
     fn which(&self) -> Value {
         json!({
             "scenario": self.scenario.name(),
             "controller": self.control.name(),
+            "rival": self.scenario.rival().map(CongestionControl::name),
             "default": self.control == CongestionControl::Steady,
             "flows": self.flows,
             "rtt_ms": self.round_trip.as_secs_f64() * 1e3,
@@ -57,36 +59,59 @@ impl Cell for CongestionCell {
                 "start_rtts": result.start_rtts,
                 "start_drops_buffers": result.start_drops_buffers,
                 "retransmitted": result.spurious_fraction,
+                "resent": result.resent,
                 "jain": result.jain,
+                "shares": result.shares,
+                "convergence_rtts": result.convergence_rtts,
+                "p99_queue_bytes": result.queue_bytes[0],
+                "mean_queue_bytes": result.queue_bytes[1],
+                "completion_ms": result.completion.map(|completion| completion.last.as_secs_f64() * 1e3),
+                "completion_slowdown": result.completion.map(|completion| completion.slowdown),
+                "mean_slowdown": result.completion.map(|completion| completion.mean_slowdown),
+                "goodput_bps": result.goodput_bps,
             }),
             Err(error) => json!({ "violation": error.to_string() }),
         }
     }
 
     fn describe(&self, outcome: &Self::Outcome) -> String {
+        let rival = self.scenario.rival().map_or(String::new(), |rival| format!(" {rival}"));
         let what = format!(
-            "{:8} {:6} {:2} flows {:3} ms {:4} BDP {:3} % lost",
+            "{:11} {:14} {:2} flows {:4} ms {:4.1} BDP {:3} % lost",
             self.scenario.name(),
-            self.control.name(),
+            format!("{}{rival}", self.control),
             self.flows,
-            self.round_trip.as_millis(),
+            self.round_trip.as_secs_f64() * 1e3,
             self.buffer_bdp,
             self.loss * 100.0
         );
-        match outcome {
-            Ok(result) => format!(
-                "{what}  {:6.2} % used  queue p99 {:5.2} % mean {:5.2} %  dropped {:.3} %  start {:4.1} RTT {:4.2} buffers  Jain {:.3}  spurious {:.3} %",
-                result.utilisation * 100.0,
-                result.p99_queue_over_rtt * 100.0,
-                result.mean_queue_over_rtt * 100.0,
-                result.queue_drops * 100.0,
-                result.start_rtts.unwrap_or(f64::NAN),
-                result.start_drops_buffers,
-                result.jain,
-                result.spurious_fraction * 100.0,
-            ),
-            Err(error) => format!("{what}  {error}"),
+        let result = match outcome {
+            Ok(result) => result,
+            Err(error) => return format!("{what}  {error}"),
+        };
+        let mut text = format!(
+            "{what}  {:6.2} % used  queue p99 {:5.2} % mean {:5.2} %  dropped {:.3} %  start {:4.1} RTT {:4.2} buffers  Jain {:.3}  spurious {:.3} %",
+            result.utilisation * 100.0,
+            result.p99_queue_over_rtt * 100.0,
+            result.mean_queue_over_rtt * 100.0,
+            result.queue_drops * 100.0,
+            result.start_rtts.unwrap_or(f64::NAN),
+            result.start_drops_buffers,
+            result.jain,
+            result.spurious_fraction * 100.0,
+        );
+        if let Some(round_trips) = result.convergence_rtts {
+            text += &format!("  share after {round_trips:.1} RTT");
         }
+        if result.shares.len() > 1 {
+            let shares: Vec<String> = result.shares.iter().map(|share| format!("{share:.2}")).collect();
+            text += &format!("  shares {}", shares.join(" "));
+        }
+        if let Some(completion) = result.completion {
+            let (last, slowdown) = (completion.last.as_secs_f64() * 1e3, completion.slowdown);
+            text += &format!("  done in {last:.2} ms, {slowdown:.2} times the least");
+        }
+        text
     }
 
     fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
@@ -96,6 +121,7 @@ impl Cell for CongestionCell {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cells = CongestionCell::wan(arguments.congestion);
+    cells.extend(CongestionCell::scenarios(arguments.congestion));
     cells::keep(&mut cells, &arguments.only)?;
     let seed = arguments.options.seed;
     let sheet = cells::play(&cells, &arguments.options, |cell: &CongestionCell| cell.run(seed));

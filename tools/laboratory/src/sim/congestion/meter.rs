@@ -5,13 +5,13 @@ use crate::sim::goodput::{DataMeter, Delivered};
 use crate::sim::link::Lost;
 use crate::sim::network::{LinkId, Network, NodeId, Observer};
 
-use super::dumbbell::Dumbbell;
+use super::chain::Chain;
 
-/// Measures flows that share a bottleneck: what arrives, what is dropped, and how long the queue is.
+/// Measures flows that share bottlenecks: what arrives, what is dropped, what is sent again, and how long the queues are.
 pub(super) struct Meter {
-    /// The meter of each node; only receivers of data count.
+    /// The meter of each node: of what arrives at receivers, and of what senders send.
     nodes: Vec<DataMeter>,
-    bottleneck: LinkId,
+    bottlenecks: Vec<LinkId>,
     /// When the queue is looked at next.
     look_at: Instant,
     every: Duration,
@@ -22,34 +22,40 @@ pub(super) struct Meter {
     from: Vec<Delivered>,
     sent: u64,
     dropped: u64,
+    /// Bytes of the background that the bottleneck carried in the measured time.
+    background: u64,
     /// Bytes that were dropped before the measured time.
     pub dropped_before: u64,
 }
 
 impl Meter {
-    pub fn new(dumbbell: &Dumbbell, flows: usize) -> Meter {
+    /// A meter that looks at the queues in intervals of `every`.
+    pub fn new(chain: &Chain, every: Duration) -> Meter {
         Meter {
-            nodes: (0..2 * flows).map(|_| DataMeter::default()).collect(),
-            bottleneck: dumbbell.bottleneck,
+            nodes: (0..2 * chain.pairs.len()).map(|_| DataMeter::default()).collect(),
+            bottlenecks: chain.bottlenecks.clone(),
             look_at: Instant::ZERO,
-            every: Duration::from_micros(100),
+            every,
             queues: Vec::new(),
             recent: (Duration::ZERO, 0),
             is_measuring: false,
             from: Vec::new(),
             sent: 0,
             dropped: 0,
+            background: 0,
             dropped_before: 0,
         }
     }
 
-    /// Looks at the queue, if it is time.
+    /// Looks at the queues, if it is time.
     pub fn look(&mut self, network: &Network) {
         while self.look_at <= network.now() {
-            let queue = network.queue_delay(self.bottleneck);
-            self.recent = (self.recent.0 + queue, self.recent.1 + 1);
-            if self.is_measuring {
-                self.queues.push(queue);
+            for bottleneck in &self.bottlenecks {
+                let queue = network.queue_delay(*bottleneck);
+                self.recent = (self.recent.0 + queue, self.recent.1 + 1);
+                if self.is_measuring {
+                    self.queues.push(queue);
+                }
             }
             self.look_at = self.look_at + self.every;
         }
@@ -66,44 +72,62 @@ impl Meter {
         sum / count.max(1)
     }
 
-    /// Data packets that have arrived, each once.
-    pub fn useful(&self) -> u64 {
-        self.nodes.iter().map(|meter| meter.delivered().useful).sum()
+    /// Takes so many bytes of the background that the bottleneck carries.
+    pub fn background(&mut self, bytes: u64) {
+        self.background += if self.is_measuring { bytes } else { 0 };
+    }
+
+    pub fn measured_background(&self) -> u64 {
+        self.background
+    }
+
+    /// Data packets of each flow that have arrived, each once.
+    pub fn useful(&self) -> Vec<u64> {
+        self.nodes.iter().skip(1).step_by(2).map(|receiver| receiver.delivered().useful).collect()
     }
 
     /// Data packets of each flow that arrived in the measured time, each once.
     pub fn measured_useful(&self) -> Vec<u64> {
-        let useful: Vec<u64> =
-            self.nodes.iter().zip(&self.from).map(|(meter, from)| meter.delivered().useful - from.useful).collect();
-        useful.chunks(2).map(|pair| pair.iter().sum()).collect()
+        let from = self.from.iter().skip(1).step_by(2);
+        self.useful().iter().zip(from).map(|(useful, from)| useful - from.useful).collect()
     }
 
-    /// The 99th percentile and the mean of the queue's delay in the measured time.
-    pub fn queue(&self) -> (Duration, Duration) {
+    /// Data packets that were sent again in the measured time, as a share of those that arrived for the first time.
+    pub fn resent(&self) -> f64 {
+        let senders = self.nodes.iter().zip(&self.from).step_by(2);
+        let again: u64 = senders.map(|(sender, from)| sender.delivered().twice - from.twice).sum();
+        again as f64 / self.measured_useful().iter().sum::<u64>().max(1) as f64
+    }
+
+    /// The 99th percentile and the mean of the queues' delay in the measured time.
+    pub fn queue(&self) -> [Duration; 2] {
         let mut queues = self.queues.clone();
         queues.sort_unstable();
         let p99 = queues.get(queues.len() * 99 / 100).copied().unwrap_or_default();
-        (p99, queues.iter().sum::<Duration>() / queues.len().max(1) as u32)
+        [p99, queues.iter().sum::<Duration>() / queues.len().max(1) as u32]
     }
 
-    /// Frames that the full queue dropped in the measured time, as a share of those that were sent.
+    /// Frames that a full queue or a policer dropped in the measured time, as a share of those that were sent.
     pub fn queue_drops(&self) -> f64 {
         self.dropped as f64 / self.sent.max(1) as f64
     }
 
     pub fn spurious_fraction(&self) -> f64 {
-        let twice: u64 = self.nodes.iter().map(|meter| meter.delivered().twice).sum();
-        twice as f64 / self.useful().max(1) as f64
+        let twice: u64 = self.nodes.iter().skip(1).step_by(2).map(|receiver| receiver.delivered().twice).sum();
+        twice as f64 / self.useful().iter().sum::<u64>().max(1) as f64
     }
 }
 
 impl Observer for Meter {
-    fn sent(&mut self, _now: Instant, node: NodeId, _frame: &[u8], _to: NodeId) {
-        self.sent += u64::from(self.is_measuring && node.0.is_multiple_of(2));
+    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], _to: NodeId) {
+        if node.0.is_multiple_of(2) {
+            self.sent += u64::from(self.is_measuring);
+            self.nodes[node.0].arriving(now, node, frame, Condition::Intact);
+        }
     }
 
     fn lost(&mut self, _now: Instant, _to: NodeId, frame: &[u8], why: Lost) {
-        if why != Lost::QueueFull {
+        if !matches!(why, Lost::QueueFull | Lost::Policed) {
             return;
         }
         match self.is_measuring {

@@ -1,0 +1,138 @@
+use uroce::congestion::{CongestionControl, Rate};
+use uroce::time::Duration;
+use uroce::transport::{RecoveryMode, RecoverySettings};
+
+use crate::sim::goodput;
+use crate::sim::random::Random;
+use crate::sim::transfer::{TransferError, TransferOperation, TransferPlan};
+
+use super::run::{MESSAGE_BYTES, Run};
+use super::setup::Setup;
+use super::{Congestion, Scenario};
+
+/// One cell of the table of congestion: flows that share a bottleneck.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CongestionCell {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// What decides on the rate of each flow, of the first one where the scenario names a rival.
+    pub control: CongestionControl,
+    /// The number of flows, 1 to 100.
+    pub flows: usize,
+    /// The round trip without queues, of the flows with the longest.
+    pub round_trip: Duration,
+    /// The rate of the bottleneck, in bits of Ethernet frames a second.
+    pub line_bps: u64,
+    /// The bottleneck's buffer, in bandwidth-delay products.
+    pub buffer_bdp: f64,
+    /// The share of frames that are lost by chance in each direction, 0 to 1.
+    pub loss: f64,
+}
+
+const WAN_BPS: u64 = 10_000_000_000;
+const WAN_ROUND_TRIP: Duration = Duration::from_millis(20);
+
+/// A data centre: its bottleneck has a buffer of 1 MB.
+const DATA_CENTRE_BPS: u64 = 25_000_000_000;
+const DATA_CENTRE_BUFFER: f64 = 1e6;
+
+/// Upper bound on the memory of each side of a flow, in bytes: its messages take turns.
+const REGION_BYTES: usize = 16 << 20;
+
+impl CongestionCell {
+    /// The cells of the wide area: every combination of round trip, buffer, loss and number of flows.
+    pub fn wan(control: CongestionControl) -> Vec<CongestionCell> {
+        let mut cells = Vec::new();
+        for round_trip_ms in [20, 40, 100] {
+            for buffer_bdp in [0.1, 1.0] {
+                for loss in [0.0, 0.001, 0.01, 0.05] {
+                    for flows in [1, 4, 64] {
+                        let scenario = if loss == 0.0 { Scenario::Wan } else { Scenario::WanLoss };
+                        let round_trip = Duration::from_millis(round_trip_ms);
+                        let line_bps = WAN_BPS;
+                        cells.push(CongestionCell { scenario, control, flows, round_trip, line_bps, buffer_bdp, loss });
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    /// The cells of all other scenarios, without random loss.
+    pub fn scenarios(control: CongestionControl) -> Vec<CongestionCell> {
+        let wan = |scenario, flows, buffer_bdp| CongestionCell {
+            scenario,
+            control,
+            flows,
+            round_trip: WAN_ROUND_TRIP,
+            line_bps: WAN_BPS,
+            buffer_bdp,
+            loss: 0.0,
+        };
+        let data_centre = |scenario, flows, round_trip: Duration| CongestionCell {
+            round_trip,
+            line_bps: DATA_CENTRE_BPS,
+            buffer_bdp: DATA_CENTRE_BUFFER / (DATA_CENTRE_BPS as f64 / 8.0 * round_trip.as_secs_f64()),
+            ..wan(scenario, flows, 0.0)
+        };
+        let mut cells = Vec::new();
+        for buffer_bdp in [0.1, 1.0] {
+            cells.push(wan(Scenario::Fair, 8, buffer_bdp));
+            cells.push(wan(Scenario::Newcomer, 5, buffer_bdp));
+            let round_trip = Duration::from_millis(100);
+            cells.push(CongestionCell { round_trip, ..wan(Scenario::RttMix, 8, buffer_bdp) });
+            cells.push(wan(Scenario::ParkingLot, 4, buffer_bdp));
+            cells.push(wan(Scenario::OnOff, 1, buffer_bdp));
+            cells.push(wan(Scenario::Microburst, 1, buffer_bdp));
+        }
+        for flows in [1, 4] {
+            // It has no buffer; its burst is what counts.
+            cells.push(wan(Scenario::Policer, flows, 0.0));
+        }
+        cells.push(data_centre(Scenario::DcWan, 16, Duration::from_millis(10)));
+        cells.push(data_centre(Scenario::Incast, 16, Duration::from_micros(10)));
+        for rival in CongestionControl::ALL.into_iter().filter(|rival| *rival != control) {
+            for buffer_bdp in [0.1, 1.0] {
+                cells.push(wan(Scenario::Versus(rival), 2, buffer_bdp));
+            }
+        }
+        cells
+    }
+
+    pub(super) fn bdp_bytes(&self) -> f64 {
+        self.line_bps as f64 / 8.0 * self.round_trip.as_secs_f64()
+    }
+
+    /// What the bottleneck carries when it loses its share of frames, in bits of payload a second.
+    pub(super) fn ideal_bps(&self) -> f64 {
+        goodput::ideal_bps(self.loss) * self.line_bps as f64 / (8.0 * goodput::RATE as f64)
+    }
+
+    /// Runs the cell with all randomness from `seed`.
+    ///
+    /// # Errors
+    /// [`TransferError`] when a request failed, completions came out of order, or the received bytes differ.
+    pub fn run(&self, seed: u64) -> Result<Congestion, TransferError> {
+        let setup = Setup::of(self, &mut Random::new(seed, 3));
+        let bytes = (4.0 * self.bdp_bytes() / self.flows as f64) as usize + (8 << 20);
+        let outstanding = bytes / MESSAGE_BYTES;
+        let plan = |control| {
+            let recovery = RecoverySettings {
+                recovery: RecoveryMode::Auto,
+                line_rate: Some(Rate::from_bits(setup.access_bps)),
+                ..RecoverySettings::default().with_congestion(control)
+            };
+            TransferPlan {
+                operation: TransferOperation::Write,
+                message_bytes: MESSAGE_BYTES,
+                outstanding,
+                region_bytes: (outstanding * MESSAGE_BYTES).min(REGION_BYTES),
+                recovery: [recovery; 2],
+                timeout: setup.timeout,
+            }
+        };
+        let mut run = Run::new(self, &setup, seed, plan);
+        run.play()?;
+        Ok(run.result())
+    }
+}

@@ -1,0 +1,21 @@
+use std::ops::Range;
+
+use uroce::congestion::CongestionControl;
+use uroce::time::{Duration, Instant};
+
+/// One flow of a scenario.
+#[derive(Clone, Debug)]
+pub(super) struct FlowPlan {
+    /// What decides on its rate.
+    pub control: CongestionControl,
+    /// The round trip without queues.
+    pub round_trip: Duration,
+    /// The bottlenecks that it takes, of those in a row.
+    pub hops: Range<usize>,
+    /// When it begins.
+    pub start: Instant,
+    /// How many bytes it has to send, a multiple of a message; `None` for no end.
+    pub bytes: Option<u64>,
+    /// Which flows are like it: the shares of groups are told apart.
+    pub group: usize,
+}

@@ -1,0 +1,60 @@
+use uroce::congestion::CongestionControl;
+
+/// The scenarios of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Flows over a wide area, without random loss.
+    Wan,
+    /// The same with random loss.
+    WanLoss,
+    /// Flows of equal round trips.
+    Fair,
+    /// A flow that begins when the others are steady.
+    Newcomer,
+    /// Half of the flows have a tenth of the others' round trip.
+    RttMix,
+    /// Half of the flows stay in a data centre, with a thousandth of the others' round trip.
+    DcWan,
+    /// Flows of the same length begin together, over a short path.
+    Incast,
+    /// Three bottlenecks in a row: a flow over all, and one over each.
+    ParkingLot,
+    /// A part of the bottleneck is taken and left in turns, by traffic that slows down for nobody.
+    OnOff,
+    /// A token bucket without a queue.
+    Policer,
+    /// Bursts of a twentieth of a round trip, at four times the rate of the bottleneck, by traffic that slows down for nobody.
+    Microburst,
+    /// A flow beside one of another controller.
+    Versus(CongestionControl),
+}
+
+impl Scenario {
+    /// The name of the scenario in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scenario::Wan => "wan",
+            Scenario::WanLoss => "wan-loss",
+            Scenario::Fair => "fair",
+            Scenario::Newcomer => "newcomer",
+            Scenario::RttMix => "rtt-mix",
+            Scenario::DcWan => "dc-wan",
+            Scenario::Incast => "incast",
+            Scenario::ParkingLot => "parking-lot",
+            Scenario::OnOff => "on-off",
+            Scenario::Policer => "policer",
+            Scenario::Microburst => "microburst",
+            Scenario::Versus(_) => "versus",
+        }
+    }
+
+    /// The controller of the second flow, where it is another one; `None` elsewhere.
+    pub fn rival(self) -> Option<CongestionControl> {
+        if let Scenario::Versus(rival) = self { Some(rival) } else { None }
+    }
+
+    /// Whether the network is a data centre's, whose switches have shallow buffers and mark packets.
+    pub(super) fn is_data_centre(self) -> bool {
+        matches!(self, Scenario::DcWan | Scenario::Incast)
+    }
+}
