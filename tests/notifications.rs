@@ -165,7 +165,9 @@ fn a_known_peer_gets_no_cnp_but_the_mark_in_an_acknowledge() {
 
 #[test]
 fn requests_and_read_responses_are_ecn_capable_if_a_controller_decides() {
-    for (congestion, ecn) in [(CongestionControl::Fixed, 0), (CongestionControl::Steady, 2)] {
+    for (congestion, ecn) in
+        [(CongestionControl::Fixed, 0), (CongestionControl::Steady, 2), (CongestionControl::Swift, 0)]
+    {
         let mut c = crafted(congestion, RecoveryMode::GoBackN);
         let remote = Remote { address: 0x1000, key: c.key };
         c.post_send(1, SendOperation::Write(remote), 100, 300);

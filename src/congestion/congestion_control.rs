@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Controller, Dcqcn, Rate, Steady};
+use super::{Controller, Dcqcn, Rate, Steady, Swift};
 
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,17 +13,19 @@ pub enum CongestionControl {
     Steady,
     /// Cuts the rate when the peer reports marks of switches, as RNICs do: [`Dcqcn`].
     Dcqcn,
+    /// Keeps the delay of packets at a target, as in Google's data centres: [`Swift`].
+    Swift,
 }
 
 /// A text that names no congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a congestion controller: use fixed, steady or dcqcn")]
+#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn or swift")]
 pub struct CongestionControlError(String);
 
 impl CongestionControl {
     /// All congestion controllers.
-    pub const ALL: [CongestionControl; 3] =
-        [CongestionControl::Fixed, CongestionControl::Steady, CongestionControl::Dcqcn];
+    pub const ALL: [CongestionControl; 4] =
+        [CongestionControl::Fixed, CongestionControl::Steady, CongestionControl::Dcqcn, CongestionControl::Swift];
 
     /// The name of the controller in options.
     pub fn name(self) -> &'static str {
@@ -31,7 +33,13 @@ impl CongestionControl {
             CongestionControl::Fixed => "fixed",
             CongestionControl::Steady => "steady",
             CongestionControl::Dcqcn => "dcqcn",
+            CongestionControl::Swift => "swift",
         }
+    }
+
+    /// Whether the controller reacts when switches mark packets: without, they are not to be marked.
+    pub fn reacts_to_marks(self) -> bool {
+        matches!(self, CongestionControl::Steady | CongestionControl::Dcqcn)
     }
 
     /// Whether packets are paced whatever the peer understands: RNICs are slowed down by their rate alone.
@@ -45,6 +53,7 @@ impl CongestionControl {
             CongestionControl::Fixed => None,
             CongestionControl::Steady => Some(Box::new(Steady::default())),
             CongestionControl::Dcqcn => Some(Box::new(Dcqcn::new(line))),
+            CongestionControl::Swift => Some(Box::new(Swift::default())),
         }
     }
 }

@@ -10,6 +10,7 @@ mod pacer;
 mod progress;
 mod rate;
 mod steady;
+mod swift;
 
 pub use congestion_control::{CongestionControl, CongestionControlError};
 pub use controller::Controller;
@@ -20,3 +21,4 @@ pub use pacer::Pacer;
 pub use progress::{Progress, Sample};
 pub use rate::{Rate, RateError};
 pub use steady::Steady;
+pub use swift::Swift;

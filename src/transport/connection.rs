@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use crate::congestion::CongestionControl;
 use crate::memory::{MemoryTable, Pd, Scope};
 use crate::recovery::GoBackN;
 use crate::wire::{PathMtu, Qpn};
@@ -69,7 +68,7 @@ impl Connection {
     /// reliable connection whose rate a controller decides on.
     fn is_ecn_capable(&self, packet: &Outgoing<'_>) -> bool {
         let is_data = !packet.headers.bth.opcode().is_response() || packet.payload_bytes > 0;
-        is_data && self.service == Service::Rc && self.extension.settings.congestion != CongestionControl::Fixed
+        is_data && self.service == Service::Rc && self.extension.settings.congestion.reacts_to_marks()
     }
 
     /// Completes a send request.

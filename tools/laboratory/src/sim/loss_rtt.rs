@@ -137,7 +137,7 @@ impl Cell {
         }
         let round_trips = match self.congestion {
             CongestionControl::Fixed => WARM_UP_ROUND_TRIPS,
-            CongestionControl::Steady | CongestionControl::Dcqcn => WARM_UP_ROUND_TRIPS_CONTROLLED,
+            _ => WARM_UP_ROUND_TRIPS_CONTROLLED,
         };
         let warm_up = (self.round_trip * round_trips).max(WARM_UP_AT_LEAST);
         let begin = network.now() + warm_up;
