@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Controller, Dcqcn, Rate, Steady, Swift};
+use super::{Controller, Dcqcn, Rate, Steady, Swift, Timely};
 
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,17 +15,24 @@ pub enum CongestionControl {
     Dcqcn,
     /// Keeps the delay of packets at a target, as in Google's data centres: [`Swift`].
     Swift,
+    /// Sets the rate by the gradient of the round trip: [`Timely`].
+    Timely,
 }
 
 /// A text that names no congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn or swift")]
+#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn, swift or timely")]
 pub struct CongestionControlError(String);
 
 impl CongestionControl {
     /// All congestion controllers.
-    pub const ALL: [CongestionControl; 4] =
-        [CongestionControl::Fixed, CongestionControl::Steady, CongestionControl::Dcqcn, CongestionControl::Swift];
+    pub const ALL: [CongestionControl; 5] = [
+        CongestionControl::Fixed,
+        CongestionControl::Steady,
+        CongestionControl::Dcqcn,
+        CongestionControl::Swift,
+        CongestionControl::Timely,
+    ];
 
     /// The name of the controller in options.
     pub fn name(self) -> &'static str {
@@ -34,6 +41,7 @@ impl CongestionControl {
             CongestionControl::Steady => "steady",
             CongestionControl::Dcqcn => "dcqcn",
             CongestionControl::Swift => "swift",
+            CongestionControl::Timely => "timely",
         }
     }
 
@@ -54,6 +62,7 @@ impl CongestionControl {
             CongestionControl::Steady => Some(Box::new(Steady::default())),
             CongestionControl::Dcqcn => Some(Box::new(Dcqcn::new(line))),
             CongestionControl::Swift => Some(Box::new(Swift::default())),
+            CongestionControl::Timely => Some(Box::new(Timely::new(line))),
         }
     }
 }

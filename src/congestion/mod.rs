@@ -11,6 +11,7 @@ mod progress;
 mod rate;
 mod steady;
 mod swift;
+mod timely;
 
 pub use congestion_control::{CongestionControl, CongestionControlError};
 pub use controller::Controller;
@@ -22,3 +23,4 @@ pub use progress::{Progress, Sample};
 pub use rate::{Rate, RateError};
 pub use steady::Steady;
 pub use swift::Swift;
+pub use timely::Timely;
