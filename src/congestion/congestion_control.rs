@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Controller, Dcqcn, Rate, Steady, Swift, Timely};
+use super::{Bbr, Controller, Dcqcn, Rate, Steady, Swift, Timely};
 
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,21 +17,24 @@ pub enum CongestionControl {
     Swift,
     /// Sets the rate by the gradient of the round trip: [`Timely`].
     Timely,
+    /// Paces at the rate of delivery, and looks for more now and then: [`Bbr`].
+    Bbr,
 }
 
 /// A text that names no congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn, swift or timely")]
+#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn, swift, timely or bbr")]
 pub struct CongestionControlError(String);
 
 impl CongestionControl {
     /// All congestion controllers.
-    pub const ALL: [CongestionControl; 5] = [
+    pub const ALL: [CongestionControl; 6] = [
         CongestionControl::Fixed,
         CongestionControl::Steady,
         CongestionControl::Dcqcn,
         CongestionControl::Swift,
         CongestionControl::Timely,
+        CongestionControl::Bbr,
     ];
 
     /// The name of the controller in options.
@@ -42,6 +45,7 @@ impl CongestionControl {
             CongestionControl::Dcqcn => "dcqcn",
             CongestionControl::Swift => "swift",
             CongestionControl::Timely => "timely",
+            CongestionControl::Bbr => "bbr",
         }
     }
 
@@ -63,6 +67,7 @@ impl CongestionControl {
             CongestionControl::Dcqcn => Some(Box::new(Dcqcn::new(line))),
             CongestionControl::Swift => Some(Box::new(Swift::default())),
             CongestionControl::Timely => Some(Box::new(Timely::new(line))),
+            CongestionControl::Bbr => Some(Box::new(Bbr::default())),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! How fast a queue pair sends: a controller decides on a rate and a window, and the pacer keeps to them.
 
+mod arrivals;
+mod bbr;
 mod congestion_control;
 mod controller;
 mod dcqcn;
@@ -13,6 +15,7 @@ mod steady;
 mod swift;
 mod timely;
 
+pub use bbr::Bbr;
 pub use congestion_control::{CongestionControl, CongestionControlError};
 pub use controller::Controller;
 pub use dcqcn::Dcqcn;
