@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Bbr, Controller, Dcqcn, Rate, Steady, Swift, Timely};
+use super::{Bbr, Controller, Dcqcn, Nscc, Rate, Steady, Swift, Timely};
 
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,23 +17,26 @@ pub enum CongestionControl {
     Swift,
     /// Sets the rate by the gradient of the round trip: [`Timely`].
     Timely,
+    /// Follows marks and delays by their quadrant, as Ultra Ethernet does: [`Nscc`].
+    Nscc,
     /// Paces at the rate of delivery, and looks for more now and then: [`Bbr`].
     Bbr,
 }
 
 /// A text that names no congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn, swift, timely or bbr")]
+#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn, swift, timely, nscc or bbr")]
 pub struct CongestionControlError(String);
 
 impl CongestionControl {
     /// All congestion controllers.
-    pub const ALL: [CongestionControl; 6] = [
+    pub const ALL: [CongestionControl; 7] = [
         CongestionControl::Fixed,
         CongestionControl::Steady,
         CongestionControl::Dcqcn,
         CongestionControl::Swift,
         CongestionControl::Timely,
+        CongestionControl::Nscc,
         CongestionControl::Bbr,
     ];
 
@@ -45,13 +48,14 @@ impl CongestionControl {
             CongestionControl::Dcqcn => "dcqcn",
             CongestionControl::Swift => "swift",
             CongestionControl::Timely => "timely",
+            CongestionControl::Nscc => "nscc",
             CongestionControl::Bbr => "bbr",
         }
     }
 
     /// Whether the controller reacts when switches mark packets: without, they are not to be marked.
     pub fn reacts_to_marks(self) -> bool {
-        matches!(self, CongestionControl::Steady | CongestionControl::Dcqcn)
+        matches!(self, CongestionControl::Steady | CongestionControl::Dcqcn | CongestionControl::Nscc)
     }
 
     /// Whether packets are paced whatever the peer understands: RNICs are slowed down by their rate alone.
@@ -67,6 +71,7 @@ impl CongestionControl {
             CongestionControl::Dcqcn => Some(Box::new(Dcqcn::new(line))),
             CongestionControl::Swift => Some(Box::new(Swift::default())),
             CongestionControl::Timely => Some(Box::new(Timely::new(line))),
+            CongestionControl::Nscc => Some(Box::new(Nscc::new(line))),
             CongestionControl::Bbr => Some(Box::new(Bbr::default())),
         }
     }

@@ -44,7 +44,7 @@ pub struct DeviceArguments {
     pub recovery: Option<RecoveryMode>,
 
     /// What decides how fast queue pairs send: steady (keeps the queue of the bottleneck short), dcqcn (as RNICs do, by the
-    /// switches' congestion marks), swift and timely (by the delay in data centres), bbr (at the rate of delivery) or fixed (the rate limit, nothing else). Default: steady
+    /// switches' congestion marks), swift and timely (by the delay in data centres), nscc (by marks and delay), bbr (at the rate of delivery) or fixed (the rate limit, nothing else). Default: steady
     #[arg(long, value_name = "NAME", env = "UROCE_CONGESTION")]
     pub congestion: Option<CongestionControl>,
 

@@ -21,7 +21,7 @@ pub(super) struct Arguments {
     /// commas, values by |. A key that is not given matches all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, bbr or fixed. With dcqcn the bottleneck marks packets.
+    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr or fixed. With dcqcn and nscc the bottleneck marks packets.
     #[arg(long, value_name = "NAME", default_value_t = CongestionControl::Steady)]
     congestion: CongestionControl,
     /// Print what happened in each half round trip.

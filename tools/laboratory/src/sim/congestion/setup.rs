@@ -69,7 +69,7 @@ const CONVERGING: u32 = 160;
 
 /// Whether a controller needs the marks of switches.
 fn needs_marks(control: CongestionControl) -> bool {
-    control == CongestionControl::Dcqcn
+    matches!(control, CongestionControl::Dcqcn | CongestionControl::Nscc)
 }
 
 impl Setup {
