@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Bbr, Controller, Dcqcn, Nscc, Rate, Steady, Swift, Timely};
+use super::{Bbr, Controller, Dcqcn, Nscc, OwnController, Rate, Steady, Swift, Timely};
 
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum CongestionControl {
     Nscc,
     /// Paces at the rate of delivery, and looks for more now and then: [`Bbr`].
     Bbr,
+    /// One that is not of this crate; options cannot name it.
+    Own(OwnController),
 }
 
 /// A text that names no congestion controller.
@@ -29,7 +31,7 @@ pub enum CongestionControl {
 pub struct CongestionControlError(String);
 
 impl CongestionControl {
-    /// All congestion controllers.
+    /// All congestion controllers of this crate.
     pub const ALL: [CongestionControl; 7] = [
         CongestionControl::Fixed,
         CongestionControl::Steady,
@@ -50,6 +52,7 @@ impl CongestionControl {
             CongestionControl::Timely => "timely",
             CongestionControl::Nscc => "nscc",
             CongestionControl::Bbr => "bbr",
+            CongestionControl::Own(own) => own.name,
         }
     }
 
@@ -73,6 +76,7 @@ impl CongestionControl {
             CongestionControl::Timely => Some(Box::new(Timely::new(line))),
             CongestionControl::Nscc => Some(Box::new(Nscc::new(line))),
             CongestionControl::Bbr => Some(Box::new(Bbr::default())),
+            CongestionControl::Own(own) => Some((own.start)(line)),
         }
     }
 }

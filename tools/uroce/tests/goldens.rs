@@ -33,10 +33,14 @@ fn a_path_that_goes_dark() {
     insta::assert_snapshot!(uroce("sim path-failure --only op=write,direction=both"));
 }
 
-/// Two of the scenarios, where nothing is controlled: 512 packets of each flow are in flight.
+/// Two of the scenarios, where nothing is controlled: 512 packets of each flow are in flight. And one with each controller.
 #[test]
 fn flows_that_share_a_bottleneck() {
-    insta::assert_snapshot!(uroce("sim congestion --congestion fixed --only scenario=incast|on-off"));
+    let mut table = uroce("sim congestion --congestion fixed --only scenario=incast|on-off");
+    for controller in ["dcqcn", "swift", "timely", "nscc", "bbr", "cubic"] {
+        table += &uroce(&format!("sim congestion --congestion {controller} --only scenario=incast"));
+    }
+    insta::assert_snapshot!(table);
 }
 
 /// Of each service: a change of any packet that is sent changes the count of some seed.

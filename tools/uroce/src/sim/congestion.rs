@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use uroce::congestion::CongestionControl;
+use uroce::congestion::{CongestionControl, CongestionControlError};
 use uroce_laboratory::sim::TransferError;
-use uroce_laboratory::sim::congestion::{Congestion, CongestionCell};
+use uroce_laboratory::sim::congestion::{CUBIC, Congestion, CongestionCell};
 
 use crate::Failure;
 
@@ -21,8 +21,9 @@ pub(super) struct Arguments {
     /// commas, values by |. A key that is not given matches all its values.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr or fixed. With dcqcn and nscc the bottleneck marks packets.
-    #[arg(long, value_name = "NAME", default_value_t = CongestionControl::Steady)]
+    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, cubic (as TCP) or fixed. With dcqcn
+    /// and nscc the bottleneck marks packets.
+    #[arg(long, value_name = "NAME", default_value_t = CongestionControl::Steady, value_parser = controller)]
     congestion: CongestionControl,
     /// Print what happened in each half round trip.
     #[arg(long)]
@@ -117,6 +118,11 @@ impl Cell for CongestionCell {
     fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
         outcome.is_err()
     }
+}
+
+/// A controller of this stack, or TCP's CUBIC.
+fn controller(name: &str) -> Result<CongestionControl, CongestionControlError> {
+    if name == CUBIC.name() { Ok(CUBIC) } else { name.parse() }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

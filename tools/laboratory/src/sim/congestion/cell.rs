@@ -8,7 +8,7 @@ use crate::sim::transfer::{TransferError, TransferOperation, TransferPlan};
 
 use super::run::{MESSAGE_BYTES, Run};
 use super::setup::Setup;
-use super::{Congestion, Scenario};
+use super::{CUBIC, Congestion, Scenario};
 
 /// One cell of the table of congestion: flows that share a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,7 +91,7 @@ impl CongestionCell {
         }
         cells.push(data_centre(Scenario::DcWan, 16, Duration::from_millis(10)));
         cells.push(data_centre(Scenario::Incast, 16, Duration::from_micros(10)));
-        for rival in CongestionControl::ALL.into_iter().filter(|rival| *rival != control) {
+        for rival in CongestionControl::ALL.into_iter().chain([CUBIC]).filter(|rival| *rival != control) {
             for buffer_bdp in [0.1, 1.0] {
                 cells.push(wan(Scenario::Versus(rival), 2, buffer_bdp));
             }

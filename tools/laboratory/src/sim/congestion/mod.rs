@@ -3,6 +3,7 @@
 mod background;
 mod cell;
 mod chain;
+mod cubic;
 mod flow_plan;
 mod meter;
 mod result;
@@ -11,5 +12,6 @@ mod scenario;
 mod setup;
 
 pub use cell::CongestionCell;
+pub use cubic::CUBIC;
 pub use result::{CompletionTime, Congestion};
 pub use scenario::Scenario;

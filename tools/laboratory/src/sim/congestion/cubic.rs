@@ -1,0 +1,190 @@
+use uroce::congestion::{CongestionControl, Controller, Flight, OwnController, Progress, Rate};
+use uroce::time::{Duration, Instant};
+
+/// CUBIC, as TCP has it (RFC 9438), so that flows of this stack meet one on a simulated link.
+///
+/// It is of the laboratory alone: nobody should send RDMA by it over a network that loses packets by chance. It has the
+/// RFC's slow start without HyStart++, and Linux's pacing (`tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
+#[derive(Debug)]
+struct Cubic {
+    /// Packets in flight, and those from which on growth is cubic.
+    window: f64,
+    threshold: f64,
+    /// W_max: the window at the last loss, as remembered.
+    most: f64,
+    /// The window of the epoch's beginning, what Reno would have, and K, the seconds until W_max is reached again.
+    began: f64,
+    reno: f64,
+    k: f64,
+    began_at: Option<Instant>,
+    /// The longest frame that was sent, in bytes.
+    packet: f64,
+    /// Losses of packets that were sent before this are of the loss that is known.
+    recovers_until: Instant,
+    round_trip: Duration,
+}
+
+/// CUBIC as a controller of flows.
+pub const CUBIC: CongestionControl =
+    CongestionControl::Own(OwnController { name: "cubic", start: |_| Box::new(Cubic::default()) });
+
+/// C, in packets a second³, and β_cubic.
+const C: f64 = 0.4;
+const BETA: f64 = 0.7;
+
+/// α_cubic: as much as Reno gains with that β.
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// The window before anything is known (RFC 6928), and the least one, in packets.
+const FIRST_WINDOW: f64 = 10.0;
+const LEAST_WINDOW: f64 = 2.0;
+
+/// Pacing over the window in a round trip, in slow start and after it.
+const SLOW_START_PACING: f64 = 2.0;
+const PACING: f64 = 1.2;
+
+/// Length of a packet of path MTU 4096, in bytes, where none is known.
+const PACKET_BYTES: f64 = 4300.0;
+
+impl Default for Cubic {
+    fn default() -> Cubic {
+        Cubic {
+            window: FIRST_WINDOW,
+            threshold: f64::INFINITY,
+            most: 0.0,
+            began: FIRST_WINDOW,
+            reno: FIRST_WINDOW,
+            k: 0.0,
+            began_at: None,
+            packet: 0.0,
+            recovers_until: Instant::ZERO,
+            round_trip: Duration::ZERO,
+        }
+    }
+}
+
+impl Cubic {
+    fn packet(&self) -> f64 {
+        if self.packet > 0.0 { self.packet } else { PACKET_BYTES }
+    }
+
+    /// Takes a loss: less than at the last one means that another flow needs room (fast convergence).
+    fn lose(&mut self, left: f64) {
+        self.most = if self.window < self.most { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        self.threshold = (self.window * BETA).max(LEAST_WINDOW);
+        self.window = left.max(LEAST_WINDOW);
+        self.began_at = None;
+    }
+
+    fn grow(&mut self, packets: f64, now: Instant) {
+        if self.window < self.threshold {
+            self.window += packets;
+            return;
+        }
+        let began_at = *self.began_at.get_or_insert_with(|| {
+            (self.began, self.reno) = (self.window, self.window);
+            self.k = ((self.most - self.window).max(0.0) / C).cbrt();
+            now
+        });
+        let origin = self.most.max(self.began);
+        let after = |seconds: f64| C * (seconds - self.k).powi(3) + origin;
+        let elapsed = (now - began_at).as_secs_f64();
+        let target = after(elapsed + self.round_trip.as_secs_f64()).clamp(self.window, 1.5 * self.window);
+        let alpha = if self.reno < self.most { ALPHA } else { 1.0 };
+        self.reno += alpha * packets / self.window;
+        if after(elapsed) < self.reno {
+            self.window = self.window.max(self.reno);
+        } else {
+            self.window += (target - self.window) / self.window * packets;
+        }
+    }
+}
+
+impl Controller for Cubic {
+    fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant) {
+        self.round_trip = flight.smoothed().unwrap_or_default();
+        if progress.forgotten_bytes > 0 {
+            self.lose(1.0);
+            self.recovers_until = now;
+        } else if progress.lost_bytes > 0 && now >= self.recovers_until {
+            self.lose(self.window * BETA);
+            self.recovers_until = now + self.round_trip;
+        }
+        // A flow that does not use its window does not need a larger one.
+        let used = flight.in_flight_bytes() + progress.delivered_bytes;
+        if used as f64 > 0.5 * self.window * self.packet() {
+            self.grow(progress.delivered_bytes as f64 / self.packet(), now);
+        }
+    }
+
+    fn sent(&mut self, bytes: u64, _now: Instant) {
+        self.packet = self.packet.max(bytes as f64);
+    }
+
+    fn notified(&mut self, _flight: &Flight, _now: Instant) {}
+
+    fn rate(&self) -> Option<Rate> {
+        let gain = if self.window < self.threshold { SLOW_START_PACING } else { PACING };
+        let bits = gain * self.window * self.packet() * 8.0 / self.round_trip.as_secs_f64();
+        (!self.round_trip.is_zero()).then(|| Rate::from_bits(bits as u64))
+    }
+
+    fn window_bytes(&self) -> u64 {
+        (self.window * self.packet()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uroce::congestion::Sample;
+
+    use super::*;
+
+    const PACKET: u64 = 4000;
+    const ROUND_TRIP: Duration = Duration::from_millis(20);
+
+    /// The packets that arrive in a round trip, and what is lost in it.
+    fn pass(cubic: &mut Cubic, flight: &mut Flight, now: Instant, lost: u64) {
+        let sent_at = Instant::from_ns(now.as_ns() - ROUND_TRIP.as_nanos() as u64);
+        let sample = Sample { sent_at, round_trip: ROUND_TRIP, delay: Duration::ZERO, path: 0, is_marked: false };
+        let delivered_bytes = cubic.window as u64 * PACKET;
+        let progress =
+            Progress { delivered_bytes, lost_bytes: lost * PACKET, sample: Some(sample), ..Progress::default() };
+        flight.take(&progress, delivered_bytes, now);
+        cubic.take(&progress, flight, now);
+    }
+
+    /// Figure 1 of the RFC's function: W(t) = C (t − K)³ + W_max, flat at W_max, and steep after it.
+    #[test]
+    fn the_window_follows_the_cubic_function_after_a_loss() {
+        let (mut cubic, mut flight) = (Cubic { packet: PACKET as f64, ..Cubic::default() }, Flight::default());
+        let at = |round: u64| Instant::from_ns((round + 1) * ROUND_TRIP.as_nanos() as u64);
+        (0..9).for_each(|round| pass(&mut cubic, &mut flight, at(round), 0));
+        assert_eq!(cubic.window, 5120.0, "slow start doubles it");
+        pass(&mut cubic, &mut flight, at(9), 10);
+        let (most, k) = (5120.0_f64, (5120.0_f64 * 0.3 / 0.4).cbrt());
+        assert!((cubic.window / (most * 0.7) - 1.0).abs() < 0.01, "{}", cubic.window);
+        for round in 10..1500 {
+            pass(&mut cubic, &mut flight, at(round), 0);
+            let seconds = (round - 9) as f64 * 0.02 + 0.02;
+            let expected = 0.4 * (seconds - k).powi(3) + most;
+            assert!((cubic.window / expected - 1.0).abs() < 0.03, "{round}: {} instead of {expected}", cubic.window);
+        }
+        assert!(cubic.window > 1.1 * most, "{}", cubic.window);
+    }
+
+    #[test]
+    fn a_loss_counts_once_in_a_round_trip_and_a_smaller_window_gives_way() {
+        let (mut cubic, mut flight) = (Cubic { packet: PACKET as f64, ..Cubic::default() }, Flight::default());
+        let mut at = (1..).map(|round| Instant::from_ns(round * ROUND_TRIP.as_nanos() as u64));
+        (0..8).for_each(|_| pass(&mut cubic, &mut flight, at.next().unwrap(), 0));
+        let now = at.next().unwrap();
+        cubic.take(&Progress { lost_bytes: PACKET, ..Progress::default() }, &flight, now);
+        cubic.take(&Progress { lost_bytes: PACKET, ..Progress::default() }, &flight, now + ROUND_TRIP / 2);
+        assert_eq!((cubic.window, cubic.most), (2560.0 * 0.7, 2560.0));
+        cubic.take(&Progress { lost_bytes: PACKET, ..Progress::default() }, &flight, now + ROUND_TRIP * 2);
+        assert_eq!((cubic.window, cubic.most), (2560.0 * 0.7 * 0.7, 2560.0 * 0.7 * 0.85));
+        cubic.take(&Progress { forgotten_bytes: PACKET, ..Progress::default() }, &flight, now + ROUND_TRIP * 3);
+        assert_eq!((cubic.window, cubic.threshold), (2.0, 2560.0 * 0.7 * 0.7 * 0.7));
+    }
+}
