@@ -179,9 +179,8 @@ impl Controller for Nscc {
     fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant) {
         let Some(base) = flight.shortest().map(|shortest| shortest.max(SHORTEST)) else { return };
         let most = MOST * self.line * base.as_secs_f64();
-        let mut window = self.window.unwrap_or(most);
         let lost = progress.lost_bytes + progress.forgotten_bytes;
-        window -= lost as f64;
+        let mut window = (self.window.unwrap_or(most) - lost as f64).max(self.packet());
         self.has_lost |= lost > 0;
         if let Some(sample) = &progress.sample {
             let bytes = progress.delivered_bytes as f64;
@@ -254,7 +253,7 @@ mod tests {
             now += ack.after as f64;
             let (bytes, delay) = (ack.packets as f64 * mtu, ack.qdelay as f64);
             let lost = ack.lost as f64 * mtu;
-            cwnd -= lost;
+            cwnd = (cwnd - lost).max(mtu);
             trigger |= lost > 0.0;
             avg = 0.0125 * delay + (1.0 - 0.0125) * avg;
             achieved += bytes;
