@@ -127,7 +127,7 @@ fn what_the_background_leaves_is_what_can_be_used() {
     }
 }
 
-/// Sixteen megabytes over 25 Gb/s. All begin at once, and what the buffer of 1 MB cannot hold is lost and sent again.
+/// Sixteen megabytes over 25 Gb/s, of flows that have sent a message before. All begin at once, and what the buffer of 1 MB cannot hold is lost and sent again.
 #[test]
 fn flows_that_begin_together_overrun_the_buffer_and_all_complete() {
     for (_, reached) in with_fixed_windows(Scenario::Incast) {
@@ -149,6 +149,29 @@ fn what_exceeds_a_policed_rate_is_lost_without_a_queue() {
         // A frame on the link itself is all that ever waits.
         assert!(reached.p99_queue_over_rtt < 1e-4, "seed {SEED}: {reached:?}");
     }
+}
+
+/// The cell of a scenario with so many flows, of a controller.
+fn reached(control: CongestionControl, scenario: Scenario, flows: usize) -> Congestion {
+    let mut cells = CongestionCell::scenarios(control).into_iter();
+    let cell = cells.find(|cell| cell.scenario == scenario && cell.flows == flows).expect("a cell of it");
+    cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"))
+}
+
+/// Its delay shows a queue long before the buffer is full: of what fixed windows lose, a twentieth is lost.
+#[test]
+fn swift_loses_little_of_an_incast() {
+    let [swift, fixed] =
+        [CongestionControl::Swift, CongestionControl::Fixed].map(|control| reached(control, Scenario::Incast, 16));
+    assert!(swift.completion.is_some_and(|completion| completion.slowdown < 2.0), "seed {SEED}: {swift:?}");
+    assert!(swift.queue_drops < 0.05 * fixed.queue_drops, "seed {SEED}: {swift:?}");
+}
+
+/// A policer shows no queue: only losses tell that the rate is too high.
+#[test]
+fn bbr_keeps_to_its_loss_ceiling_at_a_policer() {
+    let reached = reached(CongestionControl::Bbr, Scenario::Policer, 1);
+    assert!(reached.queue_drops <= 0.02 && reached.utilisation >= 0.8, "seed {SEED}: {reached:?}");
 }
 
 /// The second flow of `versus` has the other controller: DCQCN, which starts at the link's rate, takes more than the window.

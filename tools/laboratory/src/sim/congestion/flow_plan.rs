@@ -12,9 +12,11 @@ pub(super) struct FlowPlan {
     pub round_trip: Duration,
     /// The bottlenecks that it takes, of those in a row.
     pub hops: Range<usize>,
+    /// When it sends a message before it begins, so that its ends know each other and the path; `None` for never.
+    pub greets: Option<Instant>,
     /// When it begins.
     pub start: Instant,
-    /// How many bytes it has to send, a multiple of a message; `None` for no end.
+    /// How many bytes it has to send from then on, a multiple of a message; `None` for no end.
     pub bytes: Option<u64>,
     /// Which flows are like it: the shares of groups are told apart.
     pub group: usize,

@@ -15,7 +15,8 @@ pub struct Congestion {
     /// The share of frames that the bottleneck dropped in the measured time, because its queue was full or its policer
     /// had no tokens.
     pub queue_drops: f64,
-    /// Round trips until the flows together reached 80 % of what the bottleneck carries; `None` when they did not.
+    /// Round trips until the flows together reached 80 % of what the bottleneck carries; `None` when they did not, and
+    /// where flows have an end.
     pub start_rtts: Option<f64>,
     /// What the bottleneck dropped until the measured time, in buffers.
     pub start_drops_buffers: f64,

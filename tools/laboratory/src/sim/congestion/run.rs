@@ -6,6 +6,7 @@ use crate::sim::network::{NodeId, Step};
 use crate::sim::transfer::{Transfer, TransferError, TransferPlan};
 
 use super::chain::Chain;
+use super::flow_plan::FlowPlan;
 use super::meter::Meter;
 use super::setup::Setup;
 use super::{CompletionTime, Congestion, CongestionCell};
@@ -58,14 +59,10 @@ impl<'a> Run<'a> {
         let mut chain = Chain::new(setup, seed);
         let mut transfers = Vec::new();
         for (flow, nodes) in setup.flows.iter().zip(chain.pairs.clone()) {
-            let mut transfer = Transfer::new(&mut chain.network, nodes, plan(flow.control), seed);
-            if let Some(bytes) = flow.bytes {
-                transfer.end_after(bytes / MESSAGE_BYTES as u64);
-            }
-            transfers.push(transfer);
+            transfers.push(Transfer::new(&mut chain.network, nodes, plan(flow.control), seed));
         }
         for (number, flow) in setup.flows.iter().enumerate() {
-            chain.network.wake_at(flow.start, number as u64);
+            flow.greets.into_iter().chain([flow.start]).for_each(|at| chain.network.wake_at(at, number as u64));
         }
         if let Some(background) = &setup.background {
             chain.network.wake_at(background.first(), BACKGROUND);
@@ -114,7 +111,8 @@ impl<'a> Run<'a> {
                     flow.poll();
                     if flow.completed_bytes() > before {
                         flow.post(network, meter);
-                        if self.setup.flows[owner].bytes == Some(flow.completed_bytes()) {
+                        let (plan, now) = (&self.setup.flows[owner], network.now());
+                        if now >= plan.start && end_of(plan, now) == Some(flow.completed_bytes()) {
                             self.completed_at[owner] = Some(network.now());
                         }
                     }
@@ -129,7 +127,13 @@ impl<'a> Run<'a> {
                         network.wake_at(background.next(network.now()), BACKGROUND);
                     }
                 }
-                Some(Step::Woken(flow)) => self.transfers[flow as usize].post(network, meter),
+                Some(Step::Woken(flow)) => {
+                    let (plan, flow) = (&self.setup.flows[flow as usize], &mut self.transfers[flow as usize]);
+                    if let Some(bytes) = end_of(plan, network.now()) {
+                        flow.end_after(bytes / MESSAGE_BYTES as u64);
+                    }
+                    flow.post(network, meter);
+                }
                 _ => {}
             }
             meter.look(network);
@@ -163,7 +167,8 @@ impl<'a> Run<'a> {
                 (used, interval.queue.as_secs_f64() / round_trip)
             })
             .collect();
-        let start = timeline.iter().position(|(used, _)| *used >= 0.8);
+        let is_endless = setup.flows.iter().all(|flow| flow.bytes.is_none());
+        let start = timeline.iter().position(|(used, _)| is_endless && *used >= 0.8);
         Congestion {
             utilisation: self.carried(&sent) / ideal,
             p99_queue_over_rtt: p99 / round_trip,
@@ -238,6 +243,12 @@ impl<'a> Run<'a> {
             mean_slowdown: lasted.sum::<f64>() / flows.len() as f64 / ideal,
         })
     }
+}
+
+/// The bytes after which a flow stops to send, by now; `None` for never.
+fn end_of(flow: &FlowPlan, now: Instant) -> Option<u64> {
+    let greeting = if flow.greets.is_some() { MESSAGE_BYTES as u64 } else { 0 };
+    flow.bytes.map(|bytes| if now < flow.start { greeting } else { greeting + bytes })
 }
 
 /// The payload of data packets, in bits.

@@ -57,6 +57,9 @@ const POLICER_BURST: u64 = 64 << 10;
 /// Length of what each flow of an incast sends, in bytes.
 const INCAST_BYTES: u64 = 1 << 20;
 
+/// How long after each other the flows of an incast send their first message: each has the bottleneck for itself.
+const GREETING_EVERY: Duration = Duration::from_micros(500);
+
 /// An incast that takes this many times as long as it must is given up.
 const INCAST_PATIENCE: u32 = 200;
 
@@ -79,6 +82,7 @@ impl Setup {
             control: cell.control,
             round_trip: cell.round_trip,
             hops: 0..1,
+            greets: None,
             start: Instant::ZERO + random.up_to(cell.round_trip),
             bytes: None,
             group: 0,
@@ -138,9 +142,13 @@ impl Setup {
             }
             Scenario::Incast => {
                 self.access_bps = cell.line_bps;
-                self.flows.iter_mut().for_each(|flow| flow.bytes = Some(INCAST_BYTES));
+                let begins = GREETING_EVERY * (cell.flows as u32 + 1);
+                for (index, flow) in self.flows.iter_mut().enumerate() {
+                    flow.greets = Some(Instant::ZERO + GREETING_EVERY * index as u32);
+                    (flow.start, flow.bytes) = (flow.start + begins, Some(INCAST_BYTES));
+                }
                 let all = Duration::from_secs_f64((INCAST_BYTES * cell.flows as u64 * 8) as f64 / cell.line_bps as f64);
-                [Duration::ZERO, (all + cell.round_trip) * INCAST_PATIENCE]
+                [begins, (all + cell.round_trip) * INCAST_PATIENCE]
             }
             Scenario::ParkingLot => {
                 self.hops = cell.flows - 1;
