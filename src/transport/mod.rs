@@ -16,6 +16,7 @@ mod acks;
 mod answer_arrivals;
 mod answer_flight;
 mod attributes;
+mod class;
 mod completion;
 mod connection;
 mod context;
@@ -52,6 +53,7 @@ mod unreliable;
 mod work;
 
 pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
+pub use class::{Class, ClassError};
 pub use completion::{Completion, CompletionKind, CompletionRing, NetworkHeader, Notify, Status};
 pub use counters::Counters;
 pub use endpoint::{CreateError, Endpoint, NoSuchQueuePair};

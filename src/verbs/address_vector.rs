@@ -13,7 +13,7 @@ pub struct AddressVector {
     pub source_gid_index: usize,
     /// The peer's GID; `::ffff:a.b.c.d` for an IPv4 address.
     pub destination_gid: Ipv6Addr,
-    /// DSCP (upper six bits) and ECN (lower two).
+    /// DSCP (upper six bits) and ECN (lower two). The DSCP decides the [`Class`](crate::transport::Class).
     pub traffic_class: u8,
     /// IPv4 time to live or IPv6 hop limit; 0 counts as 64, as with rxe.
     pub hop_limit: u8,

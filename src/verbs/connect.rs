@@ -20,7 +20,8 @@ pub struct ConnectOptions {
     ///
     /// [`Device::default_gid_index`]: crate::link::device::Device::default_gid_index
     pub gid_index: Option<usize>,
-    /// DSCP and ECN of the packets that are sent.
+    /// DSCP and ECN of the packets that are sent. The DSCP decides the [`Class`](crate::transport::Class) of the queue
+    /// pair.
     pub traffic_class: u8,
     /// IPv4 time to live or IPv6 hop limit; 0 counts as 64.
     pub hop_limit: u8,

@@ -56,10 +56,11 @@ pub use crate::path::{PathPolicy, PathPolicyError};
 pub use crate::time::Instant;
 #[doc(inline)]
 pub use crate::transport::{
-    AttachError, Attributes, Capabilities, Completion, CompletionKind, Counters, CreateError, Data, Destination, Event,
-    InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS, MAX_MULTICAST_MEMBERS, MAX_SGE,
-    ModifyError, NetworkHeader, Notify, Path, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, RecoveryMode,
-    RecoveryModeError, Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq, SrqError, State, Status,
+    AttachError, Attributes, Capabilities, Class, ClassError, Completion, CompletionKind, Counters, CreateError, Data,
+    Destination, Event, InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS,
+    MAX_MULTICAST_MEMBERS, MAX_SGE, ModifyError, NetworkHeader, Notify, Path, PostError, QpAttributes, QueuePairInfo,
+    ReceiveRequest, RecoveryMode, RecoveryModeError, Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq,
+    SrqError, State, Status,
 };
 #[doc(inline)]
 pub use crate::wire::{Key, PathMtu, PathMtuError, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};

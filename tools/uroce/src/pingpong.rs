@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use uroce::verbs::{
-    Access, Capabilities, CompletionChannel, CompletionQueue, ConnectOptions, Context, CounterWatch, Data,
+    Access, Capabilities, Class, CompletionChannel, CompletionQueue, ConnectOptions, Context, CounterWatch, Data,
     MemoryRegion, Notify, PathMtu, Peer, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest,
     SendOperation, SendRequest, Service, SgeList, SharedReceiveQueue, Status,
 };
@@ -68,9 +68,13 @@ pub struct Arguments {
     #[arg(short = 'r', long = "rx-depth", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=65536))]
     receive_depth: u32,
 
-    /// Service level, which becomes the upper bits of the traffic class
+    /// Service level: 1 to 7 become the class selector of that number, unless --tclass has a DSCP
     #[arg(short = 'l', long = "sl", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
     service_level: u8,
+
+    /// Traffic class of the packets: DSCP in the upper six bits, ECN in the lower two
+    #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
+    traffic_class: u8,
 
     /// Sleep on completion events instead of polling
     #[arg(short = 'e', long)]
@@ -270,17 +274,16 @@ impl<'a> Side<'a> {
             receive: &cq,
             srq: srq.as_ref(),
         };
-        let ways = ConnectOptions::new().gid_index(gid_index).traffic_class(arguments.service_level << 5).attributes(
-            QpAttributes {
-                access: Some(Access::empty()),
-                q_key: Some(Q_KEY),
-                path_mtu: Some(arguments.mtu),
-                max_dest_rd_atomic: Some(1),
-                max_rd_atomic: Some(1),
-                timeout: Some(arguments.timeout),
-                ..Default::default()
-            },
-        );
+        let traffic_class = Class::traffic_class(arguments.traffic_class, arguments.service_level);
+        let ways = ConnectOptions::new().gid_index(gid_index).traffic_class(traffic_class).attributes(QpAttributes {
+            access: Some(Access::empty()),
+            q_key: Some(Q_KEY),
+            path_mtu: Some(arguments.mtu),
+            max_dest_rd_atomic: Some(1),
+            max_rd_atomic: Some(1),
+            timeout: Some(arguments.timeout),
+            ..Default::default()
+        });
         let mut players = Vec::new();
         for _ in 0..count {
             let qp = pd.create_queue_pair(&options)?;

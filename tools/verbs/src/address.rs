@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uroce::link::device::Gid;
-use uroce::verbs::{AddressVector, Path, Qpn, ROUTING_HEADER_BYTES, ReplyError};
+use uroce::verbs::{AddressVector, Class, Path, Qpn, ROUTING_HEADER_BYTES, ReplyError};
 
 use crate::abi::*;
 use crate::context;
@@ -87,7 +87,7 @@ pub(crate) fn vector(attr: &IbvAhAttr, gids: &[Gid]) -> Result<AddressVector, Fa
     Ok(AddressVector {
         source_gid_index: usize::from(attr.grh.sgid_index),
         destination_gid: Ipv6Addr::from(attr.grh.dgid.0),
-        traffic_class: attr.grh.traffic_class,
+        traffic_class: Class::traffic_class(attr.grh.traffic_class, attr.sl),
         hop_limit: attr.grh.hop_limit,
         flow_label: attr.grh.flow_label & 0xf_ffff,
     })

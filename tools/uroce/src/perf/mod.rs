@@ -126,9 +126,13 @@ pub struct Arguments {
     #[arg(short = 'u', long = "qp-timeout", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
     timeout: u8,
 
-    /// Service level, which becomes the upper bits of the traffic class
+    /// Service level: 1 to 7 become the class selector of that number, unless --tclass has a DSCP
     #[arg(short = 'S', long = "sl", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
     service_level: u8,
+
+    /// Traffic class of the packets: DSCP in the upper six bits, ECN in the lower two
+    #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
+    traffic_class: u8,
 
     /// Give up after this many seconds without progress
     #[arg(long, default_value_t = 60)]

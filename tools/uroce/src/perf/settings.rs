@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use uroce::verbs::{Context, PathMtu, Service};
+use uroce::verbs::{Class, Context, PathMtu, Service};
 
 use super::extent::Extent;
 use super::test::{Test, Verb};
@@ -46,7 +46,7 @@ pub struct Settings {
     pub gigabits: bool,
     pub json: bool,
     pub timeout: u8,
-    pub service_level: u8,
+    pub traffic_class: u8,
     pub patience: Duration,
     /// Whether `-s` was given: datagrams that are too long are then refused, not cut.
     size_given: bool,
@@ -130,7 +130,7 @@ impl Settings {
             gigabits: arguments.gigabits,
             json: arguments.json,
             timeout: arguments.timeout,
-            service_level: arguments.service_level,
+            traffic_class: Class::traffic_class(arguments.traffic_class, arguments.service_level),
             patience: Duration::from_secs(arguments.patience),
             size_given: arguments.size.is_some(),
         })

@@ -119,7 +119,7 @@ impl<'a> Side<'a> {
             QueuePairOptions { service, capabilities, send: &send_cq, receive: &receive_cq, srq: srq.as_ref() };
         let ways = ConnectOptions::new()
             .gid_index(gid_index)
-            .traffic_class(settings.service_level << 5)
+            .traffic_class(settings.traffic_class)
             .hop_limit(HOP_LIMIT)
             .attributes(QpAttributes {
                 access: Some(access),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uroce::cm::message::{Reply, Request};
 use uroce::cm::{Id, IpCmHeader, Listener, PortSpace};
+use uroce::verbs::Class;
 use uroce::wire::{Addresses, PathMtu};
 
 use crate::abi::*;
@@ -127,7 +128,7 @@ impl Peer {
             psn: request.psn.value(),
             path_mtu: request.path_mtu,
             flow_label: request.flow_label,
-            traffic_class: request.traffic_class,
+            traffic_class: Class::traffic_class(request.traffic_class, request.sl),
             hop_limit: request.hop_limit,
             ack_timeout: request.ack_timeout,
             retry_count: request.retry_count,
