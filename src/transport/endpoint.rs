@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Forked;
-use crate::congestion::FlowStatus;
+use crate::congestion::{FlowStatus, Rate};
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
 use crate::wire::{self, Opcode, PKey, Packet, Qpn, RoceFrame};
 
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
+use super::class::Class;
 use super::context::Context;
 use super::counters::{Counters, Which};
 use super::event::Event;
@@ -20,6 +21,7 @@ use super::multipath::{HopQuery, Multipath, Way};
 use super::queue_pair::{QueuePairInit, QueuePairMachine};
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, SrqError};
+use super::schedule::Schedule;
 use super::service::Service;
 use super::skipped::Skipped;
 use super::srq::Srq;
@@ -39,10 +41,8 @@ pub struct Endpoint {
     counters: Counters,
     events: VecDeque<Event>,
     timers: Timers,
-    /// Queue pairs that can have something to send, each once.
-    ready: VecDeque<Qpn>,
-    /// Packets that the first of them has sent in its turn.
-    turn_packets: u32,
+    /// Queue pairs that can have something to send.
+    schedule: Schedule,
     identification: u16,
     /// IPv4 identification and UDP source port, where the link imposes them.
     imposed: Option<(u16, u16)>,
@@ -91,10 +91,6 @@ impl Slot {
 /// Timer entries, beyond four a queue pair, above which those left behind are swept out. They are few enough not to
 /// matter, and many enough that sweeping costs less than arming.
 const IDLE_TIMERS: usize = 64;
-
-/// Packets that a queue pair sends before the next one's turn: enough to profit from its cache lines, few enough that
-/// the others need not wait.
-const TURN_PACKETS: u32 = 16;
 
 /// Upper bound on the queue pairs of an endpoint, which must find a free 24-bit number by drawing.
 const MAX_QUEUE_PAIRS: usize = 1 << 20;
@@ -145,8 +141,7 @@ impl Endpoint {
             counters: Counters::default(),
             events: VecDeque::new(),
             timers: Timers::default(),
-            ready: VecDeque::new(),
-            turn_packets: 0,
+            schedule: Schedule::default(),
             identification,
             imposed: None,
             next_pd: 1,
@@ -179,6 +174,11 @@ impl Endpoint {
     /// Sets how queue pairs that are created from now on recover from losses.
     pub fn set_recovery(&mut self, recovery: RecoverySettings) {
         self.recovery = recovery;
+    }
+
+    /// Makes all queue pairs of the scavenger class together keep to `cap`; `None` for no limit.
+    pub fn set_scavenger_cap(&mut self, cap: Option<Rate>) {
+        self.schedule.set_scavenger_cap(cap);
     }
 
     /// How new queue pairs recover from losses.
@@ -651,6 +651,7 @@ impl Endpoint {
 
     /// Handles the time `now`: wakes every queue pair whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.schedule.handle_timeout(now);
         while let Some((at, qpn)) = self.timers.pop_due(now) {
             self.with(now, qpn, |qp, cx| {
                 if qp.armed != Some(at) {
@@ -666,29 +667,22 @@ impl Endpoint {
 
     /// When [`handle_timeout`](Endpoint::handle_timeout) must be called, `None` for never. It can turn out to be early.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        match self.schedule.deadline() {
+            None => self.timers.next(),
+            Some(held) => Some(self.timers.next().map_or(held, |timer| timer.min(held))),
+        }
     }
 
     /// Writes the next packet to `out`, from the IP header on. `None` when there is nothing to send now.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
-        while let Some(&qpn) = self.ready.front() {
-            let sent = self.with(now, qpn, |qp, cx| qp.poll_transmit(out, cx));
-            match sent.flatten() {
-                Some(transmit) => {
-                    self.turn_packets += 1;
-                    if self.turn_packets >= TURN_PACKETS {
-                        self.turn_packets = 0;
-                        self.ready.rotate_left(1);
-                    }
-                    return Some(transmit);
-                }
-                None => {
-                    self.turn_packets = 0;
-                    self.ready.pop_front();
-                    if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
-                        slot.queue_pair.is_ready = false;
-                    }
-                }
+        while let Some((class, qpn)) = self.schedule.next(now) {
+            if let Some(transmit) = self.with(now, qpn, |qp, cx| qp.poll_transmit(out, cx)).flatten() {
+                self.schedule.sent(now, class, qpn, transmit.len);
+                return Some(transmit);
+            }
+            self.schedule.remove(class, qpn);
+            if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
+                slot.queue_pair.lane = slot.queue_pair.lane.filter(|lane| *lane != class);
             }
         }
         None
@@ -703,12 +697,12 @@ impl Endpoint {
 
     /// The queue pairs that can have something to send.
     pub fn ready(&self) -> impl Iterator<Item = Qpn> + '_ {
-        self.ready.iter().copied()
+        self.schedule.queue_pairs()
     }
 
     /// Whether [`poll_transmit`](Endpoint::poll_transmit) can have a packet.
     pub fn may_transmit(&self) -> bool {
-        !self.ready.is_empty()
+        self.schedule.may_send()
     }
 
     /// Whether acknowledges are all there is to send. With more than four ready queue pairs it does not check, and
@@ -716,10 +710,10 @@ impl Endpoint {
     pub fn owes_only_acknowledges(&self) -> bool {
         /// Upper bound on the queue pairs to check: as many as cost less than the check can save.
         const LOOK_AT: usize = 4;
-        let plain = |qpn: &Qpn| {
+        let plain = |qpn: Qpn| {
             self.queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.owes_only_an_acknowledge())
         };
-        (1..=LOOK_AT).contains(&self.ready.len()) && self.ready.iter().all(plain)
+        (1..=LOOK_AT).contains(&self.schedule.len()) && self.ready().all(plain)
     }
 
     /// Whether there is an event that was not taken yet.
@@ -773,7 +767,7 @@ impl Endpoint {
             events,
             identification,
             timers,
-            ready,
+            schedule,
             local_rails,
             hop_seekers,
             waiting_bytes,
@@ -802,9 +796,14 @@ impl Endpoint {
         }
         slot.seek_hops(qpn, hop_seekers);
         let Slot { queue_pair: qp, multipath, .. } = slot;
-        if !qp.is_ready && qp.may_transmit(multipath.as_deref()) {
-            qp.is_ready = true;
-            ready.push_back(qpn);
+        match qp.lane {
+            None if qp.may_transmit(multipath.as_deref()) => {
+                qp.lane = Some(qp.class());
+                schedule.add(now, qp.class(), qpn);
+            }
+            None => {}
+            Some(lane) if lane == qp.class() => {}
+            Some(lane) => change_lane(schedule, now, lane, qp),
         }
         if let Some(deadline) = qp.deadline(multipath.as_deref())
             && qp.armed.is_none_or(|armed| deadline < armed)
@@ -819,6 +818,14 @@ impl Endpoint {
         }
         Some((result, has_lost_completion))
     }
+}
+
+/// Makes a queue pair whose class has changed wait in its new lane.
+#[cold]
+fn change_lane(schedule: &mut Schedule, now: Instant, before: Class, qp: &mut QueuePairMachine) {
+    schedule.remove(before, qp.qpn());
+    qp.lane = Some(qp.class());
+    schedule.add(now, qp.class(), qp.qpn());
 }
 
 /// The addresses, QPN, PSN and opcode of a frame, as text for the trace.

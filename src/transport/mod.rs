@@ -40,6 +40,7 @@ mod receive_queue;
 mod reorder;
 mod requester;
 mod responder;
+mod schedule;
 mod service;
 mod skipped;
 mod srq;

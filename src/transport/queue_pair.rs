@@ -14,6 +14,7 @@ use crate::wire::{
 use super::answer_arrivals::AnswerArrivals;
 use super::answer_flight::AnswerFlight;
 use super::attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
+use super::class::Class;
 use super::completion::CompletionRing;
 use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
@@ -62,8 +63,10 @@ pub struct QueuePairMachine {
     /// When the pacer lets the next packet go. Until then only hellos, probes, address lists and answers exempt from
     /// the rate are sent.
     paced_until: Option<Instant>,
-    /// Whether it is in the endpoint's queue of those that can have something to send.
-    pub(super) is_ready: bool,
+    /// Which queue pairs send before it.
+    class: Class,
+    /// The class in which it waits with the endpoint, if it can have something to send.
+    pub(super) lane: Option<Class>,
     /// The earliest timer entry that the endpoint holds for it.
     pub(super) armed: Option<Instant>,
 }
@@ -138,6 +141,11 @@ fn pacer(settings: &RecoverySettings) -> Pacer {
     Pacer::new(settings.congestion, settings.rate).on_line(settings.line_rate)
 }
 
+/// The class of a queue pair that knows no peer. The connection manager's messages wait for nobody.
+fn first_class(service: Service) -> Class {
+    if service == Service::Gsi { Class::Urgent } else { Class::default() }
+}
+
 impl QueuePairMachine {
     pub(super) fn new(qpn: Qpn, init: QueuePairInit, recovery: RecoverySettings) -> QueuePairMachine {
         let QueuePairInit { service, pd, capabilities, send_cq, receive_cq, srq, path_mtu } = init;
@@ -170,7 +178,8 @@ impl QueuePairMachine {
             answer_arrivals: AnswerArrivals::default(),
             notification_point: NotificationPoint::default(),
             paced_until: None,
-            is_ready: false,
+            class: first_class(service),
+            lane: None,
             armed: None,
         }
     }
@@ -253,6 +262,11 @@ impl QueuePairMachine {
         }
     }
 
+    /// Which queue pairs send before it. Of a datagram queue pair, that of its next datagram's address.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
     /// The outer headers towards the peer, of a connected queue pair.
     pub(super) fn flow(&self) -> Option<&Flow> {
         self.connection.path.as_ref().map(|path| &path.flow)
@@ -268,6 +282,9 @@ impl QueuePairMachine {
         }
         let connection = &mut self.connection;
         connection.path = attributes.path.or(connection.path);
+        if let Some(path) = &connection.path {
+            self.class = Class::of_traffic_class(path.flow.traffic_class);
+        }
         if let Some(path_mtu) = attributes.path_mtu {
             connection.path_mtu = path_mtu;
             connection.extension.fit(path_mtu);
@@ -321,6 +338,7 @@ impl QueuePairMachine {
         }
         self.attributes = QpAttributes::default();
         self.connection.path = None;
+        self.class = first_class(self.connection.service);
         self.connection.extension = Extension::new(self.connection.service, self.recovery);
         self.pacer = pacer(&self.recovery);
         self.answer_arrivals = AnswerArrivals::default();
@@ -442,6 +460,9 @@ impl QueuePairMachine {
             return Err(PostError::Full(self.capabilities.max_send_requests));
         }
         self.requester.post(request, self.connection.path_mtu)?;
+        if self.connection.service == Service::Ud {
+            self.take_class_of_datagram();
+        }
         if matches!(self.state, State::Error | State::SendQueueError) {
             self.requester.flush(&self.connection, cx);
         }
@@ -967,6 +988,14 @@ impl QueuePairMachine {
         self.poll_request(out, cx)
     }
 
+    /// A datagram queue pair has the class of the next datagram.
+    #[cold]
+    fn take_class_of_datagram(&mut self) {
+        if let Some(destination) = self.requester.next_destination() {
+            self.class = Class::of_traffic_class(destination.path.flow.traffic_class);
+        }
+    }
+
     /// Writes the next acknowledge, NAK or result of an atomic that is owed.
     pub(super) fn poll_owed(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         match &mut self.responder {
@@ -987,6 +1016,9 @@ impl QueuePairMachine {
         let admission = Admission { new_packets: self.pacer.has_room(in_flight), new_messages, is_last };
         match self.requester.poll_transmit(admission, out, &self.connection, cx) {
             Ok(transmit) => {
+                if self.connection.service == Service::Ud {
+                    self.take_class_of_datagram();
+                }
                 self.check_drained(cx);
                 transmit
             }

@@ -19,7 +19,7 @@ use super::context::{Context, Fatal};
 use super::service::Service;
 use super::skipped::Skipped;
 use super::transmit::Transmit;
-use super::work::{Data, MAX_MESSAGE_BYTES, PostError, SendOperation, SendRequest};
+use super::work::{Data, Destination, MAX_MESSAGE_BYTES, PostError, SendOperation, SendRequest};
 
 use early_answers::EarlyAnswers;
 use patience::Patience;
@@ -128,6 +128,12 @@ impl Requester {
 
     pub fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// The destination of the next datagram.
+    pub fn next_destination(&self) -> Option<&Destination> {
+        let (index, _) = self.queue.unsent()?;
+        self.queue[index].request.destination.as_ref()
     }
 
     /// The PSN after the last posted request.
