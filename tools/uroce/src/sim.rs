@@ -22,6 +22,7 @@ mod loss_rtt;
 mod path_failure;
 mod paths;
 mod picture;
+mod priorities;
 mod timeline;
 
 /// Run the stack over networks in virtual time: the same seed gives the same run.
@@ -38,6 +39,7 @@ enum Table {
     Congestion(congestion::Arguments),
     Paths(paths::Arguments),
     PathFailure(path_failure::Arguments),
+    Priorities(priorities::Arguments),
     Attack(attack::Arguments),
 }
 
@@ -81,6 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::Congestion(arguments) => congestion::run(arguments),
         Table::Paths(arguments) => paths::run(arguments),
         Table::PathFailure(arguments) => path_failure::run(arguments),
+        Table::Priorities(arguments) => priorities::run(arguments),
         Table::Attack(arguments) => attack::run(arguments),
     }
 }

@@ -21,9 +21,12 @@ pub mod paths;
 mod pattern;
 mod planes;
 mod policer;
+pub mod priorities;
+mod priority_queues;
 mod random;
 mod recorder;
 mod switch;
+mod tokens;
 mod transfer;
 
 pub use frame_pool::Condition;

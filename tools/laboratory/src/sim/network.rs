@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use uroce::frame::{FrameBytes, Hop};
 use uroce::time::{Duration, Instant};
-use uroce::transport::Endpoint;
+use uroce::transport::{Class, Endpoint};
 use uroce::wire::{Bth, ICRC_BYTES, Packet, icrc};
 use zerocopy::FromBytes;
 
@@ -13,6 +13,7 @@ use crate::ethernet::{ETHERNET_BYTES, ether_type, is_ipv6};
 use super::frame_pool::{Condition, FramePool};
 use super::link::{Link, LinkProfile, Lost};
 use super::node::Node;
+use super::priority_queues::PriorityQueues;
 use super::random::Random;
 use super::switch::Switch;
 
@@ -92,6 +93,9 @@ pub struct Network {
     scheduled: u64,
     nodes: Vec<Node>,
     links: Vec<(Link, LinkEnd)>,
+    /// The queues of links that send by class.
+    priority_queues: BTreeMap<LinkId, PriorityQueues>,
+    interface_bytes: u64,
     switches: Vec<Switch>,
     /// The node of each address that endpoints ask for.
     addresses: BTreeMap<IpAddr, NodeId>,
@@ -115,14 +119,16 @@ struct Scheduled {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival { link: u32, frame: u32 },
+    Egress { link: u32 },
     Timer { node: u32 },
     Pull { node: u32 },
     Routes { node: u32 },
     Wake(u64),
 }
 
-/// Bytes that an interface takes from the endpoint before the link has sent them: two full frames. The rest stays with
-/// the endpoint, which decides at the last moment what to send.
+/// Bytes that an interface takes from the endpoint before the link has sent them, unless
+/// [set](Network::set_interface_bytes): two full frames. The rest stays with the endpoint, which decides at the last
+/// moment what to send.
 const INTERFACE_BYTES: u64 = 8500;
 
 /// Length in bytes that holds a packet of path MTU 4096, with all headers.
@@ -137,6 +143,8 @@ impl Network {
             scheduled: 0,
             nodes: Vec::new(),
             links: Vec::new(),
+            priority_queues: BTreeMap::new(),
+            interface_bytes: INTERFACE_BYTES,
             switches: Vec::new(),
             addresses: BTreeMap::new(),
             route_changes: (0, Duration::ZERO),
@@ -187,6 +195,17 @@ impl Network {
             self.nodes[node.0].uplink = Some(id);
         }
         id
+    }
+
+    /// Gives a link a queue for each [`Class`], the higher first, instead of one for all. It then marks no frames, and
+    /// no queue is ever full.
+    pub fn add_priority_queues(&mut self, link: LinkId) {
+        self.priority_queues.insert(link, PriorityQueues::default());
+    }
+
+    /// Makes interfaces take frames while at most so many bytes wait in them.
+    pub fn set_interface_bytes(&mut self, bytes: u64) {
+        self.interface_bytes = bytes;
     }
 
     /// Makes `switch` send frames for `node` over `link`; with several routes, it chooses one for each flow.
@@ -280,6 +299,10 @@ impl Network {
                     Step::Moved
                 }
             },
+            Event::Egress { link } => {
+                self.send_by_class(LinkId(link as usize), observer);
+                Step::Moved
+            }
             Event::Timer { node } => {
                 let node = NodeId(node as usize);
                 let state = &mut self.nodes[node.0];
@@ -336,7 +359,7 @@ impl Network {
         self.answer_hops(id);
         if let Some(uplink) = self.nodes[id.0].uplink {
             loop {
-                let room_at = self.links[uplink.0].0.when_at_most(INTERFACE_BYTES);
+                let room_at = self.links[uplink.0].0.when_at_most(self.interface_bytes);
                 let node = &mut self.nodes[id.0];
                 if room_at > self.now {
                     if !node.will_pull && node.endpoint.may_transmit() {
@@ -371,8 +394,29 @@ impl Network {
         }
     }
 
-    /// Gives a frame to a link, which decides on its faults.
+    /// Gives a frame to a link, or to its queues.
     fn offer(&mut self, id: LinkId, frame: u32, observer: &mut impl Observer) {
+        let Some(queues) = self.priority_queues.get_mut(&id) else { return self.transmit(id, frame, observer) };
+        queues.put(Class::of_traffic_class(traffic_class(&self.frames.frame(frame).bytes)), frame);
+        if !queues.is_sending {
+            self.send_by_class(id, observer);
+        }
+    }
+
+    /// Sends the first frame of the highest queue of an idle link.
+    fn send_by_class(&mut self, id: LinkId, observer: &mut impl Observer) {
+        let Some(queues) = self.priority_queues.get_mut(&id) else { return };
+        let next = queues.take();
+        queues.is_sending = next.is_some();
+        if let Some(frame) = next {
+            self.transmit(id, frame, observer);
+            let idle_at = self.links[id.0].0.when_at_most(0);
+            self.schedule(idle_at, Event::Egress { link: id.0 as u32 });
+        }
+    }
+
+    /// Sends a frame on a link, which decides on its faults.
+    fn transmit(&mut self, id: LinkId, frame: u32, observer: &mut impl Observer) {
         let link = &mut self.links[id.0].0;
         let in_flight = self.frames.frame(frame);
         let passage = match link.pass(self.now, in_flight.bytes.len() as u64) {
@@ -440,6 +484,12 @@ impl Network {
 /// The offset of the BTH in a frame.
 pub(super) fn bth_offset(frame: &[u8]) -> usize {
     if is_ipv6(frame) { ETHERNET_BYTES + 40 + 8 } else { ETHERNET_BYTES + 20 + 8 }
+}
+
+/// The IPv4 type of service or IPv6 traffic class of a frame.
+fn traffic_class(frame: &[u8]) -> u8 {
+    let ip = ETHERNET_BYTES;
+    if is_ipv6(frame) { frame[ip] << 4 | frame[ip + 1] >> 4 } else { frame[ip + 1] }
 }
 
 /// Marks the frame "congestion experienced" if its sender supports ECN. Returns whether it does.

@@ -4,7 +4,7 @@ use uroce::frame::Hop;
 use uroce::memory::{Access, HostMemory};
 use uroce::time::Instant;
 use uroce::transport::{
-    CompletionRing, Data, Endpoint, Path, ReceiveRequest, RecoverySettings, Remote, SendOperation, SendRequest,
+    Class, CompletionRing, Data, Endpoint, Path, ReceiveRequest, RecoverySettings, Remote, SendOperation, SendRequest,
     Service, Sge, SgeList, State, Status,
 };
 use uroce::wire::{Addresses, Flow, Key, PathMtu, Psn, Qpn};
@@ -95,6 +95,17 @@ const MTU: PathMtu = PathMtu::Mtu4096;
 impl Transfer {
     /// Connects `nodes` of `network` with a queue pair each, and fills the source's memory.
     pub fn new(network: &mut Network, nodes: [NodeId; 2], plan: TransferPlan, seed: u64) -> Transfer {
+        Transfer::of_class(network, nodes, plan, Class::default(), seed)
+    }
+
+    /// The same, with queue pairs of this class.
+    pub fn of_class(
+        network: &mut Network,
+        nodes: [NodeId; 2],
+        plan: TransferPlan,
+        class: Class,
+        seed: u64,
+    ) -> Transfer {
         let sides = [0, 1].map(|index| {
             let node = nodes[index];
             let memory = Arc::new(HostMemory::new(plan.region_bytes).expect("the simulation's memory"));
@@ -119,7 +130,7 @@ impl Transfer {
             failure: None,
         };
         transfer.fill(seed);
-        transfer.connect(network);
+        transfer.connect(network, class);
         transfer
     }
 
@@ -152,14 +163,14 @@ impl Transfer {
         }
     }
 
-    fn connect(&mut self, network: &mut Network) {
+    fn connect(&mut self, network: &mut Network, class: Class) {
         for index in [0, 1] {
             let (here, there) = (&self.sides[index], &self.sides[1 - index]);
             let address = |side: &Side| std::net::Ipv4Addr::new(10, 0, 0, 1 + side.node.0 as u8).into();
             let flow = Flow {
                 addresses: Addresses::new(address(here), address(there)).expect("of one family"),
                 source_port: FIRST_PORT,
-                traffic_class: 2,
+                traffic_class: class.dscp() << 2 | 2,
                 hop_limit: 64,
                 flow_label: 0,
             };
