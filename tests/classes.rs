@@ -6,10 +6,10 @@ use uroce::memory::{Access, HostMemory};
 use uroce::time::Instant;
 use uroce::transport::{
     Class, CompletionRing, Data, Destination, Path, QpAttributes, RecoverySettings, Remote, SendOperation, SendRequest,
-    Service, State,
+    Service, State, Treatment,
 };
-use uroce::wire::{Opcode, Packet, PathMtu, QKey, Qpn, RoceFrame};
-use uroce_laboratory::world::{Host, Peering, path, with_ethernet};
+use uroce::wire::{Bth, Extension, Headers, Opcode, Packet, PathMtu, Psn, QKey, Qpn, Reth, RoceFrame};
+use uroce_laboratory::world::{Host, Peering, flow, path, with_ethernet};
 
 const MTU: PathMtu = PathMtu::Mtu1024;
 const NOW: Instant = Instant::from_ns(1_000_000_000);
@@ -145,4 +145,77 @@ fn the_scavenger_class_keeps_to_its_cap_and_others_do_not() {
     host.endpoint.handle_timeout(at);
     assert!(host.endpoint.may_transmit());
     assert!(host.endpoint.poll_transmit(at, &mut vec![0; 2048]).is_some());
+}
+
+/// What is decided for a queue pair, and the DSCP and class that its packets and its turns then have.
+#[test]
+fn a_treatment_counts_more_than_what_the_program_asked_for_until_reset() {
+    let mut host = host();
+    let [first, second] = [0, 1].map(|at| connected(&mut host, Class::Normal, at));
+    let class = |host: &Host, qpn| host.endpoint.queue_pair(qpn).unwrap().class();
+    let dscp = |host: &mut Host| {
+        let mut buffer = vec![0; 2048];
+        host.endpoint.poll_transmit(NOW, &mut buffer).map(|_| buffer[1] >> 2)
+    };
+    for (treatment, expected) in [
+        (Treatment { class: Some(Class::Scavenger), ..Treatment::default() }, (Class::Scavenger, 1)),
+        (Treatment { dscp: Some(46), ..Treatment::default() }, (Class::Urgent, 46)),
+        (Treatment { class: Some(Class::Urgent), dscp: Some(26), ..Treatment::default() }, (Class::Urgent, 26)),
+        (Treatment { class: Some(Class::Normal), ..Treatment::default() }, (Class::Normal, 0)),
+    ] {
+        host.endpoint.treat(NOW, first, &treatment).unwrap();
+        write(&mut host, first, 1);
+        assert_eq!((class(&host, first), dscp(&mut host)), (expected.0, Some(expected.1)), "{treatment:?}");
+        while poll(&mut host).is_some() {}
+    }
+    // It wins against a later address, and ends with RESET.
+    host.endpoint.treat(NOW, second, &Treatment { dscp: Some(46), ..Treatment::default() }).unwrap();
+    for attributes in [
+        QpAttributes { state: Some(State::SendQueueDrained), ..Default::default() },
+        QpAttributes { path: Some(path_of(Class::Scavenger)), ..Default::default() },
+    ] {
+        host.endpoint.modify(NOW, second, &attributes).unwrap();
+    }
+    assert_eq!(class(&host, second), Class::Urgent);
+    host.endpoint.modify(NOW, second, &QpAttributes { state: Some(State::Reset), ..Default::default() }).unwrap();
+    Peering::new(path_of(Class::Scavenger), Qpn::new(1)).connect(&mut host.endpoint, NOW, second);
+    assert_eq!(class(&host, second), Class::Scavenger);
+}
+
+/// A peer that is never known to support more than plain RoCE, which has no rate otherwise.
+#[test]
+fn a_cap_holds_towards_every_peer() {
+    let mut host = host();
+    let [first, second] = [0, 1].map(|at| connected(&mut host, Class::Normal, at));
+    let cap = Some("1M".parse().unwrap());
+    host.endpoint.treat(NOW, first, &Treatment { cap, ..Treatment::default() }).unwrap();
+    [first, second].into_iter().for_each(|qpn| write(&mut host, qpn, 20));
+    let sent = requests(&mut host);
+    let of = |peer: u32| sent.iter().filter(|sent| **sent == peer).count();
+    assert!((1..3).contains(&of(0)) && of(1) == 20, "a burst, and all: {sent:?}");
+}
+
+/// ACKs leave their class by request only, and only where they cannot overtake READ responses.
+#[test]
+fn acknowledges_have_a_dscp_of_their_own_where_nothing_else_is_owed() {
+    for (rd_atomic, expected) in [(0, 48), (1, 10)] {
+        let mut host = host();
+        let qpn = host.endpoint.create_queue_pair(host.init(Service::Rc, 64, None, MTU)).unwrap();
+        let access = Access::REMOTE_WRITE;
+        let peering = Peering { access, rd_atomic, ..Peering::new(path_of(Class::Bulk), Qpn::new(0)) };
+        peering.connect(&mut host.endpoint, NOW, qpn);
+        let treatment = Treatment { acknowledge_dscp: Some(48), ..Treatment::default() };
+        host.endpoint.treat(NOW, qpn, &treatment).unwrap();
+        // A WRITE of nothing, which is acknowledged.
+        let headers = Headers {
+            bth: Bth::new(Opcode::RC_WRITE_ONLY, qpn, Psn::new(0)).with_ack_request(true),
+            extension: Extension::Reth(Reth::new(host.memory.address(), host.key, 0)),
+        };
+        let mut packet = vec![0; 256];
+        let len = headers.write(&mut packet, &flow([10, 0, 0, 2], [10, 0, 0, 1]), 1, 0, |_| Ok::<_, ()>(())).unwrap();
+        host.endpoint.handle_frame(NOW, (&with_ethernet(&packet[..len])[..]).into());
+        let mut buffer = vec![0; 2048];
+        host.endpoint.poll_transmit(NOW, &mut buffer).unwrap();
+        assert_eq!(buffer[1] >> 2, expected, "{rd_atomic} READs");
+    }
 }

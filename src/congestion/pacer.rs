@@ -51,6 +51,11 @@ impl Pacer {
         Pacer { line, ..self }
     }
 
+    /// Keeps to `cap` from now on; `None` for no upper bound.
+    pub fn set_cap(&mut self, cap: Option<Rate>) {
+        self.cap = cap;
+    }
+
     /// Keeps to `part` / `whole` of the rate and the window from now on; both are at least 1.
     pub fn set_share(&mut self, part: u64, whole: u64) {
         let share = (part.max(1), whole.max(1));

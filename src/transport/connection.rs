@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::memory::{MemoryTable, Pd, Scope};
 use crate::recovery::GoBackN;
-use crate::wire::{PathMtu, Qpn};
+use crate::wire::{Opcode, PathMtu, Qpn};
 
 use super::attributes::Path;
 use super::completion::{Completion, CompletionKind, CompletionRing, Overrun, Status};
@@ -25,6 +25,8 @@ pub(super) struct Connection {
     pub remote: Qpn,
     pub path_mtu: PathMtu,
     pub path: Option<Path>,
+    /// The DSCP of ACKs and NAKs; `None` for that of the path.
+    pub acknowledge_dscp: Option<u8>,
     /// What is known of the peer beyond the IBTA.
     pub extension: Extension,
     pub send_cq: Arc<CompletionRing>,
@@ -60,6 +62,10 @@ impl Connection {
         let Some(mut path) = path else { return Ok(None) };
         if self.is_ecn_capable(&packet) {
             path.flow = path.flow.ecn_capable();
+        } else if let Some(dscp) = self.acknowledge_dscp
+            && packet.headers.bth.opcode() == Opcode::RC_ACKNOWLEDGE
+        {
+            path.flow = path.flow.with_dscp(dscp);
         }
         Outgoing { tag: self.extension.tag(), ..packet }.write(&path, out, cx, fill)
     }

@@ -28,6 +28,7 @@ use super::srq::Srq;
 use super::state::State;
 use super::timers::Timers;
 use super::transmit::Transmit;
+use super::treatment::Treatment;
 use super::work::{PostError, ReceiveRequest, SendRequest};
 
 /// An RDMA device without clock, thread and socket: queue pairs, memory, timers and counters.
@@ -491,6 +492,14 @@ impl Endpoint {
     /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn skip(&mut self, now: Instant, qpn: Qpn, sent: Skipped, received: Skipped) -> Result<(), NoSuchQueuePair> {
         self.with(now, qpn, |qp, _| qp.skip(sent, received)).ok_or(NoSuchQueuePair(qpn))
+    }
+
+    /// Decides for a queue pair what its program does not, until it is in RESET.
+    ///
+    /// # Errors
+    /// [`NoSuchQueuePair`] when no queue pair has this number.
+    pub fn treat(&mut self, now: Instant, qpn: Qpn, treatment: &Treatment) -> Result<(), NoSuchQueuePair> {
+        self.with(now, qpn, |qp, _| qp.treat(*treatment)).ok_or(NoSuchQueuePair(qpn))
     }
 
     /// Posts a send request to a queue pair.

@@ -50,6 +50,7 @@ mod steps;
 mod testing;
 mod timers;
 mod transmit;
+mod treatment;
 mod unreliable;
 mod work;
 
@@ -70,6 +71,7 @@ pub use skipped::Skipped;
 pub use srq::Srq;
 pub use state::State;
 pub use transmit::Transmit;
+pub use treatment::Treatment;
 pub use work::{
     Data, Destination, MAX_SGE, PostError, ReceiveRequest, Remote, SendOperation, SendRequest, Sge, SgeList,
 };

@@ -33,6 +33,7 @@ use super::skipped::Skipped;
 use super::srq::Srq;
 use super::state::State;
 use super::transmit::Transmit;
+use super::treatment::Treatment;
 use super::unreliable::UnreliableResponder;
 use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 
@@ -65,6 +66,8 @@ pub struct QueuePairMachine {
     paced_until: Option<Instant>,
     /// Which queue pairs send before it.
     class: Class,
+    /// What was decided beside its attributes.
+    treatment: Treatment,
     /// The class in which it waits with the endpoint, if it can have something to send.
     pub(super) lane: Option<Class>,
     /// The earliest timer entry that the endpoint holds for it.
@@ -161,6 +164,7 @@ impl QueuePairMachine {
                 remote: Qpn::default(),
                 path_mtu,
                 path: None,
+                acknowledge_dscp: None,
                 extension: Extension::new(service, recovery),
                 send_cq,
                 receive_cq,
@@ -179,6 +183,7 @@ impl QueuePairMachine {
             notification_point: NotificationPoint::default(),
             paced_until: None,
             class: first_class(service),
+            treatment: Treatment::default(),
             lane: None,
             armed: None,
         }
@@ -281,10 +286,6 @@ impl QueuePairMachine {
             return Err(ModifyError::OutOfRange { attribute, range });
         }
         let connection = &mut self.connection;
-        connection.path = attributes.path.or(connection.path);
-        if let Some(path) = &connection.path {
-            self.class = Class::of_traffic_class(path.flow.traffic_class);
-        }
         if let Some(path_mtu) = attributes.path_mtu {
             connection.path_mtu = path_mtu;
             connection.extension.fit(path_mtu);
@@ -292,6 +293,7 @@ impl QueuePairMachine {
         connection.remote = attributes.destination.unwrap_or(connection.remote);
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
         self.attributes = self.attributes.overlaid(attributes);
+        self.apply_treatment();
         self.requester.configure(attributes, &self.connection);
         self.responder.configure(attributes, &self.connection);
         traced!(debug, "modified", qpn = self.qpn(), from = format_args!("{from:?}"), to = format_args!("{to:?}"));
@@ -319,6 +321,24 @@ impl QueuePairMachine {
         Ok(())
     }
 
+    /// Decides what its program does not: until RESET, whatever is modified.
+    pub(super) fn treat(&mut self, treatment: Treatment) {
+        self.treatment = treatment;
+        self.apply_treatment();
+    }
+
+    fn apply_treatment(&mut self) {
+        let treatment = self.treatment;
+        if let Some(asked) = self.attributes.path {
+            let path = treatment.path(asked);
+            self.class = treatment.class_on(&path);
+            self.connection.path = Some(path);
+        }
+        self.pacer.set_cap([self.recovery.rate, treatment.cap].into_iter().flatten().min_by_key(|rate| rate.bytes()));
+        let owes_no_data = self.attributes.max_dest_rd_atomic == Some(0);
+        self.connection.acknowledge_dscp = treatment.acknowledge_dscp.filter(|_| owes_no_data);
+    }
+
     /// Discards everything, without a completion (IBTA 10.3.1.1). Completions that are not polled are removed, too, as
     /// providers for RNICs do. The queue pair can be reused at once, and earlier completions would be taken for new
     /// ones.
@@ -338,6 +358,7 @@ impl QueuePairMachine {
         }
         self.attributes = QpAttributes::default();
         self.connection.path = None;
+        self.treat(Treatment::default());
         self.class = first_class(self.connection.service);
         self.connection.extension = Extension::new(self.connection.service, self.recovery);
         self.pacer = pacer(&self.recovery);
@@ -839,10 +860,11 @@ impl QueuePairMachine {
         matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_only_an_acknowledge())
     }
 
-    /// Whether packets keep to a rate: towards peers that understand or offer the extension, and with some controllers
-    /// towards all.
+    /// Whether packets keep to a rate: towards peers that understand or offer the extension, and with some controllers,
+    /// or a cap of its own, towards all.
     fn is_paced(&self) -> bool {
-        let is_always = self.connection.service == Service::Rc && self.recovery.congestion.paces_plain_peers();
+        let paces_plain_peers = self.treatment.cap.is_some() || self.recovery.congestion.paces_plain_peers();
+        let is_always = self.connection.service == Service::Rc && paces_plain_peers;
         is_always || self.connection.extension.is_on_or_offered()
     }
 

@@ -40,6 +40,7 @@ impl World {
             remote: Qpn::new(3),
             path_mtu,
             path: Some(Path { flow, hop: Hop(0) }),
+            acknowledge_dscp: None,
             extension: Extension::new(Service::Rc, Default::default()),
             send_cq: cq.clone(),
             receive_cq: cq,

@@ -91,6 +91,11 @@ impl Addresses {
 pub(super) const UDP_BYTES: usize = 8;
 
 impl Flow {
+    /// The same headers with that DSCP, 0 to 63.
+    pub fn with_dscp(self, dscp: u8) -> Flow {
+        Flow { traffic_class: self.traffic_class & 3 | dscp << 2, ..self }
+    }
+
     /// The same headers with ECT(0): both ends react to congestion marks (RFC 3168, 5).
     pub fn ecn_capable(self) -> Flow {
         Flow { traffic_class: self.traffic_class & !3 | 2, ..self }
