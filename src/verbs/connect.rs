@@ -147,7 +147,11 @@ impl QueuePair {
             agreed.max_rd_atomic = peer.max_dest_rd_atomic.min(most).or(most);
         }
         let attributes = agreed.overlaid(&options.attributes);
-        Ok(self.engine.with(|core, now| core.endpoint.connect(now, self.qpn(), &attributes))?)
+        Ok(self.engine.with(|core, now| {
+            core.endpoint.connect(now, self.qpn(), &attributes)?;
+            self.rule_modified(&attributes, core, now);
+            Ok::<_, ModifyError>(())
+        })?)
     }
 
     /// The destination of datagrams to the peer's queue pair, with the Q_Key of the options.
@@ -156,6 +160,7 @@ impl QueuePair {
     /// [`PathError`] when there is no path to the peer.
     pub fn destination(&self, peer: &Peer, options: &ConnectOptions) -> Result<Destination, PathError> {
         let path = self.path_to(peer, options, source_port(self.qpn(), self.qpn()))?;
+        let path = self.ruling.as_ref().map_or(path, |ruling| ruling.policy().datagram_path(path));
         let q_key = options.attributes.q_key.or(QpAttributes::HABITS.q_key).unwrap_or_default();
         Ok(Destination { path, qpn: peer.qpn, q_key })
     }

@@ -18,8 +18,10 @@ use crate::wire::{PathMtu, Psn, Qpn};
 
 use super::address_vector::{find_path, label_port};
 use super::open_link::{addresses, line_rate};
+use super::ruling::DevicePolicy;
 use super::{
-    AddressVector, CompletionChannel, CompletionQueue, OpenError, OpenOptions, PathError, ProtectionDomain, source_port,
+    AddressVector, CompletionChannel, CompletionQueue, OpenError, OpenOptions, PathError, ProtectionDomain,
+    TrafficPolicy, source_port,
 };
 
 /// A device that is open, and the engine that drives it.
@@ -33,6 +35,7 @@ pub struct Context {
     device: Arc<Device>,
     path_mtu: PathMtu,
     why_not_xdp: Option<String>,
+    policy: Option<Arc<DevicePolicy>>,
 }
 
 impl Context {
@@ -44,9 +47,13 @@ impl Context {
         if options.device.is_none() && !options.rails.is_empty() {
             return Err(OpenError::NoFirst { rails: options.rails.len() });
         }
+        let policy = options.policy.as_deref().map(TrafficPolicy::read).transpose()?;
         let names: Vec<String> = options.device.iter().chain(&options.rails).cloned().collect();
         let mut devices = Device::find_all(&names)?;
         let line_rate = line_rate(&devices);
+        if let Some(policy) = &policy {
+            policy.check(&devices[0].name, line_rate)?;
+        }
         let (link, why_not_xdp) = options.open_link(&devices)?;
         let rails = devices.iter().skip(1).map(addresses).collect();
         let mut context = Context::with_link(devices.swap_remove(0), link)?;
@@ -60,6 +67,10 @@ impl Context {
         context.set_recovery(options.recovery.unwrap_or_default(), options.rate);
         context.set_paths(options.paths, options.path_policy);
         context.why_not_xdp = why_not_xdp;
+        context.policy = policy.map(|policy| Arc::new(DevicePolicy::new(policy, line_rate)));
+        if let Some(cap) = context.policy.as_ref().and_then(|policy| policy.scavenger_cap()) {
+            context.engine.without_sending(|core, _| core.endpoint.set_scavenger_cap(Some(cap)));
+        }
         Ok(context)
     }
 
@@ -82,7 +93,7 @@ impl Context {
                 core.endpoint.set_host_slot(slot);
             }
         });
-        Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None })
+        Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None, policy: None })
     }
 
     /// Sets what decides how fast queue pairs send that are created from now on.
@@ -116,9 +127,9 @@ impl Context {
 
     /// Another handle of the same device, for what works beside the program.
     pub(super) fn share(&self) -> Context {
-        let Context { engine, device, path_mtu, why_not_xdp } = self;
+        let Context { engine, device, path_mtu, why_not_xdp, policy } = self;
         let (engine, device, why_not_xdp) = (engine.clone(), device.clone(), why_not_xdp.clone());
-        Context { engine, device, path_mtu: *path_mtu, why_not_xdp }
+        Context { engine, device, path_mtu: *path_mtu, why_not_xdp, policy: policy.clone() }
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -163,7 +174,8 @@ impl Context {
     /// Allocates a new protection domain.
     pub fn allocate_pd(&self) -> ProtectionDomain {
         let pd = self.engine.with(|core, _| core.endpoint.allocate_pd());
-        ProtectionDomain::new(self.engine.clone(), self.device.clone(), pd, self.path_mtu)
+        let (engine, device, policy) = (self.engine.clone(), self.device.clone(), self.policy.clone());
+        ProtectionDomain { engine, device, pd, path_mtu: self.path_mtu, policy }
     }
 
     /// Creates a completion queue of `capacity` completions; 0 counts as 1. It does not notify.
@@ -212,7 +224,11 @@ impl Context {
     /// # Errors
     /// As [`path`](Self::path).
     pub fn address_handle(&self, vector: &AddressVector, local: Qpn) -> Result<Path, PathError> {
-        find_path(&self.engine, &self.device, vector, source_port(local, local))
+        let path = find_path(&self.engine, &self.device, vector, source_port(local, local))?;
+        match &self.policy {
+            Some(policy) if local != Qpn::GSI => Ok(policy.datagram_path(path)),
+            _ => Ok(path),
+        }
     }
 
     /// A random first PSN, which no one can predict.

@@ -16,8 +16,11 @@ mod protection_domain;
 mod queue_pair;
 mod region;
 mod reply_address;
+mod ruling;
 mod shared_receive_queue;
 mod status;
+mod traffic_policy;
+mod traffic_rule;
 
 pub use address_vector::{AddressVector, PathError, source_port};
 pub use completion_queue::{CompletionChannel, CompletionQueue};
@@ -33,6 +36,7 @@ pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use status::{CounterWatch, PortCounter, STATUS_BYTES, status_counters, status_page};
+pub use traffic_policy::{TrafficPolicy, TrafficPolicyError};
 
 #[doc(inline)]
 pub use crate::Forked;
@@ -60,7 +64,7 @@ pub use crate::transport::{
     Destination, Event, InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS,
     MAX_MULTICAST_MEMBERS, MAX_SGE, ModifyError, NetworkHeader, Notify, Path, PostError, QpAttributes, QueuePairInfo,
     ReceiveRequest, RecoveryMode, RecoveryModeError, Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq,
-    SrqError, State, Status,
+    SrqError, State, Status, Treatment,
 };
 #[doc(inline)]
 pub use crate::wire::{Key, PathMtu, PathMtuError, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};

@@ -17,6 +17,7 @@ use crate::transport::{RecoveryMode, RecoverySettings};
 use crate::wire::PathMtu;
 
 use super::Context;
+use super::traffic_policy::TrafficPolicyError;
 
 /// The options for opening a device: set call by call, or read from the environment.
 ///
@@ -44,6 +45,7 @@ use super::Context;
 /// | `UROCE_RATE` | `rate` | a [`Rate`]: `500M`, `2.5G` |
 /// | `UROCE_PATHS` | `paths` | a number of paths: 1 to 256 |
 /// | `UROCE_PATH_POLICY` | `path_policy` | a [`PathPolicy`]: `single`, `round-robin`, `weighted`, `recycle` |
+/// | `UROCE_POLICY` | `policy` | the path of a file |
 /// | `UROCE_ARBITER` | `arbiter` | the path of the program `uroce` |
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -84,6 +86,8 @@ pub struct OpenOptions {
     pub paths: Option<u16>,
     /// How packets are spread over the paths.
     pub path_policy: PathPolicy,
+    /// The file with rules for the class, the DSCP and the rate of queue pairs: a [`TrafficPolicy`](super::TrafficPolicy).
+    pub policy: Option<PathBuf>,
     /// The program `uroce`, with which several programs of one user share the interface: one of them over AF_XDP, the
     /// others over UDP sockets. It decides which packets are for which of them. It is started when it is needed, and
     /// ends with the last of the programs.
@@ -184,6 +188,12 @@ impl OpenOptions {
         self
     }
 
+    /// Sets the file with rules for queue pairs ([`policy`](Self#structfield.policy)).
+    pub fn policy(mut self, file: impl Into<PathBuf>) -> OpenOptions {
+        self.policy = Some(file.into());
+        self
+    }
+
     /// Sets the program with which programs share the interface ([`arbiter`](Self#structfield.arbiter)).
     pub fn arbiter(mut self, program: impl Into<PathBuf>) -> OpenOptions {
         self.arbiter = Some(program.into());
@@ -230,7 +240,7 @@ struct Variable {
     write: fn(&OpenOptions) -> Option<OsString>,
 }
 
-const VARIABLES: [Variable; 12] = [
+const VARIABLES: [Variable; 13] = [
     Variable {
         name: "UROCE_DEV",
         read: |options, text| {
@@ -300,6 +310,14 @@ const VARIABLES: [Variable; 12] = [
         name: "UROCE_PATH_POLICY",
         read: |options, text| set(&mut options.path_policy, text),
         write: |options| unless_default(&options.path_policy),
+    },
+    Variable {
+        name: "UROCE_POLICY",
+        read: |options, text| {
+            options.policy = Some(text.into());
+            Ok(())
+        },
+        write: |options| options.policy.clone().map(PathBuf::into_os_string),
     },
     Variable {
         name: "UROCE_ARBITER",
@@ -453,6 +471,9 @@ pub enum OpenError {
         /// The error of the file system.
         source: io::Error,
     },
+    /// The policy cannot be read or kept to.
+    #[error(transparent)]
+    Policy(#[from] TrafficPolicyError),
     /// The kernel gave no thread, descriptor or randomness.
     #[error("cannot start the engine: {0}")]
     Engine(#[from] io::Error),
@@ -484,6 +505,7 @@ mod tests {
             .rate(Rate::from_bits(2_500_000_000))
             .paths(256)
             .path_policy(PathPolicy::Recycle)
+            .policy("a b.toml")
             .arbiter("/usr/bin/uroce");
         let variables = [
             ("UROCE_DEV", "eth0,eth1,eth2"),
@@ -497,6 +519,7 @@ mod tests {
             ("UROCE_RATE", "2.5G"),
             ("UROCE_PATHS", "256"),
             ("UROCE_PATH_POLICY", "recycle"),
+            ("UROCE_POLICY", "a b.toml"),
             ("UROCE_ARBITER", "/usr/bin/uroce"),
         ];
         assert_eq!(VARIABLES.map(|variable| variable.name), variables.map(|(name, _)| name), "one of each");

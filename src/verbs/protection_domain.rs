@@ -6,22 +6,20 @@ use crate::memory::{Access, HostMemory, Lent, MapError, Pd, RegisterError, Windo
 use crate::transport::{Capabilities, CreateError, QueuePairInit, Service, SrqError};
 use crate::wire::PathMtu;
 
+use super::ruling::{DevicePolicy, Ruling};
 use super::{CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, Registration, SharedReceiveQueue};
 
 /// A protection domain: its regions and queue pairs work together. A clone is the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
-    engine: Arc<Engine>,
-    device: Arc<Device>,
-    pd: Pd,
-    path_mtu: PathMtu,
+    pub(super) engine: Arc<Engine>,
+    pub(super) device: Arc<Device>,
+    pub(super) pd: Pd,
+    pub(super) path_mtu: PathMtu,
+    pub(super) policy: Option<Arc<DevicePolicy>>,
 }
 
 impl ProtectionDomain {
-    pub(super) fn new(engine: Arc<Engine>, device: Arc<Device>, pd: Pd, path_mtu: PathMtu) -> ProtectionDomain {
-        ProtectionDomain { engine, device, pd, path_mtu }
-    }
-
     /// Maps `len` bytes of zeroed memory, and registers them.
     ///
     /// # Errors
@@ -101,7 +99,8 @@ impl ProtectionDomain {
             Ok::<_, CreateError>((qpn, core.endpoint.memory().keys().psn()))
         })?;
         let (engine, device) = (self.engine.clone(), self.device.clone());
-        Ok(QueuePair { engine, device, qpn, first_psn, path_mtu: self.path_mtu })
+        let ruling = self.policy.clone().map(|policy| Box::new(Ruling::new(policy)));
+        Ok(QueuePair { engine, device, qpn, first_psn, path_mtu: self.path_mtu, ruling })
     }
 
     /// Creates a receive queue of `capacity` requests, 1 to 65536, for several queue pairs.

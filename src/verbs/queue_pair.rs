@@ -5,10 +5,13 @@ use std::sync::Arc;
 use crate::Forked;
 use crate::engine::{Core, Engine};
 use crate::link::device::Device;
+use crate::time::Instant;
 use crate::transport::{
     AttachError, Counters, ModifyError, PostError, QpAttributes, QueuePairInfo, ReceiveRequest, SendRequest, State,
 };
 use crate::wire::{PathMtu, Psn, Qpn};
+
+use super::ruling::Ruling;
 
 /// A queue pair. Dropping it destroys it, after it has sent the acknowledges that it owes its peer.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub struct QueuePair {
     pub(super) first_psn: Psn,
     /// The largest path MTU of the device, as [`Context::active_mtu`](super::Context::active_mtu).
     pub(super) path_mtu: PathMtu,
+    /// What the device's policy decides for it.
+    pub(super) ruling: Option<Box<Ruling>>,
 }
 
 impl QueuePair {
@@ -60,7 +65,26 @@ impl QueuePair {
     /// # Errors
     /// [`ModifyError`] names the transition or the attribute that was refused; nothing was changed then.
     pub fn modify(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        self.engine.with(|core, now| core.endpoint.modify(now, self.qpn, attributes))
+        self.engine.with(|core, now| {
+            core.endpoint.modify(now, self.qpn, attributes)?;
+            self.rule_modified(attributes, core, now);
+            Ok(())
+        })
+    }
+
+    /// Has the policy decide after these attributes were set.
+    pub(super) fn rule_modified(&self, attributes: &QpAttributes, core: &mut Core, now: Instant) {
+        if let Some(ruling) = &self.ruling {
+            ruling.modified(attributes, core, now, self.qpn);
+        }
+    }
+
+    /// Tells the policy the port of the service that the connection manager connects the queue pair with, before it has
+    /// the address of its peer. RESET forgets it.
+    pub fn set_service_port(&self, port: u16) {
+        if let Some(ruling) = &self.ruling {
+            ruling.take_port(port);
+        }
     }
 
     /// Posts a send request, and sends as much as is allowed at once.
@@ -69,7 +93,7 @@ impl QueuePair {
     /// [`PostError`] when the queue is full, or the queue pair or its state does not take the request; nothing was
     /// posted then.
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
-        self.engine.with(|core, now| core.endpoint.post_send(now, self.qpn, request))
+        self.engine.with(|core, now| self.post(core, now, request))
     }
 
     /// Posts send requests in order until one is refused, and sends as much as is allowed. Returns the number of posted
@@ -80,7 +104,16 @@ impl QueuePair {
     /// # Errors
     /// The [`PostError`] of the refused request, as of [`post_send`](Self::post_send).
     pub fn post_sends(&self, requests: impl Iterator<Item = SendRequest>) -> (usize, Result<(), PostError>) {
-        self.engine.with(|core, now| post_all(requests, |request| core.endpoint.post_send(now, self.qpn, request)))
+        self.engine.with(|core, now| post_all(requests, |request| self.post(core, now, request)))
+    }
+
+    fn post(&self, core: &mut Core, now: Instant, request: SendRequest) -> Result<(), PostError> {
+        let bytes = request.data.len();
+        core.endpoint.post_send(now, self.qpn, request)?;
+        if let Some(ruling) = &self.ruling {
+            ruling.posted(bytes, core, now, self.qpn);
+        }
+        Ok(())
     }
 
     /// Posts receive requests in order until one is refused. Returns the number of posted ones.

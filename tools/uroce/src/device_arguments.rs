@@ -61,6 +61,11 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY")]
     pub path_policy: Option<PathPolicy>,
 
+    /// Rules for the traffic class, the DSCP and the rate of queue pairs, by program, peer, port and first message: a file in TOML
+    /// (docs/CLASSES.md)
+    #[arg(long, value_name = "FILE", env = "UROCE_POLICY")]
+    pub policy: Option<PathBuf>,
+
     /// Say on stderr every so many seconds what the device did: rates, windows, round trips, retransmissions, losses
     #[arg(long, value_name = "SECONDS", env = "UROCE_INTERVAL", value_parser = Intervals::parse)]
     pub interval: Option<Duration>,
@@ -86,6 +91,7 @@ impl DeviceArguments {
         options.rate = self.rate;
         options.paths = self.paths;
         options.path_policy = self.path_policy.unwrap_or_default();
+        options.policy.clone_from(&self.policy);
         options.arbiter = if self.exclusive { None } else { std::env::current_exe().ok() };
         options
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::{env, fs, io};
 
 use clap::Args;
-use uroce::verbs::{Device, PathMtu};
+use uroce::verbs::{Device, PathMtu, TrafficPolicy};
 
 use crate::Failure;
 use crate::device_arguments::DeviceArguments;
@@ -71,6 +71,10 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (name, rest) = arguments.command.split_first().ok_or("no program is given")?;
+    if let Some(file) = &arguments.device.policy {
+        // Many programs say only that they found no device.
+        TrafficPolicy::read(file)?;
+    }
     let program = find_program(name)?;
     let loader = check_program(&program)?;
     let devices = &arguments.device.devices;
@@ -296,8 +300,8 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
     command.env("UROCE_TREE", folder.tree());
     let mut options = arguments.device.options();
     options.path_mtu = arguments.mtu;
-    if let Some(file) = &mut options.capture {
-        // The program may change its folder before it opens the device.
+    // The program may change its folder before it opens the device.
+    for file in [&mut options.capture, &mut options.policy].into_iter().flatten() {
         *file = std::path::absolute(&*file)?;
     }
     for (name, value) in options.variables() {

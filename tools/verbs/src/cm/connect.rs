@@ -264,7 +264,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut RdmaCmId, param: *const RdmaConnP
 
 /// The peer has accepted, and our queue pair is to be moved.
 pub(super) fn finish(id: &Ref<CmId>) -> Result<(), Failure> {
-    let moved = queue_pair::to_rtr(id).and_then(|()| queue_pair::to_rts(id));
+    let port = id.lock().remote.map(|remote| remote.port());
+    let moved = queue_pair::to_rtr(id, port).and_then(|()| queue_pair::to_rts(id));
     let inner = id.lock();
     let (Some(host), Some(connection)) = (&inner.host, inner.connection) else {
         return Err(Failure::new(libc::EINVAL, "the identifier has no connection"));
@@ -349,7 +350,8 @@ fn accept(pointer: *mut RdmaCmId, given: Given, data: &[u8]) -> Result<(), Failu
         }
     };
     if queue_pair::of(&id).is_some() {
-        queue_pair::to_rtr(&id)?;
+        let port = id.lock().local.map(|local| local.port());
+        queue_pair::to_rtr(&id, port)?;
         queue_pair::to_rts(&id)?;
     }
     with_connection(&id, |manager, now, connection| manager.accept(now, connection, reply))?;

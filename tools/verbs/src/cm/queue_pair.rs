@@ -116,8 +116,12 @@ fn modify(id: &Ref<CmId>, state: State) -> Result<(), Failure> {
     }
 }
 
-/// Rights of the connection, which were not known when the queue pair was made, and what it takes to receive.
-pub(super) fn to_rtr(id: &Ref<CmId>) -> Result<(), Failure> {
+/// Rights of the connection, which were not known when the queue pair was made, and what it takes to receive. `port` is
+/// that of the service.
+pub(super) fn to_rtr(id: &Ref<CmId>, port: Option<u16>) -> Result<(), Failure> {
+    if let (Some(qp), Some(port)) = (of(id), port) {
+        crate::queue_pair::get(qp)?.qp.set_service_port(port);
+    }
     modify(id, State::Init)?;
     modify(id, State::ReadyToReceive)
 }
