@@ -33,6 +33,7 @@ mod message_kind;
 mod multipath;
 mod notification_point;
 mod outgoing;
+mod presence;
 mod queue_pair;
 mod rails;
 mod ranges;

@@ -12,6 +12,7 @@ mod interval;
 mod open_link;
 mod open_options;
 mod peer;
+mod presence_file;
 mod protection_domain;
 mod queue_pair;
 mod region;
