@@ -5,6 +5,7 @@ use std::time::{Instant as Monotonic, SystemTime, UNIX_EPOCH};
 use crate::time::Instant;
 
 /// The Unix time at start, continued by the monotonic clock.
+#[derive(Clone, Copy)]
 pub(super) struct Clock {
     start: Monotonic,
     start_unix: Instant,

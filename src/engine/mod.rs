@@ -88,6 +88,7 @@ pub struct Core {
     pub endpoint: Endpoint,
     /// The link that the endpoint sends and receives over.
     pub link: Box<dyn Link>,
+    clock: Clock,
     frames: Vec<Frame>,
     hops: HopQueries,
     /// Steps in a row that found a full batch of frames.
@@ -110,13 +111,14 @@ impl Engine {
         if let Some(imposed) = link.imposed() {
             endpoint.impose(imposed.identification, imposed.source_port);
         }
+        let clock = Clock::new();
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(endpoint, link)),
+            core: Mutex::new(Core::new(endpoint, link, clock)),
             process: Process::current(),
             forked: OnceLock::new(),
             turns: Turns::new()?,
             events: EventFd::new()?,
-            clock: Clock::new(),
+            clock,
             link_fds,
             on_event: OnceLock::new(),
         });
@@ -168,7 +170,7 @@ impl Engine {
         }
         faults::receive();
         self.shared.turns.poll(&self.shared.core, |core| {
-            core.step_for_program(self.shared.clock.now());
+            core.step_for_program();
             self.shared.announce_events(core);
         });
     }
@@ -238,11 +240,12 @@ impl Drop for Engine {
 }
 
 impl Core {
-    fn new(endpoint: Endpoint, link: Box<dyn Link>) -> Core {
+    fn new(endpoint: Endpoint, link: Box<dyn Link>, clock: Clock) -> Core {
         let frames = Vec::with_capacity(BATCH);
         Core {
             endpoint,
             link,
+            clock,
             frames,
             hops: HopQueries::default(),
             full_batches: 0,
@@ -252,8 +255,9 @@ impl Core {
     }
 
     /// One round. Returns the number of packets received and sent.
-    fn step(&mut self, now: Instant) -> (usize, usize) {
-        (self.receive(now), self.send(now))
+    fn step(&mut self) -> (usize, usize) {
+        let (received, now) = self.receive();
+        (received, self.send(now))
     }
 
     /// One round for a program that polls.
@@ -261,8 +265,8 @@ impl Core {
     /// When the round brings something, and only acknowledges are owed for it, the program sees it first. A system call
     /// for an acknowledge costs as much as the round, and the program's answer, or its next poll, takes the acknowledge
     /// along. If the program does neither, the background thread does, as for all that arrives from then on.
-    fn step_for_program(&mut self, now: Instant) {
-        let received = self.receive(now);
+    fn step_for_program(&mut self) {
+        let (received, now) = self.receive();
         if received > 0 && !self.owes_acknowledges && self.endpoint.owes_only_acknowledges() {
             self.owes_acknowledges = true;
             return;
@@ -270,8 +274,15 @@ impl Core {
         self.send(now);
     }
 
-    fn receive(&mut self, now: Instant) -> usize {
+    /// Handles frames that have arrived. Returns their number, and the time at which they had.
+    fn receive(&mut self) -> (usize, Instant) {
+        let mut now = self.clock.now();
         let received = self.link.receive(now, &mut self.frames, BATCH);
+        if received > 0 {
+            // The thread can have been interrupted: a frame handled before the time at which it came makes its round trip
+            // shorter than any is.
+            now = self.clock.now();
+        }
         for frame in self.frames.drain(..) {
             self.endpoint.handle_frame(now, frame.bytes());
         }
@@ -280,7 +291,7 @@ impl Core {
             self.endpoint.handle_timeout(now);
         }
         self.hops.answer(now, &mut self.endpoint, &mut *self.link);
-        received
+        (received, now)
     }
 
     fn send(&mut self, now: Instant) -> usize {
@@ -352,7 +363,8 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, Core> {
         if self.is_forked() {
-            let core = self.forked.get_or_init(|| Mutex::new(Core::new(Endpoint::forked(), Box::new(Gone))));
+            let core =
+                self.forked.get_or_init(|| Mutex::new(Core::new(Endpoint::forked(), Box::new(Gone), self.clock)));
             return core.lock().expect("nothing in it panics");
         }
         faults::receive();
@@ -366,11 +378,11 @@ impl Shared {
     /// One step of the background thread.
     fn round(&self) -> Round {
         let mut core = self.lock();
-        let now = self.clock.now();
-        let (received, sent) = core.step(now);
+        let (received, sent) = core.step();
         let worked = received + sent > 0 || core.hops.has_more();
         self.announce_events(&mut core);
         let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
+        let now = self.clock.now();
         let sleep = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
         // More to send but no buffer, or a closed window: transmissions complete without waking anybody.
         let sleep = if core.endpoint.may_transmit() { sleep.min(PASSIVE) } else { sleep };

@@ -13,11 +13,20 @@ use crate::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PathMtu, Psn
 struct Sink {
     packets: Arc<AtomicUsize>,
     buffer: Vec<u8>,
+    /// How long the thread is interrupted before a frame arrives; `None` when none does.
+    late: Option<Duration>,
 }
 
 impl Link for Sink {
     fn receive(&mut self, _: Instant, _: &mut Vec<Frame>, _: usize) -> usize {
-        0
+        self.late.map_or(0, |late| {
+            let clock = Clock::new();
+            let until = clock.now() + late;
+            while clock.now() < until {
+                std::hint::spin_loop();
+            }
+            1
+        })
     }
 
     fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
@@ -82,9 +91,9 @@ fn connected(packets: &Arc<AtomicUsize>, memory: &Arc<HostMemory>) -> (Core, Qpn
         ..Default::default()
     };
     endpoint.connect(Instant::ZERO, qpn, &attributes).unwrap();
-    let sink = Sink { packets: packets.clone(), buffer: vec![0; 2048] };
+    let sink = Sink { packets: packets.clone(), buffer: vec![0; 2048], late: None };
     let reth = Reth::new(memory.address(), key, memory.len() as u32);
-    (Core::new(endpoint, Box::new(sink)), qpn, reth, Flow { addresses: addresses.reversed(), ..flow })
+    (Core::new(endpoint, Box::new(sink), Clock::new()), qpn, reth, Flow { addresses: addresses.reversed(), ..flow })
 }
 
 fn take(core: &mut Core, flow: &Flow, bth: Bth, reth: Reth, payload: &[u8]) {
@@ -118,4 +127,15 @@ fn what_is_owed_when_a_queue_pair_goes_away_is_an_acknowledge_and_not_megabytes(
         assert_eq!(packets.load(Ordering::Relaxed), 1);
         assert!(core.endpoint.may_transmit(), "the answers are for whoever goes on");
     }
+}
+
+#[test]
+fn a_frame_is_not_handled_at_a_time_before_it_arrived() {
+    let late = Duration::from_millis(5);
+    let sink = Sink { packets: Arc::default(), buffer: Vec::new(), late: Some(late) };
+    let mut core = Core::new(Endpoint::new([1; 32]), Box::new(sink), Clock::new());
+    let before = core.clock.now();
+    let (received, now) = core.receive();
+    assert_eq!(received, 1);
+    assert!(now - before >= late);
 }
