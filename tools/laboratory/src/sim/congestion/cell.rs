@@ -114,7 +114,7 @@ impl CongestionCell {
     /// [`TransferError`] when a request failed, completions came out of order, or the received bytes differ.
     pub fn run(&self, seed: u64) -> Result<Congestion, TransferError> {
         let setup = Setup::of(self, &mut Random::new(seed, 3));
-        let bytes = (4.0 * self.bdp_bytes() / self.flows as f64) as usize + (8 << 20);
+        let bytes = (8.0 * self.bdp_bytes() / self.flows as f64) as usize + (8 << 20);
         let outstanding = bytes / MESSAGE_BYTES;
         let plan = |control| {
             let recovery = RecoverySettings {
