@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use easy_ext::ext;
 use uroce::congestion::CongestionControl;
 use uroce::frame::{FrameBytes, Hop};
-use uroce::path::PathPolicy;
+use uroce::path::{PathCondition, PathPolicy};
 use uroce::transport::{RecoveryMode, RecoverySettings, Remote, SendOperation, State};
 use uroce::wire::{
     AcknowledgeTrailer, AddressList, Addresses, Aeth, Bth, Extension, Flow, Msn, Opcode, Packet, PathProbe,
@@ -161,6 +161,45 @@ fn a_path_is_used_when_its_probe_was_answered_and_not_before() {
     let ports: Vec<_> = us.sent().iter().filter(|s| s.probe().is_none()).map(|sent| sent.flow.source_port).collect();
     assert_eq!(ports.iter().filter(|port| **port == PORT).count(), 3, "{ports:x?}");
     assert_eq!(ports.iter().filter(|port| **port == PORT + 2).count(), 3, "{ports:x?}");
+}
+
+#[test]
+fn the_status_of_a_queue_pair_says_which_paths_are_good_and_how_many_bytes_went_each_way() {
+    let mut us = with_paths(RecoveryMode::Selective, 4);
+    us.write_once(0);
+    // Without the header that the link adds.
+    const ETHERNET_BYTES: usize = 14;
+    let bytes_of = |frames: &[Vec<u8>]| frames.iter().map(|frame| frame.len() - ETHERNET_BYTES).sum::<usize>();
+    let mut sent_bytes = bytes_of(&us.frames());
+    let mut probe = None;
+    while probe.is_none() {
+        us.now = us.endpoint.poll_timeout().unwrap();
+        us.endpoint.handle_timeout(us.now);
+        let frames = us.frames();
+        sent_bytes += bytes_of(&frames);
+        let of = |frame: &Vec<u8>| {
+            let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(&frame[..])).unwrap().ib).unwrap();
+            match without_tag(&packet).acknowledge_trailer() {
+                Some(AcknowledgeTrailer::Probe(probe)) => Some(probe),
+                _ => None,
+            }
+        };
+        probe = frames.iter().find_map(|frame| of(frame).filter(|probe| probe.path == 2));
+    }
+    us.now = us.now + Duration::from_micros(20);
+    let answer = PathProbe { is_answer: true, ..probe.unwrap() }.to_bytes();
+    let frame = us.from((PEER, US), PORT + 2, us.acknowledge_bth(), &[], &answer);
+    us.hand_over(&frame);
+    let all: Vec<_> = us.endpoint.queue_pair_status().collect();
+    let [status] = &all[..] else { panic!("{all:?}") };
+    let conditions = status.paths.iter().map(|path| path.condition).collect::<Vec<_>>();
+    use PathCondition::{Dark, Good};
+    assert_eq!(conditions, [Good, Dark, Good, Dark]);
+    assert!(status.paths[2].round_trip.is_some() && status.paths[1].round_trip.is_none(), "{status:?}");
+    let counters = status.counters;
+    assert_eq!((counters.sent_bytes, counters.rcvd_bytes), (sent_bytes as u64, (frame.len() - ETHERNET_BYTES) as u64));
+    assert_eq!((status.qpn, status.state), (us.qpn, State::ReadyToSend));
+    assert_eq!(status.peer.map(|(address, _)| address), Some(IpAddr::V4(PEER)));
 }
 
 #[test]

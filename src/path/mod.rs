@@ -12,3 +12,4 @@ mod weighted;
 
 pub use policy::{Feedback, PathPolicy, PathPolicyError, Policy};
 pub use set::{Answered, PathSet, Probe};
+pub use state::{PathCondition, PathStatus};

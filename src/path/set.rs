@@ -1,7 +1,7 @@
 use crate::time::{Duration, Instant};
 
 use super::policy::{Feedback, PathPolicy, Policy};
-use super::state::{Condition, State};
+use super::state::{PathCondition, PathStatus, State};
 
 /// The paths of one connection, numbered from 0, and the policy that spreads packets over them.
 ///
@@ -69,7 +69,7 @@ impl PathSet {
     /// A set of `count` paths, 1 to [`MAX`](Self::MAX), of which the first is good.
     pub fn new(count: u16, policy: PathPolicy) -> PathSet {
         let count = usize::from(count.clamp(1, Self::MAX));
-        let condition = |path| if path == 0 { Condition::Good } else { Condition::Dark };
+        let condition = |path| if path == 0 { PathCondition::Good } else { PathCondition::Dark };
         PathSet {
             states: (0..count).map(|path| State::new(condition(path))).collect(),
             kind: policy,
@@ -89,7 +89,7 @@ impl PathSet {
     pub fn grow(&mut self, count: u16) {
         let count = usize::from(count.min(Self::MAX));
         if count > self.states.len() {
-            self.states.resize_with(count, || State::new(Condition::Closed));
+            self.states.resize_with(count, || State::new(PathCondition::Closed));
             self.policy = self.kind.start(count);
         }
     }
@@ -106,7 +106,13 @@ impl PathSet {
 
     /// Whether the path carries packets.
     pub fn is_good(&self, path: u8) -> bool {
-        self.state(path).is_some_and(|state| state.condition == Condition::Good)
+        self.state(path).is_some_and(|state| state.condition == PathCondition::Good)
+    }
+
+    /// How the paths stand, from 0 on.
+    pub fn status(&self) -> impl Iterator<Item = PathStatus> {
+        let of = |state: &State| PathStatus { condition: state.condition, round_trip: state.round_trip.smoothed() };
+        self.states.iter().map(of)
     }
 
     fn state(&self, path: u8) -> Option<&State> {
@@ -119,7 +125,7 @@ impl PathSet {
         if states.len() == 1 {
             return 0;
         }
-        let good = |path: u8| states[usize::from(path)].condition == Condition::Good;
+        let good = |path: u8| states[usize::from(path)].condition == PathCondition::Good;
         let open = |path: u8| good(path) && states[usize::from(path)].skipped_until <= now;
         let any_open = (0..states.len()).any(|path| open(path as u8));
         if any_open {
@@ -128,7 +134,7 @@ impl PathSet {
             self.policy.choose(states.len(), &good)
         } else {
             // Something must go somewhere, or nothing is ever heard again.
-            self.policy.choose(states.len(), &|path| states[usize::from(path)].condition != Condition::Closed)
+            self.policy.choose(states.len(), &|path| states[usize::from(path)].condition != PathCondition::Closed)
         }
     }
 
@@ -193,13 +199,13 @@ impl PathSet {
     pub fn open(&mut self, path: u8, is_open: bool, now: Instant) {
         let Some(state) = self.states.get_mut(usize::from(path)) else { return };
         match (is_open, state.condition) {
-            (true, Condition::Closed) => {
-                *state = State::new(Condition::Dark);
+            (true, PathCondition::Closed) => {
+                *state = State::new(PathCondition::Dark);
                 state.probe_at = now;
                 self.tick_at = self.tick_at.map(|at| at.min(now));
             }
-            (false, Condition::Good | Condition::Dark) => {
-                state.condition = Condition::Closed;
+            (false, PathCondition::Good | PathCondition::Dark) => {
+                state.condition = PathCondition::Closed;
                 state.forget_probes();
                 self.policy.forget(path);
                 self.survey();
@@ -220,7 +226,7 @@ impl PathSet {
             let least = self.least_interval();
             for (index, state) in self.states.iter_mut().enumerate() {
                 let at = match state.condition {
-                    Condition::Good => now + state.interval(least) * index as u32 / 256,
+                    PathCondition::Good => now + state.interval(least) * index as u32 / 256,
                     _ => now,
                 };
                 state.probe_at = state.probe_at.max(at);
@@ -259,11 +265,11 @@ impl PathSet {
             let [latest, second] = self.answered;
             let elsewhere = if usize::from(latest.0) == path { second.1 } else { latest.1 };
             let state = &self.states[path];
-            if state.condition == Condition::Good && state.is_silent(elsewhere, least, now) {
+            if state.condition == PathCondition::Good && state.is_silent(elsewhere, least, now) {
                 self.fail(path as u8, now);
             }
         }
-        let open = self.states.iter_mut().filter(|state| state.condition != Condition::Closed);
+        let open = self.states.iter_mut().filter(|state| state.condition != PathCondition::Closed);
         let mut next = self.in_use_until;
         self.due = 0;
         for state in open {
@@ -278,7 +284,7 @@ impl PathSet {
 
     /// The next probe to send, with a token from `draw`; `None` when none is due.
     pub fn poll_probe(&mut self, now: Instant, draw: impl FnOnce() -> u32) -> Option<Probe> {
-        let due = |state: &State| state.is_due && state.condition != Condition::Closed;
+        let due = |state: &State| state.is_due && state.condition != PathCondition::Closed;
         let Some(path) = self.states.iter().position(due) else {
             self.due = 0;
             return None;
@@ -296,9 +302,9 @@ impl PathSet {
         let state = self.states.get_mut(usize::from(path))?;
         let sent = state.answered(token, delay, now)?;
         let round_trip = (now - sent).saturating_sub(delay);
-        let is_back = state.condition == Condition::Dark;
+        let is_back = state.condition == PathCondition::Dark;
         if is_back {
-            state.condition = Condition::Good;
+            state.condition = PathCondition::Good;
             state.skipped_until = now;
             state.probe_at = now + state.interval(least);
         }
@@ -321,14 +327,14 @@ impl PathSet {
 
     /// Computes again how many paths are good, and which is quickest.
     fn survey(&mut self) {
-        let all = self.states.iter().enumerate().filter(|(_, state)| state.condition != Condition::Closed);
+        let all = self.states.iter().enumerate().filter(|(_, state)| state.condition != PathCondition::Closed);
         let timed = all.clone().filter_map(|(_, state)| state.round_trip.smoothed());
         // Dark ones, too: the peer may know before us that one is back.
         self.extremes = timed.clone().min().zip(timed.max());
-        let good = all.filter(|(_, state)| state.condition == Condition::Good);
+        let good = all.filter(|(_, state)| state.condition == PathCondition::Good);
         self.good = good.clone().count() as u16;
         let least = good.clone().filter_map(|(path, state)| Some((state.round_trip.smoothed()?, path as u8))).min();
-        let current = self.state(self.quickest).filter(|state| state.condition == Condition::Good);
+        let current = self.state(self.quickest).filter(|state| state.condition == PathCondition::Good);
         let current_takes = current.map(|state| state.round_trip.smoothed().unwrap_or(Duration::MAX));
         match (current_takes, least) {
             (Some(takes), Some((least, path))) if least < takes / 8 * 7 => self.quickest = path,

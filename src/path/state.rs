@@ -1,3 +1,5 @@
+use std::fmt;
+
 use arrayvec::ArrayVec;
 
 use crate::recovery::RoundTrip;
@@ -6,7 +8,7 @@ use crate::time::{Duration, Instant};
 /// The state of one path.
 #[derive(Debug)]
 pub(super) struct State {
-    pub condition: Condition,
+    pub condition: PathCondition,
     /// The path's policy leaves it alone until then.
     pub skipped_until: Instant,
     /// The round trip as probes measure it.
@@ -27,12 +29,32 @@ pub(super) struct State {
 
 /// Whether a path carries packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Condition {
+pub enum PathCondition {
     /// There is no next hop: the path is not even probed.
     Closed,
     /// Nothing is known of it yet, or it loses everything: it carries probes only.
     Dark,
+    /// It carries packets.
     Good,
+}
+
+impl fmt::Display for PathCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PathCondition::Closed => "closed",
+            PathCondition::Dark => "dark",
+            PathCondition::Good => "good",
+        })
+    }
+}
+
+/// How a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// Whether it carries packets.
+    pub condition: PathCondition,
+    /// Its smoothed round trip, as probes measure it; `None` before the first.
+    pub round_trip: Option<Duration>,
 }
 
 /// Upper bound on the probes in flight: twice those of a round trip.
@@ -57,7 +79,7 @@ const QUIET_INTERVALS: u32 = 2;
 const ANSWERED_LATE: Duration = Duration::from_millis(1);
 
 impl State {
-    pub fn new(condition: Condition) -> State {
+    pub fn new(condition: PathCondition) -> State {
         State {
             condition,
             skipped_until: Instant::ZERO,
@@ -79,7 +101,7 @@ impl State {
 
     /// Makes the path dark: it carries only probes, and the first is due at once.
     pub fn darken(&mut self, now: Instant) {
-        self.condition = Condition::Dark;
+        self.condition = PathCondition::Dark;
         self.pause = self.first_pause();
         self.probe_at = now;
         self.probes.clear();
@@ -92,7 +114,7 @@ impl State {
     /// Makes a probe due; `least` is the lower bound of the interval to the next one.
     pub fn want_probe(&mut self, now: Instant, least: Duration) {
         self.is_due = true;
-        if self.condition == Condition::Good {
+        if self.condition == PathCondition::Good {
             self.probe_at = now + self.interval(least);
         } else {
             self.probe_at = now + self.pause.max(least);

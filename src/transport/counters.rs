@@ -7,6 +7,10 @@ counters! {
     pub struct Counters {
         sent_pkts,
         rcvd_pkts,
+        /// Bytes of the IP packets that queue pairs sent.
+        sent_bytes,
+        /// Bytes of the IP packets that queue pairs were given, after the checks of headers and ICRC.
+        rcvd_bytes,
         duplicate_request,
         out_of_seq_request,
         /// RNR NAKs that were received.

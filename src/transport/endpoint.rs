@@ -20,6 +20,7 @@ use super::groups::{AttachError, Groups};
 use super::multipath::{HopQuery, Multipath, Way};
 use super::presence::Presence;
 use super::queue_pair::{QueuePairInit, QueuePairMachine};
+use super::queue_pair_status::QueuePairStatus;
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, SrqError};
 use super::schedule::Schedule;
@@ -305,6 +306,23 @@ impl Endpoint {
     pub fn flows(&self) -> impl Iterator<Item = (Qpn, FlowStatus)> {
         let all = self.queue_pairs.iter();
         all.filter_map(|(qpn, slot)| Some((Qpn::new(*qpn), slot.queue_pair.flow_status()?)))
+    }
+
+    /// How all queue pairs stand, in no order.
+    pub fn queue_pair_status(&self) -> impl Iterator<Item = QueuePairStatus> {
+        self.queue_pairs.values().map(|slot| {
+            let Slot { queue_pair: qp, counters, multipath, .. } = &**slot;
+            QueuePairStatus {
+                qpn: qp.qpn(),
+                service: qp.service(),
+                state: qp.state(),
+                class: qp.class(),
+                peer: qp.flow().map(|flow| (flow.addresses.destination(), qp.remote())),
+                paths: multipath.iter().flat_map(|multipath| multipath.set.status()).collect(),
+                flow: qp.flow_status(),
+                counters: *counters,
+            }
+        })
     }
 
     /// Creates a queue pair in the RESET state, with a number drawn at random; [`Service::Gsi`] gets QPN 1.
@@ -597,7 +615,10 @@ impl Endpoint {
         if !roce.icrc_ok() && !mutated!("icrc-not-checked") {
             return Err(|c| &mut c.bad_icrc);
         }
-        self.with(now, qpn, |qp, cx| qp.handle_packet(&packet, &roce.ip, way, cx));
+        self.with(now, qpn, |qp, cx| {
+            cx.counters.rcvd_bytes += roce.packet.len() as u64;
+            qp.handle_packet(&packet, &roce.ip, way, cx);
+        });
         Ok(())
     }
 
@@ -624,7 +645,10 @@ impl Endpoint {
         let mut index = 0;
         while let Some(qpn) = self.groups.member(group, index) {
             if Some(qpn) != sender {
-                self.with(now, qpn, |qp, cx| qp.handle_packet(packet, &roce.ip, way, cx));
+                self.with(now, qpn, |qp, cx| {
+                    cx.counters.rcvd_bytes += roce.packet.len() as u64;
+                    qp.handle_packet(packet, &roce.ip, way, cx);
+                });
             }
             index += 1;
         }

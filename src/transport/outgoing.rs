@@ -53,6 +53,7 @@ impl Outgoing<'_> {
             Ok(len) => {
                 *cx.identification = cx.identification.wrapping_add(1);
                 cx.counters.sent_pkts += 1;
+                cx.counters.sent_bytes += len as u64;
                 Ok(Some(Transmit { len, hop: path.hop }))
             }
             Err(WriteError::Payload(error)) => Err(error),
