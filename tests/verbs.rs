@@ -16,8 +16,8 @@ use uroce::link::xdp::{XdpLink, XdpOptions};
 use uroce::verbs::{
     Access, AddressVector, Capabilities, Completion, CompletionChannel, CompletionQueue, ConnectOptions, Context,
     CreateError, Data, Destination, Event, MemoryRegion, ModifyError, Notify, PathError, PathMtu, Peer, PostError,
-    ProtectionDomain, Psn, QKey, QpAttributes, QueuePair, QueuePairOptions, ROUTING_HEADER_BYTES, ReceiveRequest,
-    ReplyError, RnrTimer, SendOperation, SendRequest, Service, SrqError, State, Status,
+    ProtectionDomain, Psn, Published, QKey, QpAttributes, QueuePair, QueuePairOptions, ROUTING_HEADER_BYTES,
+    ReceiveRequest, ReplyError, RnrTimer, SendOperation, SendRequest, Service, SrqError, State, Status,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -39,7 +39,9 @@ impl Host {
     fn open(pair: &hosts::Pair, host: usize, service: Service) -> Host {
         let context = pair.within(host, || {
             let link = XdpLink::open("veth0", &XdpOptions::default()).unwrap();
-            Context::with_link(Device::find(Some("veth0")).unwrap(), Box::new(link)).unwrap()
+            let mut context = Context::with_link(Device::find(Some("veth0")).unwrap(), Box::new(link)).unwrap();
+            context.publish().unwrap();
+            context
         });
         let pd = context.allocate_pd();
         let region = pd.allocate_region(8192, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
@@ -264,7 +266,7 @@ fn use_in_child(a: &Host, b: &Host) -> Result<(), &'static str> {
 /// thread is at work; the parent's conversation goes on as if they had not been.
 #[test]
 fn a_child_cannot_use_its_parents_device_nor_disturb_it() {
-    let (_pair, a, b) = two(Service::Rc);
+    let (pair, a, b) = two(Service::Rc);
     a.connect(&b, 2);
     b.connect(&a, 1);
     for round in 0..20u64 {
@@ -303,4 +305,27 @@ fn a_child_cannot_use_its_parents_device_nor_disturb_it() {
         assert_eq!((a.context.poll_event(), b.context.poll_event()), (None, None));
     }
     assert!(a.pd.allocate_region(1, Access::empty()).is_ok());
+    let ask = || Published::list().unwrap().into_iter().map(|one| one.ask().unwrap()).collect::<Vec<_>>();
+    let answers = pair.within(0, ask);
+    assert!(answers.len() == 1 && answers[0].contains("\"rdma_sends\":20"), "it still answers: {answers:?}");
+}
+
+/// By the numbers of its queue pairs: what each device answers, until it is dropped.
+#[test]
+fn a_device_that_is_published_tells_other_processes_how_its_queue_pairs_stand() {
+    let (pair, a, b) = two(Service::Rc);
+    a.connect(&b, 2);
+    let list = || Published::list().unwrap();
+    let ask = move || list().into_iter().map(|one| one.ask().unwrap()).collect::<Vec<_>>();
+    let peer = format!(r#""peer":{{"address":"10.7.0.2","qpn":{}}}"#, b.qp.qpn().value());
+    for (host, qp, state, peer) in [(0, &a.qp, "RTS", peer.as_str()), (1, &b.qp, "RESET", r#""peer":null"#)] {
+        let answers = pair.within(host, ask);
+        let begin = format!(r#""queue_pairs":[{{"qpn":{},"service":"RC","state":"{state}""#, qp.qpn().value());
+        let process = format!(r#""process":{},"#, std::process::id());
+        let words = [begin.as_str(), peer, r#""device":"veth0""#, process.as_str()];
+        assert!(answers.len() == 1 && words.iter().all(|words| answers[0].contains(words)), "{words:?}: {answers:?}");
+    }
+    // A handle's drop waits for the thread, and takes the name along.
+    drop(a);
+    assert_eq!((pair.within(0, list), pair.within(1, list).len()), (vec![], 1));
 }

@@ -20,6 +20,7 @@ use crate::wire::{PathMtu, Psn, Qpn};
 use super::address_vector::{find_path, label_port};
 use super::open_link::{addresses, line_rate};
 use super::presence_file;
+use super::publication::Publication;
 use super::ruling::DevicePolicy;
 use super::{
     AddressVector, CompletionChannel, CompletionQueue, OpenError, OpenOptions, PathError, ProtectionDomain,
@@ -38,6 +39,7 @@ pub struct Context {
     path_mtu: PathMtu,
     why_not_xdp: Option<String>,
     policy: Option<Arc<DevicePolicy>>,
+    publication: Option<Publication>,
 }
 
 impl Context {
@@ -96,7 +98,7 @@ impl Context {
                 core.endpoint.set_host_slot(slot);
             }
         });
-        Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None, policy: None })
+        Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None, policy: None, publication: None })
     }
 
     /// Makes scavengers yield to the other programs on the interface, if it is shared. Without a file for that they do
@@ -141,11 +143,22 @@ impl Context {
         });
     }
 
+    /// Gives this user's other processes a [`Snapshot`](super::Snapshot) of the device when they ask, as `uroce stat`
+    /// does ([`Published`](super::Published)), until the context is dropped. No packet pays for it: a thread sleeps
+    /// until somebody asks, and then takes the engine's lock once.
+    ///
+    /// # Errors
+    /// [`io::Error`] when the kernel gives no socket or thread.
+    pub fn publish(&mut self) -> io::Result<()> {
+        self.publication = Some(Publication::begin(self.share())?);
+        Ok(())
+    }
+
     /// Another handle of the same device, for what works beside the program.
     pub(super) fn share(&self) -> Context {
-        let Context { engine, device, path_mtu, why_not_xdp, policy } = self;
+        let Context { engine, device, path_mtu, why_not_xdp, policy, publication: _ } = self;
         let (engine, device, why_not_xdp) = (engine.clone(), device.clone(), why_not_xdp.clone());
-        Context { engine, device, path_mtu: *path_mtu, why_not_xdp, policy: policy.clone() }
+        Context { engine, device, path_mtu: *path_mtu, why_not_xdp, policy: policy.clone(), publication: None }
     }
 
     pub(super) fn engine(&self) -> &Engine {

@@ -14,11 +14,14 @@ mod open_options;
 mod peer;
 mod presence_file;
 mod protection_domain;
+mod publication;
+mod published;
 mod queue_pair;
 mod region;
 mod reply_address;
 mod ruling;
 mod shared_receive_queue;
+mod snapshot;
 mod status;
 mod traffic_policy;
 mod traffic_rule;
@@ -32,10 +35,12 @@ pub use interval::{Interval, IntervalError, Intervals};
 pub use open_options::{LinkKind, LinkKindError, OpenError, OpenOptions, OptionError};
 pub use peer::{Peer, PeerError};
 pub use protection_domain::{ProtectionDomain, QueuePairOptions};
+pub use published::Published;
 pub use queue_pair::{MulticastError, QueuePair};
 pub use region::{MemoryRegion, MemoryWindow, Registration};
 pub use reply_address::{ROUTING_HEADER_BYTES, ReplyError};
 pub use shared_receive_queue::SharedReceiveQueue;
+pub use snapshot::Snapshot;
 pub use status::{CounterWatch, PortCounter, STATUS_BYTES, status_counters, status_page};
 pub use traffic_policy::{TrafficPolicy, TrafficPolicyError};
 
@@ -56,7 +61,7 @@ pub use crate::link::xdp::{AttachMode, AttachModeError, CopyMode, XdpOpenError, 
 #[doc(inline)]
 pub use crate::memory::{Access, AccessError, MapError, RegisterError, WindowBinding, WindowKind};
 #[doc(inline)]
-pub use crate::path::{PathPolicy, PathPolicyError};
+pub use crate::path::{PathCondition, PathPolicy, PathPolicyError, PathStatus};
 #[doc(inline)]
 pub use crate::time::Instant;
 #[doc(inline)]
@@ -64,8 +69,8 @@ pub use crate::transport::{
     AttachError, Attributes, Capabilities, Class, ClassError, Completion, CompletionKind, Counters, CreateError, Data,
     Destination, Event, InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS,
     MAX_MULTICAST_MEMBERS, MAX_SGE, ModifyError, NetworkHeader, Notify, Path, PostError, QpAttributes, QueuePairInfo,
-    ReceiveRequest, RecoveryMode, RecoveryModeError, Remote, SendOperation, SendRequest, Service, Sge, SgeList, Srq,
-    SrqError, State, Status, Treatment,
+    QueuePairStatus, ReceiveRequest, RecoveryMode, RecoveryModeError, Remote, SendOperation, SendRequest, Service, Sge,
+    SgeList, Srq, SrqError, State, Status, Treatment,
 };
 #[doc(inline)]
 pub use crate::wire::{Key, PathMtu, PathMtuError, Placement, Psn, QKey, Qpn, RnrTimer, Selectivity};
