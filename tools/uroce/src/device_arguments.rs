@@ -98,7 +98,9 @@ impl DeviceArguments {
 
     /// Opens the device.
     pub fn open(&self) -> Result<Context, OpenError> {
-        let context = self.options().open()?;
+        let mut context = self.options().open()?;
+        // Without it nothing works less well but `uroce stat`.
+        let _ = context.publish();
         if let Some(why) = context.why_not_xdp() {
             eprintln!("uroce: over UDP sockets: {why}");
         }

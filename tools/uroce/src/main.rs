@@ -17,6 +17,7 @@ mod replay;
 mod report;
 mod run;
 mod sim;
+mod stat;
 mod tcp;
 mod trailer_report;
 
@@ -42,6 +43,7 @@ enum Command {
     Replay(replay::Arguments),
     Run(run::Arguments),
     Sim(sim::Arguments),
+    Stat(stat::Arguments),
 }
 
 /// What went wrong, in one line.
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Run(arguments) => return run::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
+        Command::Stat(arguments) => stat::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uroce: {error}");

@@ -17,6 +17,12 @@ fn uroce(arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// What a script relies on: the flags, and what they say.
+#[test]
+fn help_of_stat() {
+    insta::assert_snapshot!(uroce("stat --help"));
+}
+
 /// 1 % of loss at 1 ms: each operation and each recovery, losses one by one and in bursts.
 #[test]
 fn loss_by_round_trip() {

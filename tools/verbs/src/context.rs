@@ -108,7 +108,9 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
         Failure::new(libc::ENODEV, why)
     };
     let options = options::of_device(name).map_err(failed)?;
-    let context = Context::open(&options).map_err(|error| failed(error.to_string()))?;
+    let mut context = Context::open(&options).map_err(|error| failed(error.to_string()))?;
+    // Without it nothing works less well but `uroce stat`.
+    let _ = context.publish();
     if let Some(why) = context.why_not_xdp() {
         eprintln!("uroce: over UDP sockets: {why}");
     }
