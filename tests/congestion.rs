@@ -167,6 +167,19 @@ fn swift_loses_little_of_an_incast() {
     assert!(swift.queue_drops < 0.05 * fixed.queue_drops, "seed {SEED}: {swift:?}");
 }
 
+/// The controller cuts the window below what is in flight, of which no packet had asked for an acknowledge: with this seed a
+/// flow stood still until the ACK timeout, 12 times the least time.
+#[test]
+fn a_window_that_is_cut_below_what_is_in_flight_goes_on() {
+    let mut cells = CongestionCell::scenarios(CongestionControl::Swift).into_iter();
+    let cell = cells.find(|cell| cell.scenario == Scenario::NewIncast).expect("a cell of it");
+    for seed in [1, 4] {
+        let reached = cell.run(seed).unwrap_or_else(|error| panic!("seed {seed}, {cell:?}: {error}"));
+        assert!(reached.completion.is_some_and(|done| done.slowdown < 1.1), "seed {seed}: {reached:?}");
+        assert_eq!(reached.resent, 0.0, "nothing was lost, seed {seed}: {reached:?}");
+    }
+}
+
 /// A policer shows no queue: only losses tell that the rate is too high.
 #[test]
 fn bbr_keeps_to_its_loss_ceiling_at_a_policer() {

@@ -36,6 +36,11 @@ fn seen(frame: &[u8]) -> Seen {
     Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack: packet.sack() }
 }
 
+/// Whether a frame asks for an acknowledge.
+fn asks(frame: &[u8]) -> bool {
+    Packet::parse(RoceFrame::parse(FrameBytes::from(frame)).unwrap().ib).unwrap().bth().ack_request()
+}
+
 #[ext]
 impl Crafted {
     fn seen(&mut self) -> Vec<Seen> {
@@ -248,6 +253,70 @@ fn use_up_the_rate(us: &mut Crafted) {
     us.post_writes(20);
     let sent = us.seen().len();
     assert!((1..20).contains(&sent), "{sent} of 20 went at this rate");
+}
+
+/// One that keeps to 10 Mb/s, a packet in 0.25 ms, knows its peer, and has a message of 16 packets to send.
+fn with_a_message_at(rate: Rate) -> Crafted {
+    let mut us = Crafted::with(ALL, RecoverySettings { rate: Some(rate), ..RecoverySettings::default() });
+    us.get_acquainted();
+    us.answers();
+    us.now = us.now + Duration::from_secs(1);
+    us.post_send(0, SendOperation::Write(Remote { address: 0x1000, key: us.key }), 0, 16 * 256);
+    us
+}
+
+/// Found by `uroce perf --rate 100M`: an acknowledge was asked for once in 13 packets, which take longer than a peer's silence
+/// lasts. Each such message was sent again in part.
+#[test]
+fn what_is_paced_asks_for_acknowledges_in_time() {
+    for rate in [10_000_000, 1_000_000] {
+        let mut us = with_a_message_at(Rate::from_bits(rate));
+        let (mut answers, mut attempts) = (0, Vec::new());
+        while us.completion().is_none() {
+            let frames = us.frames();
+            let asked = frames.iter().rfind(|frame| asks(frame)).map(|frame| seen(frame));
+            attempts.extend(frames.iter().filter_map(|frame| seen(frame).attempt));
+            if let Some(newest) = asked {
+                us.now = us.now + Duration::from_micros(50);
+                us.sack_from_peer(newest.psn.plus(1), &[]);
+                answers += 1;
+                continue;
+            }
+            us.now = us.now.max(us.endpoint.poll_timeout().expect("something is to be sent"));
+            us.endpoint.handle_timeout(us.now);
+        }
+        assert_eq!((attempts, us.counters().retransmitted), (vec![0; 16], 0), "at {rate} bit/s");
+        assert!((2..=16).contains(&answers), "{answers} at {rate} bit/s");
+    }
+}
+
+/// Found on a busy machine: it ran late, and took it for the peer's silence that nothing had been heard of packets that ask for
+/// nothing.
+#[test]
+fn who_has_not_asked_does_not_take_silence_for_a_loss() {
+    let mut us = with_a_message_at(Rate::from_bits(10_000_000));
+    let newest = loop {
+        let frames = us.frames();
+        if let Some(frame) = frames.iter().rfind(|frame| asks(frame)) {
+            break seen(frame).psn;
+        }
+        us.now = us.now.max(us.endpoint.poll_timeout().unwrap());
+        us.endpoint.handle_timeout(us.now);
+    };
+    us.sack_from_peer(newest.plus(1), &[]);
+    us.now = us.now.max(us.endpoint.poll_timeout().unwrap());
+    us.endpoint.handle_timeout(us.now);
+    let sent: Vec<_> = us.frames().iter().map(|frame| asks(frame)).collect();
+    assert_eq!(sent, [false]);
+    us.now = us.now + Duration::from_millis(2);
+    us.endpoint.handle_timeout(us.now);
+    let late = us.frames();
+    let attempts: Vec<_> = late.iter().map(|frame| seen(frame).attempt).collect();
+    assert!(!late.is_empty() && attempts.iter().all(|attempt| *attempt == Some(0)), "{attempts:?}");
+    assert!(late.iter().any(|frame| asks(frame)), "it asks now");
+    // Silence after that is a loss.
+    let again = us.wait(Duration::from_millis(5));
+    assert!(again.iter().any(|seen| seen.attempt == Some(1)), "{again:?}");
 }
 
 /// Found by chaos: our own requests had used up the rate, and the peer, which offers and is not known, waited for its NAK.

@@ -69,6 +69,13 @@ impl Pacer {
         (self.paid_at > now).then_some(self.paid_at)
     }
 
+    /// When the packet after one of `bytes` is allowed to go, if that one goes now and the cap decides. A controller adapts its
+    /// rate to the acknowledges: more of them make it another controller.
+    pub fn next_after(&self, now: Instant, bytes: usize) -> Instant {
+        let rate = self.rate().filter(|rate| self.cap == Some(*rate));
+        rate.map_or(now, |rate| now.max(self.paid_after(rate, now, bytes)))
+    }
+
     /// Whether a further packet can be in flight beside `in_flight_bytes`. One always can.
     pub fn has_room(&self, in_flight_bytes: u64) -> bool {
         let (part, whole) = self.share;
@@ -145,8 +152,13 @@ impl Pacer {
         if self.burst.0 != Some(rate) {
             self.burst = (Some(rate), self.takes(rate, BURST_BYTES).clamp(BURST_MIN, BURST_MAX));
         }
+        self.paid_at = self.paid_after(rate, now, bytes);
+    }
+
+    /// When all is paid for once a packet of `bytes` has gone now.
+    fn paid_after(&self, rate: Rate, now: Instant, bytes: usize) -> Instant {
         let earliest = Instant::from_ns(now.as_ns().saturating_sub(self.burst.1.as_nanos() as u64));
-        self.paid_at = self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES);
+        self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES)
     }
 
     /// How long bytes take at the share of `rate` that is used.

@@ -125,6 +125,12 @@ pub trait Recovery: Debug + Send + Sync {
     /// Handles the time `now`, and returns what has expired.
     fn handle_timeout(&mut self, now: Instant) -> Expired;
 
+    /// Takes, before [`handle_timeout`](Self::handle_timeout), that nothing in flight asks for an acknowledge, and a packet that
+    /// does goes next: silence says nothing yet. Returns whether it would have been taken for a loss.
+    fn has_not_asked(&mut self, _now: Instant) -> bool {
+        false
+    }
+
     /// Bytes of request packets that were sent and of which nothing is known: neither that they arrived, nor that they
     /// are lost.
     fn in_flight_bytes(&self) -> u64 {

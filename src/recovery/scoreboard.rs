@@ -653,6 +653,15 @@ impl Scoreboard {
         self.probe_at = self.probe_at.map(|at| at.min(now));
     }
 
+    /// Puts a probe off that is due. Returns whether one was.
+    pub fn put_off_probe(&mut self, now: Instant) -> bool {
+        let is_due = self.probe_at.is_some_and(|at| at <= now);
+        if is_due {
+            self.probe_at = Some(now + self.patience());
+        }
+        is_due
+    }
+
     /// Handles the time `now`. Returns whether a probe is due, since nothing was heard for long.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.find_lost(now);

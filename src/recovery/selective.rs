@@ -191,6 +191,10 @@ impl Recovery for Selective {
         Expired { is_silent, asks_again: self.board.handle_timeout(now) }
     }
 
+    fn has_not_asked(&mut self, now: Instant) -> bool {
+        self.board.put_off_probe(now)
+    }
+
     fn in_flight_bytes(&self) -> u64 {
         self.board.in_flight_bytes()
     }

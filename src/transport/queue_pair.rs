@@ -847,9 +847,15 @@ impl QueuePairMachine {
         responder.answers_again() || is_small() || self.has_room()
     }
 
+    /// Whether a new request packet can go out. One more than the window goes when a smaller window leaves nothing that asks
+    /// for an acknowledge: it asks, and nothing else would move on.
+    fn may_send_new(&self) -> bool {
+        self.has_room() || self.requester.is_unanswered()
+    }
+
     /// Whether a request packet can go out.
     fn may_request(&self) -> bool {
-        self.state.sends() && self.requester.may_transmit(self.has_room())
+        self.state.sends() && self.requester.may_transmit(self.may_send_new())
     }
 
     fn owes_hello(&self) -> bool {
@@ -1034,8 +1040,9 @@ impl QueuePairMachine {
         let in_flight = self.in_flight_bytes();
         let mtu = self.connection.path_mtu.bytes() as u64;
         // Of more packets, one asks for an acknowledge anyway.
-        let is_last = in_flight < ASKS_WITHIN * mtu && !self.pacer.has_room(in_flight + mtu);
-        let admission = Admission { new_packets: self.pacer.has_room(in_flight), new_messages, is_last };
+        let is_last = (in_flight < ASKS_WITHIN * mtu && !self.pacer.has_room(in_flight + mtu)) || !self.has_room();
+        let next_at = if self.is_paced() { self.pacer.next_after(cx.now, mtu as usize) } else { cx.now };
+        let admission = Admission { new_packets: self.may_send_new(), new_messages, is_last, next_at };
         match self.requester.poll_transmit(admission, out, &self.connection, cx) {
             Ok(transmit) => {
                 if self.connection.service == Service::Ud {

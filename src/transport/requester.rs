@@ -45,6 +45,12 @@ pub(super) struct Requester {
     /// The packet number from which on each transmission of a request has made the offer.
     offers_from: Option<u64>,
     early_answers: EarlyAnswers,
+    /// The packet number of the newest request that asks for an acknowledge or another answer.
+    asked: Option<u64>,
+    /// When the oldest packet after it was sent.
+    unasked_since: Option<Instant>,
+    /// The oldest packet when a probe was put off: not twice without progress.
+    put_off: Option<u64>,
     /// The own queue key, for datagrams that name a privileged one.
     q_key: QKey,
 }
@@ -58,7 +64,13 @@ pub struct Admission {
     pub new_messages: bool,
     /// Whether no other may go after the next: it asks for an acknowledge, since nothing else would open the window.
     pub is_last: bool,
+    /// When another may go after the next.
+    pub next_at: Instant,
 }
+
+/// How long a packet waits for one that asks for an acknowledge: half of the least time after which silence means a loss
+/// ([`RoundTrip::patience`](crate::recovery::RoundTrip::patience)).
+const ASKS_WITHIN: Duration = Duration::from_micros(500);
 
 impl Requester {
     pub fn new(service: Service) -> Requester {
@@ -72,6 +84,9 @@ impl Requester {
             rnr_until: None,
             offers_from: None,
             early_answers: EarlyAnswers::default(),
+            asked: None,
+            unasked_since: None,
+            put_off: None,
             q_key: QKey::default(),
         }
     }
@@ -97,6 +112,7 @@ impl Requester {
     /// Begins a new recovery, as the peer understands it. Nothing is in flight.
     fn start(&mut self, connection: &Connection) {
         self.recovery = connection.extension.recovery(self.queue.posted(), self.timeout);
+        (self.asked, self.unasked_since, self.put_off) = (None, None, None);
     }
 
     /// Changes to selective repeat, and takes over what is in flight: the peer has shown only now that it understands.
@@ -231,6 +247,16 @@ impl Requester {
         self.recovery.in_flight_bytes()
     }
 
+    /// Whether packets are in flight, and the peer owes no answer to any of them: it reports of them only when more arrive.
+    pub fn is_unanswered(&self) -> bool {
+        self.recovery.in_flight_bytes() > 0 && !self.has_asked()
+    }
+
+    /// Whether the peer owes an answer.
+    fn has_asked(&self) -> bool {
+        self.asked.is_some_and(|asked| asked >= self.recovery.first())
+    }
+
     /// What became of packets since the last call.
     pub fn progress(&mut self) -> Progress {
         self.recovery.progress()
@@ -264,7 +290,7 @@ impl Requester {
             return Ok(None);
         }
         if self.recovery.wants_anything() {
-            let again = self.poll_again(out, connection, cx)?;
+            let again = self.poll_again(admission, out, connection, cx)?;
             // A retransmission that cannot be written now goes before all that is new.
             if again.is_some() || self.recovery.wants_anything() {
                 return Ok(again);
@@ -289,7 +315,7 @@ impl Requester {
             if !self.recovery.may_send_new() || !self.queue.may_send() {
                 break;
             }
-            return self.send_new((index, packet), admission.is_last, out, connection, cx);
+            return self.send_new((index, packet), admission, out, connection, cx);
         }
         Ok(None)
     }
@@ -297,6 +323,7 @@ impl Requester {
     /// Writes what must be retransmitted or requested again, if there is something.
     fn poll_again(
         &mut self,
+        admission: Admission,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
@@ -320,7 +347,8 @@ impl Requester {
                 index: index_in_message,
                 answers,
                 attempt: self.recovery.attempts(position),
-                asks_for_acknowledge: self.recovery.asks_for_acknowledge(position, true),
+                asks_for_acknowledge: self.recovery.asks_for_acknowledge(position, true)
+                    || self.must_ask(admission, position + 1 == self.recovery.next(), cx.now),
                 offers: self.offers(connection),
                 path: cx.choose_path(),
             };
@@ -328,8 +356,11 @@ impl Requester {
                 Ok(written) => {
                     cx.counters.retransmitted += 1;
                     let len = written.map_or(0, |transmit| transmit.len);
-                    let bytes = measured(len, self.queue[index].request.operation.is_read_or_atomic(), connection);
+                    let is_answered = self.queue[index].request.operation.is_read_or_atomic();
+                    let bytes = measured(len, is_answered, connection);
+                    let asks = packet.asks_for_acknowledge || rest == 1 || is_answered;
                     self.recovery.sent_again(what, packet.path, bytes, cx.now);
+                    self.note_asking(position, asks, cx.now);
                     return Ok(written);
                 }
                 Err(_) => self.fail_locally(index, connection, cx)?,
@@ -338,27 +369,47 @@ impl Requester {
         Ok(None)
     }
 
-    /// Writes a packet for the first time: that of this number, of the request at `index`. `is_last`: no other follows.
+    /// Whether a packet that goes now must ask for an acknowledge, since no other or only a late one follows. `is_newest`:
+    /// nothing after it has been sent.
+    fn must_ask(&self, admission: Admission, is_newest: bool, now: Instant) -> bool {
+        let is_late = admission.next_at > now.max(self.unasked_since.unwrap_or(now) + ASKS_WITHIN);
+        (is_newest && admission.is_last) || is_late
+    }
+
+    /// Records whether the packet of that number, which goes now, asks for an acknowledge or another answer.
+    fn note_asking(&mut self, number: u64, asks: bool, now: Instant) {
+        if asks {
+            (self.asked, self.unasked_since) = (self.asked.max(Some(number)), None);
+        } else {
+            self.unasked_since.get_or_insert(now);
+        }
+    }
+
+    /// Writes a packet for the first time: that of this number, of the request at `index`.
     fn send_new(
         &mut self,
         (index, packet): (usize, u32),
-        is_last: bool,
+        admission: Admission,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
-        let (written, path) = if self.service.is_datagram() {
-            (write_datagram(&self.queue[index], self.q_key, out, connection, cx), 0)
+        let number = self.recovery.next();
+        let (written, path, asks) = if self.service.is_datagram() {
+            (write_datagram(&self.queue[index], self.q_key, out, connection, cx), 0, true)
         } else {
             let packet = RequestPacket {
                 index: packet,
                 answers: u32::MAX,
                 attempt: 0,
-                asks_for_acknowledge: is_last || self.recovery.asks_for_acknowledge(self.recovery.next(), false),
+                asks_for_acknowledge: self.recovery.asks_for_acknowledge(number, false)
+                    || self.must_ask(admission, true, cx.now),
                 offers: self.offers(connection),
                 path: cx.choose_path(),
             };
-            (packet.write(&self.queue[index], out, connection, cx), packet.path)
+            let ends = packet.index + 1 == self.queue[index].packets;
+            let asks = packet.asks_for_acknowledge || ends || self.queue[index].request.operation.is_read_or_atomic();
+            (packet.write(&self.queue[index], out, connection, cx), packet.path, asks)
         };
         let Ok(written) = written else {
             self.fail_locally(index, connection, cx)?;
@@ -368,6 +419,7 @@ impl Requester {
             let (count, answers) = self.queue.advance();
             let bytes = measured(transmit.len, answers, connection);
             self.recovery.sent(Departure { count, answers, path, bytes }, cx.now);
+            self.note_asking(number, asks, cx.now);
             if self.service != Service::Rc && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc")) {
                 self.acknowledge(&Said::before(self.recovery.next()), connection, cx)?;
             }
@@ -460,6 +512,12 @@ impl Requester {
             return Ok(());
         }
         self.learn_paths(cx);
+        let first = self.recovery.first();
+        let may_put_off = !self.has_asked() && self.queue.is_within_message() && self.put_off != Some(first);
+        if may_put_off && self.recovery.has_not_asked(cx.now) {
+            // The host, or others before us, kept the rest of the message back.
+            self.put_off = Some(first);
+        }
         let Expired { is_silent, asks_again } = self.recovery.handle_timeout(cx.now);
         if is_silent {
             self.patience.timed_out();

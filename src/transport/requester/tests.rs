@@ -17,7 +17,7 @@ impl World {
 
     fn sends(&mut self, requester: &mut Requester) -> bool {
         self.with(|connection, cx| {
-            let all = Admission { new_packets: true, new_messages: true, is_last: false };
+            let all = Admission { new_packets: true, new_messages: true, is_last: false, next_at: Instant::ZERO };
             requester.poll_transmit(all, &mut [0; 4500], connection, cx)
         })
         .unwrap()

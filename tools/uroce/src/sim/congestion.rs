@@ -16,7 +16,7 @@ use super::cells::{self, Cell, Options};
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Run only matching cells: scenario=wan|wan-loss|fair|newcomer|rtt-mix|parking-lot|on-off|microburst|policer|dc-wan|incast|versus,
+    /// Run only matching cells: scenario=wan|wan-loss|fair|newcomer|rtt-mix|parking-lot|on-off|microburst|policer|dc-wan|incast|new-incast|versus,
     /// controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1, loss=0.01; conditions separated by
     /// commas, values by |. A key that is not given matches all its values.
     #[arg(long, value_delimiter = ',')]

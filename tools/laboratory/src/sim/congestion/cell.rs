@@ -91,6 +91,7 @@ impl CongestionCell {
         }
         cells.push(data_centre(Scenario::DcWan, 16, Duration::from_millis(10)));
         cells.push(data_centre(Scenario::Incast, 16, Duration::from_micros(10)));
+        cells.push(data_centre(Scenario::NewIncast, 16, Duration::from_micros(10)));
         for rival in CongestionControl::ALL.into_iter().chain([CUBIC]).filter(|rival| *rival != control) {
             for buffer_bdp in [0.1, 1.0] {
                 cells.push(wan(Scenario::Versus(rival), 2, buffer_bdp));

@@ -17,6 +17,8 @@ pub enum Scenario {
     DcWan,
     /// Flows of the same length begin together, over a short path.
     Incast,
+    /// The same over new connections: nothing was sent before.
+    NewIncast,
     /// Three bottlenecks in a row: a flow over all, and one over each.
     ParkingLot,
     /// A part of the bottleneck is taken and left in turns, by traffic that slows down for nobody.
@@ -40,6 +42,7 @@ impl Scenario {
             Scenario::RttMix => "rtt-mix",
             Scenario::DcWan => "dc-wan",
             Scenario::Incast => "incast",
+            Scenario::NewIncast => "new-incast",
             Scenario::ParkingLot => "parking-lot",
             Scenario::OnOff => "on-off",
             Scenario::Policer => "policer",
@@ -55,6 +58,6 @@ impl Scenario {
 
     /// Whether the network is a data centre's, whose switches have shallow buffers and mark packets.
     pub(super) fn is_data_centre(self) -> bool {
-        matches!(self, Scenario::DcWan | Scenario::Incast)
+        matches!(self, Scenario::DcWan | Scenario::Incast | Scenario::NewIncast)
     }
 }

@@ -140,11 +140,12 @@ impl Setup {
                 short.for_each(|flow| flow.round_trip /= shorter);
                 round_trips(WARM_UP, MEASURED)
             }
-            Scenario::Incast => {
+            Scenario::Incast | Scenario::NewIncast => {
                 self.access_bps = cell.line_bps;
                 let begins = GREETING_EVERY * (cell.flows as u32 + 1);
                 for (index, flow) in self.flows.iter_mut().enumerate() {
-                    flow.greets = Some(Instant::ZERO + GREETING_EVERY * index as u32);
+                    let greets = cell.scenario == Scenario::Incast;
+                    flow.greets = greets.then(|| Instant::ZERO + GREETING_EVERY * index as u32);
                     (flow.start, flow.bytes) = (flow.start + begins, Some(INCAST_BYTES));
                 }
                 let all = Duration::from_secs_f64((INCAST_BYTES * cell.flows as u64 * 8) as f64 / cell.line_bps as f64);
