@@ -65,6 +65,10 @@ fn no_subcommand_panics_when_nobody_reads() {
         tried.push(arguments[0]);
         let server = uroce(&pair.a, arguments);
         wait_for_listener(&pair.a, 18515);
+        for arguments in [&["stat"][..], &["stat", "--json"]] {
+            tried.push(arguments[0]);
+            ended_quietly(arguments, &unread(&pair.a, arguments));
+        }
         let client = [arguments, &["--patience", "5", host]].concat();
         ended_quietly(&client, &unread(&pair.b, &client));
         server.stop();
