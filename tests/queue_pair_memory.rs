@@ -42,8 +42,8 @@ struct Limits {
     burst: usize,
 }
 
-const SELECTIVE: Limits = Limits { fresh: 2200, busy: 8 << 10, burst: 24 << 10 };
-const GO_BACK_N: Limits = Limits { fresh: 2200, busy: 6 << 10, burst: 6 << 10 };
+const SELECTIVE: Limits = Limits { fresh: 2 << 10, busy: 8 << 10, burst: 24 << 10 };
+const GO_BACK_N: Limits = Limits { fresh: 2 << 10, busy: 6 << 10, burst: 6 << 10 };
 
 fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)

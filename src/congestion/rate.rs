@@ -1,11 +1,12 @@
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 /// A rate in bits of Ethernet frames a second, without preamble, checksum and gap. Written as iperf and tc write it:
 /// `500M`, `2.5G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    bits: u64,
+    bits: NonZeroU64,
 }
 
 /// A text that is not a rate.
@@ -16,12 +17,13 @@ pub struct RateError(String);
 impl Rate {
     /// A rate of `bits` a second, at least eight.
     pub const fn from_bits(bits: u64) -> Rate {
-        Rate { bits: if bits < 8 { 8 } else { bits } }
+        let bits = NonZeroU64::new(if bits < 8 { 8 } else { bits });
+        Rate { bits: bits.expect("it is eight or more") }
     }
 
     /// The rate in bytes a second.
     pub const fn bytes(self) -> u64 {
-        self.bits / 8
+        self.bits.get() / 8
     }
 }
 

@@ -66,8 +66,8 @@ pub struct QueuePairMachine {
     paced_until: Option<Instant>,
     /// Which queue pairs send before it.
     class: Class,
-    /// What was decided beside its attributes.
-    treatment: Treatment,
+    /// What was decided beside its attributes; few queue pairs have any.
+    treatment: Option<Box<Treatment>>,
     /// The class in which it waits with the endpoint, if it can have something to send.
     pub(super) lane: Option<Class>,
     /// The earliest timer entry that the endpoint holds for it.
@@ -183,7 +183,7 @@ impl QueuePairMachine {
             notification_point: NotificationPoint::default(),
             paced_until: None,
             class: first_class(service),
-            treatment: Treatment::default(),
+            treatment: None,
             lane: None,
             armed: None,
         }
@@ -323,12 +323,12 @@ impl QueuePairMachine {
 
     /// Decides what its program does not: until RESET, whatever is modified.
     pub(super) fn treat(&mut self, treatment: Treatment) {
-        self.treatment = treatment;
+        self.treatment = (treatment != Treatment::default()).then(|| Box::new(treatment));
         self.apply_treatment();
     }
 
     fn apply_treatment(&mut self) {
-        let treatment = self.treatment;
+        let treatment = self.treatment.as_deref().copied().unwrap_or_default();
         if let Some(asked) = self.attributes.path {
             let path = treatment.path(asked);
             self.class = treatment.class_on(&path);
@@ -869,7 +869,8 @@ impl QueuePairMachine {
     /// Whether packets keep to a rate: towards peers that understand or offer the extension, and with some controllers,
     /// or a cap of its own, towards all.
     fn is_paced(&self) -> bool {
-        let paces_plain_peers = self.treatment.cap.is_some() || self.recovery.congestion.paces_plain_peers();
+        let is_capped = self.treatment.as_ref().is_some_and(|treatment| treatment.cap.is_some());
+        let paces_plain_peers = is_capped || self.recovery.congestion.paces_plain_peers();
         let is_always = self.connection.service == Service::Rc && paces_plain_peers;
         is_always || self.connection.extension.is_on_or_offered()
     }

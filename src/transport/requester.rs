@@ -45,12 +45,12 @@ pub(super) struct Requester {
     /// The packet number from which on each transmission of a request has made the offer.
     offers_from: Option<u64>,
     early_answers: EarlyAnswers,
-    /// The packet number of the newest request that asks for an acknowledge or another answer.
-    asked: Option<u64>,
+    /// The number after the newest packet that asks for an acknowledge or another answer; 0 before there is one.
+    asked: u64,
     /// When the oldest packet after it was sent.
     unasked_since: Option<Instant>,
-    /// The oldest packet when a probe was put off: not twice without progress.
-    put_off: Option<u64>,
+    /// The number after the oldest packet when a probe was put off, not twice without progress; 0 before that.
+    put_off: u64,
     /// The own queue key, for datagrams that name a privileged one.
     q_key: QKey,
 }
@@ -84,9 +84,9 @@ impl Requester {
             rnr_until: None,
             offers_from: None,
             early_answers: EarlyAnswers::default(),
-            asked: None,
+            asked: 0,
             unasked_since: None,
-            put_off: None,
+            put_off: 0,
             q_key: QKey::default(),
         }
     }
@@ -112,7 +112,7 @@ impl Requester {
     /// Begins a new recovery, as the peer understands it. Nothing is in flight.
     fn start(&mut self, connection: &Connection) {
         self.recovery = connection.extension.recovery(self.queue.posted(), self.timeout);
-        (self.asked, self.unasked_since, self.put_off) = (None, None, None);
+        (self.asked, self.unasked_since, self.put_off) = (0, None, 0);
     }
 
     /// Changes to selective repeat, and takes over what is in flight: the peer has shown only now that it understands.
@@ -254,7 +254,7 @@ impl Requester {
 
     /// Whether the peer owes an answer.
     fn has_asked(&self) -> bool {
-        self.asked.is_some_and(|asked| asked >= self.recovery.first())
+        self.asked > self.recovery.first()
     }
 
     /// What became of packets since the last call.
@@ -379,7 +379,7 @@ impl Requester {
     /// Records whether the packet of that number, which goes now, asks for an acknowledge or another answer.
     fn note_asking(&mut self, number: u64, asks: bool, now: Instant) {
         if asks {
-            (self.asked, self.unasked_since) = (self.asked.max(Some(number)), None);
+            (self.asked, self.unasked_since) = (self.asked.max(number + 1), None);
         } else {
             self.unasked_since.get_or_insert(now);
         }
@@ -513,10 +513,10 @@ impl Requester {
         }
         self.learn_paths(cx);
         let first = self.recovery.first();
-        let may_put_off = !self.has_asked() && self.queue.is_within_message() && self.put_off != Some(first);
+        let may_put_off = !self.has_asked() && self.queue.is_within_message() && self.put_off != first + 1;
         if may_put_off && self.recovery.has_not_asked(cx.now) {
             // The host, or others before us, kept the rest of the message back.
-            self.put_off = Some(first);
+            self.put_off = first + 1;
         }
         let Expired { is_silent, asks_again } = self.recovery.handle_timeout(cx.now);
         if is_silent {
