@@ -1,7 +1,7 @@
 use crate::time::{Duration, Instant};
 
 use super::arrivals::Arrivals;
-use super::{Controller, Flight, Progress, Rate};
+use super::{Controller, Flight, LongestFrame, Progress, Rate};
 
 /// A model of BBR version 3: paces at the rate of delivery, with what arrives in a shortest round trip in flight, and looks
 /// for more now and then (BBR Congestion Control, draft-ietf-ccwg-bbr-04, sections 5.3 to 5.6).
@@ -15,8 +15,7 @@ pub struct Bbr {
     phase_began: Instant,
     /// Round trips in this phase.
     phase_rounds: u32,
-    /// The longest frame that was sent, in bytes.
-    packet: f64,
+    packet: LongestFrame,
     arrivals: Arrivals,
     /// The largest rate of delivery of the previous and of the current cycle, in bytes a second.
     fastest: [f64; 2],
@@ -96,9 +95,6 @@ const SHORTEST_LASTS: Duration = Duration::from_secs(10);
 const PROBE_RTT_EVERY: Duration = Duration::from_secs(5);
 const PROBE_RTT_LASTS: Duration = Duration::from_millis(200);
 
-/// Length of a packet of path MTU 4096, in bytes, where none is known.
-const PACKET_BYTES: f64 = 4300.0;
-
 impl Default for Bbr {
     /// A controller without history.
     fn default() -> Bbr {
@@ -106,7 +102,7 @@ impl Default for Bbr {
             phase: Phase::Startup,
             phase_began: Instant::ZERO,
             phase_rounds: 0,
-            packet: 0.0,
+            packet: LongestFrame::default(),
             arrivals: Arrivals::default(),
             fastest: [0.0; 2],
             rate_short: f64::INFINITY,
@@ -124,10 +120,6 @@ impl Default for Bbr {
 }
 
 impl Bbr {
-    fn packet(&self) -> f64 {
-        if self.packet > 0.0 { self.packet } else { PACKET_BYTES }
-    }
-
     fn most(&self) -> f64 {
         self.fastest[0].max(self.fastest[1])
     }
@@ -169,7 +161,7 @@ impl Bbr {
         let is_too_much = lost > LOSS_CEILING * (lost + delivered);
         match self.phase {
             Phase::Startup => {
-                let is_lossy = is_too_much && lost >= LOST_PACKETS * self.packet();
+                let is_lossy = is_too_much && lost >= LOST_PACKETS * self.packet.bytes();
                 if is_lossy {
                     self.inflight_long = self.round.most.max(self.on_the_way());
                 }
@@ -183,13 +175,13 @@ impl Bbr {
                 self.enter(Phase::Down, now);
             }
             Phase::Up => {
-                self.inflight_long += self.packet() * f64::from(1 << self.phase_rounds.min(30));
+                self.inflight_long += self.packet.bytes() * f64::from(1 << self.phase_rounds.min(30));
                 if self.is_flat() {
                     self.enter(Phase::Down, now);
                 }
             }
             Phase::Cruise => {
-                let rounds = (self.on_the_way() / self.packet()).min(PROBE_AFTER_ROUNDS);
+                let rounds = (self.on_the_way() / self.packet.bytes()).min(PROBE_AFTER_ROUNDS);
                 let varied = Duration::from_nanos(flight.delivered_bytes() % 1_000_000_000);
                 if now - self.phase_began > PROBE_AFTER + varied || f64::from(self.phase_rounds) >= rounds {
                     self.enter(Phase::Refill, now);
@@ -229,9 +221,9 @@ impl Bbr {
     }
 
     fn window(&self) -> f64 {
-        let least = LEAST_PACKETS * self.packet();
+        let least = LEAST_PACKETS * self.packet.bytes();
         if self.most() == 0.0 {
-            return FIRST_PACKETS * self.packet();
+            return FIRST_PACKETS * self.packet.bytes();
         }
         let (gain, bound) = match self.phase {
             Phase::Up => (UP_WINDOW_GAIN, self.inflight_long),
@@ -261,7 +253,7 @@ impl Controller for Bbr {
     }
 
     fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet = self.packet.max(bytes as f64);
+        self.packet.take(bytes);
     }
 
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}

@@ -1,6 +1,6 @@
 use crate::time::{Duration, Instant};
 
-use super::{Controller, Flight, Progress, Rate};
+use super::{Controller, Flight, LongestFrame, Progress, Rate};
 
 /// NSCC, the network-signalled congestion control of Ultra Ethernet: marks say that a queue grows, delays say how long it
 /// is, and the window follows by the quadrant (Ultra Ethernet Specification 1.0, section 3.6.13; constants as in the
@@ -23,8 +23,7 @@ pub struct Nscc {
     line: f64,
     /// Bytes in flight; `None` before the first sample.
     window: Option<f64>,
-    /// The longest frame that was sent, in bytes.
-    packet: f64,
+    packet: LongestFrame,
     /// The smoothed delay in queues, in seconds.
     delay: f64,
     /// What the window is to grow by, times its length, and the bytes that arrived since it last did.
@@ -78,9 +77,6 @@ const MOST: f64 = 1.5;
 /// Packets after whose arrival the window grows.
 const GROWS_AFTER: f64 = 8.0;
 
-/// Length of a packet of path MTU 4096, in bytes, where none is known.
-const PACKET_BYTES: f64 = 4300.0;
-
 /// The window before the first sample, in packets: what RFC 6928 gives to TCP. The simulator's hosts know the round trip.
 const FIRST_PACKETS: f64 = 10.0;
 
@@ -93,7 +89,7 @@ impl Nscc {
         Nscc {
             line: line.bytes() as f64,
             window: None,
-            packet: 0.0,
+            packet: LongestFrame::default(),
             delay: 0.0,
             growth: 0.0,
             arrived: 0.0,
@@ -106,10 +102,6 @@ impl Nscc {
             has_lost: false,
             ignored: 0.0,
         }
-    }
-
-    fn packet(&self) -> f64 {
-        if self.packet > 0.0 { self.packet } else { PACKET_BYTES }
     }
 
     /// Quick adapt: what is left of the window; `None` when the time is not over, or the window not far too large.
@@ -155,7 +147,7 @@ impl Nscc {
     /// What the window grows by, from time to time and after some packets, and what is added once in a round trip.
     fn grow(&mut self, window: f64, base: Duration, now: Instant) -> f64 {
         let is_time = now.saturating_since(self.added_at) >= base;
-        if !is_time && self.arrived <= GROWS_AFTER * self.packet() {
+        if !is_time && self.arrived <= GROWS_AFTER * self.packet.bytes() {
             return window;
         }
         self.arrived = 0.0;
@@ -180,7 +172,7 @@ impl Controller for Nscc {
         let Some(base) = flight.shortest().map(|shortest| shortest.max(SHORTEST)) else { return };
         let most = MOST * self.line * base.as_secs_f64();
         let lost = progress.lost_bytes + progress.forgotten_bytes;
-        let mut window = (self.window.unwrap_or(most) - lost as f64).max(self.packet());
+        let mut window = (self.window.unwrap_or(most) - lost as f64).max(self.packet.bytes());
         self.has_lost |= lost > 0;
         if let Some(sample) = &progress.sample {
             let bytes = progress.delivered_bytes as f64;
@@ -199,12 +191,12 @@ impl Controller for Nscc {
                 window = self.grow(window, base, now);
             }
         }
-        let least = self.packet();
+        let least = self.packet.bytes();
         self.window = Some(window.min(most).max(least));
     }
 
     fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet = self.packet.max(bytes as f64);
+        self.packet.take(bytes);
     }
 
     /// Peers that send notifications instead of marks in acknowledges are RNICs, and not of Ultra Ethernet.
@@ -215,7 +207,7 @@ impl Controller for Nscc {
     }
 
     fn window_bytes(&self) -> u64 {
-        self.window.unwrap_or(FIRST_PACKETS * self.packet()) as u64
+        self.window.unwrap_or(FIRST_PACKETS * self.packet.bytes()) as u64
     }
 }
 

@@ -1,7 +1,7 @@
 use crate::time::{Duration, Instant};
 
 use super::notices::Notices;
-use super::{Controller, Flight, Progress, Rate};
+use super::{Controller, Flight, LongestFrame, Progress, Rate};
 
 /// The controller of this project: it keeps a short queue in front of the bottleneck, whatever packets are lost by
 /// chance.
@@ -15,8 +15,7 @@ pub struct Steady {
     phase: Phase,
     /// When the phase began: what was sent before says nothing of it.
     phase_began: Instant,
-    /// The longest frame that was sent, in bytes.
-    packet: f64,
+    packet: LongestFrame,
     /// Whether packets have arrived marked.
     was_marked: bool,
     /// The share by which the window changes in a round.
@@ -86,7 +85,6 @@ const NEAR_GAIN: f64 = 1.0 / 16.0;
 
 /// Bytes of which a share of losses is computed: a hundred packets of path MTU 4096.
 const CHUNK_BYTES: u64 = 430_000;
-const PACKET_BYTES: f64 = 4300.0;
 
 /// The share by which the window shrinks to see whether losses depend on it.
 const SUSPICION: f64 = 0.03;
@@ -124,7 +122,7 @@ impl Default for Steady {
             window: FIRST_WINDOW,
             phase: Phase::Trains,
             phase_began: Instant::ZERO,
-            packet: 0.0,
+            packet: LongestFrame::default(),
             was_marked: false,
             step: 0.0,
             is_growing: true,
@@ -170,8 +168,7 @@ impl Steady {
     fn take_near(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
         self.notices.take(flight, now);
         // Of a plain peer's packets nobody says how long they are; its own window is smaller.
-        let packet = if self.packet > 0.0 { self.packet } else { PACKET_BYTES };
-        let most = (NEAR_PACKETS * packet).max(LEAST_WINDOW);
+        let most = (NEAR_PACKETS * self.packet.bytes()).max(LEAST_WINDOW);
         let gain = if self.was_marked { NEAR_GAIN * base.div_duration_f64(SHORTEST_ROUND) } else { 1.0 };
         self.window = (self.window + gain * progress.delivered_bytes as f64).min(most);
         self.rate = None;
@@ -235,7 +232,7 @@ impl Steady {
         let lost = flight.lost_bytes() - self.chunk_lost;
         let all = lost + flight.delivered_bytes() - self.chunk_delivered;
         let share = lost as f64 / all as f64;
-        let packets = all as f64 / PACKET_BYTES;
+        let packets = all as f64 / LongestFrame::UNKNOWN;
         let error = (self.chance.max(share / 4.0) / packets).sqrt();
         (all > CHUNK_BYTES).then_some((share, error))
     }
@@ -334,7 +331,7 @@ impl Controller for Steady {
     }
 
     fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet = self.packet.max(bytes as f64);
+        self.packet.take(bytes);
     }
 
     fn notified(&mut self, flight: &Flight, now: Instant) {

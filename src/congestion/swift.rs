@@ -1,6 +1,6 @@
 use crate::time::{Duration, Instant};
 
-use super::{Controller, Flight, Progress, Rate};
+use super::{Controller, Flight, LongestFrame, Progress, Rate};
 
 /// Swift: keeps the delay of packets at a target, with additive increase and a decrease in proportion to the excess
 /// (Kumar et al., Swift: Delay is Simple and Effective for Congestion Control in the Datacenter, SIGCOMM 2020, section 3
@@ -13,8 +13,7 @@ use super::{Controller, Flight, Progress, Rate};
 pub struct Swift {
     /// Packets in flight; less than one is kept to by pacing.
     window: f64,
-    /// The longest frame that was sent, in bytes.
-    packet: f64,
+    packet: LongestFrame,
     /// When the window shrank last.
     shrank_at: Option<Instant>,
     /// Timeouts in a row.
@@ -48,15 +47,12 @@ const MOST_WINDOW: f64 = 262_144.0;
 /// The window before anything is known: what RFC 6928 gives to TCP.
 const FIRST_WINDOW: f64 = 10.0;
 
-/// Length of a packet of path MTU 4096, in bytes, where none is known.
-const PACKET_BYTES: f64 = 4300.0;
-
 impl Default for Swift {
     /// A controller without history.
     fn default() -> Swift {
         Swift {
             window: FIRST_WINDOW,
-            packet: 0.0,
+            packet: LongestFrame::default(),
             shrank_at: None,
             timeouts: 0,
             is_starting: true,
@@ -66,10 +62,6 @@ impl Default for Swift {
 }
 
 impl Swift {
-    fn packet(&self) -> f64 {
-        if self.packet > 0.0 { self.packet } else { PACKET_BYTES }
-    }
-
     /// The delay that is aimed at: larger for smaller windows, because many flows share the path then.
     fn target(&self, shortest: Duration) -> f64 {
         let range = SCALING_RANGE * BASE_TARGET.as_secs_f64();
@@ -110,7 +102,7 @@ impl Controller for Swift {
         self.timeouts = 0;
         let delay = (shortest + flight.queue(Instant::ZERO).unwrap_or_default()).as_secs_f64();
         let target = self.target(shortest);
-        let acknowledged = progress.delivered_bytes as f64 / self.packet();
+        let acknowledged = progress.delivered_bytes as f64 / self.packet.bytes();
         if delay >= target {
             let excess = (delay - target) / delay;
             self.shrink((1.0 - BETA * excess).max(1.0 - DECREASE_MAX), now);
@@ -123,18 +115,18 @@ impl Controller for Swift {
     }
 
     fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet = self.packet.max(bytes as f64);
+        self.packet.take(bytes);
     }
 
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}
 
     fn rate(&self) -> Option<Rate> {
-        let bits = self.window * self.packet() * 8.0 / self.round_trip.as_secs_f64();
+        let bits = self.window * self.packet.bytes() * 8.0 / self.round_trip.as_secs_f64();
         (self.window < 1.0).then(|| Rate::from_bits(bits as u64))
     }
 
     fn window_bytes(&self) -> u64 {
-        (self.window.max(1.0) * self.packet()) as u64
+        (self.window.max(1.0) * self.packet.bytes()) as u64
     }
 }
 
@@ -274,7 +266,8 @@ mod tests {
 
     #[test]
     fn a_window_under_a_packet_is_kept_to_by_pacing() {
-        let mut swift = Swift { packet: 4000.0, round_trip: Duration::from_micros(100), ..Swift::default() };
+        let mut swift = Swift { round_trip: Duration::from_micros(100), ..Swift::default() };
+        swift.packet.take(4000);
         assert_eq!((swift.window_bytes(), swift.rate()), (40_000, None));
         swift.window = 0.25;
         // A packet in four round trips.

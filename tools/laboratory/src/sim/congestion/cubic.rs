@@ -1,4 +1,4 @@
-use uroce::congestion::{CongestionControl, Controller, Flight, OwnController, Progress, Rate};
+use uroce::congestion::{CongestionControl, Controller, Flight, LongestFrame, OwnController, Progress, Rate};
 use uroce::time::{Duration, Instant};
 
 /// CUBIC, as TCP has it (RFC 9438), so that flows of this stack meet one on a simulated link.
@@ -17,8 +17,7 @@ struct Cubic {
     reno: f64,
     k: f64,
     began_at: Option<Instant>,
-    /// The longest frame that was sent, in bytes.
-    packet: f64,
+    packet: LongestFrame,
     /// Losses of packets that were sent before this are of the loss that is known.
     recovers_until: Instant,
     round_trip: Duration,
@@ -43,9 +42,6 @@ const LEAST_WINDOW: f64 = 2.0;
 const SLOW_START_PACING: f64 = 2.0;
 const PACING: f64 = 1.2;
 
-/// Length of a packet of path MTU 4096, in bytes, where none is known.
-const PACKET_BYTES: f64 = 4300.0;
-
 impl Default for Cubic {
     fn default() -> Cubic {
         Cubic {
@@ -56,7 +52,7 @@ impl Default for Cubic {
             reno: FIRST_WINDOW,
             k: 0.0,
             began_at: None,
-            packet: 0.0,
+            packet: LongestFrame::default(),
             recovers_until: Instant::ZERO,
             round_trip: Duration::ZERO,
         }
@@ -64,10 +60,6 @@ impl Default for Cubic {
 }
 
 impl Cubic {
-    fn packet(&self) -> f64 {
-        if self.packet > 0.0 { self.packet } else { PACKET_BYTES }
-    }
-
     /// Takes a loss: less than at the last one means that another flow needs room (fast convergence).
     fn lose(&mut self, left: f64) {
         self.most = if self.window < self.most { self.window * (1.0 + BETA) / 2.0 } else { self.window };
@@ -112,25 +104,25 @@ impl Controller for Cubic {
         }
         // A flow that does not use its window does not need a larger one.
         let used = flight.in_flight_bytes() + progress.delivered_bytes;
-        if used as f64 > 0.5 * self.window * self.packet() {
-            self.grow(progress.delivered_bytes as f64 / self.packet(), now);
+        if used as f64 > 0.5 * self.window * self.packet.bytes() {
+            self.grow(progress.delivered_bytes as f64 / self.packet.bytes(), now);
         }
     }
 
     fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet = self.packet.max(bytes as f64);
+        self.packet.take(bytes);
     }
 
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}
 
     fn rate(&self) -> Option<Rate> {
         let gain = if self.window < self.threshold { SLOW_START_PACING } else { PACING };
-        let bits = gain * self.window * self.packet() * 8.0 / self.round_trip.as_secs_f64();
+        let bits = gain * self.window * self.packet.bytes() * 8.0 / self.round_trip.as_secs_f64();
         (!self.round_trip.is_zero()).then(|| Rate::from_bits(bits as u64))
     }
 
     fn window_bytes(&self) -> u64 {
-        (self.window * self.packet()) as u64
+        (self.window * self.packet.bytes()) as u64
     }
 }
 
@@ -157,7 +149,8 @@ mod tests {
     /// Figure 1 of the RFC's function: W(t) = C (t − K)³ + W_max, flat at W_max, and steep after it.
     #[test]
     fn the_window_follows_the_cubic_function_after_a_loss() {
-        let (mut cubic, mut flight) = (Cubic { packet: PACKET as f64, ..Cubic::default() }, Flight::default());
+        let (mut cubic, mut flight) = (Cubic::default(), Flight::default());
+        cubic.packet.take(PACKET);
         let at = |round: u64| Instant::from_ns((round + 1) * ROUND_TRIP.as_nanos() as u64);
         (0..9).for_each(|round| pass(&mut cubic, &mut flight, at(round), 0));
         assert_eq!(cubic.window, 5120.0, "slow start doubles it");
@@ -175,7 +168,8 @@ mod tests {
 
     #[test]
     fn a_loss_counts_once_in_a_round_trip_and_a_smaller_window_gives_way() {
-        let (mut cubic, mut flight) = (Cubic { packet: PACKET as f64, ..Cubic::default() }, Flight::default());
+        let (mut cubic, mut flight) = (Cubic::default(), Flight::default());
+        cubic.packet.take(PACKET);
         let mut at = (1..).map(|round| Instant::from_ns(round * ROUND_TRIP.as_nanos() as u64));
         (0..8).for_each(|_| pass(&mut cubic, &mut flight, at.next().unwrap(), 0));
         let now = at.next().unwrap();

@@ -1,0 +1,21 @@
+/// The longest frame that a controller was told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LongestFrame {
+    /// 0 before the first.
+    bytes: u64,
+}
+
+impl LongestFrame {
+    /// Length of a packet of path MTU 4096, in bytes: what is reckoned with where no frame is known.
+    pub const UNKNOWN: f64 = 4300.0;
+
+    /// Takes a frame of `bytes` that is sent.
+    pub fn take(&mut self, bytes: u64) {
+        self.bytes = self.bytes.max(bytes);
+    }
+
+    /// Its length, in bytes; that of a [packet of path MTU 4096](Self::UNKNOWN) before the first.
+    pub fn bytes(self) -> f64 {
+        if self.bytes > 0 { self.bytes as f64 } else { LongestFrame::UNKNOWN }
+    }
+}
