@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use uroce::memory::{Access, HostMemory, SharedPage};
-use uroce::time::{Duration, Instant};
+use uroce::memory::{Access, HostMemory};
+use uroce::time::Instant;
 use uroce::transport::{
     Class, CompletionRing, Data, Destination, Path, QpAttributes, RecoverySettings, Remote, SendOperation, SendRequest,
     Service, State, Treatment,
@@ -29,13 +29,8 @@ fn path_of(class: Class) -> Path {
 
 /// A connected queue pair, whose peer has the number `peer`.
 fn connected(host: &mut Host, class: Class, peer: u32) -> Qpn {
-    connected_by(Service::Rc, host, class, peer)
-}
-
-fn connected_by(service: Service, host: &mut Host, class: Class, peer: u32) -> Qpn {
-    let qpn = host.endpoint.create_queue_pair(host.init(service, 64, None, MTU)).unwrap();
-    let peering = Peering { service, ..Peering::new(path_of(class), Qpn::new(peer)) };
-    peering.connect(&mut host.endpoint, NOW, qpn);
+    let qpn = host.endpoint.create_queue_pair(host.init(Service::Rc, 64, None, MTU)).unwrap();
+    Peering::new(path_of(class), Qpn::new(peer)).connect(&mut host.endpoint, NOW, qpn);
     qpn
 }
 
@@ -223,50 +218,4 @@ fn acknowledges_have_a_dscp_of_their_own_where_nothing_else_is_owed() {
         host.endpoint.poll_transmit(NOW, &mut buffer).unwrap();
         assert_eq!(buffer[1] >> 2, expected, "{rd_atomic} READs");
     }
-}
-
-/// Two programs that share a device, each with its own mapping of the page, and clocks that differ.
-#[test]
-fn scavengers_yield_to_other_programs_that_send_and_nothing_starves() {
-    let name = std::env::temp_dir().join(format!("uroce-presence-test-{}", std::process::id()));
-    let file = std::fs::File::create_new(&name).unwrap();
-    std::fs::remove_file(&name).unwrap();
-    let mut programs = [(Class::Normal, 5), (Class::Scavenger, 6)].map(|(class, slot)| {
-        let mut host = host();
-        host.endpoint.set_presence(SharedPage::map(file.try_clone().unwrap()).unwrap(), slot);
-        // Without a window: nobody answers.
-        let qpn = connected_by(Service::Uc, &mut host, class, 0);
-        for _ in 0..60 {
-            write(&mut host, qpn, 8);
-        }
-        host
-    });
-    let [normal, scavenger] = &mut programs;
-    let mut buffer = vec![0; 2048];
-    let mut sends = |host: &mut Host, now: Instant| {
-        host.endpoint.handle_timeout(now);
-        host.endpoint.poll_transmit(now, &mut buffer).is_some()
-    };
-    let later = Duration::from_secs(7);
-    let at = |us: u64| NOW + Duration::from_micros(us);
-    // Nobody else sends.
-    assert!(sends(scavenger, at(0) + later));
-    // The other one sends a packet each 200 µs for 25 ms.
-    let mut sent = Vec::new();
-    for us in (100..25_000).step_by(50) {
-        if us % 200 == 100 {
-            assert!(sends(normal, at(us)));
-        }
-        if sends(scavenger, at(us) + later) {
-            sent.push(us);
-        }
-    }
-    assert_eq!(sent.len(), 2, "promoted each 10 ms: {sent:?}");
-    assert!((10_000..10_100).contains(&sent[0]) && (20_000..20_200).contains(&sent[1]), "{sent:?}");
-    // When the other one has stopped, it waits for a millisecond, and says until when.
-    let silent = at(25_000) + later;
-    assert!(!sends(scavenger, silent) && !scavenger.endpoint.may_transmit());
-    let until = scavenger.endpoint.poll_timeout().unwrap();
-    assert!(until > silent && until <= silent + Duration::from_millis(1), "{until:?}");
-    assert!(sends(scavenger, until) && sends(scavenger, until));
 }

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::Forked;
 use crate::congestion::{FlowStatus, Rate};
 use crate::frame::{FrameBytes, Hop};
-use crate::memory::{KeySource, MemoryTable, Pd, SharedPage};
+use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
 use crate::wire::{self, Opcode, PKey, Packet, Qpn, RoceFrame};
 
@@ -18,7 +18,6 @@ use super::event::Event;
 use super::extension::RecoverySettings;
 use super::groups::{AttachError, Groups};
 use super::multipath::{HopQuery, Multipath, Way};
-use super::presence::Presence;
 use super::queue_pair::{QueuePairInit, QueuePairMachine};
 use super::queue_pair_status::QueuePairStatus;
 use super::rails::RailQuery;
@@ -182,12 +181,6 @@ impl Endpoint {
     /// Makes all queue pairs of the scavenger class together keep to `cap`; `None` for no limit.
     pub fn set_scavenger_cap(&mut self, cap: Option<Rate>) {
         self.schedule.set_scavenger_cap(cap);
-    }
-
-    /// Makes the scavenger class yield to the other programs that share the device, which know each other by `page`; this
-    /// one has the slot `slot`, 1 to 63. It does not bind them: each decides for itself.
-    pub fn set_presence(&mut self, page: SharedPage, slot: u8) {
-        self.schedule.set_presence(Presence::new(page, slot));
     }
 
     /// How new queue pairs recover from losses.

@@ -33,7 +33,6 @@ mod message_kind;
 mod multipath;
 mod notification_point;
 mod outgoing;
-mod presence;
 mod queue_pair;
 mod queue_pair_status;
 mod rails;

@@ -5,7 +5,6 @@ use crate::time::{Duration, Instant};
 use crate::wire::Qpn;
 
 use super::class::Class;
-use super::presence::Presence;
 
 /// The order in which queue pairs send: by class, and within a class in turns (docs/CLASSES.md).
 ///
@@ -28,9 +27,7 @@ pub(super) struct Schedule {
     is_promoted: bool,
     /// Keeps the scavenger class to its cap; `None` without one.
     cap: Option<Box<Pacer>>,
-    /// Which classes other programs send in; `None` where the device is not shared.
-    presence: Option<Box<Presence>>,
-    /// Until when the cap, or another program, holds the scavenger class back.
+    /// Until when the cap holds the scavenger class back.
     held_until: Option<Instant>,
 }
 
@@ -76,11 +73,6 @@ impl Schedule {
         self.held_until = None;
     }
 
-    /// Makes the scavenger class yield to other programs, too, and tells them what is sent.
-    pub fn set_presence(&mut self, presence: Presence) {
-        self.presence = Some(Box::new(presence));
-    }
-
     /// Queue pairs that can have something to send, in no order.
     pub fn queue_pairs(&self) -> impl Iterator<Item = Qpn> + '_ {
         self.lanes.iter().flat_map(|lane| lane.queue.iter().copied())
@@ -96,7 +88,7 @@ impl Schedule {
         self.waiting & !self.held_until.map_or(0, |_| bit(Class::Scavenger)) != 0
     }
 
-    /// When a class that is held back may send again; `None` when none waits for that.
+    /// When a class that its cap holds back may send again; `None` when none waits for that.
     pub fn deadline(&self) -> Option<Instant> {
         self.held_until.filter(|_| self.waiting & bit(Class::Scavenger) != 0)
     }
@@ -153,13 +145,9 @@ impl Schedule {
         Some((class, *self.lanes[class as usize].queue.front()?))
     }
 
-    /// Whether the cap, or another program that sends, holds the scavenger class back. It yields as within a program:
-    /// for as long as a class waits before it is promoted.
+    /// Whether the cap holds the scavenger class back.
     fn is_held(&mut self, now: Instant) -> bool {
-        let capped = self.cap.as_ref().and_then(|pacer| pacer.wait(now));
-        let waited = now.saturating_since(self.lanes[Class::Scavenger as usize].since);
-        let busy = self.presence.as_mut().and_then(|presence| presence.busy_until(now));
-        self.held_until = capped.max(busy.filter(|_| waited < PROMOTION_WAIT));
+        self.held_until = self.cap.as_ref().and_then(|pacer| pacer.wait(now));
         self.held_until.is_some()
     }
 
@@ -187,9 +175,6 @@ impl Schedule {
             && let Some(pacer) = &mut self.cap
         {
             pacer.sent(now, bytes);
-        }
-        if let Some(presence) = &mut self.presence {
-            presence.sends(now, class);
         }
         let lane = &mut self.lanes[class as usize];
         lane.since = now;

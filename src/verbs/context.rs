@@ -11,7 +11,6 @@ use crate::congestion::{CongestionControl, FlowStatus, Rate};
 use crate::engine::{Engine, poll_readable};
 use crate::link::Link;
 use crate::link::device::{Device, Gid};
-use crate::memory::SharedPage;
 use crate::path::PathPolicy;
 use crate::time::Instant;
 use crate::transport::{self, Event, Path, RecoveryMode};
@@ -19,7 +18,6 @@ use crate::wire::{PathMtu, Psn, Qpn};
 
 use super::address_vector::{find_path, label_port};
 use super::open_link::{addresses, line_rate};
-use super::presence_file;
 use super::publication::Publication;
 use super::ruling::DevicePolicy;
 use super::{
@@ -71,7 +69,6 @@ impl Context {
         context.set_recovery(options.recovery.unwrap_or_default(), options.rate);
         context.set_paths(options.paths, options.path_policy);
         context.why_not_xdp = why_not_xdp;
-        context.share_presence();
         context.policy = policy.map(|policy| Arc::new(DevicePolicy::new(policy, line_rate)));
         if let Some(cap) = context.policy.as_ref().and_then(|policy| policy.scavenger_cap()) {
             context.engine.without_sending(|core, _| core.endpoint.set_scavenger_cap(Some(cap)));
@@ -99,19 +96,6 @@ impl Context {
             }
         });
         Ok(Context { engine, device: Arc::new(device), path_mtu, why_not_xdp: None, policy: None, publication: None })
-    }
-
-    /// Makes scavengers yield to the other programs on the interface, if it is shared. Without a file for that they do
-    /// not, and everything else works.
-    fn share_presence(&self) {
-        self.engine.without_sending(|core, _| {
-            let page = || SharedPage::map(presence_file::open(self.device.index)?);
-            if let Some(slot) = core.link.slot()
-                && let Ok(page) = page()
-            {
-                core.endpoint.set_presence(page, slot);
-            }
-        });
     }
 
     /// Sets what decides how fast queue pairs send that are created from now on.

@@ -12,7 +12,6 @@ mod interval;
 mod open_link;
 mod open_options;
 mod peer;
-mod presence_file;
 mod protection_domain;
 mod publication;
 mod published;

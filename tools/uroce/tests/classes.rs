@@ -2,13 +2,12 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use common::captures::scratch;
 use common::programs::{UROCE, run, uroce, wait_for_listener};
-use rxe_rig::{Netns, VethPair};
+use rxe_rig::VethPair;
 
 /// The port at which the servers listen for their clients.
 const PORT: u16 = 18515;
@@ -167,39 +166,4 @@ fn a_policy_that_is_wrong_is_refused_with_its_place_before_the_program_starts() 
     let percent = policy("percent.toml", "scavenger_cap = \"20%\"\n");
     let words = ["pingpong", "--policy", &percent, "--dev", "127.0.0.2"];
     uroce(&pair.a, &words).end().failed(1, &["lo reports no rate: write the cap as a rate, as in 500M or 2.5G"]);
-}
-
-/// The numbers of a slot's line in the page that programs share, by class; of slots that say something.
-fn presence(namespace: &Netns, interface: u32) -> BTreeMap<usize, Vec<u64>> {
-    let inode = namespace.run(|| std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
-    let page = std::fs::read(format!("/dev/shm/uroce-presence-1-0-{inode}-{interface}")).unwrap();
-    let words: Vec<u64> = page.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    let lines = words.chunks(8).map(|line| line[..4].to_vec()).enumerate();
-    lines.filter(|(_, line)| line.iter().any(|count| *count > 0)).collect()
-}
-
-/// Two programs on the loopback, one of which sends as a scavenger: each has a line, and says its class and no other.
-#[test]
-fn programs_that_share_a_device_say_in_which_class_they_send() {
-    let namespace = Netns::create("classes").unwrap();
-    // It says nothing, and keeps the page.
-    let idle = uroce(&namespace, &["pingpong", "-p", "18599", "--dev", "127.0.0.4"]);
-    wait_for_listener(&namespace, 18599);
-    let server = uroce(&namespace, &["pingpong", "-n", "200", "--dev", "127.0.0.2"]);
-    wait_for_listener(&namespace, PORT);
-    let client = ["pingpong", "-n", "200", "--tclass", "4", "--dev", "127.0.0.3", "127.0.0.2"];
-    uroce(&namespace, &client).end().succeeded();
-    server.end().succeeded();
-    let said = presence(&namespace, 1);
-    assert_eq!(said.len(), 2, "{said:?}");
-    let classes: BTreeSet<Vec<bool>> =
-        said.values().map(|line| line.iter().map(|count| *count > 0).collect()).collect();
-    let (normal, scavenger) = (vec![false, true, false, false], vec![false, false, false, true]);
-    assert_eq!(classes, BTreeSet::from([normal, scavenger]), "{said:?}");
-    // The file goes with the next program when nobody has it any more.
-    drop(idle);
-    let other = Netns::create("classes").unwrap();
-    uroce(&other, &["pingpong", "--dev", "127.0.0.2", "127.0.0.2"]).end().failed(1, &["127.0.0.2"]);
-    let inode = namespace.run(|| std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
-    assert!(!std::fs::exists(format!("/dev/shm/uroce-presence-1-0-{inode}-1")).unwrap());
 }
