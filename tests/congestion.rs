@@ -213,3 +213,13 @@ fn a_newcomer_is_measured_from_its_start() {
     assert!(reached.convergence_rtts.is_some_and(|rtts| rtts <= 3.0), "seed {SEED}: {reached:?}");
     reached.shares.iter().for_each(|share| assert_near(*share, 1.0, &reached));
 }
+
+/// A slow link behind a short way, whose queue 512 packets of path MTU 4096 overrun: in it they would stand for 84 ms.
+#[test]
+fn a_slow_link_behind_a_short_way_is_not_overrun() {
+    let cells = CongestionCell::scenarios(CongestionControl::default());
+    for cell in cells.into_iter().filter(|cell| cell.scenario == Scenario::SlowLink) {
+        let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
+        assert!(reached.resent <= 0.03 && reached.utilisation >= 0.95, "seed {SEED}, {cell:?}: {reached:?}");
+    }
+}

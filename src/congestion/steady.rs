@@ -1,5 +1,7 @@
 use crate::time::{Duration, Instant};
 
+use super::flood::Flood;
+use super::near::Near;
 use super::notices::Notices;
 use super::{Controller, Flight, LongestFrame, Progress, Rate};
 
@@ -7,7 +9,7 @@ use super::{Controller, Flight, LongestFrame, Progress, Rate};
 /// chance.
 ///
 /// On a way shorter than 500 µs delays are the hosts' own: a thread that sleeps, packets handled in batches. There it keeps
-/// 512 packets in flight, and fewer only when packets arrive marked.
+/// 512 packets in flight, and fewer only when packets arrive marked or stand in a queue for long.
 #[derive(Debug)]
 pub struct Steady {
     /// Bytes of packets in flight.
@@ -16,8 +18,10 @@ pub struct Steady {
     /// When the phase began: what was sent before says nothing of it.
     phase_began: Instant,
     packet: LongestFrame,
-    /// Whether packets have arrived marked.
-    was_marked: bool,
+    /// Whether the window of a short way has been too large.
+    was_cut: bool,
+    near: Near,
+    flood: Flood,
     /// The share by which the window changes in a round.
     step: f64,
     /// Whether it grew last time.
@@ -79,8 +83,8 @@ const NEAR: Duration = Duration::from_micros(500);
 /// Packets in flight on a short way: they do not overrun a receiver's ring (`RecoverySettings::UNLIMITED_WINDOW`).
 const NEAR_PACKETS: f64 = 512.0;
 
-/// By how much the window grows on a short way, in the time in which a mark counts, after packets had arrived marked: half
-/// as much as it takes.
+/// By how much the window grows on a short way, in the time in which a mark counts, after it had been too large: half as
+/// much as a mark takes.
 const NEAR_GAIN: f64 = 1.0 / 16.0;
 
 /// Bytes of which a share of losses is computed: a hundred packets of path MTU 4096.
@@ -123,7 +127,9 @@ impl Default for Steady {
             phase: Phase::Trains,
             phase_began: Instant::ZERO,
             packet: LongestFrame::default(),
-            was_marked: false,
+            was_cut: false,
+            near: Near::default(),
+            flood: Flood::default(),
             step: 0.0,
             is_growing: true,
             streak: 0,
@@ -169,14 +175,28 @@ impl Steady {
         self.notices.take(flight, now);
         // Of a plain peer's packets nobody says how long they are; its own window is smaller.
         let most = (NEAR_PACKETS * self.packet.bytes()).max(LEAST_WINDOW);
-        let gain = if self.was_marked { NEAR_GAIN * base.div_duration_f64(SHORTEST_ROUND) } else { 1.0 };
+        let gain = if self.was_cut { NEAR_GAIN * base.div_duration_f64(SHORTEST_ROUND) } else { 1.0 };
         self.window = (self.window + gain * progress.delivered_bytes as f64).min(most);
         self.rate = None;
+        if let Some(kept) = self.near.take(flight, base, now) {
+            self.window = (self.window * kept.max(0.5)).max(LEAST_WINDOW);
+            self.was_cut = true;
+        }
         if progress.sample.is_some_and(|sample| sample.is_marked) {
             self.notified(flight, now);
         }
         // If the way becomes longer, it is looked at from then on.
         self.begin_round(flight, now);
+    }
+
+    /// Keeps no more in flight than what arrives, in bytes a second.
+    fn flooded(&mut self, arriving: f64, flight: &Flight, base: Duration, now: Instant) {
+        let fit = arriving * base.max(SHORTEST_ROUND).as_secs_f64();
+        self.window = fit.clamp(self.window / 2.0, self.window).max(LEAST_WINDOW);
+        self.was_cut = true;
+        if self.phase != Phase::Cruise {
+            self.begin_phase(Phase::Cruise, flight, now);
+        }
     }
 
     /// Takes a sample that may show a queue. Returns the rate at which packets come out of the queue when it does.
@@ -292,6 +312,11 @@ impl Controller for Steady {
     fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant) {
         let (Some(base), Some(smoothed)) = (flight.shortest(), flight.smoothed()) else { return };
         let base = base.max(SHORTEST);
+        // A start overruns a queue for a round trip, and then sees it.
+        let lasts = if base < NEAR || self.phase == Phase::Cruise { 1 } else { 2 };
+        if let Some(arriving) = self.flood.take(flight, lasts, now) {
+            self.flooded(arriving, flight, base, now);
+        }
         if base < NEAR {
             return self.take_near(progress, flight, base, now);
         }
@@ -337,7 +362,7 @@ impl Controller for Steady {
     fn notified(&mut self, flight: &Flight, now: Instant) {
         let Some(left) = self.notices.cut(self.window, flight, now) else { return };
         self.window = left.max(LEAST_WINDOW);
-        self.was_marked = true;
+        self.was_cut = true;
         (self.step, self.streak, self.is_growing) = (0.0, 0, false);
         match self.phase {
             // A train can be marked long before it shows the bottleneck's rate: from here on it is looked for slowly.

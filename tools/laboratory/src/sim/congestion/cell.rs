@@ -36,6 +36,11 @@ const WAN_ROUND_TRIP: Duration = Duration::from_millis(20);
 const DATA_CENTRE_BPS: u64 = 25_000_000_000;
 const DATA_CENTRE_BUFFER: f64 = 1e6;
 
+/// A line of 200 Mb/s on a short way, with a buffer of 50 KB and of 500 KB: 2 and 20 ms of it.
+const SLOW_BPS: u64 = 200_000_000;
+const SLOW_ROUND_TRIP: Duration = Duration::from_micros(100);
+const SLOW_BUFFERS: [f64; 2] = [20.0, 200.0];
+
 /// Upper bound on the memory of each side of a flow, in bytes: its messages take turns.
 const REGION_BYTES: usize = 16 << 20;
 
@@ -92,6 +97,10 @@ impl CongestionCell {
         cells.push(data_centre(Scenario::DcWan, 16, Duration::from_millis(10)));
         cells.push(data_centre(Scenario::Incast, 16, Duration::from_micros(10)));
         cells.push(data_centre(Scenario::NewIncast, 16, Duration::from_micros(10)));
+        for buffer_bdp in SLOW_BUFFERS {
+            let slow = wan(Scenario::SlowLink, 1, buffer_bdp);
+            cells.push(CongestionCell { round_trip: SLOW_ROUND_TRIP, line_bps: SLOW_BPS, ..slow });
+        }
         for rival in CongestionControl::ALL.into_iter().chain([CUBIC]).filter(|rival| *rival != control) {
             for buffer_bdp in [0.1, 1.0] {
                 cells.push(wan(Scenario::Versus(rival), 2, buffer_bdp));

@@ -27,6 +27,8 @@ pub enum Scenario {
     Policer,
     /// Bursts of a twentieth of a round trip, at four times the rate of the bottleneck, by traffic that slows down for nobody.
     Microburst,
+    /// A link that is much slower than the way is short, behind a fast one.
+    SlowLink,
     /// A flow beside one of another controller.
     Versus(CongestionControl),
 }
@@ -47,6 +49,7 @@ impl Scenario {
             Scenario::OnOff => "on-off",
             Scenario::Policer => "policer",
             Scenario::Microburst => "microburst",
+            Scenario::SlowLink => "slow-link",
             Scenario::Versus(_) => "versus",
         }
     }

@@ -176,6 +176,7 @@ impl Setup {
                 self.buffer_bytes = burst_bytes;
                 round_trips(WARM_UP, MEASURED)
             }
+            Scenario::SlowLink => [Duration::from_millis(500); 2],
             Scenario::Versus(rival) => {
                 second_half(&mut self.flows);
                 self.flows.iter_mut().filter(|flow| flow.group == 1).for_each(|flow| flow.control = rival);

@@ -1,0 +1,101 @@
+use crate::time::{Duration, Instant};
+
+use super::Flight;
+
+/// Notices that so much is lost that it cannot be by chance, and that nobody sees a queue although there is one: packets that
+/// are sent again tell no round trip.
+#[derive(Debug, Default)]
+pub(super) struct Flood {
+    began: Instant,
+    /// What had been delivered and lost by then.
+    delivered: u64,
+    lost: u64,
+    /// Looks in a row that showed it.
+    looks: u32,
+}
+
+/// The shortest time of which a share of losses is computed: hosts rest for some milliseconds, and handle then what came.
+pub(super) const LOOK: Duration = Duration::from_millis(10);
+
+/// The least bytes of which it is computed: a hundred packets of path MTU 4096.
+pub(super) const LOOK_BYTES: u64 = 430_000;
+
+/// The share of losses that is not by chance.
+const FLOODED: f64 = 0.25;
+
+impl Flood {
+    /// Takes what is known of packets. Returns what arrives, in bytes a second, when more is lost than can be by chance, at
+    /// most once a round trip, and when this was so in `lasts` looks in a row.
+    pub fn take(&mut self, flight: &Flight, lasts: u32, now: Instant) -> Option<f64> {
+        let lasted = now.saturating_since(self.began);
+        let lost = flight.lost_bytes() - self.lost;
+        let delivered = flight.delivered_bytes() - self.delivered;
+        if lost + delivered < LOOK_BYTES || lasted < LOOK.max(flight.smoothed().unwrap_or_default()) {
+            return None;
+        }
+        let is_flooded = lost as f64 > FLOODED * (lost + delivered) as f64;
+        let looks = if is_flooded { self.looks + 1 } else { 0 };
+        *self = Flood { began: now, delivered: flight.delivered_bytes(), lost: flight.lost_bytes(), looks };
+        (looks >= lasts).then(|| delivered as f64 / lasted.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Progress;
+    use super::*;
+
+    const PACKET: u64 = 4300;
+
+    /// Milliseconds in each of which `delivered` packets arrive and `lost` are lost. Returns what was found to arrive.
+    fn pass(
+        state: &mut (Flood, Flight, Instant),
+        milliseconds: u64,
+        delivered: u64,
+        lost: u64,
+        lasts: u32,
+    ) -> Vec<f64> {
+        let (flood, flight, now) = state;
+        let mut found = Vec::new();
+        for _ in 0..milliseconds {
+            *now = *now + Duration::from_millis(1);
+            let progress =
+                Progress { delivered_bytes: delivered * PACKET, lost_bytes: lost * PACKET, ..Progress::default() };
+            flight.take(&progress, 0, *now);
+            found.extend(flood.take(flight, lasts, *now));
+        }
+        found
+    }
+
+    fn state() -> (Flood, Flight, Instant) {
+        let mut state = (Flood::default(), Flight::default(), Instant::from_ns(1_000_000_000));
+        assert_eq!(pass(&mut state, 1, 100, 0, 1), []);
+        state
+    }
+
+    #[test]
+    fn more_than_a_quarter_lost_is_not_by_chance() {
+        let mut state = state();
+        assert_eq!(pass(&mut state, 100, 15, 5, 1), []);
+        let found = pass(&mut state, 100, 14, 6, 1);
+        assert_eq!(found.len(), 10, "once in 10 ms: {found:?}");
+        assert!(found.iter().all(|found| (found / (14e3 * PACKET as f64) - 1.0).abs() < 0.01), "{found:?}");
+    }
+
+    #[test]
+    fn a_start_that_overruns_a_queue_once_does_not_count_and_it_counts_when_it_lasts() {
+        let mut state = state();
+        for _ in 0..10 {
+            assert_eq!(pass(&mut state, 10, 5, 10, 2), []);
+            assert_eq!(pass(&mut state, 10, 15, 0, 2), []);
+        }
+        assert_eq!(pass(&mut state, 20, 5, 10, 2).len(), 1);
+    }
+
+    #[test]
+    fn a_few_packets_say_nothing() {
+        let mut state = state();
+        assert_eq!(pass(&mut state, 99, 0, 1, 1), []);
+        assert_eq!(pass(&mut state, 1, 0, 1, 1), [0.0]);
+    }
+}
