@@ -217,9 +217,42 @@ fn a_newcomer_is_measured_from_its_start() {
 /// A slow link behind a short way, whose queue 512 packets of path MTU 4096 overrun: in it they would stand for 84 ms.
 #[test]
 fn a_slow_link_behind_a_short_way_is_not_overrun() {
-    let cells = CongestionCell::scenarios(CongestionControl::default());
-    for cell in cells.into_iter().filter(|cell| cell.scenario == Scenario::SlowLink) {
-        let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
+    for (cell, reached) in by_default(Scenario::SlowLink) {
         assert!(reached.resent <= 0.03 && reached.utilisation >= 0.95, "seed {SEED}, {cell:?}: {reached:?}");
     }
+}
+
+/// The default's cells of a scenario.
+fn by_default(scenario: Scenario) -> Vec<(CongestionCell, Congestion)> {
+    let cells = CongestionCell::scenarios(CongestionControl::default());
+    let play = |cell: CongestionCell| {
+        let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
+        (cell, reached)
+    };
+    cells.into_iter().filter(|cell| cell.scenario == scenario).map(play).collect()
+}
+
+#[test]
+fn eight_flows_become_equal_and_keep_the_queue_short() {
+    for (cell, reached) in by_default(Scenario::Fair) {
+        let Congestion { utilisation, p99_queue_over_rtt, queue_drops, jain, .. } = reached;
+        let most = if cell.buffer_bdp < 1.0 { 0.05 } else { 0.1 };
+        assert!(jain >= 0.95 && utilisation >= 0.95, "seed {SEED}, {cell:?}: {reached:?}");
+        assert!(p99_queue_over_rtt <= most && queue_drops <= 0.001, "seed {SEED}, {cell:?}: {reached:?}");
+    }
+}
+
+#[test]
+fn a_newcomer_gets_its_share() {
+    for (cell, reached) in by_default(Scenario::Newcomer) {
+        let [_, newcomer] = reached.shares[..] else { panic!("seed {SEED}, {cell:?}: {reached:?}") };
+        assert!(newcomer >= 0.8 && reached.utilisation >= 0.95, "seed {SEED}, {cell:?}: {reached:?}");
+    }
+}
+
+#[test]
+fn a_policed_rate_is_used_and_little_is_sent_in_vain() {
+    let cells = by_default(Scenario::Policer);
+    let alone = cells.iter().find(|(cell, _)| cell.flows == 1).expect("a cell of it");
+    assert!(alone.1.utilisation >= 0.85 && alone.1.queue_drops <= 0.05, "seed {SEED}: {alone:?}");
 }

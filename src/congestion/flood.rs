@@ -35,8 +35,11 @@ impl Flood {
         }
         let is_flooded = lost as f64 > FLOODED * (lost + delivered) as f64;
         let looks = if is_flooded { self.looks + 1 } else { 0 };
+        let counts = looks >= lasts;
+        // What is found to be lost after this was sent before it.
+        let looks = if counts { 0 } else { looks };
         *self = Flood { began: now, delivered: flight.delivered_bytes(), lost: flight.lost_bytes(), looks };
-        (looks >= lasts).then(|| delivered as f64 / lasted.as_secs_f64())
+        counts.then(|| delivered as f64 / lasted.as_secs_f64())
     }
 }
 

@@ -2,9 +2,12 @@
 
 mod arrivals;
 mod bbr;
+mod chance;
+mod climb;
 mod congestion_control;
 mod controller;
 mod dcqcn;
+mod delivery;
 mod flight;
 mod flood;
 mod flow_status;
@@ -16,6 +19,7 @@ mod own_controller;
 mod pacer;
 mod progress;
 mod rate;
+mod slope;
 mod steady;
 mod swift;
 mod timely;

@@ -1,5 +1,8 @@
 use crate::time::{Duration, Instant};
 
+use super::chance::{Chance, Verdict};
+use super::climb::{Climb, Seen};
+use super::delivery::Delivery;
 use super::flood::Flood;
 use super::near::Near;
 use super::notices::Notices;
@@ -22,24 +25,16 @@ pub struct Steady {
     was_cut: bool,
     near: Near,
     flood: Flood,
-    /// The share by which the window changes in a round.
-    step: f64,
-    /// Whether it grew last time.
-    is_growing: bool,
-    /// Rounds in a row in which it changed in the same direction.
-    streak: u32,
+    /// Of long ways alone: `None` before the first.
+    climb: Option<Box<Climb>>,
     round: Round,
     notices: Notices,
-    /// What arrived in each of the latest rounds, in bytes a second, and what had been delivered when this one began.
-    arrived: [f64; ROUNDS],
-    delivered: u64,
-    /// The share of bytes that are lost by chance.
-    chance: f64,
-    /// Whether more was lost than by chance without a queue, and the window has become smaller to see why.
-    is_suspect: bool,
-    /// What had been delivered and lost when that share was last looked at.
-    chunk_delivered: u64,
-    chunk_lost: u64,
+    delivery: Delivery,
+    /// The rate of the bottleneck as trains have shown it, in bytes a second; infinite while they have not.
+    line: f64,
+    chance: Chance,
+    /// What the losses of the latest round said.
+    verdict: Verdict,
     rate: Option<Rate>,
 }
 
@@ -87,12 +82,6 @@ const NEAR_PACKETS: f64 = 512.0;
 /// much as a mark takes.
 const NEAR_GAIN: f64 = 1.0 / 16.0;
 
-/// Bytes of which a share of losses is computed: a hundred packets of path MTU 4096.
-const CHUNK_BYTES: u64 = 430_000;
-
-/// The share by which the window shrinks to see whether losses depend on it.
-const SUSPICION: f64 = 0.03;
-
 /// Delays that hosts cause themselves, in seconds: a thread that slept wakes up, and packets are handled in batches.
 const HOST_DELAY: f64 = 100e-6;
 
@@ -102,22 +91,24 @@ pub(super) const SHORTEST_ROUND: Duration = Duration::from_micros(500);
 /// The shortest round trip that is reckoned with: clocks of samples are no finer.
 const SHORTEST: Duration = Duration::from_micros(1);
 
-/// Rounds of which it is remembered what arrived.
-const ROUNDS: usize = 4;
+/// The delay in queues up to which a window grows on ways of 4 ms and longer, in seconds: a fiftieth of 20 ms.
+const TARGET: f64 = 400e-6;
 
-/// A queue of this queue pair's own is gone when what is in flight is what arrives in a round trip without queues; this
-/// share of it is always in flight, whatever delays there are.
-const ARRIVING: f64 = 0.9;
+/// What stands in the queue beside that: a part of what the pacer sends at once, up to this share of a round trip.
+const BURST_BYTES: f64 = 16384.0;
+const BURST_SHARE: f64 = 0.025;
 
-/// The largest change in a round.
-const STEP_MAX: f64 = 0.015;
+/// The part of a window by which it grows at most in a round trip, since it overruns a queue by nearly twice as much; and
+/// bytes that it may grow by all the same, so that small windows grow as large ones do.
+const STEP: f64 = 1.0 / 48.0;
+const STEP_BYTES: f64 = 65536.0;
 
-/// The same while there is no queue at all.
-const EMPTY_STEP_MAX: f64 = 0.05;
+/// The part of a round trip for which a queue lasts that ends the start.
+const RAMP_QUEUE: u32 = 8;
 
-/// The same after this many rounds in a row of growth: what is free is far.
-const FAR_STEP_MAX: f64 = 0.2;
-const EMPTY_ROUNDS: u32 = 9;
+/// How fast windows are sent, in windows a round trip.
+const TRAIN_PACE: f64 = 16.0;
+const PACE: f64 = 1.05;
 
 impl Default for Steady {
     /// A controller without history.
@@ -130,33 +121,28 @@ impl Default for Steady {
             was_cut: false,
             near: Near::default(),
             flood: Flood::default(),
-            step: 0.0,
-            is_growing: true,
-            streak: 0,
+            climb: None,
             round: Round::default(),
             notices: Notices::default(),
-            arrived: [0.0; ROUNDS],
-            delivered: 0,
-            chance: 0.0,
-            is_suspect: false,
-            chunk_delivered: 0,
-            chunk_lost: 0,
+            delivery: Delivery::default(),
+            line: f64::INFINITY,
+            chance: Chance::default(),
+            verdict: Verdict::Usual,
             rate: None,
         }
     }
 }
 
 impl Steady {
-    /// The delay in queues that is aimed at.
+    /// The delay in queues up to which the window grows.
     fn target(&self, base: Duration) -> f64 {
         let base = base.as_secs_f64();
-        let gigabits = self.window / base * 8.0 / 1e9;
-        let target = 300e-6 * gigabits.max(1e-6).powf(-0.25);
-        (target.min(4e-3) * (base / 4e-3).sqrt().min(1.0)).max(HOST_DELAY)
+        let short = (base / 4e-3).sqrt().min(1.0);
+        (TARGET * short).max(HOST_DELAY) + (BURST_BYTES / self.line).min(base * BURST_SHARE)
     }
 
     fn begin_round(&mut self, flight: &Flight, now: Instant) {
-        self.delivered = flight.delivered_bytes();
+        self.delivery.begin(flight, now);
         self.round = Round { began: now, peak: flight.in_flight_bytes(), ..Round::default() };
     }
 
@@ -168,6 +154,17 @@ impl Steady {
         };
         (self.phase, self.phase_began) = (phase, now + drained);
         self.begin_round(flight, now);
+        if phase == Phase::Cruise {
+            let queue = flight.queue(Instant::ZERO).unwrap_or_default();
+            self.begin_climb(Climb::new(0.0, now + queue));
+        }
+    }
+
+    fn begin_climb(&mut self, climb: Climb) {
+        match &mut self.climb {
+            Some(before) => **before = climb,
+            None => self.climb = Some(Box::new(climb)),
+        }
     }
 
     /// Takes what became of packets on a short way.
@@ -194,8 +191,11 @@ impl Steady {
         let fit = arriving * base.max(SHORTEST_ROUND).as_secs_f64();
         self.window = fit.clamp(self.window / 2.0, self.window).max(LEAST_WINDOW);
         self.was_cut = true;
-        if self.phase != Phase::Cruise {
-            self.begin_phase(Phase::Cruise, flight, now);
+        match self.phase {
+            // Of a train that is sent at once less arrives than of packets that are sent evenly.
+            Phase::Trains => self.begin_phase(Phase::Ramp(2.0 * arriving), flight, now),
+            Phase::Ramp(_) => self.begin_phase(Phase::Cruise, flight, now),
+            Phase::Cruise => self.begin_climb(Climb::new(0.0, now)),
         }
     }
 
@@ -215,9 +215,11 @@ impl Steady {
             self.round.full_from = (arrived_at, flight.delivered_bytes());
         }
         let (from, delivered) = self.round.full_from;
-        let span = (arrived_at - from).as_secs_f64();
-        let rate = (flight.delivered_bytes() - delivered) as f64 / span;
-        (self.round.full >= 3 && span > 0.0 && rate > 0.0).then_some(rate)
+        let span = arrived_at - from;
+        let rate = (flight.delivered_bytes() - delivered) as f64 / span.as_secs_f64();
+        // What is sent evenly fills a queue for long; what is sent again makes one for a moment.
+        let lasts = if self.phase == Phase::Trains { Duration::ZERO } else { base / RAMP_QUEUE };
+        (self.round.full >= 3 && span > lasts && rate > 0.0).then_some(rate)
     }
 
     fn start(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
@@ -228,6 +230,7 @@ impl Steady {
         match (self.phase, found) {
             (Phase::Trains, Some(rate)) => {
                 self.window = (self.window / 3.0).min(rate * base_s).max(LEAST_WINDOW);
+                self.line = rate;
                 self.begin_phase(Phase::Ramp(rate), flight, now);
             }
             (Phase::Ramp(_), Some(rate)) => {
@@ -247,64 +250,43 @@ impl Steady {
         }
     }
 
-    /// The share of bytes that were lost lately, and its standard error; `None` while they are too few.
-    fn share_lost(&self, flight: &Flight) -> Option<(f64, f64)> {
-        let lost = flight.lost_bytes() - self.chunk_lost;
-        let all = lost + flight.delivered_bytes() - self.chunk_delivered;
-        let share = lost as f64 / all as f64;
-        let packets = all as f64 / LongestFrame::UNKNOWN;
-        let error = (self.chance.max(share / 4.0) / packets).sqrt();
-        (all > CHUNK_BYTES).then_some((share, error))
-    }
-
+    /// Looks at what was lost in a round that ends.
     fn end_round(&mut self, flight: &Flight, base: Duration, now: Instant) {
-        let base_s = base.as_secs_f64();
         let Some(queue) = self.round.queue[1].or(self.round.queue[0]) else { return };
-        let queue = queue.as_secs_f64();
-        self.arrived.rotate_left(1);
-        let seconds = (now - self.round.began).as_secs_f64();
-        self.arrived[ROUNDS - 1] = (flight.delivered_bytes() - self.delivered) as f64 / seconds;
-        let target = self.target(base);
-        let least = (target / base_s / 4.0).clamp(0.002, 0.02);
-        let is_limited = self.round.peak as f64 > self.window * 0.8;
-        let grows = queue < target;
-        self.streak = if grows == self.is_growing { self.streak + 1 } else { 0 };
-        self.is_growing = grows;
-        let most = match self.streak {
-            _ if queue >= target / 8.0 => STEP_MAX,
-            0..EMPTY_ROUNDS => EMPTY_STEP_MAX,
-            _ => FAR_STEP_MAX,
-        };
-        self.step = if self.streak >= 2 { (self.step * 2.0).min(most) } else { least };
-        let is_full = queue > 2.0 * target;
-        let share = self.share_lost(flight);
-        let mut is_policed = false;
-        if let Some((share, error)) = share {
-            (self.chunk_delivered, self.chunk_lost) = (flight.delivered_bytes(), flight.lost_bytes());
-            let is_more = share > self.chance + 0.01 + 4.0 * error;
-            if is_more && !is_full && self.is_suspect {
-                // As many are lost although less is sent: the loss is not of this queue pair's making.
-                self.chance = share;
-                self.window /= 1.0 - SUSPICION;
-            } else if !is_more {
-                self.chance += (share - self.chance) / 8.0;
+        self.delivery.end(flight, now);
+        self.verdict = self.chance.look(flight, queue.as_secs_f64() > 2.0 * self.target(base));
+        match self.verdict {
+            Verdict::Usual | Verdict::Unclear => {}
+            Verdict::Trial => self.window *= 1.0 - Chance::TRIAL,
+            Verdict::Innocent => self.window /= 1.0 - Chance::TRIAL,
+            Verdict::Excess => {
+                let sure = self.delivery.sure(base);
+                self.window = sure.clamp(self.window / 2.0, self.window / (1.0 - Chance::TRIAL));
+                self.begin_climb(Climb::new(self.window * STEP / 8.0, now));
             }
-            is_policed = is_more && !self.is_suspect;
-            self.is_suspect = is_policed && !is_full;
-        }
-        if is_full || is_policed {
-            let excess = share.map_or(0.0, |(share, error)| (share - self.chance - 2.0 * error).max(0.0));
-            let over = if is_full { (base_s + target) / (base_s + queue) } else { 1.0 - SUSPICION };
-            let fit = self.window * over * (1.0 - excess);
-            let arriving = self.arrived.into_iter().fold(0.0, f64::max) * base_s * ARRIVING;
-            self.window = fit.max(arriving).clamp(self.window / 2.0, self.window);
-        } else if grows && is_limited {
-            self.window *= 1.0 + self.step;
-        } else if !grows {
-            self.window *= 1.0 - self.step;
         }
         self.window = self.window.max(LEAST_WINDOW);
         self.begin_round(flight, now);
+    }
+
+    fn cruise(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
+        let is_held = matches!(self.verdict, Verdict::Unclear | Verdict::Trial);
+        let target = self.target(base);
+        let Some(climb) = &mut self.climb else { return };
+        if !is_held && self.round.peak as f64 > self.window * 0.8 {
+            self.window += climb.grow((self.window * STEP).max(STEP_BYTES), base, now);
+        } else {
+            climb.rest(now);
+        }
+        let (Some(sample), Some(queue)) = (progress.sample, flight.queue(Instant::ZERO)) else { return };
+        let seen = Seen { queue: queue.as_secs_f64(), sent_at: sample.sent_at, target, base, now };
+        let Some(top) = climb.take(&seen, self.window) else { return };
+        let fit = top.fit.max(self.delivery.sure(base)).clamp(self.window / 2.0, self.window);
+        let share = top.share(fit);
+        // What others take over does not arrive again.
+        self.delivery.leave(share.min(1.0));
+        self.window = (fit * share).max(LEAST_WINDOW);
+        self.begin_climb(Climb::after(&top, base, now));
     }
 }
 
@@ -345,13 +327,19 @@ impl Controller for Steady {
                     self.round = Round { full, full_from, full_at, ..self.round };
                 }
             }
-            Phase::Cruise if now - self.round.began > (smoothed * 9 / 8).max(SHORTEST_ROUND) => {
-                self.end_round(flight, base, now)
+            Phase::Cruise => {
+                self.cruise(progress, flight, base, now);
+                if now - self.round.began > (smoothed * 9 / 8).max(SHORTEST_ROUND) {
+                    self.end_round(flight, base, now);
+                }
             }
-            Phase::Cruise => {}
         }
-        let gain = if self.phase == Phase::Trains { 16.0 } else { 1.05 };
-        let bits = self.window * 8.0 * gain / (base + flight.queue(Instant::ZERO).unwrap_or_default()).as_secs_f64();
+        let paced = match self.phase {
+            Phase::Trains => self.window * TRAIN_PACE,
+            Phase::Ramp(_) => self.window * PACE,
+            Phase::Cruise => self.window * PACE + self.climb.as_ref().map_or(0.0, |climb| climb.grows_by()),
+        };
+        let bits = paced * 8.0 / (base + flight.queue(Instant::ZERO).unwrap_or_default()).as_secs_f64();
         self.rate = Some(Rate::from_bits(bits as u64));
     }
 
@@ -363,7 +351,6 @@ impl Controller for Steady {
         let Some(left) = self.notices.cut(self.window, flight, now) else { return };
         self.window = left.max(LEAST_WINDOW);
         self.was_cut = true;
-        (self.step, self.streak, self.is_growing) = (0.0, 0, false);
         match self.phase {
             // A train can be marked long before it shows the bottleneck's rate: from here on it is looked for slowly.
             Phase::Trains => {

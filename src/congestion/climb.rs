@@ -1,0 +1,302 @@
+use crate::time::{Duration, Instant};
+
+use super::slope::Slope;
+
+/// A window that grows until there is a queue, and then gives back what stands in it.
+///
+/// All queue pairs behind a bottleneck see its queue at the same time, and so begin to climb together. From then on each
+/// grows by as many bytes as every other, more of them in each round trip. How much the queue grows by a byte of a queue
+/// pair's own tells how many they are, and with it a fair window.
+#[derive(Debug)]
+pub(super) struct Climb {
+    /// Packets that were sent before say nothing of it.
+    from: Instant,
+    /// Bytes by which the window grows in a round trip without queues, now.
+    grows_by: f64,
+    /// Until when it is known whether the window grew, and when it did last.
+    grown_at: Instant,
+    grew_at: Instant,
+    glance: Glance,
+    /// The latest glances, the newest first.
+    glances: [Glance; KEPT],
+    /// Whether the latest glance has reached the target: it is waited until all of a look have, or one has not.
+    is_held: bool,
+    slope: Slope,
+}
+
+/// The least delay of a few packets in a row: what hosts add to it is no queue.
+#[derive(Clone, Copy, Debug)]
+struct Glance {
+    began: Instant,
+    samples: u32,
+    /// In seconds, and when its packet was sent.
+    least: (f64, Instant),
+}
+
+/// What a packet saw.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// Its delay in queues, in seconds.
+    pub queue: f64,
+    pub sent_at: Instant,
+    /// The delay up to which a window climbs, in seconds.
+    pub target: f64,
+    /// The round trip without queues.
+    pub base: Duration,
+    /// When its arrival was known.
+    pub now: Instant,
+}
+
+/// The end of a climb: the queue has reached the target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Top {
+    /// What fits into the network without a queue, in bytes.
+    pub fit: f64,
+    /// A fair share of it, in bytes; `None` when the queue did not tell.
+    pub fair: Option<f64>,
+    /// The queue that goes, in seconds.
+    queue: f64,
+}
+
+/// Bytes by which a window grows in the first round trip: half a packet of path MTU 4096. They are the same for all paths:
+/// queue pairs would not be comparable otherwise.
+const FIRST_GROWTH: f64 = 2150.0;
+
+/// By how much faster it grows in each further round trip.
+const GROWTH: f64 = 1.4;
+
+/// The part of the target at which a queue counts as seen.
+const SEEN: f64 = 1.0 / 3.0;
+
+/// Glances in a round trip, and the least samples of one.
+const GLANCES: u32 = 8;
+const GLANCE_SAMPLES: u32 = 3;
+
+/// A queue counts as reached when all glances of this time show it, or of half a round trip if that is shorter: delays
+/// of hosts last for some milliseconds.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Glances that are kept: those of half a round trip, and one that reaches further.
+const KEPT: usize = GLANCES as usize / 2 + 1;
+
+/// A queue so many times the target came at once: it is others', and tells nothing of a fair window.
+const SUDDEN: f64 = 2.0;
+
+/// The share of the window that is left free at the top: so the queue becomes empty, and who begins sees the round trip
+/// without it.
+const FREE: f64 = 0.005;
+
+/// The part of the way to a fair window that is gone at a top.
+const SHARED: f64 = 0.5;
+
+/// A window is fair enough when it is not further from a fair one than by this factor.
+const NEARLY_FAIR: f64 = 1.15;
+
+/// The bounds of what is believed of a fair window, as shares of the present one.
+const FAIR_MIN: f64 = 0.25;
+const FAIR_MAX: f64 = 8.0;
+
+impl Top {
+    /// By how much a window that fits, in bytes, is to change so that it comes nearer to a fair one.
+    pub fn share(&self, fit: f64) -> f64 {
+        let Some(fair) = self.fair else { return 1.0 };
+        let far = match fair / fit {
+            less @ ..1.0 => (less * NEARLY_FAIR).min(1.0),
+            more => (more / NEARLY_FAIR).max(1.0),
+        };
+        1.0 + (far.clamp(FAIR_MIN, FAIR_MAX) - 1.0) * SHARED
+    }
+}
+
+impl Glance {
+    fn new(began: Instant) -> Glance {
+        Glance { began, samples: 0, least: (f64::INFINITY, began) }
+    }
+}
+
+impl Climb {
+    /// A climb that begins at `from`, by so many bytes in the first round trip at least.
+    pub fn new(grows_by: f64, from: Instant) -> Climb {
+        Climb {
+            from,
+            grows_by: grows_by.max(FIRST_GROWTH),
+            grown_at: from,
+            grew_at: from,
+            glance: Glance::new(from),
+            glances: [Glance::new(Instant::ZERO); KEPT],
+            is_held: false,
+            slope: Slope::default(),
+        }
+    }
+
+    /// The climb after another one's top: it begins when the queue has gone.
+    pub fn after(top: &Top, base: Duration, now: Instant) -> Climb {
+        let queue = Duration::try_from_secs_f64(top.queue).unwrap_or_default();
+        Climb::new(0.0, now + queue + base / GLANCES)
+    }
+
+    /// Bytes by which the window grows in a round trip without queues, now.
+    pub fn grows_by(&self) -> f64 {
+        self.grows_by
+    }
+
+    /// The bytes by which the window grows until `now`, by at most `most` in a round trip.
+    pub fn grow(&mut self, most: f64, base: Duration, now: Instant) -> f64 {
+        let rounds = now.saturating_since(self.grown_at).div_duration_f64(base);
+        if rounds <= 0.0 {
+            return 0.0;
+        }
+        if self.is_held {
+            self.grown_at = now;
+            return 0.0;
+        }
+        // Bounded: it can have slept.
+        let rounds = rounds.min(1.0);
+        let before = self.grows_by;
+        self.grows_by *= GROWTH.powf(rounds);
+        (self.grown_at, self.grew_at) = (now, now);
+        let grown = (self.grows_by - before) / GROWTH.ln();
+        self.grows_by = self.grows_by.min(most);
+        grown.min(most * rounds)
+    }
+
+    /// The window, which is not used, does not grow until `now`.
+    pub fn rest(&mut self, now: Instant) {
+        self.grown_at = self.grown_at.max(now);
+        self.slope = Slope::default();
+    }
+
+    /// Takes what a packet saw of a window of so many bytes. Returns the top when it is reached.
+    pub fn take(&mut self, seen: &Seen, window: f64) -> Option<Top> {
+        let Seen { base, now, target, .. } = *seen;
+        if seen.sent_at < self.from {
+            return None;
+        }
+        self.glance.samples += 1;
+        if seen.queue < self.glance.least.0 {
+            self.glance.least = (seen.queue, seen.sent_at);
+        }
+        if self.glance.samples < GLANCE_SAMPLES || now.saturating_since(self.glance.began) < base / GLANCES {
+            return None;
+        }
+        let glance = std::mem::replace(&mut self.glance, Glance::new(now));
+        self.glances.rotate_right(1);
+        self.glances[0] = glance;
+        self.is_held = glance.least.0 >= target;
+        if let Some((queue, sent_at)) = self.least(base, now).filter(|(queue, _)| *queue >= target) {
+            let then = window - self.grown_since(sent_at, base);
+            return Some(self.top(queue, then, seen));
+        }
+        let (queue, sent_at) = glance.least;
+        if queue >= target * SEEN {
+            self.slope.take(window - self.grown_since(sent_at, base), queue);
+        }
+        None
+    }
+
+    /// The least of the latest glances, and when its packet was sent; `None` while they are too few.
+    fn least(&self, base: Duration, now: Instant) -> Option<(f64, Instant)> {
+        let look = LOOK.min(base / 2);
+        let all = self.glances.iter().position(|glance| now.saturating_since(glance.began) >= look)?;
+        let least = self.glances[..=all].iter().map(|glance| glance.least);
+        least.min_by(|one, other| one.0.total_cmp(&other.0)).filter(|_| self.glances[all].began >= self.from)
+    }
+
+    /// The top, where a window of `window` bytes made this queue.
+    fn top(&self, queue: f64, window: f64, seen: &Seen) -> Top {
+        let base = seen.base.as_secs_f64();
+        let is_sudden = queue >= SUDDEN * seen.target;
+        let fair = self.slope.bytes_per_second().filter(|_| !is_sudden).map(|rate| rate * base);
+        Top { fit: window * base / (base + queue) * (1.0 - FREE), fair, queue }
+    }
+
+    /// The bytes by which the window has grown since `sent_at`.
+    fn grown_since(&self, sent_at: Instant, base: Duration) -> f64 {
+        let rounds = self.grew_at.saturating_since(sent_at.max(self.from)).div_duration_f64(base);
+        self.grows_by * (1.0 - GROWTH.powf(-rounds)) / GROWTH.ln()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: Duration = Duration::from_millis(20);
+    const TARGET: f64 = 400e-6;
+    /// Bytes a second of the bottleneck.
+    const LINE: f64 = 125e6;
+    const FITS: f64 = 2.5e6;
+
+    fn after(time: f64) -> Instant {
+        Instant::from_ns((time * 1e9) as u64)
+    }
+
+    /// Climbs of flows that share a bottleneck, each with its window, from packets that come every 100 µs, and take `noise`
+    /// longer than the queue is. Returns each flow's top, and its window then.
+    fn tops(windows: &mut [f64], noise: impl Fn(u32) -> f64) -> Vec<(Top, f64)> {
+        let base = BASE.as_secs_f64();
+        let mut climbs: Vec<Climb> = windows.iter().map(|_| Climb::new(0.0, after(1.0))).collect();
+        let mut tops: Vec<Option<(Top, f64)>> = windows.iter().map(|_| None).collect();
+        // Windows of a round trip ago: what is sent stands in the queue by then.
+        let mut queues = Vec::new();
+        for step in 0..20_000 {
+            let now = after(1.0 + f64::from(step) * 100e-6);
+            queues.push(((windows.iter().sum::<f64>() - FITS) / LINE).max(0.0));
+            let Some(sent) = queues.len().checked_sub(201) else { continue };
+            for (index, climb) in climbs.iter_mut().enumerate() {
+                if tops[index].is_some() {
+                    continue;
+                }
+                windows[index] += climb.grow(f64::INFINITY, BASE, now);
+                let queue = queues[sent] + noise(step);
+                let sent_at = after((now.as_ns() as f64 / 1e9) - base - queue);
+                let seen = Seen { queue, sent_at, target: TARGET, base: BASE, now };
+                tops[index] = climb.take(&seen, windows[index]).map(|top| (top, windows[index]));
+            }
+            if tops.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        tops.into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn a_window_climbs_until_there_is_a_queue_and_gives_it_back() {
+        let tops = tops(&mut [2e6], |_| 0.0);
+        let [(top, window)] = &tops[..] else { panic!("no top") };
+        assert!((TARGET..2.0 * TARGET).contains(&top.queue), "{top:?}");
+        assert!(*window > FITS + TARGET * LINE, "{window}");
+        assert!((0.97 * FITS..1.01 * FITS).contains(&top.fit), "{top:?}");
+    }
+
+    #[test]
+    fn the_slope_tells_each_of_unequal_windows_the_same_fair_one() {
+        let found = tops(&mut [0.2e6, 0.7e6, 1.4e6], |_| 0.0);
+        assert_eq!(found.len(), 3);
+        for (top, window) in &found {
+            let fair = top.fair.expect("a line");
+            assert!((0.8..1.25).contains(&(fair / (FITS / 3.0))), "{window}: {top:?}");
+        }
+        assert!(found[0].0.share(0.2e6) > 1.5 && found[2].0.share(1.4e6) < 0.9, "{found:?}");
+    }
+
+    #[test]
+    fn delays_of_a_host_that_last_for_less_than_a_look_are_no_queue() {
+        // Of each 12 ms, for 6 ms nobody looks: as long as no queue is there, all others see none.
+        let late = |step: u32| if step % 120 < 60 { 5e-3 } else { 0.0 };
+        let tops = tops(&mut [2e6], late);
+        let [(top, window)] = &tops[..] else { panic!("no top") };
+        assert!(top.queue < 2.0 * TARGET && *window > FITS, "{window}: {top:?}");
+    }
+
+    #[test]
+    fn a_window_of_nearly_a_fair_share_stays() {
+        let top = |fair| Top { fit: 1e6, fair, queue: TARGET };
+        assert_eq!(top(None).share(1e6), 1.0);
+        for near in [0.9e6, 1e6, 1.1e6] {
+            assert_eq!(top(Some(near)).share(1e6), 1.0);
+        }
+        assert!((top(Some(2.3e6)).share(1e6) - 1.5).abs() < 1e-9, "half of the way to 2 MB");
+        assert!((top(Some(1.0)).share(1e6) - 0.625).abs() < 1e-9 && top(Some(1e12)).share(1e6) == 4.5);
+    }
+}
