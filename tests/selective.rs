@@ -222,8 +222,8 @@ fn a_peer_that_answers_nothing_is_given_up() {
     let probes = us.wait(Duration::from_secs(10));
     assert!((2..100).contains(&probes.len()), "{} probes", probes.len());
     assert_eq!(us.state(), State::Error);
-    let statuses: Vec<_> = std::iter::from_fn(|| us.completion()).map(|completion| completion.status).collect();
-    assert_eq!(statuses, [uroce::transport::Status::RetryExceeded, uroce::transport::Status::WrFlush]);
+    let ends: Vec<_> = std::iter::from_fn(|| us.completion()).map(|done| (done.status, done.vendor_err())).collect();
+    assert_eq!(ends, [(uroce::transport::Status::RetryExceeded, 0xc1), (uroce::transport::Status::WrFlush, 0)]);
 }
 
 /// Found by rping with a tenth of all frames lost: before the first round-trip sample, intervals between probes grew

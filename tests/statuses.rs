@@ -2,8 +2,8 @@
 
 use uroce::memory::{Access, WindowBinding};
 use uroce::transport::{
-    Completion, CompletionKind, Data, ReceiveRequest, RecoveryMode, Remote, SendOperation, SendRequest, Sge, State,
-    Status,
+    Cause, Completion, CompletionKind, Data, ReceiveRequest, RecoveryMode, Remote, SendOperation, SendRequest, Sge,
+    State, Status,
 };
 use uroce::wire::{Aeth, AtomicAckEth, Extension, Ieth, ImmDt, Key, Msn, NakCode, Opcode, Reth, RnrTimer, Syndrome};
 use uroce_laboratory::in_both_modes;
@@ -56,6 +56,8 @@ fn statuses_have_the_verbs_numbers_and_those_of_others_are_never_given() {
         assert!(ours.is_none_or(|status| status as u8 == number), "{name}");
         // There is no way to complete with a number that the type does not have.
         if let Some(status) = ours {
+            let said = status.to_string();
+            assert!(said.starts_with(&format!("IBV_WC_{name} ({number}), ")), "{said}");
             match status {
                 Status::Success
                 | Status::LocalLength
@@ -188,10 +190,10 @@ fn windows_that_cannot_be_bound_or_invalidated_are_window_errors(recovery: Recov
 }
 
 fn naks_say_what_the_peer_found(recovery: RecoveryMode) {
-    for (code, status) in [
-        (NakCode::InvalidRequest, Status::RemoteInvalidRequest),
-        (NakCode::RemoteAccessError, Status::RemoteAccess),
-        (NakCode::RemoteOperationalError, Status::RemoteOperation),
+    for (code, status, cause) in [
+        (NakCode::InvalidRequest, Status::RemoteInvalidRequest, Cause::InvalidRequest),
+        (NakCode::RemoteAccessError, Status::RemoteAccess, Cause::AccessRefused),
+        (NakCode::RemoteOperationalError, Status::RemoteOperation, Cause::PeerFault),
     ] {
         let mut c = Crafted::new(recovery);
         for wr_id in 0..3 {
@@ -201,8 +203,10 @@ fn naks_say_what_the_peer_found(recovery: RecoveryMode) {
         // The second one is refused: the first has arrived, and the third is flushed.
         let nak = Aeth::new(Syndrome::Nak(code), Msn::default());
         c.send(c.bth(Opcode::RC_ACKNOWLEDGE, FIRST_PSN.plus(1)), Extension::Aeth(nak), &[]);
-        let ends: Vec<_> = (0..3).map(|_| c.completion().unwrap()).map(|done| (done.wr_id, done.status)).collect();
-        assert_eq!(ends, [(0, Status::Success), (1, status), (2, Status::WrFlush)], "{code:?}");
+        let completion = |_| c.completion().unwrap();
+        let ends: Vec<_> = (0..3).map(completion).map(|done| (done.wr_id, done.status, done.cause)).collect();
+        let expected = [(0, Status::Success, None), (1, status, Some(cause)), (2, Status::WrFlush, None)];
+        assert_eq!(ends, expected, "{code:?}");
         assert_eq!((c.state(), c.event()), (State::Error, None), "{code:?}: the completion says all");
     }
 }

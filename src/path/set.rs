@@ -109,6 +109,11 @@ impl PathSet {
         self.state(path).is_some_and(|state| state.condition == PathCondition::Good)
     }
 
+    /// Whether more than one path has a next hop.
+    pub fn has_several(&self) -> bool {
+        self.states.iter().filter(|state| state.condition != PathCondition::Closed).count() > 1
+    }
+
     /// How the paths stand, from 0 on.
     pub fn status(&self) -> impl Iterator<Item = PathStatus> {
         let of = |state: &State| PathStatus { condition: state.condition, round_trip: state.round_trip.smoothed() };

@@ -3,6 +3,8 @@ use crate::sync::{ArrayQueue, PoisonError, RwLock, RwLockReadGuard};
 use crate::time::Instant;
 use crate::wire::{Key, Qpn};
 
+use super::cause::Cause;
+
 /// How a work request ended; the values of `enum ibv_wc_status` (IBTA 10.8.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -33,6 +35,28 @@ pub enum Status {
     RetryExceeded = 12,
     /// The peer had no receive request, and all RNR retries are used.
     RnrRetryExceeded = 13,
+}
+
+impl std::fmt::Display for Status {
+    /// ibverbs' name and number, and `ibv_wc_status_str`'s words.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, words) = match self {
+            Status::Success => ("IBV_WC_SUCCESS", "success"),
+            Status::LocalLength => ("IBV_WC_LOC_LEN_ERR", "local length error"),
+            Status::LocalQpOperation => ("IBV_WC_LOC_QP_OP_ERR", "local QP operation error"),
+            Status::LocalProtection => ("IBV_WC_LOC_PROT_ERR", "local protection error"),
+            Status::WrFlush => ("IBV_WC_WR_FLUSH_ERR", "Work Request Flushed Error"),
+            Status::MwBind => ("IBV_WC_MW_BIND_ERR", "memory management operation error"),
+            Status::BadResponse => ("IBV_WC_BAD_RESP_ERR", "bad response error"),
+            Status::LocalAccess => ("IBV_WC_LOC_ACCESS_ERR", "local access error"),
+            Status::RemoteInvalidRequest => ("IBV_WC_REM_INV_REQ_ERR", "remote invalid request error"),
+            Status::RemoteAccess => ("IBV_WC_REM_ACCESS_ERR", "remote access error"),
+            Status::RemoteOperation => ("IBV_WC_REM_OP_ERR", "remote operation error"),
+            Status::RetryExceeded => ("IBV_WC_RETRY_EXC_ERR", "transport retry counter exceeded"),
+            Status::RnrRetryExceeded => ("IBV_WC_RNR_RETRY_EXC_ERR", "RNR retry counter exceeded"),
+        };
+        write!(f, "{name} ({}), {words}", *self as u8)
+    }
 }
 
 /// The operation that a completion is for; the values of `enum ibv_wc_opcode`.
@@ -74,6 +98,8 @@ pub struct Completion {
     pub source_qpn: Qpn,
     /// The network header that a datagram came with: the first 40 bytes of the buffer hold it. `None` without a datagram.
     pub network_header: Option<NetworkHeader>,
+    /// Why the request failed, where more is known than its status says.
+    pub cause: Option<Cause>,
     /// When the completion was added to its queue.
     pub time: Instant,
 }
@@ -82,6 +108,11 @@ impl Completion {
     /// The completion of a send request.
     pub(super) fn send(wr_id: u64, qpn: Qpn, kind: CompletionKind, status: Status, byte_len: u32) -> Completion {
         Completion { status, kind, ..Completion::receive(wr_id, qpn, byte_len) }
+    }
+
+    /// The number that programs see as `vendor_err`: the cause's code, 0 without one.
+    pub fn vendor_err(&self) -> u32 {
+        self.cause.map_or(0, Cause::code)
     }
 
     /// The successful completion of a receive request that took `byte_len` bytes.
@@ -96,6 +127,7 @@ impl Completion {
             qpn,
             source_qpn: Qpn::default(),
             network_header: None,
+            cause: None,
             time: Instant::ZERO,
         }
     }

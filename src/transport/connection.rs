@@ -82,6 +82,11 @@ impl Connection {
         self.complete(&self.send_cq, Completion::send(wr_id, self.qpn, kind, status, byte_len), false, cx);
     }
 
+    /// Completes a send request that failed, with its cause.
+    pub fn fail_send(&self, completion: Completion, cx: &mut Context<'_>) {
+        self.complete(&self.send_cq, completion, false, cx);
+    }
+
     /// Completes a receive request.
     pub fn complete_receive(&self, completion: Completion, solicited: bool, cx: &mut Context<'_>) {
         cx.counters.rdma_recvs += u64::from(completion.status == Status::Success);

@@ -16,6 +16,7 @@ mod acks;
 mod answer_arrivals;
 mod answer_flight;
 mod attributes;
+mod cause;
 mod class;
 mod completion;
 mod connection;
@@ -56,6 +57,7 @@ mod unreliable;
 mod work;
 
 pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
+pub use cause::Cause;
 pub use class::{Class, ClassError};
 pub use completion::{Completion, CompletionKind, CompletionRing, NetworkHeader, Notify, Status};
 pub use counters::Counters;

@@ -2,6 +2,7 @@ mod completer;
 mod early_answers;
 mod patience;
 mod request_packet;
+mod seen;
 mod send_queue;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,8 @@ use crate::time::{Duration, Instant};
 use crate::wire::{PathMtu, Psn, QKey};
 
 use super::attributes::QpAttributes;
-use super::completion::{CompletionKind, Status};
+use super::cause::Cause;
+use super::completion::{Completion, CompletionKind, Status};
 use super::connection::Connection;
 use super::context::{Context, Fatal};
 use super::service::Service;
@@ -24,6 +26,7 @@ use super::work::{Data, Destination, MAX_MESSAGE_BYTES, PostError, SendOperation
 use early_answers::EarlyAnswers;
 use patience::Patience;
 use request_packet::{RequestPacket, write_datagram};
+use seen::Seen;
 use send_queue::{SPAN_PACKETS, SendQueue};
 
 /// The requester: posted send requests become packets, in order. The [`Recovery`], which depends on what the peer
@@ -460,6 +463,7 @@ impl Requester {
                 return self.fail_oldest(status, connection, cx);
             }
             let Some(wqe) = self.queue.pop_complete(first) else { return Ok(()) };
+            self.patience.has_answered_large |= wqe.len > Cause::SMALL_BYTES;
             cx.counters.rdma_sends += u64::from(wqe.kind() == CompletionKind::Send);
             if wqe.request.signaled || mutated!("unsignaled-completion-reported") {
                 let byte_len = if wqe.request.operation.is_read_or_atomic() { wqe.len } else { 0 };
@@ -473,7 +477,15 @@ impl Requester {
     /// Completes the oldest request with an error; the caller flushes the others.
     fn fail_oldest(&mut self, status: Status, connection: &Connection, cx: &mut Context<'_>) -> Result<(), Fatal> {
         if let Some(wqe) = self.queue.pop() {
-            connection.complete_send(wqe.request.wr_id, wqe.kind(), status, 0, cx);
+            let is_large = wqe.len.min(connection.path_mtu.bytes() as u32) > Cause::SMALL_BYTES;
+            let seen = Seen {
+                an_answer: self.patience.has_answered,
+                a_large_answer: self.patience.has_answered_large || self.recovery.first() > wqe.first,
+                is_large,
+                has_paths: cx.multipath.as_ref().is_some_and(|multipath| multipath.set.has_several()),
+            };
+            let completion = Completion::send(wqe.request.wr_id, connection.qpn, wqe.kind(), status, 0);
+            connection.fail_send(Completion { cause: seen.cause(status), ..completion }, cx);
         }
         Err(Fatal)
     }

@@ -65,8 +65,8 @@ pub use crate::path::{PathCondition, PathPolicy, PathPolicyError, PathStatus};
 pub use crate::time::Instant;
 #[doc(inline)]
 pub use crate::transport::{
-    AttachError, Attributes, Capabilities, Class, ClassError, Completion, CompletionKind, Counters, CreateError, Data,
-    Destination, Event, InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS,
+    AttachError, Attributes, Capabilities, Cause, Class, ClassError, Completion, CompletionKind, Counters, CreateError,
+    Data, Destination, Event, InlineBytes, InlineError, InlinePool, MAX_INLINE_BYTES, MAX_MULTICAST_GROUPS,
     MAX_MULTICAST_MEMBERS, MAX_SGE, ModifyError, NetworkHeader, Notify, Path, PostError, QpAttributes, QueuePairInfo,
     QueuePairStatus, ReceiveRequest, RecoveryMode, RecoveryModeError, Remote, SendOperation, SendRequest, Service, Sge,
     SgeList, Srq, SrqError, State, Status, Treatment,

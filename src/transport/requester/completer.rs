@@ -139,6 +139,7 @@ impl Requester {
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let psn = Psn::of(number);
+        self.patience.has_answered = true;
         traced!(debug, "NAK received", qpn = connection.qpn, psn = psn, why = format_args!("{syndrome:?}"));
         match syndrome {
             Syndrome::RnrNak(timer) => {

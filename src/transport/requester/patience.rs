@@ -8,7 +8,11 @@ pub struct Patience {
     retries_left: u8,
     rnr_retries_left: u8,
     /// Timeouts for which the peer was silent, since the last progress.
-    timeouts: u32,
+    timeouts: u16,
+    /// Whether the peer has ever answered.
+    pub has_answered: bool,
+    /// Whether it has answered a message of more than [`Cause::SMALL_BYTES`](crate::transport::Cause::SMALL_BYTES).
+    pub has_answered_large: bool,
 }
 
 /// The RNR retry count that means no limit.
@@ -26,6 +30,7 @@ impl Patience {
 
     /// Restores all retries, after progress.
     pub fn renew(&mut self) {
+        self.has_answered = true;
         if !mutated!("retry-count-not-reset") {
             self.heard();
         }
@@ -37,17 +42,18 @@ impl Patience {
     /// Restores the retries, but not those after RNR NAKs: the peer answers. Its receive request can be missing for
     /// long, and packets are lost meanwhile.
     pub fn heard(&mut self) {
+        self.has_answered = true;
         self.retries_left = self.retry_count;
     }
 
     /// Timeouts for which the peer was silent, since the last progress.
     pub fn timeouts(&self) -> u32 {
-        self.timeouts
+        self.timeouts.into()
     }
 
     /// Counts a timeout for which the peer was silent.
     pub fn timed_out(&mut self) {
-        self.timeouts += 1;
+        self.timeouts = self.timeouts.saturating_add(1);
     }
 
     /// The retransmissions that are left.

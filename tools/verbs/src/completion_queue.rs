@@ -404,7 +404,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, num_entries: c_int, wc: 
             wr_id: completion.wr_id,
             status: completion.status as c_int,
             opcode: completion.kind as c_int,
-            vendor_err: 0,
+            vendor_err: completion.vendor_err(),
             byte_len: completion.byte_len,
             imm_data: immediate_or_key(&completion),
             qp_num: completion.qpn.value(),
@@ -474,8 +474,8 @@ unsafe extern "C" fn read_opcode(cq: *mut IbvCqEx) -> c_int {
     read(cq, |completion| completion.kind as c_int)
 }
 
-unsafe extern "C" fn read_vendor_err(_cq: *mut IbvCqEx) -> u32 {
-    0
+unsafe extern "C" fn read_vendor_err(cq: *mut IbvCqEx) -> u32 {
+    read(cq, Completion::vendor_err)
 }
 
 unsafe extern "C" fn read_byte_len(cq: *mut IbvCqEx) -> u32 {

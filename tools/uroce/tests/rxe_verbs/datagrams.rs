@@ -98,6 +98,7 @@ fn datagram(c: &mut Conversation<'_>, side: Side, gid: usize, len: usize, immedi
 /// A datagram of theirs names the way back to them.
 fn check_way_back(c: &mut Conversation<'_>, gid: usize, done: &Done, header: &[u8], what: &str) {
     let completion = Completion {
+        cause: None,
         wr_id: done.wr_id,
         status: Status::Success,
         kind: CompletionKind::Receive,

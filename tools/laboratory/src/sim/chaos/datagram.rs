@@ -291,6 +291,7 @@ impl World {
         let station = &mut self.stations[index];
         let Some(receive) = station.receives.pop_front() else { return Err("was never posted".into()) };
         let due = Completion {
+            cause: None,
             status: Status::Success,
             byte_len: (GRH_BYTES + datagram.len) as u32,
             immediate: datagram.immediate,
