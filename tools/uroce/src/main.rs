@@ -11,6 +11,7 @@ mod device_tree;
 mod devices;
 mod elf;
 mod elsewhere;
+mod failed_request;
 mod perf;
 mod pingpong;
 mod replay;
@@ -19,6 +20,7 @@ mod run;
 mod sim;
 mod stat;
 mod tcp;
+mod terms;
 mod trailer_report;
 
 use std::process::ExitCode;

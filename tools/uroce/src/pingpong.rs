@@ -6,7 +6,7 @@
 #![allow(clippy::disallowed_methods)] // it measures real time
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,6 +21,9 @@ use uroce::verbs::{
 
 use crate::choices::{Q_KEY, check_mtu, choose_gid, parse_mtu};
 use crate::device_arguments::DeviceArguments;
+use crate::failed_request::{self, Around, FailedRequest};
+use crate::tcp::PeerProgram;
+use crate::terms::Terms;
 use crate::{Failure, tcp};
 
 /// Bounce messages with another uroce, or with ibv_{rc,uc,ud,srq}_pingpong on an RNIC or rxe
@@ -122,6 +125,14 @@ impl Arguments {
         }
     }
 
+    /// What a peer that is uroce must be given, too.
+    fn terms(&self) -> Terms {
+        let transport = self.transport.to_possible_value().expect("no transport is hidden");
+        let terms = Terms::new("pingpong").with("--transport", transport.get_name()).with("-s", self.size());
+        let terms = terms.with("-n", self.iterations).with("-m", self.mtu.bytes());
+        if self.transport == Transport::Srq { terms.with("-q", self.queue_pairs) } else { terms }
+    }
+
     /// Where messages begin in the buffer: datagrams leave room for the routing header.
     fn offset(&self) -> usize {
         if self.transport == Transport::Ud { 40 } else { 0 }
@@ -131,6 +142,8 @@ impl Arguments {
 /// What the handshake says of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Destination {
+    /// Whether its program is uroce, by the LID.
+    is_uroce: bool,
     qpn: Qpn,
     psn: Psn,
     gid: Ipv6Addr,
@@ -139,15 +152,19 @@ struct Destination {
 const HANDSHAKE_BYTES: usize = 52;
 /// Queue pairs that ibv_srq_pingpong has room for (MAX_QP).
 const SRQ_TABLE: usize = 256;
+/// Bytes of perftest's version.
+const VERSION_BYTES: usize = 16;
 const DONE: &[u8; 5] = b"done\0";
 
 impl Destination {
     /// An unused place in the table.
-    const NONE: Destination = Destination { qpn: Qpn::new(0), psn: Psn::new(0), gid: Ipv6Addr::UNSPECIFIED };
+    const NONE: Destination =
+        Destination { is_uroce: false, qpn: Qpn::new(0), psn: Psn::new(0), gid: Ipv6Addr::UNSPECIFIED };
 
     fn to_bytes(self) -> [u8; HANDSHAKE_BYTES] {
         let (qpn, psn, gid) = (self.qpn.value(), self.psn.value(), u128::from(self.gid));
-        let text = format!("0000:{qpn:06x}:{psn:06x}:{gid:032x}\0");
+        let lid = if self.is_uroce { Terms::LID } else { 0 };
+        let text = format!("{lid:04x}:{qpn:06x}:{psn:06x}:{gid:032x}\0");
         text.as_bytes().try_into().expect("4 + 6 + 6 + 32 digits, three colons and a NUL")
     }
 
@@ -157,11 +174,11 @@ impl Destination {
             || format!("the peer's handshake {text:?} is not lid:qpn:psn:gid; is it an ibv pingpong of the same kind?");
         let mut fields = text.split(':');
         let mut next = |digits: usize| fields.next().filter(|field| field.len() == digits).ok_or_else(wrong);
-        let _lid = next(4)?;
+        let is_uroce = u16::from_str_radix(next(4)?, 16) == Ok(Terms::LID);
         let qpn = u32::from_str_radix(next(6)?, 16).map_err(|_| wrong())?;
         let psn = u32::from_str_radix(next(6)?, 16).map_err(|_| wrong())?;
         let gid = u128::from_str_radix(next(32)?, 16).map_err(|_| wrong())?;
-        Ok(Destination { qpn: Qpn::new(qpn), psn: Psn::new(psn), gid: Ipv6Addr::from(gid) })
+        Ok(Destination { is_uroce, qpn: Qpn::new(qpn), psn: Psn::new(psn), gid: Ipv6Addr::from(gid) })
     }
 }
 
@@ -207,31 +224,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     side.post_receives(arguments.receive_depth)?;
 
-    let remotes = match &arguments.host {
-        Some(host) => {
-            let mut stream = tcp::connect(host, arguments.port, Duration::from_secs(arguments.patience))?;
-            stream.write_all(&side.handshake())?;
-            let remotes = side.read_destinations(&mut stream)?;
-            stream.write_all(DONE)?;
-            side.connect(&remotes)?;
-            remotes
-        }
-        None => {
-            let mut stream = tcp::accept(arguments.port)?;
-            stream.set_read_timeout(Some(Duration::from_secs(arguments.patience)))?;
-            let remotes = side.read_destinations(&mut stream)?;
-            side.connect(&remotes)?;
-            stream.write_all(&side.handshake())?;
-            let mut done = [0; DONE.len()];
-            stream.read_exact(&mut done).map_err(|e| format!("the client ended the handshake early: {e}"))?;
-            remotes
-        }
+    let (stream, remotes) = match &arguments.host {
+        Some(host) => side.introduce_to_server(host)?,
+        None => side.introduce_to_client()?,
     };
     if !arguments.json {
         remotes.iter().for_each(|remote| print_address("remote address:", *remote));
     }
 
-    let (elapsed, mut round_trips) = side.play(is_client)?;
+    let played = side.play(is_client);
+    let (elapsed, mut round_trips) = played.map_err(|failure| side.explain(failure, &stream, &remotes))?;
     side.drain();
     side.report(elapsed, &mut round_trips);
     if arguments.check {
@@ -264,7 +266,8 @@ impl<'a> Side<'a> {
         let (shared, count) =
             if arguments.transport == Transport::Srq { (true, arguments.queue_pairs) } else { (false, 1) };
         let depth = arguments.receive_depth.max(2 * count);
-        let channel = CompletionChannel::new()?;
+        let channel = CompletionChannel::new()
+            .map_err(|e| format!("no descriptor for completion events: {e}; see `ulimit -n`"))?;
         let cq = context.create_completion_queue_on((depth + count) as usize, &channel);
         let srq = if shared { Some(pd.create_shared_receive_queue(depth as usize)?) } else { None };
         let options = QueuePairOptions {
@@ -289,7 +292,7 @@ impl<'a> Side<'a> {
             let qp = pd.create_queue_pair(&options)?;
             qp.init(&ways)?;
             let local = qp.local_with(&ways)?;
-            let local = Destination { qpn: local.qpn, psn: local.psn, gid: local.gid };
+            let local = Destination { is_uroce: true, qpn: local.qpn, psn: local.psn, gid: local.gid };
             players.push(Player { qp, local, datagrams_to: None, send_pending: false, receive_pending: true });
         }
         let told = arguments.device.watch(&context, arguments.json)?;
@@ -322,18 +325,97 @@ impl<'a> Side<'a> {
             .collect()
     }
 
+    /// The handshake with a server: its connection, and the peer's queue pairs.
+    fn introduce_to_server(&mut self, host: &str) -> Result<(TcpStream, Vec<Destination>), Failure> {
+        let mut stream = tcp::connect(host, self.arguments.port, Duration::from_secs(self.arguments.patience))?;
+        send(&mut stream, &self.handshake(), "handshake")?;
+        let remotes = self.read_destinations(&mut stream)?;
+        if remotes[0].is_uroce {
+            let theirs = read::<{ Terms::BYTES }>(&mut stream, "terms")?;
+            send(&mut stream, &self.arguments.terms().to_bytes(), "terms")?;
+            self.arguments.terms().agree(&theirs, &tcp::peer_address(&stream))?;
+        }
+        self.check_count(&remotes)?;
+        send(&mut stream, DONE, "handshake")?;
+        self.connect(&remotes)?;
+        Ok((stream, remotes))
+    }
+
+    /// The handshake with a client: its connection, and the peer's queue pairs.
+    fn introduce_to_client(&mut self) -> Result<(TcpStream, Vec<Destination>), Failure> {
+        let mut stream = tcp::accept(self.arguments.port)?;
+        let patience = Some(Duration::from_secs(self.arguments.patience));
+        stream.set_read_timeout(patience).map_err(|e| format!("the client is gone again: {e}; check its output"))?;
+        let remotes = self.read_destinations(&mut stream)?;
+        let is_uroce = remotes[0].is_uroce;
+        if !is_uroce {
+            self.check_count(&remotes)?;
+        }
+        self.connect(&remotes)?;
+        send(&mut stream, &self.handshake(), "handshake")?;
+        if is_uroce {
+            send(&mut stream, &self.arguments.terms().to_bytes(), "terms")?;
+            let theirs = read::<{ Terms::BYTES }>(&mut stream, "terms")?;
+            self.arguments.terms().agree(&theirs, &tcp::peer_address(&stream))?;
+        }
+        read::<{ DONE.len() }>(&mut stream, "end of the handshake")?;
+        Ok((stream, remotes))
+    }
+
     fn read_destinations(&self, stream: &mut TcpStream) -> Result<Vec<Destination>, Failure> {
         let all: Vec<Destination> =
             (0..self.handshake_messages()).map(|_| read_destination(stream)).collect::<Result<_, _>>()?;
         let used = all.iter().filter(|destination| **destination != Destination::NONE).count();
-        if used != self.players.len() {
-            return Err(format!(
-                "the peer has {used} queue pairs, we have {}: use the same -q at both ends",
-                self.players.len()
-            )
-            .into());
+        match used {
+            0 => Err("the peer names no queue pair; is it an ibv pingpong of the same kind?".into()),
+            _ => Ok(all[..used].to_vec()),
         }
-        Ok(all[..used].to_vec())
+    }
+
+    fn check_count(&self, remotes: &[Destination]) -> Result<(), Failure> {
+        let (theirs, ours) = (remotes.len(), self.players.len());
+        match theirs == ours {
+            true => Ok(()),
+            false => {
+                Err(format!("the peer has {theirs} queue pairs, we have {ours}: use the same -q at both ends").into())
+            }
+        }
+    }
+
+    /// Says more of a failure: what the peer's end of the TCP connection, and a small packet, tell of it.
+    fn explain(&self, failure: Failure, stream: &TcpStream, remotes: &[Destination]) -> Failure {
+        let is_uroce = remotes[0].is_uroce;
+        let program = match tcp::peer_program(stream) {
+            // The ibv pingpongs close it when the game begins.
+            PeerProgram::Ended if !is_uroce => PeerProgram::Unknown,
+            program => program,
+        };
+        let at = tcp::peer_address(stream);
+        match failure.downcast::<FailedRequest>() {
+            Ok(failed) => {
+                let mtu = self.arguments.mtu;
+                let answers_small = match program {
+                    PeerProgram::Ended => None,
+                    _ => self.answers_small(&failed, remotes),
+                };
+                failed.explain(&Around { at, program, is_uroce, mtu, answers_small }).into()
+            }
+            Err(other) if program == PeerProgram::Ended => {
+                format!("{other}: the peer's program at {at} has ended; look at its output").into()
+            }
+            Err(other) => other,
+        }
+    }
+
+    /// After a failure: whether the peer answers a packet without payload; `None` when none can be sent.
+    fn answers_small(&self, failed: &FailedRequest, remotes: &[Destination]) -> Option<bool> {
+        let may_be_too_large = failed.may_be_too_large(self.arguments.size() as usize, self.arguments.mtu);
+        let is_of_use = may_be_too_large && self.arguments.service() == Service::Rc;
+        let players = self.players.iter().zip(remotes);
+        let (player, remote) =
+            players.into_iter().find(|(player, _)| is_of_use && player.qp.qpn() == failed.completion.qpn)?;
+        let peer = Peer::new(remote.qpn, remote.psn, remote.gid);
+        Some(failed_request::answers_small(&player.qp, &self.cq, &peer, &self.ways))
     }
 
     fn connect(&mut self, remotes: &[Destination]) -> Result<(), Failure> {
@@ -395,15 +477,16 @@ impl<'a> Side<'a> {
                     );
                 }
                 if self.arguments.events {
-                    self.channel.wait(Duration::from_secs(1))?;
+                    self.channel
+                        .wait(Duration::from_secs(1))
+                        .map_err(|e| format!("cannot wait for a completion: {e}"))?;
                     self.cq.request_notification(Notify::Next);
                 }
                 continue;
             };
             if completion.status != Status::Success {
                 let what = if completion.wr_id == RECEIVE { "receive" } else { "send" };
-                let (status, code) = (completion.status, completion.status as u8);
-                return Err(format!("a {what} request failed: {status:?} ({code})").into());
+                return Err(Box::new(FailedRequest { what, completion }));
             }
             let Some(index) = self.players.iter().position(|player| player.qp.qpn() == completion.qpn) else {
                 continue;
@@ -494,11 +577,41 @@ fn check_pattern(size: u32) -> Vec<u8> {
 
 fn read_destination(stream: &mut TcpStream) -> Result<Destination, Failure> {
     let mut bytes = [0; HANDSHAKE_BYTES];
-    stream.read_exact(&mut bytes).map_err(|e| format!("the peer sent no handshake: {e}"))?;
+    // A client of perf or perftest begins with its version, and then waits.
+    let (version, rest) = bytes.split_at_mut(VERSION_BYTES);
+    version.copy_from_slice(&read::<VERSION_BYTES>(stream, "handshake")?);
+    if version[..4].contains(&b'.') {
+        return Err("the peer sends a version, as perf and perftest do: use the same program at both ends".into());
+    }
+    rest.copy_from_slice(&read::<{ HANDSHAKE_BYTES - VERSION_BYTES }>(stream, "handshake")?);
     Destination::parse(&bytes)
 }
 
-fn print_address(what: &str, Destination { qpn, psn, gid }: Destination) {
+/// Reads a message.
+fn read<const N: usize>(stream: &mut TcpStream, what: &str) -> Result<[u8; N], Failure> {
+    let (mut bytes, at) = ([0; N], tcp::peer_address(stream));
+    match stream.read_exact(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(format!("the peer at {at} sent no {what}: is it a pingpong of the same kind?").into())
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => Err(format!(
+            "the peer at {at} closed the TCP connection before sending its {what}: its program ended; check its output"
+        )
+        .into()),
+        Err(e) => Err(format!("cannot read the {what} of the peer at {at}: {e}; check its output").into()),
+    }
+}
+
+/// Sends a message.
+fn send(stream: &mut TcpStream, bytes: &[u8], what: &str) -> Result<(), Failure> {
+    stream.write_all(bytes).map_err(|e| {
+        let at = tcp::peer_address(stream);
+        format!("cannot send the peer at {at} our {what}: {e}; check its output").into()
+    })
+}
+
+fn print_address(what: &str, Destination { qpn, psn, gid, .. }: Destination) {
     println!("  {what} LID 0x0000, QPN {:#08x}, PSN {:#08x}, GID {gid}", qpn.value(), psn.value());
 }
 

@@ -1,5 +1,6 @@
 //! The TCP connection over which two ends tell each other of their queue pairs.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -7,21 +8,30 @@ use crate::Failure;
 
 /// Connects to a server. Reading from it fails when nothing comes for as long as `patience`.
 pub fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Failure> {
-    let failure =
-        |e: &dyn std::fmt::Display| format!("cannot connect to {host} port {port}: {e}; is the server running?");
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| failure(&e))?.collect();
+    let failure = |e: &std::io::Error| {
+        let hint = match e.kind() {
+            ErrorKind::ConnectionRefused => "nobody listens there: is the server running, with the same -p?",
+            _ => "is the server running?",
+        };
+        format!("cannot connect to {host} port {port}: {e}; {hint}")
+    };
+    let addresses: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(|e| format!("cannot find the address of {host}: {e}; is the name right?"))?
+        .collect();
     let mut last = None;
     for address in &addresses {
         match TcpStream::connect(address) {
             Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(patience))?;
-                return Ok(stream);
+                return match stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(patience))) {
+                    Ok(()) => Ok(stream),
+                    Err(error) => Err(failure(&error).into()),
+                };
             }
             Err(error) => last = Some(error),
         }
     }
-    Err(last.map_or_else(|| failure(&"no address"), |e| failure(&e)).into())
+    Err(last.map_or_else(|| format!("{host} has no address"), |e| failure(&e)).into())
 }
 
 /// Waits for one client, over IPv6 or IPv4.
@@ -30,7 +40,37 @@ pub fn accept(port: u16) -> Result<TcpStream, Failure> {
     // A socket on [::] takes IPv4 too; where there is no IPv6, 0.0.0.0 does.
     let listener = TcpListener::bind((any[0], port)).or_else(|_| TcpListener::bind((any[1], port)));
     let listener = listener.map_err(|e| format!("cannot listen on TCP port {port}: {e}; choose another with -p"))?;
-    let (stream, _) = listener.accept()?;
-    stream.set_nodelay(true)?;
+    let (stream, _) =
+        listener.accept().map_err(|e| format!("cannot accept a client on TCP port {port}: {e}; try again"))?;
+    stream.set_nodelay(true).map_err(|e| format!("the client is gone again: {e}; check its output"))?;
     Ok(stream)
+}
+
+/// What the TCP connection says of the peer's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerProgram {
+    /// It has closed the connection, or its kernel has: programs do that when they end.
+    Ended,
+    /// The connection is open.
+    Runs,
+    /// The connection says nothing: the peer's kind closes it after the handshake.
+    Unknown,
+}
+
+/// Whether the peer's program still has the connection. It is asked without waiting.
+pub fn peer_program(stream: &TcpStream) -> PeerProgram {
+    let _ = stream.set_nonblocking(true);
+    let found = match stream.peek(&mut [0]) {
+        Ok(0) => PeerProgram::Ended,
+        Ok(_) => PeerProgram::Runs,
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => PeerProgram::Runs,
+        Err(_) => PeerProgram::Ended,
+    };
+    let _ = stream.set_nonblocking(false);
+    found
+}
+
+/// The peer's address, for people.
+pub fn peer_address(stream: &TcpStream) -> String {
+    stream.peer_addr().map_or_else(|_| "an unknown address".to_owned(), |peer| peer.ip().to_canonical().to_string())
 }

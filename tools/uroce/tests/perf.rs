@@ -264,10 +264,13 @@ fn what_cannot_be_is_said_in_one_line_with_its_remedy() {
         words.iter().for_each(|word| assert!(all.contains(word), "no {word:?}: {said:#?}"));
     };
     against([&["send-bw", "-q", "1"], &["send-bw", "-q", "2"]], &["same test and flags"]);
-    against([&["send-bw", "-n", "10", "-s", "100"], &["send-bw", "-n", "10", "-s", "200"]], &["request of queue pair"]);
+    against(
+        [&["send-bw", "-n", "10", "-s", "100"], &["send-bw", "-n", "10", "-s", "200"]],
+        &["-s 100", "-s 200", "differ"],
+    );
     against([&["send-bw", "-c", "UD", "-s", "2000"], &["send-bw", "-c", "UD"]], &["2000", "1024", "-s 1024"]);
     let other = uroce(&pair.a, &["pingpong", "--patience", "2"]);
     wait_for_listener(&pair.a, PORT);
-    uroce(&pair.b, &["perf", "send-bw", "10.78.0.1", "--patience", "2"]).end().failed(1, &["version"]);
-    other.stop();
+    uroce(&pair.b, &["perf", "send-bw", "10.78.0.1", "--patience", "2"]).end().failed(1, &["version", "program ended"]);
+    other.end().failed(1, &["perf and perftest", "the same program"]);
 }

@@ -1,7 +1,7 @@
 //! What the two ends of a test say to each other, and in which order: perftest's, which differs from test to test.
 
 use super::exchange::Exchange;
-use super::extent::Extent;
+use super::extent::{Extent, Stalled};
 use super::keys::Keys;
 use super::report::{Bandwidth, Printer};
 use super::settings::Settings;
@@ -10,6 +10,8 @@ use super::test::{Test, Verb};
 use super::{Arguments, bandwidth, latency};
 use crate::Failure;
 use crate::choices::{check_mtu, choose_gid};
+use crate::failed_request::{Around, FailedRequest};
+use crate::tcp::PeerProgram;
 
 /// Runs a test from its beginning to its end.
 pub fn run(arguments: &Arguments, mut settings: Settings) -> Result<(), Failure> {
@@ -23,6 +25,7 @@ pub fn run(arguments: &Arguments, mut settings: Settings) -> Result<(), Failure>
         eprintln!("uroce: waiting for a client on TCP port {}", arguments.port);
     }
     let mut exchange = Exchange::open(arguments.host.as_deref(), arguments.port, settings.patience, &context)?;
+    exchange.compare(settings.terms());
     let agreed = exchange.negotiate(mtu)?;
     settings.fit_datagrams(&context, agreed.mtu)?;
     let side = Side::new(&settings, agreed, &context, gid_index)?;
@@ -30,7 +33,7 @@ pub fn run(arguments: &Arguments, mut settings: Settings) -> Result<(), Failure>
     let mut conversation = Conversation { side, exchange, printer };
     conversation.introduce()?;
     conversation.printer.heading();
-    conversation.talk()?;
+    conversation.talk().map_err(|failure| conversation.explain(failure))?;
     conversation.printer.end();
     // Our queue pairs stay until the peer has what it needs of them.
     let Conversation { side, exchange, .. } = conversation;
@@ -68,6 +71,26 @@ impl Conversation<'_> {
             self.meet()?;
         }
         Ok(())
+    }
+
+    /// Says more of a failure: what the peer's end of the TCP connection, and a small packet, tell of it.
+    fn explain(&self, failure: Failure) -> Failure {
+        let program = self.exchange.peer_program();
+        let at = self.exchange.peer_address();
+        match failure.downcast::<FailedRequest>() {
+            Ok(failed) => {
+                let answers_small = match program {
+                    PeerProgram::Ended => None,
+                    _ => self.side.answers_small(&failed),
+                };
+                let (is_uroce, mtu) = (self.exchange.is_uroce(), self.side.mtu());
+                failed.explain(&Around { at, program, is_uroce, mtu, answers_small }).into()
+            }
+            Err(other) => match other.downcast::<Stalled>() {
+                Ok(stalled) => stalled.explain(program, &at).into(),
+                Err(other) => other,
+            },
+        }
     }
 
     /// Runs the test.

@@ -11,6 +11,8 @@ use uroce::verbs::{Context, PathMtu};
 
 use super::keys::Keys;
 use super::report::Bandwidth;
+use crate::tcp::PeerProgram;
+use crate::terms::Terms;
 use crate::{Failure, tcp};
 
 /// What Debian 12's perftest 4.5 says it is. From 6.28 on there would be a negotiation whose layout depends on the build.
@@ -51,6 +53,10 @@ pub struct Exchange<'a> {
     stream: TcpStream,
     is_client: bool,
     patience: Duration,
+    /// What the peer must be given as well, until it is known to be.
+    terms: Option<Terms>,
+    /// Whether the peer is uroce, and has agreed to the terms.
+    is_uroce: bool,
     /// A number that changes as long as the network side of the test moves: the peer is busy then.
     progress: Box<dyn Fn() -> u64 + 'a>,
 }
@@ -77,8 +83,8 @@ impl<'a> Exchange<'a> {
         patience: Duration,
         progress: impl Fn() -> u64 + 'a,
     ) -> Result<Exchange<'a>, Failure> {
-        stream.set_read_timeout(Some(LOOK_AGAIN))?;
-        Ok(Exchange { stream, is_client, patience, progress: Box::new(progress) })
+        stream.set_read_timeout(Some(LOOK_AGAIN)).map_err(|e| format!("the TCP connection fails: {e}; try again"))?;
+        Ok(Exchange { stream, is_client, patience, terms: None, is_uroce: false, progress: Box::new(progress) })
     }
 
     /// Agrees on versions, buffers and the path MTU, of which `mtu` is what we can do.
@@ -87,6 +93,13 @@ impl<'a> Exchange<'a> {
         let theirs = self.swap(VERSION, "version")?;
         let text = String::from_utf8_lossy(&theirs);
         let text = text.trim_end_matches('\0');
+        if text.contains(':') {
+            return Err(
+                "the peer sends a pingpong's handshake, not a version: start `uroce pingpong` here, or the same \
+                        test of perf there"
+                    .into(),
+            );
+        }
         if !text.parse().is_ok_and(|version: f64| version >= OLDEST_VERSION) {
             return Err(
                 format!("the peer reports version {text:?}; perftest {OLDEST_VERSION} or later is needed").into()
@@ -112,7 +125,36 @@ impl<'a> Exchange<'a> {
     /// Exchanges what there is to know of a queue pair. Also how both ends wait for each other: then the keys are those
     /// of the first queue pair, once more.
     pub fn keys(&mut self, own: &Keys) -> Result<Keys, Failure> {
-        Keys::parse(&self.swap(&own.to_bytes(), "keys")?)
+        let theirs = Keys::parse(&self.swap(&own.to_bytes(), "keys")?)?;
+        // The first keys of all tests are exchanged alike: from here on, tests that differ get out of step.
+        if let Some(terms) = self.terms.take()
+            && theirs.is_uroce
+        {
+            let said = self.swap(&terms.to_bytes(), "terms")?;
+            terms.agree(&said, &self.peer_address())?;
+            self.is_uroce = true;
+        }
+        Ok(theirs)
+    }
+
+    /// Has a peer that is uroce compared with these terms, when the first keys are exchanged.
+    pub fn compare(&mut self, terms: Terms) {
+        self.terms = Some(terms);
+    }
+
+    /// Whether the peer is uroce.
+    pub fn is_uroce(&self) -> bool {
+        self.is_uroce
+    }
+
+    /// Whether the peer's program is still there.
+    pub fn peer_program(&self) -> PeerProgram {
+        tcp::peer_program(&self.stream)
+    }
+
+    /// The peer's address, for people.
+    pub fn peer_address(&self) -> String {
+        tcp::peer_address(&self.stream)
     }
 
     /// Exchanges results, number by number.
@@ -166,9 +208,11 @@ impl<'a> Exchange<'a> {
 
     /// Reads a message. Gives up when neither it nor a packet has come for as long as our patience lasts.
     fn read(&mut self, message: &mut [u8], what: &str) -> Result<(), Failure> {
+        let at = self.peer_address();
         let ended = || {
             Failure::from(format!(
-                "the peer ended before sending its {what}: check its output, and use the same test and flags at both ends"
+                "the peer at {at} closed the TCP connection before sending its {what}: its program ended; check its \
+                 output, and use the same test and flags at both ends"
             ))
         };
         let (mut filled, mut last, mut seen) = (0, Instant::now(), (self.progress)());
@@ -262,7 +306,7 @@ mod tests {
             assert!(error.contains(words), "no {words:?}: {error}");
         };
         wrong(0, b"5.60", "5.60");
-        wrong(0, b"0000:1c2", "version");
+        wrong(0, b"0000:1c2", "pingpong");
         wrong(0, b"nan\0", "nan");
         wrong(0, &[0xff; 16], "version");
         wrong(16, b"\xff\xff\xff\xff", "cycle buffer of 4294967295 bytes");
@@ -275,7 +319,7 @@ mod tests {
     fn a_peer_that_ends_or_says_nothing_is_not_waited_for_but_one_whose_packets_come_is() {
         let (mut server, client) = pair(60_000, || 0);
         drop(client);
-        assert!(server.negotiate(PathMtu::Mtu1024).unwrap_err().to_string().contains("ended"));
+        assert!(server.negotiate(PathMtu::Mtu1024).unwrap_err().to_string().contains("its program ended"));
 
         let (mut server, mut client) = pair(300, || 0);
         client.write_all(&VERSION[..7]).unwrap();

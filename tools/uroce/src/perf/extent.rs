@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::tcp::PeerProgram;
 
 /// How long a test lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +85,34 @@ impl Watch {
     /// Nothing happened. `state` says how far things had come.
     pub fn nothing(&self, state: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.last.elapsed() > self.patience {
-            true => {
-                Err(format!("nothing has come from the peer for {} s, {}", self.patience.as_secs(), state()).into())
-            }
+            true => Err(Box::new(Stalled { patience: self.patience, state: state() })),
             false => Ok(()),
+        }
+    }
+}
+
+/// Nothing happened for too long.
+#[derive(Debug)]
+pub struct Stalled {
+    patience: Duration,
+    /// How far things had come.
+    state: String,
+}
+
+impl std::fmt::Display for Stalled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "nothing has come from the peer for {} s, {}", self.patience.as_secs(), self.state)
+    }
+}
+
+impl std::error::Error for Stalled {}
+
+impl Stalled {
+    /// It, and what is known of the peer's program at an address.
+    pub fn explain(&self, program: PeerProgram, at: &str) -> String {
+        match program {
+            PeerProgram::Ended => format!("{self}: the peer's program at {at} has ended; look at its output"),
+            PeerProgram::Runs | PeerProgram::Unknown => self.to_string(),
         }
     }
 }

@@ -3,10 +3,13 @@ use std::net::Ipv6Addr;
 use uroce::verbs::{Key, Psn, Qpn};
 
 use crate::Failure;
+use crate::terms::Terms;
 
 /// What perftest's handshake says of a queue pair: 108 characters, hexadecimal fields that end in colons, and a NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
+    /// Whether its program is uroce, by the LID.
+    pub is_uroce: bool,
     /// READs and atomics that the peer may have outstanding.
     pub outstanding: u16,
     pub qpn: Qpn,
@@ -24,10 +27,11 @@ impl Keys {
 
     /// The message.
     pub fn to_bytes(self) -> [u8; Keys::BYTES] {
-        let Keys { outstanding, qpn, psn, key, address, gid } = self;
+        let Keys { is_uroce, outstanding, qpn, psn, key, address, gid } = self;
         let gid: String = gid.octets().iter().map(|octet| format!("{octet:02x}:")).collect();
         let (qpn, psn, key) = (qpn.value(), psn.value(), key.0);
-        let text = format!("0000:{outstanding:04x}:{qpn:06x}:{psn:06x}:{key:08x}:{address:016x}:{gid}00000000:\0");
+        let lid = if is_uroce { Terms::LID } else { 0 };
+        let text = format!("{lid:04x}:{outstanding:04x}:{qpn:06x}:{psn:06x}:{key:08x}:{address:016x}:{gid}00000000:\0");
         text.as_bytes().try_into().expect("every field has a fixed number of digits")
     }
 
@@ -45,7 +49,7 @@ impl Keys {
             let field = fields.next().filter(|field| field.len() == digits && !field.starts_with('+'));
             field.and_then(|field| u64::from_str_radix(field, 16).ok()).ok_or_else(wrong)
         };
-        let _lid = next(4)?;
+        let is_uroce = next(4)? == u64::from(Terms::LID);
         let outstanding = next(4)? as u16;
         let qpn = Qpn::new(next(6)? as u32);
         let psn = Psn::new(next(6)? as u32);
@@ -56,7 +60,7 @@ impl Keys {
             *octet = next(2)? as u8;
         }
         let _srqn = next(8)?;
-        Ok(Keys { outstanding, qpn, psn, key, address, gid: gid.into() })
+        Ok(Keys { is_uroce, outstanding, qpn, psn, key, address, gid: gid.into() })
     }
 }
 
@@ -71,6 +75,7 @@ mod tests {
     #[test]
     fn the_keys_are_those_of_ib_write_bw() {
         let keys = Keys {
+            is_uroce: false,
             outstanding: 1,
             qpn: Qpn::new(0x28),
             psn: Psn::new(0x77a3fc),

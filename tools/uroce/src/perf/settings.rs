@@ -6,6 +6,7 @@ use super::extent::Extent;
 use super::test::{Test, Verb};
 use super::{Arguments, AtomicType, Connection};
 use crate::Failure;
+use crate::terms::Terms;
 
 /// The largest message of `-a`: 2^23 bytes, as perftest has it.
 const LARGEST_OF_ALL: usize = 1 << 23;
@@ -134,6 +135,20 @@ impl Settings {
             patience: Duration::from_secs(arguments.patience),
             size_given: arguments.size.is_some(),
         })
+    }
+
+    /// What a peer that is uroce must be given, too.
+    pub fn terms(&self) -> Terms {
+        let Settings { test, service, bidirectional, queue_pairs, all_sizes, .. } = self;
+        let size = if *all_sizes { "of -a".to_owned() } else { self.largest().to_string() };
+        let terms = Terms::new(format_args!("perf {}", test.name())).with("-s", size);
+        let terms = match self.extent {
+            Extent::Iterations(count) => terms.with("-n", count),
+            Extent::Duration(time) => terms.with("-D", time.as_secs()),
+        };
+        let service = format!("{service:?}").to_uppercase();
+        let directions = if *bidirectional { "is given" } else { "is not given" };
+        terms.with("-q", queue_pairs).with("-c", service).with("-b", directions)
     }
 
     /// Datagrams fit into one packet: sizes that were not asked for are cut.

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use uroce::verbs::{
     Access, Capabilities, Completion, CompletionChannel, CompletionQueue, ConnectOptions, Context, Data, Destination,
-    Key, MemoryRegion, Notify, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, SendOperation,
-    SendRequest, Service, SgeList, SharedReceiveQueue, Status,
+    Key, MemoryRegion, Notify, PathMtu, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote,
+    SendOperation, SendRequest, Service, SgeList, SharedReceiveQueue, Status,
 };
 
 use super::AtomicType;
@@ -13,6 +13,7 @@ use super::settings::Settings;
 use super::test::{Test, Verb};
 use crate::Failure;
 use crate::choices::Q_KEY;
+use crate::failed_request::{self, FailedRequest};
 
 /// Room for the routing header in front of a datagram.
 const GRH_BYTES: usize = 40;
@@ -54,6 +55,8 @@ struct Player {
     own: Keys,
     /// The peer's buffer.
     remote: Remote,
+    /// The peer's queue pair, once it is known.
+    peer: Option<Peer>,
     /// Where datagrams go.
     datagrams_to: Option<Destination>,
     /// Receive requests posted for messages of the size at hand.
@@ -77,11 +80,10 @@ impl Done {
         self.count << COUNT_SHIFT | self.index as u64
     }
 
-    fn of(completion: Completion, what: &str) -> Result<Done, Failure> {
-        let Completion { status, wr_id, qpn, .. } = completion;
+    fn of(completion: Completion, what: &'static str) -> Result<Done, Failure> {
+        let Completion { status, wr_id, .. } = completion;
         if status != Status::Success {
-            let code = status as u8;
-            return Err(format!("a {what} request of queue pair {qpn} failed: {status:?} ({code})").into());
+            return Err(Box::new(FailedRequest { what, completion }));
         }
         Ok(Done { index: wr_id as u32 as usize, count: wr_id >> COUNT_SHIFT })
     }
@@ -105,7 +107,8 @@ impl<'a> Side<'a> {
         if settings.test != Test::WriteLat {
             fill(&region);
         }
-        let channel = CompletionChannel::new()?;
+        let channel = CompletionChannel::new()
+            .map_err(|e| format!("no descriptor for completion events: {e}; see `ulimit -n`"))?;
         let send_cq = context.create_completion_queue_on(settings.send_depth * count, &channel);
         let receive_cq = context.create_completion_queue_on(settings.receive_depth * count, &channel);
         let capabilities =
@@ -135,6 +138,7 @@ impl<'a> Side<'a> {
             qp.init(&ways)?;
             let local = qp.local_with(&ways)?;
             let own = Keys {
+                is_uroce: true,
                 outstanding: settings.outstanding.into(),
                 qpn: local.qpn,
                 psn: local.psn,
@@ -143,7 +147,7 @@ impl<'a> Side<'a> {
                 gid: local.gid,
             };
             let remote = Remote { address: 0, key: Key(0) };
-            players.push(Player { qp, own, remote, datagrams_to: None, receives_posted: 0 });
+            players.push(Player { qp, own, remote, peer: None, datagrams_to: None, receives_posted: 0 });
         }
         Ok(Side {
             settings,
@@ -166,6 +170,19 @@ impl<'a> Side<'a> {
         self.players.iter().map(|player| player.own).collect()
     }
 
+    /// The path MTU of its connections.
+    pub fn mtu(&self) -> PathMtu {
+        self.agreed.mtu
+    }
+
+    /// After a failure: whether the peer answers a packet without payload; `None` when none can be sent.
+    pub fn answers_small(&self, failed: &FailedRequest) -> Option<bool> {
+        let may_be_too_large = failed.may_be_too_large(self.settings.largest(), self.agreed.mtu);
+        let is_of_use = may_be_too_large && self.settings.service == Service::Rc;
+        let player = self.players.iter().find(|player| is_of_use && player.qp.qpn() == failed.completion.qpn)?;
+        Some(failed_request::answers_small(&player.qp, &self.send_cq, player.peer.as_ref()?, &self.ways))
+    }
+
     /// The device.
     pub fn context(&self) -> &'a Context {
         self.context
@@ -183,6 +200,7 @@ impl<'a> Side<'a> {
             let attributes = QpAttributes { max_rd_atomic: u8::try_from(theirs).ok(), ..self.ways.attributes };
             player.remote = Remote { address: remote.address, key: remote.key };
             player.qp.connect_with(&peer, &self.ways.clone().attributes(attributes))?;
+            player.peer = Some(peer);
         }
         Ok(())
     }
@@ -252,7 +270,7 @@ impl<'a> Side<'a> {
     /// There was no completion: with `-e`, sleeps until there may be one.
     pub fn idle(&self) -> Result<(), Failure> {
         if self.settings.events {
-            self.channel.wait(SLEEP)?;
+            self.channel.wait(SLEEP).map_err(|e| format!("cannot wait for a completion: {e}"))?;
             self.ask_for_events();
         }
         Ok(())
