@@ -28,8 +28,8 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
-    let matrices = ["perftest", "rxe_pingpong", "rxe_run", "rxe_perf", "rxe_cm", "rdma_cm", "leaks", "storms", "flood"];
-    let matrices = matrices.map(|name| ["--test", name]).concat();
+    let names = "perftest rxe_pingpong rxe_run rxe_perf rxe_cm rdma_cm leaks storms flood errors";
+    let matrices: Vec<&str> = names.split(' ').flat_map(|name| ["--test", name]).collect();
     let programs = "pyverbs qperf readme vanish c_programs nccl ceph valkey rust_programs iser rxe_iser";
     let programs: Vec<&str> = programs.split(' ').flat_map(|name| ["--test", name]).collect();
     let programs = one_by_one(&programs);
@@ -45,8 +45,8 @@ fn more_stages() -> Vec<Stage> {
         // What would be published, built by itself.
         Stage::cargo("package", &["package", "--quiet", "--package", "uroce", "--allow-dirty"]),
         Stage::of("demo", || demo::run(&[])),
-        // Every perftest with all that it allows, every pingpong, every program that connects by RDMA CM; the interop
-        // stage plays some of it.
+        // Every perftest with all that it allows, every pingpong, every program that connects by RDMA CM, ten of each
+        // cause of failure; the interop stage plays some of it.
         Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
         // that vanishes a thousand times in each way; the C programs under valgrind over both links; NCCL, Ceph and
