@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::Failure;
 
 /// Connects to a server. Reading from it fails when nothing comes for as long as `patience`.
@@ -53,24 +55,41 @@ pub enum PeerProgram {
     Ended,
     /// The connection is open.
     Runs,
-    /// The connection says nothing: the peer's kind closes it after the handshake.
+    /// The connection does not say: the peer's kind closes it after the handshake, say.
     Unknown,
 }
 
-/// Whether the peer's program still has the connection. It is asked without waiting.
+/// Whether the peer's program still has the connection. It is asked without waiting, and whatever is unread.
 pub fn peer_program(stream: &TcpStream) -> PeerProgram {
-    let _ = stream.set_nonblocking(true);
-    let found = match stream.peek(&mut [0]) {
-        Ok(0) => PeerProgram::Ended,
+    let closed = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut polled = [PollFd::new(stream, closed)];
+    match poll(&mut polled, Some(&Timespec::default())) {
+        Ok(_) if polled[0].revents().intersects(closed) => PeerProgram::Ended,
         Ok(_) => PeerProgram::Runs,
-        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => PeerProgram::Runs,
-        Err(_) => PeerProgram::Ended,
-    };
-    let _ = stream.set_nonblocking(false);
-    found
+        Err(_) => PeerProgram::Unknown,
+    }
 }
 
 /// The peer's address, for people.
 pub fn peer_address(stream: &TcpStream) -> String {
     stream.peer_addr().map_or_else(|_| "an unknown address".to_owned(), |peer| peer.ip().to_canonical().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_ended_is_known_even_if_its_last_words_are_unread() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (here, _) = listener.accept().unwrap();
+        assert_eq!(peer_program(&here), PeerProgram::Runs);
+        there.write_all(b"keys").unwrap();
+        assert_eq!(peer_program(&here), PeerProgram::Runs);
+        drop(there);
+        assert_eq!(peer_program(&here), PeerProgram::Ended);
+    }
 }
