@@ -49,6 +49,22 @@ const STATUSES: [(&str, u8, Option<Status>); 24] = [
     ("TM_RNDV_INCOMPLETE", 23, None),
 ];
 
+/// The number in `vendor_err` is of use to who finds it in the guide, beside the status that it explains.
+#[test]
+fn the_guide_has_each_cause_once() {
+    let guide = include_str!("../docs/GUIDE.md");
+    let rows = guide.lines().filter(|line| line.starts_with('|'));
+    let (mut status, mut found) = (0, Vec::new());
+    for cells in rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>()) {
+        let Some(code) = cells[2].strip_prefix("0x") else { continue };
+        let code = u32::from_str_radix(code, 16).unwrap();
+        status = cells[1].split(',').next().and_then(|number| number.parse().ok()).unwrap_or(status);
+        assert_eq!(code >> 4, status, "{code:#x}");
+        found.push(code);
+    }
+    assert_eq!(found, Cause::ALL.map(Cause::code));
+}
+
 #[test]
 fn statuses_have_the_verbs_numbers_and_those_of_others_are_never_given() {
     for (place, (name, number, ours)) in STATUSES.into_iter().enumerate() {
