@@ -1,5 +1,7 @@
 //! Completion queues: the transport adds, programs take and sleep, and others change the queue meanwhile.
 
+#[path = "../../../src/transport/cause.rs"]
+mod cause;
 #[path = "../../../src/transport/completion.rs"]
 mod completion;
 
