@@ -35,8 +35,9 @@ pub(super) enum Verdict {
 const MORE: f64 = 0.01;
 const MORE_ERRORS: f64 = 4.0;
 
-/// Rounds in a row in which more is lost, before it counts: others can overrun a queue at any time.
-const LASTS: u32 = 2;
+/// Rounds in a row in which more is lost, before it counts: others can overrun a queue at any time, and a path that has gone
+/// dark is noticed within two.
+const LASTS: u32 = 3;
 
 impl Chance {
     /// The share by which a trial sends less.
@@ -119,22 +120,22 @@ mod tests {
     fn a_policer_drops_less_when_less_is_sent() {
         use Verdict::*;
         // Of an eighth less than what is sent, a policer that dropped 10 % drops nothing.
-        assert_eq!(verdicts(&[0.1, 0.1, 0.05, 0.0, 0.0]), [Unclear, Trial, Unclear, Excess, Usual]);
+        assert_eq!(verdicts(&[0.1, 0.1, 0.1, 0.05, 0.0, 0.0]), [Unclear, Unclear, Trial, Unclear, Excess, Usual]);
         // Of 20 % it still drops 8.6 %.
-        assert_eq!(verdicts(&[0.2, 0.2, 0.15, 0.086]), [Unclear, Trial, Unclear, Excess]);
+        assert_eq!(verdicts(&[0.2, 0.2, 0.2, 0.15, 0.086]), [Unclear, Unclear, Trial, Unclear, Excess]);
     }
 
     #[test]
     fn what_is_lost_by_chance_does_not_become_less_and_is_usual_from_then_on() {
         use Verdict::*;
         let found = verdicts(&[0.05, 0.05, 0.05, 0.05, 0.05, 0.055, 0.045]);
-        assert_eq!(found, [Unclear, Trial, Unclear, Innocent, Usual, Usual, Usual]);
+        assert_eq!(found, [Unclear, Unclear, Trial, Unclear, Innocent, Usual, Usual]);
     }
 
     #[test]
-    fn losses_of_a_single_round_trip_are_of_others() {
+    fn losses_of_one_or_two_round_trips_are_of_others() {
         use Verdict::*;
-        assert_eq!(verdicts(&[0.1, 0.0, 0.0, 0.1, 0.0]), [Unclear, Usual, Usual, Unclear, Usual]);
+        assert_eq!(verdicts(&[0.1, 0.0, 0.0, 0.1, 0.1, 0.0]), [Unclear, Usual, Usual, Unclear, Unclear, Usual]);
     }
 
     #[test]

@@ -56,6 +56,9 @@ pub(super) struct Top {
     pub fair: Option<f64>,
     /// The queue that goes, in seconds.
     queue: f64,
+    /// Bytes by which the window grows in the first round trip afterwards: where the queue came at once, what was given back
+    /// is to be had again as soon.
+    grows_by: f64,
 }
 
 /// Bytes by which a window grows in the first round trip: half a packet of path MTU 4096. They are the same for all paths:
@@ -81,6 +84,9 @@ const KEPT: usize = GLANCES as usize / 2 + 1;
 
 /// A queue so many times the target came at once: it is others', and tells nothing of a fair window.
 const SUDDEN: f64 = 2.0;
+
+/// Round trips in which what was given back to such a queue is had again.
+const REGAINED: f64 = 8.0;
 
 /// The share of the window that is left free at the top: so the queue becomes empty, and who begins sees the round trip
 /// without it.
@@ -132,7 +138,7 @@ impl Climb {
     /// The climb after another one's top: it begins when the queue has gone.
     pub fn after(top: &Top, base: Duration, now: Instant) -> Climb {
         let queue = Duration::try_from_secs_f64(top.queue).unwrap_or_default();
-        Climb::new(0.0, now + queue + base / GLANCES)
+        Climb::new(top.grows_by, now + queue + base / GLANCES)
     }
 
     /// Bytes by which the window grows in a round trip without queues, now.
@@ -207,7 +213,9 @@ impl Climb {
         let base = seen.base.as_secs_f64();
         let is_sudden = queue >= SUDDEN * seen.target;
         let fair = self.slope.bytes_per_second().filter(|_| !is_sudden).map(|rate| rate * base);
-        Top { fit: window * base / (base + queue) * (1.0 - FREE), fair, queue }
+        let fit = window * base / (base + queue) * (1.0 - FREE);
+        let grows_by = if is_sudden { (window - fit) / REGAINED } else { 0.0 };
+        Top { fit, fair, queue, grows_by }
     }
 
     /// The bytes by which the window has grown since `sent_at`.
@@ -291,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_window_of_nearly_a_fair_share_stays() {
-        let top = |fair| Top { fit: 1e6, fair, queue: TARGET };
+        let top = |fair| Top { fit: 1e6, fair, queue: TARGET, grows_by: 0.0 };
         assert_eq!(top(None).share(1e6), 1.0);
         for near in [0.9e6, 1e6, 1.1e6] {
             assert_eq!(top(Some(near)).share(1e6), 1.0);

@@ -74,8 +74,10 @@ impl GoBackN {
         let to = self.first - u64::from(mutated!("go-back-too-far"));
         self.again = (to + u64::from(mutated!("go-back-too-short"))).min(self.next);
         self.is_stopped = false;
-        // What was in flight arrived out of order, or not at all.
-        self.progress.lost_bytes += std::mem::take(&mut self.in_flight_bytes);
+        // The oldest packet is lost. The others arrived out of order for the most part, where the peer drops them: they say
+        // nothing of the network.
+        self.progress.lost_bytes += self.flights.front().map_or(0, |flight| u64::from(flight.bytes));
+        self.in_flight_bytes = 0;
         self.flights.clear();
     }
 
