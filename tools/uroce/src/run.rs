@@ -58,6 +58,12 @@ const OUR_FAILURE: u8 = 125;
 /// The library as cargo builds it.
 const LIBRARY: &str = "liburoce_verbs.so";
 
+/// The library's bytes, in a program that is installed alone.
+#[cfg(feature = "embed")]
+const EMBEDDED: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/liburoce_verbs.so")));
+#[cfg(not(feature = "embed"))]
+const EMBEDDED: Option<&[u8]> = None;
+
 /// What the folder on LD_LIBRARY_PATH calls it: the linker's names, and those that some programs load. Both libraries are
 /// one file, which the loader then loads once.
 const NAMES: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
@@ -81,7 +87,7 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if devices.is_empty() {
         refuse_beside(Path::new("/sys/class/infiniband"))?;
     }
-    let folder = Folder::create(&library()?)?;
+    let folder = Folder::create(&Library::find()?)?;
     let (tree, seen) = (folder.tree(), Device::visible(devices)?);
     device_tree::write(&tree, &seen).map_err(|error| format!("cannot write {}: {error}", tree.display()))?;
     let mut command = Command::new(&program);
@@ -166,18 +172,48 @@ fn has_capabilities(program: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// Our library: beside this program, where packages put it, or where cargo leaves it when only tests need it. The newest
-/// counts.
-fn library() -> Result<PathBuf, Failure> {
-    let own = env::current_exe().map_err(|error| format!("cannot find uroce's own path: {error}"))?;
-    let folder = own.parent().unwrap_or(Path::new("/"));
-    let places = [folder.to_owned(), folder.join("deps"), folder.join("../lib/uroce")];
-    let files = places.iter().map(|place| place.join(LIBRARY));
-    let newest = files.filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file))).max();
-    let (_, file) = newest.ok_or_else(|| {
-        format!("{LIBRARY} is not in {} (or ../lib/uroce): build it with `cargo build --workspace`", folder.display())
-    })?;
-    Ok(fs::canonicalize(file)?)
+/// Our library.
+enum Library {
+    File(PathBuf),
+    /// In this program: it is written where the program that runs can load it.
+    Embedded(&'static [u8]),
+}
+
+impl Library {
+    /// Beside this program, where packages put it, or where cargo leaves it when only tests need it: the newest counts.
+    /// Otherwise the one that was built in.
+    fn find() -> Result<Library, Failure> {
+        let own = env::current_exe().map_err(|error| format!("cannot find uroce's own path: {error}"))?;
+        let folder = own.parent().unwrap_or(Path::new("/"));
+        let places = [folder.to_owned(), folder.join("deps"), folder.join("../lib/uroce")];
+        let files = places.iter().map(|place| place.join(LIBRARY));
+        let newest = files.filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file))).max();
+        match (newest, EMBEDDED) {
+            (Some((_, file)), _) => Ok(Library::File(fs::canonicalize(file)?)),
+            (None, Some(bytes)) => Ok(Library::Embedded(bytes)),
+            (None, None) => Err(format!(
+                "{LIBRARY} is not in {} (or ../lib/uroce): build it with `cargo build --workspace`, or install a uroce \
+                 that has it in itself: cargo install --path tools/uroce --features embed",
+                folder.display()
+            )
+            .into()),
+        }
+    }
+
+    /// Puts it into `folder` under the system's names; the first is made first.
+    fn place(&self, folder: &Path) -> io::Result<()> {
+        let file = match self {
+            Library::File(file) => file.as_path(),
+            Library::Embedded(_) => Path::new(LIBRARY),
+        };
+        for name in NAMES {
+            symlink(file, folder.join(name))?;
+        }
+        match self {
+            Library::File(_) => Ok(()),
+            Library::Embedded(bytes) => fs::write(folder.join(LIBRARY), bytes),
+        }
+    }
 }
 
 /// A folder with our library under the system's names. It is locked, by flock(2), for as long as the program or anything
@@ -198,9 +234,12 @@ const SUFFIX: &str = "XXXXXX";
 const LOCK_FD_MIN: libc::c_int = 200;
 
 impl Folder {
-    fn create(library: &Path) -> Result<Folder, Failure> {
+    fn create(library: &Library) -> Result<Folder, Failure> {
         // As /proc shows the paths of open files.
         let parent = fs::canonicalize(env::temp_dir()).unwrap_or_else(|_| env::temp_dir());
+        if matches!(library, Library::Embedded(_)) && forbids_programs(&parent) {
+            return Err(format!("{} is mounted noexec: set TMPDIR to a folder that is not", parent.display()).into());
+        }
         sweep(&parent);
         let failed = |error: io::Error| format!("cannot create a folder in {}: {error}", parent.display());
         let folder = loop {
@@ -215,9 +254,7 @@ impl Folder {
                 break Folder { path, lock: Some(lock) };
             }
         };
-        for name in NAMES {
-            symlink(library, folder.path.join(name)).map_err(failed)?;
-        }
+        library.place(&folder.path).map_err(failed)?;
         Ok(folder)
     }
 
@@ -242,6 +279,15 @@ impl Drop for Folder {
         self.lock = None;
         remove_if_left(&self.path);
     }
+}
+
+/// Whether the loader may not load files from there.
+fn forbids_programs(folder: &Path) -> bool {
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
+    // SAFETY: plain memory that the call fills.
+    let mut system: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a string and that memory.
+    unsafe { libc::statvfs(path.as_ptr(), &mut system) == 0 && system.f_flag & libc::ST_NOEXEC != 0 }
 }
 
 /// Makes a folder that nobody else may read or write, and that was not there before.

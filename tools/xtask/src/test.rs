@@ -57,6 +57,8 @@ fn more_stages() -> Vec<Stage> {
             command.args(&programs).env("UROCE_FULL", "1");
             Ok(command)
         }),
+        // The program with the library in itself, which is built for it.
+        Stage::cargo("alone", &["test", "--quiet", "--package", "uroce-cli", "--features", "embed", "--test", "alone"]),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
         Stage::of("mutants", || mutants::run(&[])),

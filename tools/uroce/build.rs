@@ -1,0 +1,31 @@
+//! With the feature `embed`: builds our libibverbs, for the program to have in itself. Cargo cannot hand a package the
+//! `cdylib` of another, so a second cargo builds it, in a folder of its own: the first has locked the other one.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs};
+
+const LIBRARY: &str = "liburoce_verbs.so";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if env::var_os("CARGO_FEATURE_EMBED").is_none() {
+        return;
+    }
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR")).join("../..");
+    for source in ["Cargo.toml", "Cargo.lock", "build.rs", "src", "xdp", "tools/verbs"] {
+        println!("cargo:rerun-if-changed={}", root.join(source).display());
+    }
+    let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    let (out, triple) = (PathBuf::from(variable("OUT_DIR")), variable("TARGET"));
+    let target = out.join("verbs");
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo.args(["build", "--locked", "--release", "-p", "uroce-verbs", "--lib", "--target", &triple, "--target-dir"]);
+    cargo.arg(&target).current_dir(&root).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    // Clippy's, which builds nothing.
+    cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
+    let status = cargo.status().expect("cargo runs");
+    assert!(status.success(), "cargo cannot build uroce-verbs: {status}");
+    let built = target.join(triple).join("release").join(LIBRARY);
+    fs::copy(built, out.join(LIBRARY)).expect("cargo has built the library");
+}
