@@ -118,7 +118,8 @@ fn a_stopped_program_does_not_stop_the_others() {
 #[test]
 fn connections_go_on_without_the_arbiter_and_newcomers_are_told() {
     let pair = VethPair::create(4500).unwrap();
-    let line = "ibv_rc_pingpong -g 1 -n 3000 -c";
+    // Long enough for a newcomer to come while they last, on a busy machine, too.
+    let line = "ibv_rc_pingpong -g 1 -n 20000 -c";
     let two: Vec<Running> = [18601, 18602].map(|port| serve(&pair, "udp", line, port)).into();
     let arbiters = processes(&pair.a, "uroce-arbiter");
     assert_eq!(arbiters.len(), 1);
