@@ -71,14 +71,19 @@ fn reads_find_the_rate_whatever_is_lost_at_the_start() {
     }
 }
 
-/// The cells of a scenario with the least work: queue pairs that keep 512 packets in flight, whatever happens.
-fn with_fixed_windows(scenario: Scenario) -> impl Iterator<Item = (CongestionCell, Congestion)> {
-    let cells = CongestionCell::scenarios(CongestionControl::Fixed);
+/// The cells of a scenario, one after the other.
+fn played(control: CongestionControl, scenario: Scenario) -> impl Iterator<Item = (CongestionCell, Congestion)> {
+    let cells = CongestionCell::scenarios(control);
     let of_scenario = cells.into_iter().filter(move |cell| cell.scenario == scenario);
     of_scenario.map(|cell| {
         let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
         (cell, reached)
     })
+}
+
+/// Those with the least work: queue pairs that keep 512 packets in flight, whatever happens.
+fn with_fixed_windows(scenario: Scenario) -> impl Iterator<Item = (CongestionCell, Congestion)> {
+    played(CongestionControl::Fixed, scenario)
 }
 
 /// What arrives in a round trip is the window, and so the goodput of each flow is known beforehand.
@@ -222,14 +227,9 @@ fn a_slow_link_behind_a_short_way_is_not_overrun() {
     }
 }
 
-/// The default's cells of a scenario.
-fn by_default(scenario: Scenario) -> Vec<(CongestionCell, Congestion)> {
-    let cells = CongestionCell::scenarios(CongestionControl::default());
-    let play = |cell: CongestionCell| {
-        let reached = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
-        (cell, reached)
-    };
-    cells.into_iter().filter(|cell| cell.scenario == scenario).map(play).collect()
+/// Those of the default.
+fn by_default(scenario: Scenario) -> impl Iterator<Item = (CongestionCell, Congestion)> {
+    played(CongestionControl::default(), scenario)
 }
 
 #[test]
@@ -252,7 +252,6 @@ fn a_newcomer_gets_its_share() {
 
 #[test]
 fn a_policed_rate_is_used_and_little_is_sent_in_vain() {
-    let cells = by_default(Scenario::Policer);
-    let alone = cells.iter().find(|(cell, _)| cell.flows == 1).expect("a cell of it");
+    let alone = by_default(Scenario::Policer).find(|(cell, _)| cell.flows == 1).expect("a cell of it");
     assert!(alone.1.utilisation >= 0.85 && alone.1.queue_drops <= 0.05, "seed {SEED}: {alone:?}");
 }

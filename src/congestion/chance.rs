@@ -1,4 +1,4 @@
-use super::flood::LOOK_BYTES;
+use super::losses::{LOOK_BYTES, Losses};
 use super::{Flight, LongestFrame};
 
 /// Tells packets that are lost by chance from packets that are lost because too many are sent, where no queue tells: a
@@ -8,8 +8,7 @@ pub(super) struct Chance {
     /// The share of bytes that is lost by chance.
     share: f64,
     /// What had been delivered and lost when it was last looked at.
-    delivered: u64,
-    lost: u64,
+    losses: Losses,
     /// Rounds in a row in which more was lost than by chance.
     rounds: u32,
     /// The share that was lost when less began to be sent to see why, and the looks since.
@@ -45,8 +44,8 @@ impl Chance {
 
     /// The share of bytes that were lost since the last look, and its standard error; `None` while they are too few.
     fn lost(&self, flight: &Flight) -> Option<(f64, f64)> {
-        let lost = flight.lost_bytes() - self.lost;
-        let all = lost + flight.delivered_bytes() - self.delivered;
+        let (delivered, lost) = self.losses.since(flight);
+        let all = delivered + lost;
         let share = lost as f64 / all as f64;
         let error = (self.share.max(share / 4.0) * LongestFrame::UNKNOWN / all as f64).sqrt();
         (all > LOOK_BYTES).then_some((share, error))
@@ -55,7 +54,7 @@ impl Chance {
     /// Looks at the losses of a round trip, in which a queue that overflows could be seen (`is_full`).
     pub fn look(&mut self, flight: &Flight, is_full: bool) -> Verdict {
         let Some((share, error)) = self.lost(flight) else { return Verdict::Usual };
-        (self.delivered, self.lost) = (flight.delivered_bytes(), flight.lost_bytes());
+        self.losses = Losses::until(flight);
         if let Some((before, looks)) = self.trial {
             self.trial = Some((before, looks + 1));
             if looks == 0 {

@@ -1,5 +1,6 @@
 use crate::time::{Duration, Instant};
 
+use super::flood::LOOK;
 use super::slope::Slope;
 
 /// A window that grows until there is a queue, and then gives back what stands in it.
@@ -75,11 +76,8 @@ const SEEN: f64 = 1.0 / 3.0;
 const GLANCES: u32 = 8;
 const GLANCE_SAMPLES: u32 = 3;
 
-/// A queue counts as reached when all glances of this time show it, or of half a round trip if that is shorter: delays
-/// of hosts last for some milliseconds.
-const LOOK: Duration = Duration::from_millis(10);
-
-/// Glances that are kept: those of half a round trip, and one that reaches further.
+/// Glances that are kept. A queue counts as reached when all of a [`LOOK`] show it, or of half a round trip if that is
+/// shorter; and one reaches further.
 const KEPT: usize = GLANCES as usize / 2 + 1;
 
 /// A queue so many times the target came at once: it is others', and tells nothing of a fair window.

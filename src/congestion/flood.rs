@@ -1,6 +1,7 @@
 use crate::time::{Duration, Instant};
 
 use super::Flight;
+use super::losses::{LOOK_BYTES, Losses};
 
 /// Notices that so much is lost that it cannot be by chance, and that nobody sees a queue although there is one: packets that
 /// are sent again tell no round trip.
@@ -8,17 +9,13 @@ use super::Flight;
 pub(super) struct Flood {
     began: Instant,
     /// What had been delivered and lost by then.
-    delivered: u64,
-    lost: u64,
+    losses: Losses,
     /// Looks in a row that showed it.
     looks: u32,
 }
 
 /// The shortest time of which a share of losses is computed: hosts rest for some milliseconds, and handle then what came.
 pub(super) const LOOK: Duration = Duration::from_millis(10);
-
-/// The least bytes of which it is computed: a hundred packets of path MTU 4096.
-pub(super) const LOOK_BYTES: u64 = 430_000;
 
 /// The share of losses that is not by chance.
 const FLOODED: f64 = 0.25;
@@ -28,8 +25,7 @@ impl Flood {
     /// most once a round trip, and when this was so in `lasts` looks in a row.
     pub fn take(&mut self, flight: &Flight, lasts: u32, now: Instant) -> Option<f64> {
         let lasted = now.saturating_since(self.began);
-        let lost = flight.lost_bytes() - self.lost;
-        let delivered = flight.delivered_bytes() - self.delivered;
+        let (delivered, lost) = self.losses.since(flight);
         if lost + delivered < LOOK_BYTES || lasted < LOOK.max(flight.smoothed().unwrap_or_default()) {
             return None;
         }
@@ -38,7 +34,7 @@ impl Flood {
         let counts = looks >= lasts;
         // What is found to be lost after this was sent before it.
         let looks = if counts { 0 } else { looks };
-        *self = Flood { began: now, delivered: flight.delivered_bytes(), lost: flight.lost_bytes(), looks };
+        *self = Flood { began: now, losses: Losses::until(flight), looks };
         counts.then(|| delivered as f64 / lasted.as_secs_f64())
     }
 }

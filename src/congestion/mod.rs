@@ -12,6 +12,7 @@ mod flight;
 mod flood;
 mod flow_status;
 mod longest_frame;
+mod losses;
 mod near;
 mod notices;
 mod nscc;

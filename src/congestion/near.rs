@@ -1,7 +1,8 @@
 use crate::time::{Duration, Instant};
 
 use super::Flight;
-use super::flood::{LOOK, LOOK_BYTES};
+use super::flood::LOOK;
+use super::losses::{LOOK_BYTES, Losses};
 
 /// Looks at a short way now and then. Delays there are the hosts' own for the most part, and so only what lasts for a whole
 /// look counts as a queue: a slow link behind a fast one, or a receiver that does not come along.
@@ -9,8 +10,7 @@ use super::flood::{LOOK, LOOK_BYTES};
 pub(super) struct Near {
     began: Instant,
     /// What had been delivered and lost by then.
-    delivered: u64,
-    lost: u64,
+    losses: Losses,
     /// Of packets that were sent since: when the first was known of, and the least delay in queues.
     queue: Option<(Instant, Duration)>,
     /// The queue that may last.
@@ -29,7 +29,7 @@ const FORGETS: u32 = 64;
 impl Default for Near {
     /// Nothing has been seen.
     fn default() -> Near {
-        Near { began: Instant::ZERO, delivered: 0, lost: 0, queue: None, most: MOST }
+        Near { began: Instant::ZERO, losses: Losses::default(), queue: None, most: MOST }
     }
 }
 
@@ -41,8 +41,8 @@ impl Near {
         let (from, least) = self.queue.unwrap_or((now, queue));
         let queue = least.min(queue);
         self.queue = Some((from, queue));
-        let lost = flight.lost_bytes() - self.lost;
-        let all = lost + flight.delivered_bytes() - self.delivered;
+        let (delivered, lost) = self.losses.since(flight);
+        let all = delivered + lost;
         if now.saturating_since(from) < LOOK || all < LOOK_BYTES {
             return None;
         }
@@ -53,8 +53,7 @@ impl Near {
             false => self.most + self.most / FORGETS,
         };
         let most = most.clamp(LEAST, MOST);
-        let (delivered, lost) = (flight.delivered_bytes(), flight.lost_bytes());
-        *self = Near { began: now, delivered, lost, queue: None, most };
+        *self = Near { began: now, losses: Losses::until(flight), queue: None, most };
         (queue > most).then(|| (base + most).div_duration_f64(base + queue))
     }
 }
