@@ -311,6 +311,8 @@ impl Endpoint {
                 state: qp.state(),
                 class: qp.class(),
                 peer: qp.flow().map(|flow| (flow.addresses.destination(), qp.remote())),
+                recovery: qp.recovery_in_use(),
+                congestion: qp.congestion(),
                 paths: multipath.iter().flat_map(|multipath| multipath.set.status()).collect(),
                 flow: qp.flow_status(),
                 counters: *counters,

@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::congestion::{FlowStatus, Pacer};
+use crate::congestion::{CongestionControl, FlowStatus, Pacer};
 use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
 use super::datagram::DatagramResponder;
 use super::event::Event;
-use super::extension::{Admitted, Extension, RecoverySettings, Refused};
+use super::extension::{Admitted, Extension, RecoveryMode, RecoverySettings, Refused};
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
 use super::notification_point::NotificationPoint;
@@ -810,6 +810,17 @@ impl QueuePairMachine {
     /// What the congestion controller does and knows; `None` before the first packet, and without a controller.
     pub fn flow_status(&self) -> Option<FlowStatus> {
         self.pacer.status(self.in_flight_bytes())
+    }
+
+    /// What decides how fast it sends.
+    pub fn congestion(&self) -> CongestionControl {
+        self.recovery.congestion
+    }
+
+    /// How it recovers from losses with this peer; `None` for services that retransmit nothing.
+    pub fn recovery_in_use(&self) -> Option<RecoveryMode> {
+        let mode = if self.is_extended() { RecoveryMode::Selective } else { RecoveryMode::GoBackN };
+        (self.connection.service == Service::Rc).then_some(mode)
     }
 
     /// Tells the congestion controller what became of packets.

@@ -1,11 +1,12 @@
 use std::net::IpAddr;
 
-use crate::congestion::FlowStatus;
+use crate::congestion::{CongestionControl, FlowStatus};
 use crate::path::PathStatus;
 use crate::wire::Qpn;
 
 use super::class::Class;
 use super::counters::Counters;
+use super::extension::RecoveryMode;
 use super::service::Service;
 use super::state::State;
 
@@ -22,6 +23,11 @@ pub struct QueuePairStatus {
     pub class: Class,
     /// The address and the queue pair of its peer; `None` before it knows one, and with datagrams.
     pub peer: Option<(IpAddr, Qpn)>,
+    /// How it recovers from losses now: [`RecoveryMode::Selective`] or [`RecoveryMode::GoBackN`]; `None` for services that
+    /// retransmit nothing.
+    pub recovery: Option<RecoveryMode>,
+    /// What decides how fast it sends.
+    pub congestion: CongestionControl,
     /// Its paths, from 0 on; empty unless it or its peer uses several.
     pub paths: Vec<PathStatus>,
     /// What its congestion controller does and knows; `None` before the first packet, and without a controller.

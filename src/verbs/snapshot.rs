@@ -60,7 +60,18 @@ fn program() -> String {
 }
 
 fn queue_pair(status: &QueuePairStatus) -> String {
-    let QueuePairStatus { qpn, service, state, class, peer, paths, flow: flow_status, counters: counts } = status;
+    let QueuePairStatus {
+        qpn,
+        service,
+        state,
+        class,
+        peer,
+        recovery,
+        congestion,
+        paths,
+        flow: of_flow,
+        counters: counts,
+    } = status;
     let peer = peer
         .map(|(address, qpn)| object(&[("address", quoted(&address.to_string())), ("qpn", qpn.value().to_string())]));
     object(&[
@@ -69,8 +80,10 @@ fn queue_pair(status: &QueuePairStatus) -> String {
         ("state", quoted(&state.to_string())),
         ("class", quoted(&class.to_string())),
         ("peer", or_null(peer)),
+        ("recovery", or_null(recovery.map(|recovery| quoted(&recovery.to_string())))),
+        ("controller", quoted(congestion.name())),
         ("paths", list(paths.iter().map(path))),
-        ("flow", or_null(flow_status.as_ref().map(flow))),
+        ("flow", or_null(of_flow.as_ref().map(flow))),
         ("counters", counters(Counters::list(counts))),
     ])
 }
@@ -131,8 +144,9 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::congestion::CongestionControl;
     use crate::path::PathCondition;
-    use crate::transport::{Class, Service, State};
+    use crate::transport::{Class, RecoveryMode, Service, State};
     use crate::wire::Qpn;
 
     #[test]
@@ -152,6 +166,8 @@ mod tests {
             state: State::ReadyToSend,
             class: Class::Bulk,
             peer: Some(("fe80::1".parse().unwrap(), Qpn::new(18))),
+            recovery: Some(RecoveryMode::Selective),
+            congestion: CongestionControl::Steady,
             paths: vec![PathStatus { condition: PathCondition::Dark, round_trip: Some(Duration::from_nanos(7)) }],
             flow: Some(flow),
             counters: Counters { sent_pkts: 3, ..Counters::default() },
@@ -169,6 +185,7 @@ mod tests {
             r#":"a\"b\\c\u000a","link":"udp","now_ns":9,"counters":{"rx_bytes":1},"queue_pairs":[{"qpn":17,"#
                 .to_owned()
                 + r#""service":"RC","state":"RTS","class":"bulk","peer":{"address":"fe80::1","qpn":18},"#
+                + r#""recovery":"selective","controller":"steady","#
                 + r#""paths":[{"condition":"dark","round_trip_ns":7}],"flow":{"rate_bps":8000000,"#
                 + r#""window_bytes":300000,"in_flight_bytes":4,"round_trip_ns":21000,"shortest_ns":null,"#
                 + r#""delivered_bytes":5,"lost_bytes":6},"counters":{"sent_pkts":3}}]}"#

@@ -1,14 +1,15 @@
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 use uroce::verbs::{
-    AttachMode, CongestionControl, Context, CounterWatch, FaultSpec, Interval, Intervals, LinkKind, OpenError,
-    OpenOptions, PathPolicy, Rate, RecoveryMode, XdpOptions,
+    AttachMode, CongestionControl, Context, CounterWatch, FaultSpec, Interval, Intervals, LinkKind, OpenOptions,
+    PathPolicy, Rate, RecoveryMode, XdpOptions,
 };
 
-use crate::Failure;
+use crate::{Failure, counters_on_signal, metrics};
 
 /// The flags of every subcommand that opens a device, or has a program open one: [`OpenOptions`], of which each is a field with
 /// its variable.
@@ -70,6 +71,10 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "SECONDS", env = "UROCE_INTERVAL", value_parser = Intervals::parse)]
     pub interval: Option<Duration>,
 
+    /// Serve the counters of this user's programs as OpenMetrics at http://ADDRESS/metrics while this one runs (docs/COUNTERS.md)
+    #[arg(long, value_name = "ADDRESS:PORT", env = "UROCE_METRICS")]
+    pub metrics: Option<SocketAddr>,
+
     /// Have the interface alone. Otherwise programs of one user share it over UDP sockets
     #[arg(long)]
     pub exclusive: bool,
@@ -96,15 +101,22 @@ impl DeviceArguments {
         options
     }
 
-    /// Opens the device.
-    pub fn open(&self) -> Result<Context, OpenError> {
+    /// Opens the device, whose counters SIGUSR1 then prints.
+    pub fn open(&self) -> Result<Context, Failure> {
+        counters_on_signal::begin()?;
         let mut context = self.options().open()?;
+        self.serve_metrics()?;
         // Without it nothing works less well but `uroce stat`.
         let _ = context.publish();
         if let Some(why) = context.why_not_xdp() {
             eprintln!("uroce: over UDP sockets: {why}");
         }
         Ok(context)
+    }
+
+    /// With --metrics, serves them.
+    pub fn serve_metrics(&self) -> Result<(), Failure> {
+        self.metrics.map_or(Ok(()), metrics::serve)
     }
 
     /// With --interval, tells on stderr what the device does until the result is dropped; with `json` on stdout, a line of JSON

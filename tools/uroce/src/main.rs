@@ -5,6 +5,7 @@
 
 mod arbiter;
 mod choices;
+mod counters_on_signal;
 mod decode;
 mod device_arguments;
 mod device_tree;
@@ -12,15 +13,18 @@ mod devices;
 mod elf;
 mod elsewhere;
 mod failed_request;
+mod metrics;
 mod perf;
 mod pingpong;
 mod replay;
 mod report;
 mod run;
+mod running;
 mod sim;
 mod stat;
 mod tcp;
 mod terms;
+mod top;
 mod trailer_report;
 
 use std::process::ExitCode;
@@ -46,6 +50,7 @@ enum Command {
     Run(run::Arguments),
     Sim(sim::Arguments),
     Stat(stat::Arguments),
+    Top(top::Arguments),
 }
 
 /// What went wrong, in one line.
@@ -64,6 +69,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => return run::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uroce: {error}");

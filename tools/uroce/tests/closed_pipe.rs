@@ -65,7 +65,7 @@ fn no_subcommand_panics_when_nobody_reads() {
         tried.push(arguments[0]);
         let server = uroce(&pair.a, arguments);
         wait_for_listener(&pair.a, 18515);
-        for arguments in [&["stat"][..], &["stat", "--json"]] {
+        for arguments in [&["stat"][..], &["stat", "--json"], &["top", "--interval", "0.1"]] {
             tried.push(arguments[0]);
             ended_quietly(arguments, &unread(&pair.a, arguments));
         }
