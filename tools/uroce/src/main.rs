@@ -13,6 +13,7 @@ mod devices;
 mod elf;
 mod elsewhere;
 mod failed_request;
+mod lab;
 mod metrics;
 mod perf;
 mod pingpong;
@@ -44,6 +45,7 @@ enum Command {
     Arbiter(arbiter::Arguments),
     Decode(decode::Arguments),
     Devices(devices::Arguments),
+    Lab(lab::Arguments),
     Perf(perf::Arguments),
     Pingpong(pingpong::Arguments),
     Replay(replay::Arguments),
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Arbiter(arguments) => arbiter::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),

@@ -74,10 +74,11 @@ fn no_subcommand_panics_when_nobody_reads() {
         server.stop();
     }
     // The program's own output, and its own end.
-    tried.push("run");
-    let arguments = ["run", "--", "sh", "-c", "echo"];
-    let output = unread(&pair.b, &arguments);
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
+    for arguments in [["run", "--", "sh", "-c", "echo"], ["lab", "--", "sh", "-c", "echo"]] {
+        tried.push(arguments[0]);
+        let output = unread(&pair.b, &arguments);
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
+    }
     for subcommand in subcommands() {
         assert!(tried.contains(&subcommand.as_str()), "{subcommand} is not tried");
     }
