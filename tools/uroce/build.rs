@@ -1,5 +1,7 @@
 //! With the feature `embed`: builds our libibverbs, for the program to have in itself. Cargo cannot hand a package the
 //! `cdylib` of another, so a second cargo builds it, in a folder of its own: the first has locked the other one.
+//!
+//! A program for musl, which is static, has the library for glibc in itself: that is what verbs programs are linked with.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,11 +19,18 @@ fn main() {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
     let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
-    let (out, triple) = (PathBuf::from(variable("OUT_DIR")), variable("TARGET"));
+    let (out, triple) = (PathBuf::from(variable("OUT_DIR")), variable("TARGET").replace("-musl", "-gnu"));
     let target = out.join("verbs");
     let mut cargo = Command::new(variable("CARGO"));
     cargo.args(["build", "--locked", "--release", "-p", "uroce-verbs", "--lib", "--target", &triple, "--target-dir"]);
     cargo.arg(&target).current_dir(&root).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    // The same links as the program.
+    cargo.arg("--no-default-features");
+    for feature in ["xdp", "udp"] {
+        if env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some() {
+            cargo.args(["--features", feature]);
+        }
+    }
     // Clippy's, which builds nothing.
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
     let status = cargo.status().expect("cargo runs");

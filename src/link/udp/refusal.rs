@@ -88,7 +88,7 @@ impl RefusalProbe {
         header.msg_name = (&raw mut name).cast();
         header.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
         header.msg_control = (&raw mut control).cast();
-        header.msg_controllen = size_of_val(&control);
+        header.msg_controllen = size_of_val(&control) as _; // usize with glibc, u32 with musl
         // SAFETY: the kernel writes no more than the lengths say.
         let got = unsafe { libc::recvmsg(self.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE) };
         if got < 0 {

@@ -367,7 +367,8 @@ pub(super) fn for_each_control(header: &libc::msghdr, mut work: impl FnMut(libc:
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while let Some(head) = control.as_ref() {
-            let len = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            // Lengths are usize with glibc, and u32 with musl.
+            let len = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as _) as _;
             work(head.cmsg_level, head.cmsg_type, std::slice::from_raw_parts(libc::CMSG_DATA(control), len));
             control = libc::CMSG_NXTHDR(header, control);
         }

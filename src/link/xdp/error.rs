@@ -9,7 +9,9 @@ use super::AttachMode;
 #[derive(Debug, thiserror::Error)]
 pub enum XdpOpenError {
     /// The library was built without its feature `xdp`.
-    #[error("this program was built without AF_XDP (uroce's feature `xdp`); use --link udp")]
+    #[error(
+        "this program was built without AF_XDP: use --link udp, or build it with its feature `xdp`, which cargo takes by default"
+    )]
     NotBuilt,
     /// There is no such interface in this network namespace.
     #[error("{interface}: no such interface; `uroce devices` and `ip link` list the existing ones")]

@@ -5,12 +5,15 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use object::elf::{EM_X86_64, FileHeader64, PT_INTERP, PT_NOTE};
+use object::elf::{EM_AARCH64, EM_X86_64, FileHeader64, PT_INTERP, PT_NOTE};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
 /// The name of the notes that Go's linker leaves (`.note.go.buildid`).
 const GO_NOTE: &[u8] = b"Go\0\0";
+
+/// The processor that our library is for.
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
 
 /// What a file is.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ pub fn kind(file: &Path) -> io::Result<Kind> {
     let broken = |error: object::read::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     let header = FileHeader64::<Endianness>::parse(bytes).map_err(broken)?;
     let endian = header.endian().map_err(broken)?;
-    if header.e_machine(endian) != EM_X86_64 {
+    if header.e_machine(endian) != MACHINE {
         return Ok(Kind::Foreign("another processor"));
     }
     let segments = header.program_headers(endian, bytes).map_err(broken)?;
