@@ -6,6 +6,7 @@
 mod arbiter;
 mod choices;
 mod counters_on_signal;
+mod completions;
 mod decode;
 mod device_arguments;
 mod device_tree;
@@ -15,6 +16,7 @@ mod elsewhere;
 mod failed_request;
 mod lab;
 mod metrics;
+mod man;
 mod perf;
 mod pingpong;
 mod replay;
@@ -43,9 +45,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Arbiter(arbiter::Arguments),
+    Completions(completions::Arguments),
     Decode(decode::Arguments),
     Devices(devices::Arguments),
     Lab(lab::Arguments),
+    Man(man::Arguments),
     Perf(perf::Arguments),
     Pingpong(pingpong::Arguments),
     Replay(replay::Arguments),
@@ -63,9 +67,11 @@ fn main() -> ExitCode {
     log();
     let result = match Arguments::parse().command {
         Command::Arbiter(arguments) => arbiter::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),

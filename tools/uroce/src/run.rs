@@ -160,7 +160,8 @@ fn check_program(program: &Path) -> Result<Option<PathBuf>, Failure> {
         )
         .into()),
         Kind::Foreign(what) => {
-            Err(format!("{shown} is a program for {what}; uroce's libibverbs is for 64-bit x86 and glibc").into())
+            let processor = env::consts::ARCH;
+            Err(format!("{shown} is a program for {what}; uroce's libibverbs is for {processor}, 64 bits, and glibc").into())
         }
         Kind::Other => Ok(None),
     }
@@ -236,11 +237,7 @@ const LOCK_FD_MIN: libc::c_int = 200;
 
 impl Folder {
     fn create(library: &Library) -> Result<Folder, Failure> {
-        // As /proc shows the paths of open files.
-        let parent = fs::canonicalize(env::temp_dir()).unwrap_or_else(|_| env::temp_dir());
-        if matches!(library, Library::Embedded(_)) && forbids_programs(&parent) {
-            return Err(format!("{} is mounted noexec: set TMPDIR to a folder that is not", parent.display()).into());
-        }
+        let parent = parent(library)?;
         sweep(&parent);
         let failed = |error: io::Error| format!("cannot create a folder in {}: {error}", parent.display());
         let folder = loop {
@@ -280,6 +277,41 @@ impl Drop for Folder {
         self.lock = None;
         remove_if_left(&self.path);
     }
+}
+
+/// Where folders are made: in TMPDIR. A library in this program is written into the folder, so the loader must be allowed to
+/// load it from there: then the first folder counts that is not mounted noexec.
+///
+/// # Errors
+/// When all are, with their names.
+fn parent(library: &Library) -> Result<PathBuf, Failure> {
+    // As /proc shows the paths of open files.
+    let temporary = fs::canonicalize(env::temp_dir()).unwrap_or_else(|_| env::temp_dir());
+    if matches!(library, Library::File(_)) || !forbids_programs(&temporary) {
+        return Ok(temporary);
+    }
+    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let others = [variable("XDG_RUNTIME_DIR"), Some("/dev/shm".into()), cache];
+    let others: Vec<PathBuf> =
+        others.into_iter().flatten().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
+    if let Some(fit) = others.iter().find(|folder| is_writable(folder) && !forbids_programs(folder)) {
+        return Ok(fit.clone());
+    }
+    let tried: String = others.iter().map(|folder| format!(", {}", folder.display())).collect();
+    Err(format!(
+        "uroce's libibverbs can be loaded from none of {}{tried}: they are mounted noexec or cannot be written to; set \
+         TMPDIR to a folder that allows both",
+        temporary.display()
+    )
+    .into())
+}
+
+/// Whether this user can make files there.
+fn is_writable(folder: &Path) -> bool {
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
+    // SAFETY: a string.
+    unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
 }
 
 /// Whether the loader may not load files from there.

@@ -53,6 +53,7 @@ fn no_subcommand_panics_when_nobody_reads() {
         &["sim", "chaos", "--seeds", "1"],
         &["sim", "chaos", "--seeds", "1", "--json"],
         &["sim", "loss-rtt", "--only", "op=write,loss=0.01,rtt_ms=1"],
+        &["completions", "bash"],
         &["help"],
     ] {
         tried.push(arguments[0]);
