@@ -22,17 +22,19 @@ enum Shell {
     Fish,
 }
 
+/// The program, as it is called.
+const NAME: &str = "uroce";
+
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let whole = crate::Arguments::command();
-    let name = whole.get_name().to_owned();
     // Those that are hidden would be completed, too.
     let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    let mut command = clap::Command::new(name.clone()).version(env!("CARGO_PKG_VERSION")).subcommands(shown);
+    let mut command = clap::Command::new(NAME).version(env!("CARGO_PKG_VERSION")).subcommands(shown);
     let mut out = io::stdout();
     match arguments.shell {
-        Shell::Bash => clap_complete::generate(Bash, &mut command, name, &mut out),
-        Shell::Zsh => clap_complete::generate(Zsh, &mut command, name, &mut out),
-        Shell::Fish => clap_complete::generate(Fish, &mut command, name, &mut out),
+        Shell::Bash => clap_complete::generate(Bash, &mut command, NAME, &mut out),
+        Shell::Zsh => clap_complete::generate(Zsh, &mut command, NAME, &mut out),
+        Shell::Fish => clap_complete::generate(Fish, &mut command, NAME, &mut out),
     }
     Ok(ExitCode::SUCCESS)
 }

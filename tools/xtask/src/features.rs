@@ -1,20 +1,31 @@
-//! The library with each of its features alone, and for the other processor: all that users may build and the workspace does not.
+//! The library with each of its features alone, the command line without AF_XDP, and both for the other processor: all that
+//! users may build and the workspace does not.
 use crate::stage::Stage;
-use crate::{Outcome, program, setup};
+use crate::{Failure, Outcome, dist, program, setup};
 use rxe_rig::process;
 use std::process::Command;
 
-/// What is checked: features, and a target where it is not this machine's own.
-const BUILDS: [(&str, Option<&str>); 7] = [
-    ("", None),
-    ("link", None),
-    ("xdp", None),
-    ("udp", None),
-    ("capture", None),
-    ("tracing", None),
+/// What is checked: packages, their features, and a target where it is not this machine's own.
+const BUILDS: [(&[&str], &str, Option<&str>); 9] = [
+    (&LIBRARY, "", None),
+    (&LIBRARY, "link", None),
+    (&LIBRARY, "xdp", None),
+    (&LIBRARY, "udp", None),
+    (&LIBRARY, "capture", None),
+    (&LIBRARY, "tracing", None),
     // All that needs no C: there may be no C compiler for it.
-    ("udp,capture", Some(AARCH64)),
+    (&LIBRARY, "udp,capture", Some(AARCH64)),
+    (&PROGRAMS, "udp", None),
+    (&PROGRAMS, "udp", Some(AARCH64)),
 ];
+
+const LIBRARY: [&str; 2] = ["--package", "uroce"];
+
+/// The command line, and the library that its programs get.
+const PROGRAMS: [&str; 4] = ["--package", "uroce-cli", "--package", "uroce-verbs"];
+
+/// What `PROGRAMS` with `udp` must not depend on, since they take C or libclang: names of crates.
+const WITH_C: [&str; 6] = ["bindgen", "clang-sys", "libbpf-sys", "libxdp-sys", "xsk-rs", "cc"];
 
 /// The features with which the tests are compiled, too: those that take no C compiler.
 const TESTED: &str = "udp";
@@ -25,16 +36,31 @@ const AARCH64: &str = "aarch64-unknown-linux-gnu";
 pub(crate) fn stage() -> Stage {
     Stage::of("features", || {
         let has_aarch64 = has_aarch64();
-        BUILDS.iter().filter(|(_, target)| target.is_none() || has_aarch64).try_for_each(|(features, target)| {
-            let mut command = program::cargo();
-            command.args(["clippy", "--quiet", "--package", "uroce", "--no-default-features", "--features", features]);
-            let targets: &[&str] = if *features == TESTED { &["--lib", "--tests"] } else { &[] };
-            command.args(targets).args(target.iter().flat_map(|target| ["--target", target]));
-            command.args(["--", "-D", "warnings"]);
-            process::run(&mut command)?;
-            Ok(())
-        })
+        needs_no_c()?;
+        let builds = BUILDS.iter().filter(|(.., target)| target.is_none() || has_aarch64);
+        builds.copied().try_for_each(|(packages, features, target)| check(packages, features, target))
     })
+}
+
+fn check(packages: &[&str], features: &str, target: Option<&str>) -> Outcome {
+    let mut command = program::cargo();
+    command.args(["clippy", "--quiet", "--no-default-features", "--features", features]).args(packages);
+    let targets: &[&str] = if packages == LIBRARY && features == TESTED { &["--lib", "--tests"] } else { &[] };
+    command.args(targets).args(target.iter().flat_map(|target| ["--target", target]));
+    process::run(command.args(["--", "-D", "warnings"]))?;
+    Ok(())
+}
+
+/// Holds that the command line without AF_XDP is built by Rust and a linker alone.
+fn needs_no_c() -> Outcome {
+    let mut tree = program::cargo();
+    tree.args(["tree", "--prefix", "none", "--edges", "normal,build", "--no-default-features", "--features", "udp"]);
+    let lines = dist::output(tree.args(PROGRAMS))?;
+    let takes_c = |line: &&str| line.split_whitespace().next().is_some_and(|name| WITH_C.contains(&name));
+    match lines.lines().find(takes_c) {
+        Some(line) => Err(Failure::Failed(format!("the command line without AF_XDP depends on {line}, which takes C"))),
+        None => Ok(()),
+    }
 }
 
 /// The stage of `--full` that runs, on an emulated processor, what the library has of unit tests without its links: the copies

@@ -3,9 +3,11 @@
 
 mod coverage;
 mod demo;
+mod dist;
 mod features;
 mod fuzz;
 mod lab;
+mod licenses;
 mod miri;
 mod mutants;
 mod nightly;
@@ -27,6 +29,8 @@ usage: cargo xtask COMMAND
   demo                  two peers over AF_XDP in two namespaces, captured and verified
   test [--full] [--no-fail-fast] [STAGE…]
                         what CI runs; --full: every matrix
+  dist [--udp] [deb] [tar]
+                        target/dist: a Debian package, and an archive with a static program; --udp: the package without AF_XDP
   bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
   mutants [--seeds N] [--json] [NAME…]
                         wrong versions of the transport, each of which the simulator must find wrong (1000 seeds)
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Some((&"setup", rest)) => setup::run(rest),
         Some((&"demo", rest)) => demo::run(rest),
         Some((&"test", rest)) => test::run(rest),
+        Some((&"dist", rest)) => dist::run(rest),
         Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", &["uroce-cli"], rest),
         Some((&"lab", rest)) => lab::run(rest),
         Some((&"wan", rest)) => {

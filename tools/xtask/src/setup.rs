@@ -3,9 +3,16 @@ use crate::{Failure, Outcome, rust_programs, valkey};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Debian packages, and what each is for.
-const PACKAGES: &[(&str, &str)] = &[
-    ("clang", "the XDP program"),
+/// What linking takes: all that a build without AF_XDP needs besides Rust.
+const LINKING: &[(&str, &str)] = &[
+    ("gcc", "C crates, verbs-agent"),
+    ("libc6-dev", "C crates, verbs-agent"),
+    ("binutils", "linking libibverbs.so.1"),
+];
+
+/// What building with AF_XDP takes besides.
+const AF_XDP: &[(&str, &str)] = &[
+    ("clang", "the XDP program; its libclang, bindings to libxdp"),
     ("llvm", "the XDP program"),
     ("lld", "the XDP program"),
     ("libelf-dev", "libbpf, which the AF_XDP crate builds"),
@@ -13,9 +20,10 @@ const PACKAGES: &[(&str, &str)] = &[
     ("m4", "libbpf"),
     ("pkg-config", "libbpf"),
     ("make", "libbpf"),
-    ("gcc", "C crates, verbs-agent"),
-    ("libc6-dev", "C crates, verbs-agent"),
-    ("binutils", "linking libibverbs.so.1"),
+];
+
+/// Debian packages that the workspace's programs and tests need besides, and what each is for.
+const PACKAGES: &[(&str, &str)] = &[
     ("libibverbs-dev", "the C ABI that libibverbs.so.1 is compared with"),
     ("librdmacm-dev", "the C ABI that librdmacm.so.1 is compared with"),
     ("rdmacm-utils", "programs to run on librdmacm.so.1"),
@@ -129,7 +137,12 @@ pub(crate) fn target_directory() -> PathBuf {
 
 /// The Debian packages alone.
 pub(crate) fn packages() -> Outcome {
-    install(PACKAGES)
+    install(&[LINKING, AF_XDP, PACKAGES].concat())
+}
+
+/// Those that building the command line takes, with AF_XDP or without.
+pub(crate) fn build_packages(with_xdp: bool) -> Outcome {
+    install(&[LINKING, if with_xdp { AF_XDP } else { &[] }].concat())
 }
 
 /// Installs those of these Debian packages that are missing, each with what it is for.
