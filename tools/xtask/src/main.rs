@@ -6,6 +6,7 @@ mod demo;
 mod dist;
 mod features;
 mod fuzz;
+mod install;
 mod lab;
 mod licenses;
 mod miri;

@@ -1,7 +1,7 @@
 //! `cargo xtask test [--full] [--no-fail-fast] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails unless told not
 //! to.
 use crate::stage::{self, AfterFailure, Done, Stage};
-use crate::{Failure, Outcome, demo, features, fuzz, miri, mutants, program, sanitizers, setup};
+use crate::{Failure, Outcome, demo, features, fuzz, install, miri, mutants, program, sanitizers, setup};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
@@ -44,6 +44,8 @@ fn more_stages() -> Vec<Stage> {
         features::aarch64_stage(),
         // What would be published, built by itself.
         Stage::cargo("package", &["package", "--quiet", "--package", "uroce", "--allow-dirty"]),
+        // What users install, on fresh root file systems.
+        install::stage(),
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, every pingpong, every program that connects by RDMA CM, ten of each
         // cause of failure; the interop stage plays some of it.
@@ -57,7 +59,22 @@ fn more_stages() -> Vec<Stage> {
             command.args(&programs).env("UROCE_FULL", "1");
             Ok(command)
         }),
-        // The program with the library in itself, which is built for it.
+        // The program with the library in itself, which is built for it, and once for both stages.
+        Stage::cargo(
+            "embed",
+            &[
+                "clippy",
+                "--quiet",
+                "--package",
+                "uroce-cli",
+                "--features",
+                "embed",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        ),
         Stage::cargo("alone", &["test", "--quiet", "--package", "uroce-cli", "--features", "embed", "--test", "alone"]),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
