@@ -5,8 +5,8 @@
 
 mod arbiter;
 mod choices;
-mod counters_on_signal;
 mod completions;
+mod counters_on_signal;
 mod decode;
 mod device_arguments;
 mod device_tree;
@@ -15,8 +15,8 @@ mod elf;
 mod elsewhere;
 mod failed_request;
 mod lab;
-mod metrics;
 mod man;
+mod metrics;
 mod perf;
 mod pingpong;
 mod replay;
