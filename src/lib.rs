@@ -141,6 +141,7 @@ pub mod link;
 pub mod memory;
 pub mod path;
 pub mod pcap;
+pub mod quantity;
 pub mod recovery;
 mod sync;
 pub mod time;

@@ -3,7 +3,7 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 
 /// A rate in bits of Ethernet frames a second, without preamble, checksum and gap. Written as iperf and tc write it:
-/// `500M`, `2.5G`.
+/// `500M`, `2.5G`, `1Gbit`, `1Gb/s`; at least 1k and at most 1000000G.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     bits: NonZeroU64,
@@ -11,7 +11,7 @@ pub struct Rate {
 
 /// A text that is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a rate: write bits a second, as in 500M or 2.5G")]
+#[error("`{0}` is not a rate: write bits a second, 1k to 1000000G, as in 500M, 2.5G or 1Gbit")]
 pub struct RateError(String);
 
 impl Rate {
@@ -31,11 +31,13 @@ impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Rate, RateError> {
-        let (number, unit) = match text.char_indices().next_back() {
-            Some((at, 'k' | 'K')) => (&text[..at], 1e3),
-            Some((at, 'm' | 'M')) => (&text[..at], 1e6),
-            Some((at, 'g' | 'G')) => (&text[..at], 1e9),
-            _ => (text, 1.0),
+        // A lower-case b: GB/s would be bytes.
+        let bare = ["bit/s", "b/s", "bps", "bit", "b"].iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(text);
+        let (number, unit) = match bare.char_indices().next_back() {
+            Some((at, 'k' | 'K')) => (&bare[..at], 1e3),
+            Some((at, 'm' | 'M')) => (&bare[..at], 1e6),
+            Some((at, 'g' | 'G')) => (&bare[..at], 1e9),
+            _ => (bare, 1.0),
         };
         let bits = number.parse::<f64>().ok().map(|number| number * unit);
         match bits {
@@ -61,7 +63,10 @@ mod tests {
             let rate: Rate = text.parse().unwrap();
             assert_eq!((rate.bytes(), rate.to_string()), (bits / 8, bits.to_string()));
         }
-        for text in ["", "G", "-1M", "fast", "1T", "nan", "0"] {
+        for text in ["1Gbit", "1Gb", "1Gb/s", "1Gbps", "1Gbit/s", "1000Mbit", "1000000000bit"] {
+            assert_eq!(text.parse(), Ok(Rate::from_bits(1_000_000_000)), "{text}");
+        }
+        for text in ["", "G", "-1M", "fast", "1T", "nan", "0", "bit", "1GB", "1GB/s", "1GBps"] {
             assert_eq!(text.parse::<Rate>(), Err(RateError(text.to_owned())));
         }
     }

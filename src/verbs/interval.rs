@@ -2,6 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::congestion::FlowStatus;
+use crate::quantity;
 use crate::time::Instant;
 
 use super::Context;
@@ -37,17 +38,19 @@ const REMARKS: [(&str, &[&str]); 4] = [
 
 /// A text that is no interval.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an interval: use seconds, 0.1 to 3600")]
+#[error("`{0}` is not an interval: use 0.1 to 3600 seconds, as in 1, 500ms or 1m")]
 pub struct IntervalError(String);
 
 impl Intervals {
-    /// The interval that a text names, in seconds: 0.1 to 3600.
+    /// The interval that a text names, in seconds or with its unit: 0.1 to 3600 seconds.
     ///
     /// # Errors
     /// [`IntervalError`] for every other text.
     pub fn parse(text: &str) -> Result<Duration, IntervalError> {
-        let seconds = text.parse().ok().filter(|seconds: &f64| (0.1..=3600.0).contains(seconds));
-        seconds.map(Duration::from_secs_f64).ok_or_else(|| IntervalError(text.to_owned()))
+        let range = Duration::from_millis(100)..=Duration::from_secs(3600);
+        quantity::time_or_seconds(text)
+            .filter(|time| range.contains(time))
+            .ok_or_else(|| IntervalError(text.to_owned()))
     }
 
     /// What the device did since the last look; `None` at the first.

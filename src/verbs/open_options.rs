@@ -543,11 +543,15 @@ mod tests {
             ("UROCE_XDP_MODE", "fast", "UROCE_XDP_MODE: `fast` is not an XDP mode: use native or skb"),
             ("UROCE_MTU", "1500", "UROCE_MTU: `1500` is not a path MTU: use 256, 512, 1024, 2048 or 4096"),
             ("UROCE_PATHS", "0", "UROCE_PATHS: `0` is not a number of paths: use 1 to 256"),
-            ("UROCE_RATE", "fast", "UROCE_RATE: `fast` is not a rate: write bits a second, as in 500M or 2.5G"),
+            (
+                "UROCE_RATE",
+                "fast",
+                "UROCE_RATE: `fast` is not a rate: write bits a second, 1k to 1000000G, as in 500M, 2.5G or 1Gbit",
+            ),
             (
                 "UROCE_FAULT",
                 "loss=2",
-                "UROCE_FAULT: faults: item 1, `loss=2`: use a share from 0 to 1: 0.01 is one frame in a hundred",
+                "UROCE_FAULT: faults: item 1, `loss=2`: use a share from 0 to 1, as in 0.01 or 1%: one frame in a hundred",
             ),
         ] {
             assert_eq!(read(&[(name, text)]).unwrap_err().to_string(), says);

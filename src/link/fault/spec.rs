@@ -2,6 +2,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::pcap::Direction;
+use crate::quantity;
 use crate::time::Duration;
 
 /// The longest delay, one minute: a longer one is a mistake of the unit.
@@ -169,14 +170,10 @@ impl fmt::Display for FaultSpec {
 }
 
 fn share(value: &str) -> Result<f64, String> {
-    let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "use a share from 0 to 1: 0.01 is one frame in a hundred".to_owned())
+    quantity::share(value).ok_or_else(|| "use a share from 0 to 1, as in 0.01 or 1%: one frame in a hundred".to_owned())
 }
 
 fn delay(value: &str) -> Result<Duration, String> {
-    const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    let seconds = UNITS.iter().find_map(|(unit, scale)| Some(value.strip_suffix(unit)?.parse::<f64>().ok()? * scale));
-    let seconds = seconds.filter(|seconds| (0.0..=DELAY_MAX.as_secs_f64()).contains(seconds));
-    let reason = "use a time with its unit (ns, us, ms or s) of up to 60s, such as 2ms";
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| reason.to_owned())
+    let delay = quantity::time(value).filter(|delay| *delay <= DELAY_MAX);
+    delay.ok_or_else(|| "use a time with its unit (ns, us, ms or s) of up to 60s, such as 2ms".to_owned())
 }

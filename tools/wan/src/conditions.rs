@@ -161,8 +161,9 @@ fn time(value: &str) -> Result<Duration, String> {
 }
 
 fn share(value: &str) -> Result<f64, String> {
-    let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "use a share from 0 to 1: 0.01 is one frame in a hundred".to_owned())
+    let (number, whole) = value.strip_suffix('%').map_or((value, 1.0), |percent| (percent, 100.0));
+    let share = number.parse::<f64>().ok().map(|share| share / whole).filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "use a share from 0 to 1, as in 0.01 or 1%: one frame in a hundred".to_owned())
 }
 
 fn mean_frames(value: &str) -> Result<f64, String> {
