@@ -11,6 +11,7 @@ const LIBRARY: &str = "liburoce_verbs.so";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    tell_build();
     if env::var_os("CARGO_FEATURE_EMBED").is_none() {
         return;
     }
@@ -37,4 +38,24 @@ fn main() {
     assert!(status.success(), "cargo cannot build uroce-verbs: {status}");
     let built = target.join(triple).join("release").join(LIBRARY);
     fs::copy(built, out.join(LIBRARY)).expect("cargo has built the library");
+}
+
+/// `UROCE_BUILD`, for `--version`: the commit, where git knows it, and the architecture.
+fn tell_build() {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+    };
+    // Sources that were unpacked inside somebody else's repository are not of its commit.
+    let git = |words: &[&str]| git(&["ls-files", "--error-unmatch", "build.rs"]).and_then(|_| git(words));
+    // What changes when another commit is checked out; a file that is missing would build each time.
+    for file in ["HEAD", "logs/HEAD"] {
+        let path = git(&["rev-parse", "--git-path", file]).map(PathBuf::from).filter(|path| path.exists());
+        if let Some(path) = path {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+    }
+    let commit = git(&["rev-parse", "--short=7", "HEAD"]).map(|commit| format!("{commit}, ")).unwrap_or_default();
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
+    println!("cargo:rustc-env=UROCE_BUILD={commit}{architecture}");
 }

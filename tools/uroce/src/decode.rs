@@ -11,17 +11,24 @@ use uroce_laboratory::dissection::{Dissection, Icrc};
 use crate::Failure;
 use crate::report::Report;
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce decode capture.pcap | less -S
+  uroce decode --json capture.pcap | jq 'select(.icrc != \"ok\")'
+  tcpdump -w - -i eth0 udp port 4791 | uroce decode -";
+
 /// Print the RoCE v2 packets of a capture, one per line: headers, and whether the ICRC is right.
 ///
 /// Exit status 1 when any packet is malformed or its ICRC wrong, or the file cannot be read to its end. Reserved opcodes,
 /// transport versions other than 0 and foreign P_Keys are shown, and are not failures. Other traffic is skipped.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// A pcap or pcapng file with Ethernet frames; `-` is standard input.
     file: PathBuf,
-    /// Print one JSON object per packet, with all its fields.
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON object per packet, with all its fields (docs/JSON.md)
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
 }
 
 /// What was seen.

@@ -15,69 +15,75 @@ use crate::{Failure, counters_on_signal, metrics};
 /// its variable.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArguments {
-    /// Interfaces of the device, separated by commas; queue pairs spread over all of them if the peer supports several paths.
-    /// An address (127.0.0.2) is a device of that address alone, over UDP sockets; eth0=mlx5_0 is eth0 under another name. Default: the first usable interface, lo when
-    /// there is no other
-    #[arg(short = 'd', long = "dev", value_name = "NAME,…", value_delimiter = ',', env = "UROCE_DEV")]
+    /// Interfaces of the device, with commas between them, or one address (127.0.0.2); eth0=mlx5_0 is eth0 under another name.
+    /// Default: the first usable interface, otherwise lo
+    #[arg(
+        short = 'd',
+        long = "dev",
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        env = "UROCE_DEV",
+        hide_env_values = true,
+        help_heading = "Device"
+    )]
     pub devices: Vec<String>,
 
-    /// Link: xdp (AF_XDP sockets), udp (UDP sockets; no capability needed, any interface), or auto: xdp where it can be opened,
-    /// otherwise udp. auto also takes udp if the default route uses an interface that was not named. Default: auto
-    #[arg(long, value_name = "LINK", env = "UROCE_LINK")]
+    /// xdp (AF_XDP sockets), udp (UDP sockets: no capability needed, any interface), or auto (xdp where it can be opened, and
+    /// not unasked on the interface of the default route). Default: auto
+    #[arg(long, value_name = "LINK", env = "UROCE_LINK", hide_env_values = true, help_heading = "Device")]
     pub link: Option<LinkKind>,
 
-    /// Where to attach the XDP program: native (driver) or skb (network stack, any driver). Default: native, or skb if the driver
-    /// does not support it
-    #[arg(long, value_name = "MODE", env = "UROCE_XDP_MODE")]
+    /// Where to attach the XDP program: native (driver) or skb (any driver). Default: native where the driver can
+    #[arg(long, value_name = "MODE", env = "UROCE_XDP_MODE", hide_env_values = true, help_heading = "Device")]
     pub xdp_mode: Option<AttachMode>,
 
-    /// Write every frame to this file: pcap, or pcapng by its suffix (tcpdump cannot see AF_XDP frames)
-    #[arg(long, value_name = "FILE", env = "UROCE_CAPTURE")]
-    pub capture: Option<PathBuf>,
+    /// Have the interface alone; otherwise programs of one user share it
+    #[arg(long, help_heading = "Device")]
+    pub exclusive: bool,
 
-    /// Inject faults into sent and received frames:
-    /// loss=0.01,dup=0.01,reorder=0.01,reorder_by=3,delay=2ms,delay_share=0.5,corrupt=0.001,direction=tx|rx|both,seed=7
-    #[arg(long, value_name = "LIST", env = "UROCE_FAULT")]
+    /// Inject faults into sent and received frames, as in loss=1%,dup=0.1%,delay=2ms,seed=7; also reorder, reorder_by,
+    /// delay_share, corrupt, direction=tx|rx|both
+    #[arg(long, value_name = "LIST", env = "UROCE_FAULT", hide_env_values = true, help_heading = "Network")]
     pub fault: Option<FaultSpec>,
 
-    /// Loss recovery: auto (selective repeat if the peer supports it, otherwise go-back-n), selective, go-back-n. Default: auto
-    #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY")]
+    /// Loss recovery: selective, go-back-n, or auto: selective repeat if the peer knows it. Default: auto
+    #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY", hide_env_values = true, help_heading = "Network")]
     pub recovery: Option<RecoveryMode>,
 
-    /// What decides how fast queue pairs send: steady (keeps the queue of the bottleneck short), dcqcn (as RNICs do, by the
-    /// switches' congestion marks), swift and timely (by the delay in data centres), nscc (by marks and delay), bbr (at the rate of delivery) or fixed (the rate limit, nothing else). Default: steady
-    #[arg(long, value_name = "NAME", env = "UROCE_CONGESTION")]
+    /// Congestion control: steady, dcqcn, swift, timely, nscc, bbr or fixed (nothing but --rate). Default: steady
+    #[arg(long, value_name = "NAME", env = "UROCE_CONGESTION", hide_env_values = true, help_heading = "Network")]
     pub congestion: Option<CongestionControl>,
 
-    /// Rate limit of each queue pair in bits/s, as 500M or 2.5G; applies to peers that support selective repeat. Default: none
-    #[arg(long, value_name = "BITS", env = "UROCE_RATE")]
+    /// Most that each queue pair sends to peers with selective repeat, in bits/s, as in 500M or 2.5Gbit. Default: no limit
+    #[arg(long, value_name = "RATE", env = "UROCE_RATE", hide_env_values = true, help_heading = "Network")]
     pub rate: Option<Rate>,
 
-    /// Paths to a peer that supports several, 1 to 256. Each has its own UDP source port, and they take the interfaces in turn.
-    /// Default: one for each interface, or more if the peer uses more
-    #[arg(long, value_name = "N", env = "UROCE_PATHS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Paths to a peer that supports several, 1 to 256: UDP source ports, in turn on each interface. Default: one an interface,
+    /// or as many as the peer uses
+    #[arg(long, value_name = "N", env = "UROCE_PATHS", hide_env_values = true, help_heading = "Network",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
     pub paths: Option<u16>,
 
     /// How packets are spread over paths: single, round-robin, weighted, recycle. Default: round-robin
-    #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY")]
+    #[arg(long, value_name = "NAME", env = "UROCE_PATH_POLICY", hide_env_values = true, help_heading = "Network")]
     pub path_policy: Option<PathPolicy>,
 
-    /// Rules for the traffic class, the DSCP and the rate of queue pairs, by program, peer, port and first message: a file in TOML
-    /// (docs/CLASSES.md)
-    #[arg(long, value_name = "FILE", env = "UROCE_POLICY")]
+    /// Rules for traffic class, DSCP and rate of queue pairs: a file in TOML (docs/CLASSES.md)
+    #[arg(long, value_name = "FILE", env = "UROCE_POLICY", hide_env_values = true, help_heading = "Network")]
     pub policy: Option<PathBuf>,
 
-    /// Say on stderr every so many seconds what the device did: rates, windows, round trips, retransmissions, losses
-    #[arg(long, value_name = "SECONDS", env = "UROCE_INTERVAL", value_parser = Intervals::parse)]
+    /// Write every frame to this file: pcap, or pcapng by its suffix (tcpdump cannot see AF_XDP frames)
+    #[arg(long, value_name = "FILE", env = "UROCE_CAPTURE", hide_env_values = true, help_heading = "Output")]
+    pub capture: Option<PathBuf>,
+
+    /// Say on stderr every so often, 0.1 to 3600 seconds, what the device did: as in 1, 500ms or 1m
+    #[arg(long, value_name = "TIME", env = "UROCE_INTERVAL", hide_env_values = true, help_heading = "Output",
+          value_parser = Intervals::parse)]
     pub interval: Option<Duration>,
 
-    /// Serve the counters of this user's programs as OpenMetrics at http://ADDRESS/metrics while this one runs (docs/COUNTERS.md)
-    #[arg(long, value_name = "ADDRESS:PORT", env = "UROCE_METRICS")]
+    /// Serve the counters of this user's programs as OpenMetrics at http://ADDRESS/metrics (docs/COUNTERS.md)
+    #[arg(long, value_name = "ADDRESS:PORT", env = "UROCE_METRICS", hide_env_values = true, help_heading = "Output")]
     pub metrics: Option<SocketAddr>,
-
-    /// Have the interface alone. Otherwise programs of one user share it over UDP sockets
-    #[arg(long)]
-    pub exclusive: bool,
 }
 
 impl DeviceArguments {
@@ -145,6 +151,7 @@ fn as_json(interval: &Interval) -> serde_json::Value {
         interval.counters.iter().map(|(name, by)| ((*name).to_owned(), (*by).into())).collect();
     let (round_trip, shortest) = interval.round_trip().unzip();
     json!({
+        "schema": "uroce.interval/1",
         "interval": true,
         "elapsed_s": interval.elapsed.as_secs_f64(),
         "seconds": interval.lasted.as_secs_f64(),

@@ -9,12 +9,19 @@ use uroce::link::device::{Device, LinkMode};
 
 use crate::Failure;
 
-/// List interfaces, their GIDs, the link modes that work, and what is missing for those that don't
+const EXAMPLES: &str = "\
+Examples:
+  uroce devices                                  what --dev can name, and the default
+  uroce devices --json | jq -r .name
+  uroce devices --json | jq -r 'select(.default).gids[].gid'";
+
+/// List interfaces, their GIDs, the link modes that work, and what is missing for those that do not
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Print one JSON object per device
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON object per device (docs/JSON.md)
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -73,6 +80,7 @@ fn print(device: &Device, modes: &[LinkMode], is_default: bool) {
 
 fn to_json(device: &Device, modes: &[LinkMode], is_default: bool) -> Value {
     json!({
+        "schema": "uroce.devices/1",
         "name": device.name,
         "index": device.index,
         "mac": mac_text(device.mac),

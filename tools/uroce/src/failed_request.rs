@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use uroce::verbs::{
-    Cause, Completion, CompletionQueue, ConnectOptions, Data, Key, PathMtu, Peer, QpAttributes, QueuePair, Remote,
+    Cause, Completion, CompletionQueue, ConnectOptions, Data, Key, PathMtu, Peer, QpAttributes, Qpn, QueuePair, Remote,
     SendOperation, SendRequest, SgeList, State, Status,
 };
 
@@ -28,8 +28,16 @@ pub struct Around {
     pub is_uroce: bool,
     /// The path MTU of the connection.
     pub mtu: PathMtu,
-    /// Whether the peer answers a packet without payload; `None` when none was sent.
-    pub answers_small: Option<bool>,
+}
+
+/// What it takes to send a peer one more packet.
+pub struct Probe<'a> {
+    pub qp: &'a QueuePair,
+    /// Where its completion comes.
+    pub cq: &'a CompletionQueue,
+    pub peer: Peer,
+    /// How the queue pair was connected.
+    pub ways: &'a ConnectOptions,
 }
 
 /// How long an answer to the packet without payload may take: some of its retransmissions.
@@ -51,29 +59,42 @@ impl std::error::Error for FailedRequest {}
 impl FailedRequest {
     /// Whether its packets, of messages of `message_bytes`, may be too large for the path, as far as the queue pair
     /// knows. The smallest path MTU is never too large.
-    pub fn may_be_too_large(&self, message_bytes: usize, mtu: PathMtu) -> bool {
+    fn may_be_too_large(&self, message_bytes: usize, mtu: PathMtu) -> bool {
         let is_small = message_bytes.min(mtu.bytes()) <= PathMtu::Mtu256.bytes();
         self.completion.cause == Some(Cause::NeverAnswered) && !is_small
     }
 
-    /// What failed, and why, in one line.
-    pub fn explain(&self, around: &Around) -> String {
-        let why = self.why(around);
+    /// What failed, and why, in one line. When packets of messages of `message_bytes` may be too large for the path, and the
+    /// peer's program is there, the peer is sent a small one by the failed queue pair's probe.
+    pub fn explain<'a>(
+        &self,
+        around: &Around,
+        message_bytes: usize,
+        probe: impl FnOnce(Qpn) -> Option<Probe<'a>>,
+    ) -> String {
+        let is_of_use = around.program != PeerProgram::Ended && self.may_be_too_large(message_bytes, around.mtu);
+        let probe = if is_of_use { probe(self.completion.qpn) } else { None };
+        self.in_words(around, probe.map(|probe| probe.is_answered()))
+    }
+
+    /// `answers_small` is whether the peer answers a packet without payload; `None` when none was sent.
+    fn in_words(&self, around: &Around, answers_small: Option<bool>) -> String {
+        let why = self.why(around, answers_small);
         let is_guess = !around.is_uroce && self.completion.cause.is_some();
         let guess = if is_guess { "; are both given the same test, -s, -n, -q and -c?" } else { "" };
         format!("{self}: {why}{guess}")
     }
 
-    fn why(&self, around: &Around) -> String {
-        let Around { at, program, mtu, answers_small, .. } = around;
+    fn why(&self, around: &Around, answers_small: Option<bool>) -> String {
+        let Around { at, program, mtu, .. } = around;
         let Completion { status, cause, .. } = self.completion;
         match (status, cause) {
             (Status::RetryExceeded, _) if *program == PeerProgram::Ended => {
                 format!("the peer's program at {at} has ended, its TCP connection is closed: look at its output")
             }
             (_, Some(Cause::LargeUnanswered)) => too_small(at, *mtu),
-            (_, Some(Cause::NeverAnswered)) if *answers_small == Some(true) => too_small(at, *mtu),
-            (_, Some(Cause::NeverAnswered)) if *answers_small == Some(false) => format!(
+            (_, Some(Cause::NeverAnswered)) if answers_small == Some(true) => too_small(at, *mtu),
+            (_, Some(Cause::NeverAnswered)) if answers_small == Some(false) => format!(
                 "nothing ever came back from {at}, to a small packet neither: is UDP port 4791 open in both directions?"
             ),
             (_, Some(Cause::AnswersStopped)) if *program == PeerProgram::Runs => format!(
@@ -106,34 +127,37 @@ fn too_small(at: &str, mtu: PathMtu) -> String {
     )
 }
 
-/// Whether the peer answers a WRITE without payload, whatever its answer. Nothing may have arrived there before: the
-/// queue pair is connected once more, at the same packet number.
-pub fn answers_small(qp: &QueuePair, cq: &CompletionQueue, peer: &Peer, ways: &ConnectOptions) -> bool {
-    let attributes = QpAttributes { retry_count: Some(2), timeout: Some(14), ..ways.attributes };
-    let ways = ways.clone().attributes(attributes);
-    let is_ready = qp.modify(&QpAttributes { state: Some(State::Reset), ..Default::default() }).is_ok()
-        && qp.init(&ways).is_ok()
-        && qp.connect_with(peer, &ways).is_ok();
-    let nowhere = SendOperation::Write(Remote { address: 0, key: Key(0) });
-    let mut request = SendRequest::new(0, nowhere, Data::Sges(SgeList::default()));
-    request.signaled = true;
-    if !is_ready || qp.post_send(request).is_err() {
-        return false;
-    }
-    let end = Instant::now() + ANSWER_LIMIT;
-    while Instant::now() < end {
-        match cq.poll() {
-            Some(done) if done.qpn == qp.qpn() => return done.status != Status::RetryExceeded,
-            Some(_) => {}
-            None => std::thread::sleep(Duration::from_millis(1)),
+impl Probe<'_> {
+    /// Whether the peer answers a WRITE without payload, whatever its answer. Nothing may have arrived there before: the
+    /// queue pair is connected once more, at the same packet number.
+    fn is_answered(&self) -> bool {
+        let Probe { qp, cq, peer, ways } = self;
+        let attributes = QpAttributes { retry_count: Some(2), timeout: Some(14), ..ways.attributes };
+        let ways = (*ways).clone().attributes(attributes);
+        let is_ready = qp.modify(&QpAttributes { state: Some(State::Reset), ..Default::default() }).is_ok()
+            && qp.init(&ways).is_ok()
+            && qp.connect_with(peer, &ways).is_ok();
+        let nowhere = SendOperation::Write(Remote { address: 0, key: Key(0) });
+        let mut request = SendRequest::new(0, nowhere, Data::Sges(SgeList::default()));
+        request.signaled = true;
+        if !is_ready || qp.post_send(request).is_err() {
+            return false;
         }
+        let end = Instant::now() + ANSWER_LIMIT;
+        while Instant::now() < end {
+            match cq.poll() {
+                Some(done) if done.qpn == qp.qpn() => return done.status != Status::RetryExceeded,
+                Some(_) => {}
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        false
     }
-    false
 }
 
 #[cfg(test)]
 mod tests {
-    use uroce::verbs::{CompletionKind, Qpn};
+    use uroce::verbs::CompletionKind;
 
     use super::*;
 
@@ -157,20 +181,14 @@ mod tests {
 
     #[test]
     fn a_peer_that_has_ended_explains_silence_and_no_nak() {
-        let around = |program, is_uroce, answers_small| Around {
-            at: "10.0.0.1".to_owned(),
-            program,
-            is_uroce,
-            mtu: PathMtu::Mtu4096,
-            answers_small,
-        };
+        let around = |program, is_uroce| Around { at: "10.0.0.1".to_owned(), program, is_uroce, mtu: PathMtu::Mtu4096 };
         let never = failed(Status::RetryExceeded, Some(Cause::NeverAnswered));
-        let said = never.explain(&around(PeerProgram::Ended, true, Some(true)));
+        let said = never.in_words(&around(PeerProgram::Ended, true), Some(true));
         assert!(said.contains("program at 10.0.0.1 has ended") && said.contains("0xc1"), "{said}");
-        let said = never.explain(&around(PeerProgram::Unknown, false, None));
+        let said = never.in_words(&around(PeerProgram::Unknown, false), None);
         assert!(said.contains("never answered") && said.contains("same test, -s, -n, -q and -c?"), "{said}");
         let refused = failed(Status::RemoteAccess, Some(Cause::AccessRefused));
-        let said = refused.explain(&around(PeerProgram::Ended, true, None));
+        let said = refused.in_words(&around(PeerProgram::Ended, true), None);
         assert!(said.contains("refused the access") && !said.contains("same test"), "{said}");
     }
 

@@ -14,7 +14,10 @@ mod devices;
 mod elf;
 mod elsewhere;
 mod failed_request;
+mod failure;
+mod interrupt;
 mod lab;
+mod losses;
 mod man;
 mod metrics;
 mod perf;
@@ -29,6 +32,7 @@ mod tcp;
 mod terms;
 mod top;
 mod trailer_report;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -36,11 +40,22 @@ use clap::{Parser, Subcommand};
 
 /// RoCE v2 in userspace: a peer to the ibv tools, without RDMA hardware or kernel modules.
 #[derive(Parser)]
-#[command(name = "uroce", version)]
+#[command(name = "uroce", version = VERSION, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  uroce devices                        which interfaces can be used
+  uroce pingpong --dev 127.0.0.2       a server on the loopback, for `uroce pingpong --dev 127.0.0.3 127.0.0.2`
+  uroce run ib_write_bw 10.0.0.1       perftest on this stack
+
+Exit status: 0 success, 1 failure, 2 usage. With --json, failures are objects, too (docs/JSON.md).";
+
+/// `0.1.0 (0e48732, x86_64)`: the commit that it was built from, where that is known, and the architecture.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("UROCE_BUILD"), ")");
 
 #[derive(Subcommand)]
 enum Command {
@@ -50,7 +65,7 @@ enum Command {
     Devices(devices::Arguments),
     Lab(lab::Arguments),
     Man(man::Arguments),
-    Perf(perf::Arguments),
+    Perf(Box<perf::Arguments>),
     Pingpong(pingpong::Arguments),
     Replay(replay::Arguments),
     Run(run::Arguments),
@@ -65,7 +80,9 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     end_with_the_reader();
     log();
-    let result = match Arguments::parse().command {
+    let command = Arguments::try_parse().unwrap_or_else(|error| failure::usage(&error)).command;
+    let is_json = command.is_json();
+    let result = match command {
         Command::Arbiter(arguments) => arbiter::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
@@ -80,10 +97,24 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("uroce: {error}");
-        ExitCode::FAILURE
-    })
+    result.unwrap_or_else(|failure| failure::tell(&failure, is_json))
+}
+
+impl Command {
+    /// Whether `--json` is given.
+    fn is_json(&self) -> bool {
+        match self {
+            Command::Arbiter(_) | Command::Completions(_) | Command::Lab(_) | Command::Man(_) | Command::Run(_) => false,
+            Command::Top(_) => false,
+            Command::Decode(arguments) => arguments.json,
+            Command::Devices(arguments) => arguments.json,
+            Command::Perf(arguments) => arguments.json,
+            Command::Pingpong(arguments) => arguments.json,
+            Command::Replay(arguments) => arguments.json,
+            Command::Sim(arguments) => arguments.is_json(),
+            Command::Stat(arguments) => arguments.json,
+        }
+    }
 }
 
 /// What the stack tells goes to stderr as `RUST_LOG` asks for it: `RUST_LOG=uroce=debug`.

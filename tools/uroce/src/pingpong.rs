@@ -14,90 +14,111 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use uroce::verbs::{
-    Access, Capabilities, Class, CompletionChannel, CompletionQueue, ConnectOptions, Context, CounterWatch, Data,
-    MemoryRegion, Notify, PathMtu, Peer, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest,
-    SendOperation, SendRequest, Service, SgeList, SharedReceiveQueue, Status,
+    Access, Capabilities, Class, CompletionChannel, CompletionQueue, ConnectOptions, Context, Data, MemoryRegion,
+    Notify, PathMtu, Peer, Psn, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation,
+    SendRequest, Service, SgeList, SharedReceiveQueue, Status,
 };
 
-use crate::choices::{Q_KEY, check_mtu, choose_gid, parse_mtu};
+use crate::Failure;
+use crate::choices::{Q_KEY, check_mtu, choose_gid, parse_mtu, parse_patience, parse_size_or_nothing};
 use crate::device_arguments::DeviceArguments;
-use crate::failed_request::{self, Around, FailedRequest};
-use crate::tcp::PeerProgram;
+use crate::failed_request::{Around, FailedRequest, Probe};
+use crate::interrupt::{self, Interruptible};
+use crate::losses::Losses;
+use crate::tcp::{self, Listener, PeerProgram};
 use crate::terms::Terms;
-use crate::{Failure, tcp};
+use crate::watch::{Stalled, Watch};
+
+const EXAMPLES: &str = "\
+Examples:
+  uroce pingpong                               a server, also for ibv_rc_pingpong
+  uroce pingpong -s 64k -n 10000 10.0.0.1      its client; both ends need the same -s and -n
+  uroce pingpong --dev 127.0.0.2 --forever     a server on the loopback that serves one client after the other";
 
 /// Bounce messages with another uroce, or with ibv_{rc,uc,ud,srq}_pingpong on an RNIC or rxe
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Host of the server; omit to be the server
     host: Option<String>,
 
+    /// Messages in each direction
+    #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000, help_heading = "Test",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: u32,
+
+    /// Verify the received bytes
+    #[arg(short = 'c', long = "chk", help_heading = "Test")]
+    check: bool,
+
+    /// Message size: 0 to 1G bytes, as in 4096 or 64k. Default: 4096, or 1024 for ud
+    #[arg(short = 's', long, value_name = "BYTES", help_heading = "Messages", value_parser = parse_size_or_nothing)]
+    size: Option<u32>,
+
+    /// Receive requests to keep posted: 1 to 65536
+    #[arg(short = 'r', long = "rx-depth", value_name = "N", default_value_t = 500, help_heading = "Messages",
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    receive_depth: u32,
+
+    /// Sleep on completion events instead of polling
+    #[arg(short = 'e', long, help_heading = "Messages")]
+    events: bool,
+
     /// The transport service
-    #[arg(long, value_enum, default_value = "rc")]
+    #[arg(long, value_name = "NAME", value_enum, default_value = "rc", help_heading = "Connection")]
     transport: Transport,
+
+    /// Queue pairs, 1 to 256, for srq
+    #[arg(short = 'q', long = "num-qp", value_name = "N", default_value_t = 16, help_heading = "Connection",
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    queue_pairs: u32,
+
+    /// Path MTU: 256, 512, 1024, 2048 or 4096
+    #[arg(short = 'm', long, value_name = "BYTES", default_value = "1024", help_heading = "Connection",
+          value_parser = parse_mtu)]
+    mtu: PathMtu,
+
+    /// TCP port of the handshake
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 18515, help_heading = "Connection")]
+    port: u16,
+
+    /// Local ACK timeout: 4.096 µs × 2^N, N from 0 (none) to 31
+    #[arg(long, value_name = "N", default_value_t = 14, help_heading = "Connection",
+          value_parser = clap::value_parser!(u8).range(0..=31))]
+    timeout: u8,
+
+    /// Service level, 0 to 15: 1 to 7 become the class selector of that number, unless --tclass has a DSCP
+    #[arg(short = 'l', long = "sl", value_name = "N", default_value_t = 0, help_heading = "Connection",
+          value_parser = clap::value_parser!(u8).range(0..=15))]
+    service_level: u8,
+
+    /// Traffic class, 0 to 255: DSCP in the upper six bits, ECN in the lower two
+    #[arg(long = "tclass", value_name = "N", default_value_t = 0, help_heading = "Connection")]
+    traffic_class: u8,
+
+    /// Give up after this time without progress, as in 60 (seconds) or 2m
+    #[arg(long, value_name = "TIME", default_value = "60s", help_heading = "Connection", value_parser = parse_patience)]
+    patience: Duration,
+
+    /// A server that serves one client after the other until a signal ends it
+    #[arg(long, help_heading = "Connection", conflicts_with = "host")]
+    forever: bool,
 
     #[command(flatten)]
     device: DeviceArguments,
 
     /// Index of the local GID. Default: the first IPv4 one, otherwise the first that is not link-local, otherwise 0
-    #[arg(short = 'g', long = "gid-idx")]
+    #[arg(short = 'g', long = "gid-idx", value_name = "N", help_heading = "Device")]
     gid_index: Option<usize>,
 
     /// Device port; there is only 1
-    #[arg(short = 'i', long = "ib-port", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=1))]
+    #[arg(short = 'i', long = "ib-port", value_name = "N", default_value_t = 1, help_heading = "Device",
+          value_parser = clap::value_parser!(u8).range(1..=1))]
     _ib_port: u8,
 
-    /// TCP port of the handshake
-    #[arg(short = 'p', long, default_value_t = 18515)]
-    port: u16,
-
-    /// Message size in bytes. Default: 4096, or 1024 for ud
-    #[arg(short = 's', long, value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
-    size: Option<u32>,
-
-    /// Queue pairs, for srq
-    #[arg(short = 'q', long = "num-qp", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
-    queue_pairs: u32,
-
-    /// Path MTU: 256, 512, 1024, 2048 or 4096
-    #[arg(short = 'm', long, default_value = "1024", value_parser = parse_mtu)]
-    mtu: PathMtu,
-
-    /// Messages in each direction
-    #[arg(short = 'n', long = "iters", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    iterations: u32,
-
-    /// Receive requests to keep posted
-    #[arg(short = 'r', long = "rx-depth", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    receive_depth: u32,
-
-    /// Service level: 1 to 7 become the class selector of that number, unless --tclass has a DSCP
-    #[arg(short = 'l', long = "sl", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
-    service_level: u8,
-
-    /// Traffic class of the packets: DSCP in the upper six bits, ECN in the lower two
-    #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
-    traffic_class: u8,
-
-    /// Sleep on completion events instead of polling
-    #[arg(short = 'e', long)]
-    events: bool,
-
-    /// Verify the received bytes
-    #[arg(short = 'c', long = "chk")]
-    check: bool,
-
-    /// Local ACK timeout code: 4.096 µs × 2^code
-    #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
-    timeout: u8,
-
-    /// Give up after this many seconds without progress
-    #[arg(long, default_value_t = 60)]
-    patience: u64,
-
-    /// Print one JSON object instead of ibv_rc_pingpong's lines
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON object instead of ibv_rc_pingpong's lines (docs/JSON.md)
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -131,6 +152,27 @@ impl Arguments {
         let terms = Terms::new("pingpong").with("--transport", transport.get_name()).with("-s", self.size());
         let terms = terms.with("-n", self.iterations).with("-m", self.mtu.bytes());
         if self.transport == Transport::Srq { terms.with("-q", self.queue_pairs) } else { terms }
+    }
+
+    /// Refuses sizes that the device cannot carry.
+    fn check_sizes(&self, context: &Context) -> Result<(), Failure> {
+        if self.transport != Transport::Ud {
+            return check_mtu(context, self.mtu);
+        }
+        let (device, active, size) = (&context.device().name, context.active_mtu().bytes(), self.size());
+        match size as usize <= active {
+            true => Ok(()),
+            false => Err(format!(
+                "a datagram of {size} bytes does not fit into the active MTU of {device}, {active}: use -s {active} or \
+                 less"
+            )
+            .into()),
+        }
+    }
+
+    /// How long a queue pair waits for an acknowledge.
+    fn ack_timeout(&self) -> Duration {
+        if self.timeout == 0 { Duration::ZERO } else { Duration::from_nanos(4096 << self.timeout) }
     }
 
     /// Where messages begin in the buffer: datagrams leave room for the routing header.
@@ -185,15 +227,12 @@ impl Destination {
 /// One side, ready to play.
 struct Side<'a> {
     arguments: &'a Arguments,
-    /// Tells at intervals what the device does.
-    _told: Option<CounterWatch>,
-    context: Context,
+    context: &'a Context,
     channel: CompletionChannel,
     cq: CompletionQueue,
     region: MemoryRegion,
     srq: Option<SharedReceiveQueue>,
     players: Vec<Player>,
-    gid_index: usize,
     /// How queue pairs are connected.
     ways: ConnectOptions,
     receives_posted: u32,
@@ -213,51 +252,41 @@ const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut side = Side::new(arguments)?;
-    let is_client = arguments.host.is_some();
-    if is_client && arguments.check {
-        side.region.memory().write(arguments.offset(), &check_pattern(arguments.size()));
+    let context = arguments.device.open()?;
+    arguments.check_sizes(&context)?;
+    let gid_index = choose_gid(&context, "-g", arguments.gid_index)?;
+    let _told = arguments.device.watch(&context, arguments.json)?;
+    arguments.device.announce(&context, gid_index);
+    let mut side = Side::new(arguments, &context, gid_index)?;
+    if let Some(host) = &arguments.host {
+        side.begin()?;
+        let mut stream = tcp::connect(host, arguments.port, arguments.patience)?;
+        let remotes = side.introduce_to_server(&mut stream)?;
+        side.run(&stream, &remotes)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    arguments.device.announce(&side.context, side.gid_index);
-    if !arguments.json {
-        side.players.iter().for_each(|player| print_address("local address: ", player.local));
-    }
-    side.post_receives(arguments.receive_depth)?;
-
-    let (stream, remotes) = match &arguments.host {
-        Some(host) => side.introduce_to_server(host)?,
-        None => side.introduce_to_client()?,
+    let serve = |mut side: Side, mut stream: TcpStream| {
+        let remotes = side.introduce_to_client(&mut stream)?;
+        side.run(&stream, &remotes)
     };
-    if !arguments.json {
-        remotes.iter().for_each(|remote| print_address("remote address:", *remote));
+    let listener = Listener::bind(arguments.port)?;
+    if arguments.forever {
+        drop(side);
+        return Err(listener.serve_all(arguments.json, |stream| {
+            let mut side = Side::new(arguments, &context, gid_index)?;
+            side.begin()?;
+            serve(side, stream)
+        }));
     }
-
-    let played = side.play(is_client);
-    let (elapsed, mut round_trips) = played.map_err(|failure| side.explain(failure, &stream, &remotes))?;
-    side.drain();
-    side.report(elapsed, &mut round_trips);
-    if arguments.check {
-        side.check(is_client)?;
-    }
+    side.begin()?;
+    let stream = listener.accept()?;
+    drop(listener);
+    serve(side, stream)?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl<'a> Side<'a> {
-    fn new(arguments: &'a Arguments) -> Result<Side<'a>, Failure> {
-        let context = arguments.device.open()?;
-        let (device, active) = (&context.device().name, context.active_mtu());
-        if arguments.transport == Transport::Ud && arguments.size() as usize > active.bytes() {
-            let active = active.bytes();
-            return Err(format!(
-                "a datagram of {} bytes does not fit into the active MTU of {device}, {active}: use -s {active} or less",
-                arguments.size()
-            )
-            .into());
-        }
-        if arguments.transport != Transport::Ud {
-            check_mtu(&context, arguments.mtu)?;
-        }
-        let gid_index = choose_gid(&context, "-g", arguments.gid_index)?;
+    fn new(arguments: &'a Arguments, context: &'a Context, gid_index: usize) -> Result<Side<'a>, Failure> {
         let pd = context.allocate_pd();
         let bytes = arguments.offset() + arguments.size() as usize;
         let region = pd.allocate_region(bytes, Access::LOCAL_WRITE)?;
@@ -295,20 +324,40 @@ impl<'a> Side<'a> {
             let local = Destination { is_uroce: true, qpn: local.qpn, psn: local.psn, gid: local.gid };
             players.push(Player { qp, local, datagrams_to: None, send_pending: false, receive_pending: true });
         }
-        let told = arguments.device.watch(&context, arguments.json)?;
-        Ok(Side {
-            arguments,
-            _told: told,
-            context,
-            channel,
-            cq,
-            region,
-            srq,
-            players,
-            gid_index,
-            ways,
-            receives_posted: 0,
-        })
+        Ok(Side { arguments, context, channel, cq, region, srq, players, ways, receives_posted: 0 })
+    }
+
+    /// What is done before there is a peer.
+    fn begin(&mut self) -> Result<(), Failure> {
+        let arguments = self.arguments;
+        if arguments.host.is_some() && arguments.check {
+            self.region.memory().write(arguments.offset(), &check_pattern(arguments.size()));
+        }
+        if !arguments.json {
+            self.players.iter().for_each(|player| print_address("local address: ", player.local));
+        }
+        self.post_receives(arguments.receive_depth)
+    }
+
+    /// The game with a peer whose queue pairs are connected with ours, and its result.
+    fn run(&mut self, stream: &TcpStream, remotes: &[Destination]) -> Result<(), Failure> {
+        let (arguments, is_client) = (self.arguments, self.arguments.host.is_some());
+        if !arguments.json {
+            remotes.iter().for_each(|remote| print_address("remote address:", *remote));
+        }
+        let losses = Losses::begin(self.context);
+        let peer = remotes[0].is_uroce.then_some(stream);
+        let interruptible = Interruptible::begin();
+        let played = self.play(is_client, peer);
+        drop(interruptible);
+        let (elapsed, mut round_trips) = played.map_err(|failure| self.explain(failure, stream, remotes))?;
+        self.drain();
+        if !round_trips.is_empty() {
+            self.report(elapsed, &mut round_trips);
+        }
+        losses.tell(self.context);
+        interrupt::check()?;
+        if arguments.check { self.check(is_client) } else { Ok(()) }
     }
 
     /// Messages of the handshake each way. ibv_srq_pingpong always sends its whole table, however many queue pairs it
@@ -325,41 +374,39 @@ impl<'a> Side<'a> {
             .collect()
     }
 
-    /// The handshake with a server: its connection, and the peer's queue pairs.
-    fn introduce_to_server(&mut self, host: &str) -> Result<(TcpStream, Vec<Destination>), Failure> {
-        let mut stream = tcp::connect(host, self.arguments.port, Duration::from_secs(self.arguments.patience))?;
-        send(&mut stream, &self.handshake(), "handshake")?;
-        let remotes = self.read_destinations(&mut stream)?;
+    /// The handshake with a server: the peer's queue pairs.
+    fn introduce_to_server(&mut self, stream: &mut TcpStream) -> Result<Vec<Destination>, Failure> {
+        send(stream, &self.handshake(), "handshake")?;
+        let remotes = self.read_destinations(stream)?;
         if remotes[0].is_uroce {
-            let theirs = read::<{ Terms::BYTES }>(&mut stream, "terms")?;
-            send(&mut stream, &self.arguments.terms().to_bytes(), "terms")?;
-            self.arguments.terms().agree(&theirs, &tcp::peer_address(&stream))?;
+            let theirs = read::<{ Terms::BYTES }>(stream, "terms")?;
+            send(stream, &self.arguments.terms().to_bytes(), "terms")?;
+            self.arguments.terms().agree(&theirs, &tcp::peer_address(stream))?;
         }
         self.check_count(&remotes)?;
-        send(&mut stream, DONE, "handshake")?;
+        send(stream, DONE, "handshake")?;
         self.connect(&remotes)?;
-        Ok((stream, remotes))
+        Ok(remotes)
     }
 
-    /// The handshake with a client: its connection, and the peer's queue pairs.
-    fn introduce_to_client(&mut self) -> Result<(TcpStream, Vec<Destination>), Failure> {
-        let mut stream = tcp::accept(self.arguments.port)?;
-        let patience = Some(Duration::from_secs(self.arguments.patience));
+    /// The handshake with a client: the peer's queue pairs.
+    fn introduce_to_client(&mut self, stream: &mut TcpStream) -> Result<Vec<Destination>, Failure> {
+        let patience = Some(self.arguments.patience);
         stream.set_read_timeout(patience).map_err(|e| format!("the client is gone again: {e}; check its output"))?;
-        let remotes = self.read_destinations(&mut stream)?;
+        let remotes = self.read_destinations(stream)?;
         let is_uroce = remotes[0].is_uroce;
         if !is_uroce {
             self.check_count(&remotes)?;
         }
         self.connect(&remotes)?;
-        send(&mut stream, &self.handshake(), "handshake")?;
+        send(stream, &self.handshake(), "handshake")?;
         if is_uroce {
-            send(&mut stream, &self.arguments.terms().to_bytes(), "terms")?;
-            let theirs = read::<{ Terms::BYTES }>(&mut stream, "terms")?;
-            self.arguments.terms().agree(&theirs, &tcp::peer_address(&stream))?;
+            send(stream, &self.arguments.terms().to_bytes(), "terms")?;
+            let theirs = read::<{ Terms::BYTES }>(stream, "terms")?;
+            self.arguments.terms().agree(&theirs, &tcp::peer_address(stream))?;
         }
-        read::<{ DONE.len() }>(&mut stream, "end of the handshake")?;
-        Ok((stream, remotes))
+        read::<{ DONE.len() }>(stream, "end of the handshake")?;
+        Ok(remotes)
     }
 
     fn read_destinations(&self, stream: &mut TcpStream) -> Result<Vec<Destination>, Failure> {
@@ -393,29 +440,23 @@ impl<'a> Side<'a> {
         let at = tcp::peer_address(stream);
         match failure.downcast::<FailedRequest>() {
             Ok(failed) => {
-                let mtu = self.arguments.mtu;
-                let answers_small = match program {
-                    PeerProgram::Ended => None,
-                    _ => self.answers_small(&failed, remotes),
-                };
-                failed.explain(&Around { at, program, is_uroce, mtu, answers_small }).into()
+                let around = Around { at, program, is_uroce, mtu: self.arguments.mtu };
+                let is_reliable = self.arguments.service() == Service::Rc;
+                let bytes = if is_reliable { self.arguments.size() as usize } else { 0 };
+                failed.explain(&around, bytes, |qpn| self.probe(qpn, remotes)).into()
             }
-            Err(other) if program == PeerProgram::Ended => {
-                format!("{other}: the peer's program at {at} has ended; look at its output").into()
-            }
-            Err(other) => other,
+            Err(other) => match other.downcast::<Stalled>() {
+                Ok(stalled) => stalled.explain(program, &at).into(),
+                Err(other) => other,
+            },
         }
     }
 
-    /// After a failure: whether the peer answers a packet without payload; `None` when none can be sent.
-    fn answers_small(&self, failed: &FailedRequest, remotes: &[Destination]) -> Option<bool> {
-        let may_be_too_large = failed.may_be_too_large(self.arguments.size() as usize, self.arguments.mtu);
-        let is_of_use = may_be_too_large && self.arguments.service() == Service::Rc;
-        let players = self.players.iter().zip(remotes);
-        let (player, remote) =
-            players.into_iter().find(|(player, _)| is_of_use && player.qp.qpn() == failed.completion.qpn)?;
+    /// What it takes to send a queue pair's peer one more packet.
+    fn probe(&self, qpn: Qpn, remotes: &[Destination]) -> Option<Probe<'_>> {
+        let (player, remote) = self.players.iter().zip(remotes).find(|(player, _)| player.qp.qpn() == qpn)?;
         let peer = Peer::new(remote.qpn, remote.psn, remote.gid);
-        Some(failed_request::answers_small(&player.qp, &self.cq, &peer, &self.ways))
+        Some(Probe { qp: &player.qp, cq: &self.cq, peer, ways: &self.ways })
     }
 
     fn connect(&mut self, remotes: &[Destination]) -> Result<(), Failure> {
@@ -455,9 +496,11 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Sends and receives all messages. Returns the time of all, and of each round trip.
-    fn play(&mut self, is_client: bool) -> Result<(Duration, Vec<Duration>), Failure> {
+    /// Sends and receives all messages, or as many as a signal leaves time for. Returns the time of all, and of each round trip.
+    /// `peer` is the connection that a peer keeps as long as its program runs.
+    fn play(&mut self, is_client: bool, peer: Option<&TcpStream>) -> Result<(Duration, Vec<Duration>), Failure> {
         let iterations = self.arguments.iterations;
+        let mut watch = Watch::new(self.arguments.patience, self.arguments.ack_timeout(), peer);
         let mut round_trips = Vec::with_capacity(iterations as usize);
         let (mut sent, mut received) = (0, 0);
         if self.arguments.events {
@@ -468,14 +511,9 @@ impl<'a> Side<'a> {
         if is_client {
             (0..self.players.len()).try_for_each(|index| self.post_send(index))?;
         }
-        while sent < iterations || received < iterations {
+        while (sent < iterations || received < iterations) && !interrupt::is_pending() {
             let Some(completion) = self.cq.poll() else {
-                if last.elapsed() > Duration::from_secs(self.arguments.patience) {
-                    let patience = self.arguments.patience;
-                    return Err(
-                        format!("nothing has come from the peer for {patience} s, after {received} messages").into()
-                    );
-                }
+                watch.nothing(|| format!("after {received} messages"))?;
                 if self.arguments.events {
                     self.channel
                         .wait(Duration::from_secs(1))
@@ -500,6 +538,7 @@ impl<'a> Side<'a> {
                 let now = Instant::now();
                 round_trips.push(now - last);
                 last = now;
+                watch.moved(now);
                 self.receives_posted -= 1;
                 if self.receives_posted <= self.players.len() as u32 {
                     self.post_receives(self.arguments.receive_depth.saturating_sub(self.receives_posted))?;
@@ -525,14 +564,16 @@ impl<'a> Side<'a> {
         let arguments = self.arguments;
         round_trips.sort_unstable();
         let at = |share: f64| round_trips[((round_trips.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
-        let (bytes, seconds) =
-            (u64::from(arguments.size()) * u64::from(arguments.iterations) * 2, elapsed.as_secs_f64());
+        // All of them, unless a signal came.
+        let iterations = round_trips.len();
+        let (bytes, seconds) = (u64::from(arguments.size()) * iterations as u64 * 2, elapsed.as_secs_f64());
         let mbit = bytes as f64 * 8.0 / seconds / 1e6;
-        let usec = seconds * 1e6 / f64::from(arguments.iterations);
+        let usec = seconds * 1e6 / iterations as f64;
         if arguments.json {
             let counters: BTreeMap<_, _> = self.context.counters().into_iter().collect();
             let result = json!({
-                "iterations": arguments.iterations, "size": arguments.size(), "bytes": bytes, "seconds": seconds,
+                "schema": "uroce.pingpong/1", "partial": interrupt::is_pending(),
+                "iterations": iterations, "size": arguments.size(), "bytes": bytes, "seconds": seconds,
                 "mbit_per_second": mbit, "usec_per_iteration": usec,
                 "link_mode": self.context.link_mode(), "counters": counters,
                 "round_trip_usec": {"min": at(0.0), "p50": at(0.5), "p99": at(0.99), "max": at(1.0)},
@@ -541,7 +582,7 @@ impl<'a> Side<'a> {
             return;
         }
         println!("{bytes} bytes in {seconds:.2} seconds = {mbit:.2} Mbit/sec");
-        println!("{} iters in {seconds:.2} seconds = {usec:.2} usec/iter", arguments.iterations);
+        println!("{iterations} iters in {seconds:.2} seconds = {usec:.2} usec/iter");
         println!(
             "round trip: min {:.2}, median {:.2}, 99 % {:.2}, max {:.2} usec",
             at(0.0),

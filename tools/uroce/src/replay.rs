@@ -11,21 +11,28 @@ use uroce_laboratory::replay::{Finding, Report, Roles, replay};
 
 use crate::Failure;
 
-/// Drive our state machine with one side of a capture, and compare its packets with those of the other side.
+const EXAMPLES: &str = "\
+Examples:
+  uroce replay capture.pcap                      our packets beside those of both ends
+  uroce replay --as responder capture.pcap       only our answers
+  uroce replay --json capture.pcap | jq .different";
+
+/// Drive this stack with one side of a capture, and compare its packets with those of the other side.
 ///
 /// The comparison covers opcode, PSN, syndrome, MSN and payload. What the capture does not show (regions, receive
 /// requests, frames that were lost behind the capture) is inferred and listed. Exit status 1 when anything differs, or the
 /// file cannot be read to its end.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// A pcap or pcapng file with Ethernet frames; `-` is standard input.
     file: PathBuf,
-    /// The role that our state machine plays. Default: both, one after the other.
+    /// The role that this stack plays. Default: both, one after the other.
     #[arg(long = "as", value_name = "ROLE")]
     role: Option<Role>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON object (docs/JSON.md)
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -39,6 +46,7 @@ enum Role {
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Json<'a> {
+    schema: &'static str,
     compared: u64,
     equal: u64,
     different: Vec<JsonFinding<'a>>,
@@ -77,7 +85,9 @@ fn print(report: &Report, json: bool, mut out: impl Write) -> io::Result<()> {
         let Report { compared, equal, explained, different, assumed, conversations } = report;
         let (different, explained) = (findings(different), findings(explained));
         let (compared, equal, conversations) = (*compared, *equal, *conversations);
-        serde_json::to_writer(&mut out, &Json { compared, equal, different, explained, assumed, conversations })?;
+        let schema = "uroce.replay/1";
+        let found = Json { schema, compared, equal, different, explained, assumed, conversations };
+        serde_json::to_writer(&mut out, &found)?;
         return writeln!(out);
     }
     for line in &report.assumed {

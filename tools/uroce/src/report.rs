@@ -15,6 +15,7 @@ use crate::trailer_report::TrailerReport;
 /// read because the packet is malformed or cut is left out, too, or null where it is always there.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
+    schema: &'static str,
     /// Its number in the file, from 1 on.
     pub(crate) frame: u64,
     time_ns: u64,
@@ -179,6 +180,7 @@ impl Report {
         let stored = stored.filter(|_| packet.is_some());
         let outer = dissection.frame.as_ref().map(Outer::of);
         Report {
+            schema: "uroce.decode/1",
             frame: frame.number,
             time_ns: frame.time.as_ns(),
             frame_bytes: frame.original_bytes,

@@ -23,28 +23,35 @@ use crate::device_tree;
 use crate::elf::{self, Kind};
 use crate::elsewhere;
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce run ib_write_bw                          a server on every usable interface
+  uroce run --dev eth0 ib_write_bw 10.0.0.1      its client
+  uroce run --trace --capture run.pcapng ibv_rc_pingpong -g 1 10.0.0.1";
+
 /// Run an unmodified verbs program on this stack
 ///
 /// Exits as the program did: 128 and the signal's number when one killed it, 125 when uroce could not run it.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 #[command(mut_arg("devices", |arg| arg.help(
-    "Interfaces, or an address, of the only device that the program sees, separated by commas; it has the name of the first, and queue pairs \
-     spread over all of them if the peer supports several paths. Default: every usable interface is a device"
+    "Interfaces, or an address, of the only device that the program sees, with commas between them; it has the name of the \
+     first. Default: every usable interface is a device"
 )))]
 pub struct Arguments {
     #[command(flatten)]
     device: DeviceArguments,
 
     /// Upper bound on the program's path MTU: 256, 512, 1024, 2048 or 4096
-    #[arg(long, value_name = "BYTES", env = "UROCE_MTU")]
+    #[arg(long, value_name = "BYTES", env = "UROCE_MTU", hide_env_values = true, help_heading = "Device")]
     mtu: Option<PathMtu>,
 
     /// Also give devices LIDs, for programs that do not use GIDs (qperf): the last 16 bits of the first IPv4 address
-    #[arg(long)]
+    #[arg(long, help_heading = "Device")]
     lids: bool,
 
     /// Trace control-path verbs on stderr, with the reason of each failure, and print the counters at the end
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     trace: bool,
 
     /// The program and its arguments

@@ -74,6 +74,7 @@ fn row(device: &Value, pair: &Value, before: &Value, lasted_ns: u64) -> Value {
     };
     let (sent_bps, received_bps) = (bps("sent_bytes"), bps("rcvd_bytes"));
     json!({
+        "schema": "uroce.stat/1",
         "pid": device["process"],
         "program": device["program"],
         "device": device["device"],

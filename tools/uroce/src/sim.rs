@@ -21,12 +21,19 @@ mod congestion;
 mod loss_rtt;
 mod path_failure;
 mod paths;
-mod picture;
+pub(crate) mod picture;
 mod priorities;
 mod timeline;
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce sim chaos                                      about ten seconds of everything
+  uroce sim loss-rtt --only op=write,loss=1%           what 1 % of loss leaves
+  uroce sim congestion --only scenario=wan,flows=4     how four flows share a bottleneck";
+
 /// Run the stack over networks in virtual time: the same seed gives the same run.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     table: Table,
@@ -43,29 +50,39 @@ enum Table {
     Attack(attack::Arguments),
 }
 
-/// Run random programs over random networks with all kinds of faults, and check all results; exit status 1 on any violation.
+const CHAOS_EXAMPLES: &str = "\
+Examples:
+  uroce sim chaos --seeds 10000
+  uroce sim chaos --packets 100000000 --fail-fast
+  uroce sim chaos --seed 17 --seeds 1 --capture 17.pcapng";
+
+/// Run random programs over random networks with all kinds of faults, and check all results.
+///
+/// Exit status 1 on any violation.
 #[derive(clap::Args)]
+#[command(after_help = CHAOS_EXAMPLES)]
 struct ChaosArguments {
     /// Number of seeds to run [default: 1000].
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", help_heading = "Test", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// The first seed.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Test")]
     seed: u64,
-    /// Number of threads; results do not depend on it.
-    #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    /// Number of threads, 1 to 256; results do not depend on it.
+    #[arg(long, value_name = "N", default_value_t = default_threads(), help_heading = "Test",
+          value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
     /// Stop after this many packets; without --seeds, run as many seeds as that takes.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", help_heading = "Test", value_parser = clap::value_parser!(u64).range(1..))]
     packets: Option<u64>,
     /// Stop at the first violation.
-    #[arg(long)]
+    #[arg(long, help_heading = "Test")]
     fail_fast: bool,
-    /// Print one JSON object.
-    #[arg(long)]
+    /// Print one JSON object (docs/JSON.md).
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// Write the frames of the run to this file (pcapng by suffix, otherwise pcap); only with --seeds 1.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     capture: Option<PathBuf>,
 }
 
@@ -74,6 +91,21 @@ const DEFAULT_SEEDS: u64 = 1000;
 
 fn default_threads() -> u64 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
+}
+
+impl Arguments {
+    /// Whether `--json` is given.
+    pub(crate) fn is_json(&self) -> bool {
+        match &self.table {
+            Table::Chaos(arguments) => arguments.json,
+            Table::LossRtt(arguments) => arguments.options.json,
+            Table::Congestion(arguments) => arguments.options.json,
+            Table::Paths(arguments) => arguments.options.json,
+            Table::PathFailure(arguments) => arguments.options.json,
+            Table::Priorities(arguments) => arguments.options.json,
+            Table::Attack(arguments) => arguments.options.json,
+        }
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -112,6 +144,7 @@ fn run_chaos(arguments: &ChaosArguments) -> Result<ExitCode, Failure> {
         };
         let services: serde_json::Map<_, _> = outcomes.kinds.iter().map(kind).collect();
         let mut report = json!({
+            "schema": "uroce.sim.chaos/1",
             "seeds": outcomes.seeds,
             "packets": outcomes.packets,
             "services": services,

@@ -12,22 +12,30 @@ use uroce::verbs::Published;
 use crate::running::{Look, count};
 use crate::{Failure, metrics};
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce stat                                     all programs of this user here
+  uroce stat 4711                                one of them
+  uroce stat --json | jq .rate_bps              the rate of each queue pair, in bits a second
+  uroce stat --metrics 127.0.0.1:9400            counters for Prometheus, until it is ended";
+
 /// Show the queue pairs of this user's running programs: peers, rates, windows, round trips, retransmissions
 ///
 /// It finds uroce's own commands, and programs under `uroce run`, in this network namespace. Rates are those of half a second,
 /// counts those since the queue pair was created.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Show only this process
     #[arg(value_name = "PID")]
     process: Option<u32>,
 
-    /// Print one JSON object per queue pair
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON object per queue pair (docs/JSON.md)
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
 
     /// Serve the counters of all these programs as OpenMetrics at http://ADDRESS/metrics until this program is ended
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["process", "json"])]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Output", conflicts_with_all = ["process", "json"])]
     metrics: Option<SocketAddr>,
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::Failure;
+use crate::interrupt::Interrupted;
+use crate::{Failure, failure};
 
 /// Connects to a server. Reading from it fails when nothing comes for as long as `patience`.
 pub fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Failure> {
@@ -36,16 +37,55 @@ pub fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, F
     Err(last.map_or_else(|| format!("{host} has no address"), |e| failure(&e)).into())
 }
 
-/// Waits for one client, over IPv6 or IPv4.
-pub fn accept(port: u16) -> Result<TcpStream, Failure> {
-    let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-    // A socket on [::] takes IPv4 too; where there is no IPv6, 0.0.0.0 does.
-    let listener = TcpListener::bind((any[0], port)).or_else(|_| TcpListener::bind((any[1], port)));
-    let listener = listener.map_err(|e| format!("cannot listen on TCP port {port}: {e}; choose another with -p"))?;
-    let (stream, _) =
-        listener.accept().map_err(|e| format!("cannot accept a client on TCP port {port}: {e}; try again"))?;
-    stream.set_nodelay(true).map_err(|e| format!("the client is gone again: {e}; check its output"))?;
-    Ok(stream)
+/// A server's port.
+pub struct Listener {
+    listener: TcpListener,
+    port: u16,
+}
+
+impl Listener {
+    /// Listens over IPv6 and IPv4.
+    pub fn bind(port: u16) -> Result<Listener, Failure> {
+        let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+        // A socket on [::] takes IPv4 too; where there is no IPv6, 0.0.0.0 does.
+        let listener = TcpListener::bind((any[0], port)).or_else(|_| TcpListener::bind((any[1], port)));
+        let listener =
+            listener.map_err(|e| format!("cannot listen on TCP port {port}: {e}; choose another with -p"))?;
+        Ok(Listener { listener, port })
+    }
+
+    /// Waits for the next client.
+    pub fn accept(&self) -> Result<TcpStream, Failure> {
+        let port = self.port;
+        let (stream, _) =
+            self.listener.accept().map_err(|e| format!("cannot accept a client on TCP port {port}: {e}; try again"))?;
+        stream.set_nodelay(true).map_err(|e| format!("the client is gone again: {e}; check its output"))?;
+        Ok(stream)
+    }
+
+    /// Serves one client after the other, and says a line of each on stderr; a failure is one more line, and with `json` an
+    /// object. It ends with what accepting a client fails of.
+    pub fn serve_all(&self, json: bool, mut serve: impl FnMut(TcpStream) -> Result<(), Failure>) -> Failure {
+        for number in 1.. {
+            let stream = match self.accept() {
+                Ok(stream) => stream,
+                Err(failure) => return failure,
+            };
+            let at = peer_address(&stream);
+            eprintln!("uroce: client {number} from {at}");
+            match serve(stream) {
+                Ok(()) => {}
+                Err(failure) if failure.is::<Interrupted>() => return failure,
+                Err(failure) => {
+                    eprintln!("uroce: client {number} from {at}: {failure}");
+                    if json {
+                        println!("{}", failure::object("failure", 1, &failure.to_string()));
+                    }
+                }
+            }
+        }
+        "no more clients can be counted".into()
+    }
 }
 
 /// What the TCP connection says of the peer's program.

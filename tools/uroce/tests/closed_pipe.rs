@@ -31,6 +31,8 @@ fn subcommands() -> Vec<String> {
     let help = Command::new(UROCE).arg("--help").output().unwrap();
     let text = String::from_utf8(help.stdout).unwrap();
     let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // Descriptions that go on in the next line are further to the right.
+    let commands = commands.filter(|line| !line.starts_with("   "));
     commands.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
 }
 

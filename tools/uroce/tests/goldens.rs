@@ -12,7 +12,7 @@ use serde_json::Value;
 /// What `uroce` prints, which succeeds.
 fn uroce(arguments: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uroce"));
-    let output = command.args(arguments.split(' ')).output().unwrap();
+    let output = command.args(arguments.split(' ')).env("COLUMNS", "100").output().unwrap();
     assert!(output.status.success(), "uroce {arguments}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }

@@ -2,15 +2,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use uroce::verbs::Service;
 
-use super::extent::{Extent, Sampling, Watch};
+use super::extent::{Extent, Sampling, Span};
 use super::report::Bandwidth;
 use super::settings::Settings;
 use super::side::Side;
-use crate::Failure;
+use crate::watch::Watch;
+use crate::{Failure, interrupt};
 
 /// Completions taken before it is looked again whether something is to be posted, or the time is over.
 const BATCH: usize = 32;
@@ -18,24 +20,40 @@ const BATCH: usize = 32;
 /// The peak looks at all pairs of messages; with more than this it is left out, as perftest does.
 const PEAK_MESSAGES: usize = 20_000;
 
-/// Sends, receives, or both, messages of `size` bytes, and measures. For READs and atomics, who asks is who sends.
-pub fn run(side: &mut Side, size: usize) -> Result<Bandwidth, Failure> {
+/// Sends, receives, or both, messages of `size` bytes, and measures. For READs and atomics, who asks is who sends. `peer` is the
+/// connection with the peer's program; `tell` has the results of a test without end.
+pub fn run(
+    side: &mut Side,
+    peer: &TcpStream,
+    size: usize,
+    mut tell: impl FnMut(&Bandwidth),
+) -> Result<Bandwidth, Failure> {
     let settings = side.settings;
-    let mut traffic = Traffic::new(settings, size);
+    let result = |count, elapsed, peak| Bandwidth::new(size as u64, count, elapsed, peak, settings.gigabits);
+    let mut traffic = Traffic::new(settings, peer, size);
     side.ask_for_events();
     while !traffic.is_over() {
         traffic.post(side)?;
         // Both, whatever the first finds.
         let moved = traffic.take_received(side)? | traffic.take_sent(side)?;
         if moved {
-            traffic.watch.moved(Instant::now());
+            let now = Instant::now();
+            traffic.watch.moved(now);
+            if let Some((count, elapsed)) = traffic.sampling.as_mut().and_then(|sampling| sampling.lap(now)) {
+                tell(&result(count, elapsed, None));
+            }
         } else {
-            traffic.watch.nothing(|| traffic.state())?;
+            traffic.watch.nothing(|| state(settings, traffic.total, [traffic.sender.completed, traffic.received]))?;
             side.idle()?;
         }
     }
+    if interrupt::is_pending()
+        && let Some(sampling) = &mut traffic.sampling
+    {
+        sampling.cut(Instant::now());
+    }
     let (count, elapsed, peak) = traffic.result();
-    Ok(Bandwidth::new(size as u64, count, elapsed, peak, settings.gigabits))
+    Ok(result(count, elapsed, peak))
 }
 
 /// A test under way.
@@ -53,11 +71,13 @@ struct Traffic<'a> {
     /// When the first and the last message arrived.
     received_times: Option<(Instant, Instant)>,
     sampling: Option<Sampling>,
-    watch: Watch,
+    /// Whether one time follows the other.
+    repeats: bool,
+    watch: Watch<'a>,
 }
 
 impl<'a> Traffic<'a> {
-    fn new(settings: &'a Settings, size: usize) -> Traffic<'a> {
+    fn new(settings: &'a Settings, peer: &'a TcpStream, size: usize) -> Traffic<'a> {
         let (sends, receives) = (settings.sends(), settings.receives());
         // Who is sent to begins to measure with the first message.
         let has_begun = settings.is_client || !receives;
@@ -72,14 +92,15 @@ impl<'a> Traffic<'a> {
             received: 0,
             received_times: None,
             sampling: if has_begun { settings.extent.start() } else { None },
-            watch: Watch::new(settings.patience),
+            repeats: matches!(settings.extent, Extent::Duration(Span { repeats: true, .. })),
+            watch: Watch::new(settings.patience, settings.ack_timeout(), Some(peer)),
         }
     }
 
     fn is_over(&self) -> bool {
-        let time_is_over = self.sampling.is_some_and(|sampling| sampling.is_over(Instant::now()));
+        let time_is_over = self.sampling.is_some_and(|sampling| !self.repeats && sampling.is_over(Instant::now()));
         let (all_sent, all_received) = (self.sender.completed >= self.total, self.received >= self.total);
-        time_is_over || (all_sent || !self.sends) && (all_received || !self.receives)
+        time_is_over || interrupt::is_pending() || (all_sent || !self.sends) && (all_received || !self.receives)
     }
 
     fn post(&mut self, side: &Side) -> Result<(), Failure> {
@@ -141,22 +162,21 @@ impl<'a> Traffic<'a> {
             }
         }
     }
+}
 
-    /// How far it has come.
-    fn state(&self) -> String {
-        let (sent, received) = (self.sender.completed, self.received);
-        let done = match (self.sends, self.receives) {
-            (true, true) => format!("after {sent} messages sent and {received} received"),
-            (true, false) => format!("after {sent} messages sent"),
-            (false, _) => format!("after {received} messages received"),
-        };
-        let of = match self.settings.extent {
-            Extent::Iterations(_) => format!(" of {}", self.total),
-            Extent::Duration(_) => String::new(),
-        };
-        let lost = if self.settings.service == Service::Rc { "" } else { "; what is lost stays lost without -c RC" };
-        format!("{done}{of}{lost}")
-    }
+/// How far a test has come, of `total` messages each way.
+fn state(settings: &Settings, total: u64, [sent, received]: [u64; 2]) -> String {
+    let done = match (settings.sends(), settings.receives()) {
+        (true, true) => format!("after {sent} messages sent and {received} received"),
+        (true, false) => format!("after {sent} messages sent"),
+        (false, _) => format!("after {received} messages received"),
+    };
+    let of = match settings.extent {
+        Extent::Iterations(_) => format!(" of {total}"),
+        Extent::Duration(_) => String::new(),
+    };
+    let lost = if settings.service == Service::Rc { "" } else { "; what is lost stays lost without -c RC" };
+    format!("{done}{of}{lost}")
 }
 
 /// What was posted and completed, and when.

@@ -1,7 +1,12 @@
 //! What the two ends of a test say to each other, and in which order: perftest's, which differs from test to test.
 
+use std::net::TcpStream;
+use std::process::ExitCode;
+
+use uroce::verbs::{Context, PathMtu};
+
 use super::exchange::Exchange;
-use super::extent::{Extent, Stalled};
+use super::extent::Extent;
 use super::keys::Keys;
 use super::report::{Bandwidth, Printer};
 use super::settings::Settings;
@@ -11,35 +16,68 @@ use super::{Arguments, bandwidth, latency};
 use crate::Failure;
 use crate::choices::{check_mtu, choose_gid};
 use crate::failed_request::{Around, FailedRequest};
-use crate::tcp::PeerProgram;
+use crate::interrupt::{self, Interruptible};
+use crate::losses::Losses;
+use crate::tcp::{self, Listener};
+use crate::watch::Stalled;
 
-/// Runs a test from its beginning to its end.
-pub fn run(arguments: &Arguments, mut settings: Settings) -> Result<(), Failure> {
+/// Runs a test from its beginning to its end; a server that stays, one with each client.
+pub fn run(arguments: &Arguments, settings: Settings) -> Result<ExitCode, Failure> {
     let context = arguments.device.open()?;
     let _told = arguments.device.watch(&context, arguments.json)?;
     let mtu = arguments.mtu.unwrap_or(context.active_mtu());
     check_mtu(&context, mtu)?;
     let gid_index = choose_gid(&context, "-x", arguments.gid_index)?;
     arguments.device.announce(&context, gid_index);
-    if !settings.is_client {
-        eprintln!("uroce: waiting for a client on TCP port {}", arguments.port);
+    let play = |stream: TcpStream| converse(stream, settings.clone(), &context, (mtu, gid_index));
+    if let Some(host) = &arguments.host {
+        return play(tcp::connect(host, arguments.port, settings.patience)?);
     }
-    let mut exchange = Exchange::open(arguments.host.as_deref(), arguments.port, settings.patience, &context)?;
+    let listener = Listener::bind(arguments.port)?;
+    if arguments.forever {
+        eprintln!("uroce: waiting for clients on TCP port {}", arguments.port);
+        return Err(listener.serve_all(arguments.json, |stream| play(stream).map(drop)));
+    }
+    eprintln!("uroce: waiting for a client on TCP port {}", arguments.port);
+    let stream = listener.accept()?;
+    drop(listener);
+    play(stream)
+}
+
+/// A test with one peer, from a path MTU and a GID. Returns failure when it is below a bound.
+fn converse(
+    stream: TcpStream,
+    mut settings: Settings,
+    context: &Context,
+    (mtu, gid_index): (PathMtu, usize),
+) -> Result<ExitCode, Failure> {
+    let losses = Losses::begin(context);
+    let mut exchange = Exchange::begin(stream, &settings, context)?;
     exchange.compare(settings.terms());
     let agreed = exchange.negotiate(mtu)?;
-    settings.fit_datagrams(&context, agreed.mtu)?;
-    let side = Side::new(&settings, agreed, &context, gid_index)?;
-    let printer = Printer::begin(&side, agreed);
+    settings.fit_datagrams(context, agreed.mtu)?;
+    let side = Side::new(&settings, agreed, context, gid_index)?;
+    let printer = Printer::begin(&side, agreed)?;
     let mut conversation = Conversation { side, exchange, printer };
     conversation.introduce()?;
     conversation.printer.heading();
-    conversation.talk().map_err(|failure| conversation.explain(failure))?;
-    conversation.printer.end();
+    let interruptible = Interruptible::begin();
+    let talked = conversation.talk();
+    drop(interruptible);
+    if talked.is_ok() || interrupt::is_pending() {
+        conversation.printer.end();
+    }
+    losses.tell(context);
+    interrupt::check()?;
+    talked.map_err(|failure| conversation.explain(failure))?;
     // Our queue pairs stay until the peer has what it needs of them.
-    let Conversation { side, exchange, .. } = conversation;
+    let Conversation { side, exchange, printer } = conversation;
     exchange.wait_for_end();
     drop(side);
-    Ok(())
+    match printer.below() {
+        Some(text) => Err(text.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 struct Conversation<'a> {
@@ -75,16 +113,11 @@ impl Conversation<'_> {
 
     /// Says more of a failure: what the peer's end of the TCP connection, and a small packet, tell of it.
     fn explain(&self, failure: Failure) -> Failure {
-        let program = self.exchange.peer_program();
-        let at = self.exchange.peer_address();
+        let (program, at) = (self.exchange.peer_program(), self.exchange.peer_address());
         match failure.downcast::<FailedRequest>() {
             Ok(failed) => {
-                let answers_small = match program {
-                    PeerProgram::Ended => None,
-                    _ => self.side.answers_small(&failed),
-                };
-                let (is_uroce, mtu) = (self.exchange.is_uroce(), self.side.mtu());
-                failed.explain(&Around { at, program, is_uroce, mtu, answers_small }).into()
+                let around = Around { at, program, is_uroce: self.exchange.is_uroce(), mtu: self.side.mtu() };
+                failed.explain(&around, self.side.largest_message(), |qpn| self.side.probe(qpn)).into()
             }
             Err(other) => match other.downcast::<Stalled>() {
                 Ok(stalled) => stalled.explain(program, &at).into(),
@@ -128,8 +161,9 @@ impl Conversation<'_> {
                 self.side.post_receives(size)?;
                 self.meet()?;
             }
-            let found = latency::run(&mut self.side, size)?;
-            self.printer.latency(&found, &self.side);
+            let found = latency::run(&mut self.side, self.exchange.stream(), size)?;
+            self.printer.latency(&found)?;
+            interrupt::check()?;
         }
         Ok(())
     }
@@ -141,13 +175,13 @@ impl Conversation<'_> {
                 self.side.post_receives(size)?;
             }
             self.meet()?;
-            let own = bandwidth::run(&mut self.side, size)?;
+            let own = self.measure(size)?;
             let by_time = matches!(settings.extent, Extent::Duration(_));
-            let found = match settings.bidirectional && !by_time {
-                true => own.with(self.exchange.report(&own)?),
-                false => own,
+            let theirs = match settings.bidirectional && !by_time {
+                true => Some(self.exchange.report(&own)?),
+                false => None,
             };
-            self.printer.bandwidth(&found, &self.side);
+            self.printer.bandwidth(&own, theirs.as_ref())?;
             if settings.all_sizes {
                 self.meet()?;
             }
@@ -161,29 +195,45 @@ impl Conversation<'_> {
         if !settings.sends() {
             self.meet()?;
             let found = self.exchange.report(&Bandwidth::default())?;
-            self.printer.bandwidth(&found, &self.side);
-            return Ok(());
+            return self.printer.bandwidth(&found, None);
         }
         let mut last = Bandwidth::default();
         for size in settings.sizes.clone() {
             if settings.bidirectional {
                 self.meet()?;
             }
-            last = bandwidth::run(&mut self.side, size)?;
+            last = self.measure(size)?;
             if settings.bidirectional && settings.all_sizes {
                 self.meet()?;
             }
-            let found = match settings.bidirectional {
-                true => last.with(self.exchange.report(&last)?),
-                false => last,
+            let theirs = match settings.bidirectional {
+                true => Some(self.exchange.report(&last)?),
+                false => None,
             };
-            self.printer.bandwidth(&found, &self.side);
+            self.printer.bandwidth(&last, theirs.as_ref())?;
         }
         if !settings.bidirectional {
             self.meet()?;
             self.exchange.report(&last)?;
         }
         Ok(())
+    }
+
+    /// Sends and receives messages of `size` bytes. When a signal has cut that short, prints what there is.
+    fn measure(&mut self, size: usize) -> Result<Bandwidth, Failure> {
+        let Conversation { side, exchange, printer } = self;
+        let mut told = Ok(());
+        let found = bandwidth::run(side, exchange.stream(), size, |found| {
+            if told.is_ok() {
+                told = printer.bandwidth(found, None);
+            }
+        })?;
+        told?;
+        if interrupt::is_pending() {
+            self.printer.bandwidth(&found, None)?;
+        }
+        interrupt::check()?;
+        Ok(found)
     }
 
     /// Waits until both ends are here: the keys of the first queue pair, once more.

@@ -11,9 +11,10 @@ use uroce::verbs::{Context, PathMtu};
 
 use super::keys::Keys;
 use super::report::Bandwidth;
+use super::settings::Settings;
 use crate::tcp::PeerProgram;
 use crate::terms::Terms;
-use crate::{Failure, tcp};
+use crate::{Failure, interrupt, tcp};
 
 /// What Debian 12's perftest 4.5 says it is. From 6.28 on there would be a negotiation whose layout depends on the build.
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -62,19 +63,10 @@ pub struct Exchange<'a> {
 }
 
 impl<'a> Exchange<'a> {
-    /// Connects to the server, or waits for a client.
-    pub fn open(
-        host: Option<&str>,
-        port: u16,
-        patience: Duration,
-        context: &'a Context,
-    ) -> Result<Exchange<'a>, Failure> {
+    /// Begins over a connection with the server, or with a client.
+    pub fn begin(stream: TcpStream, settings: &Settings, context: &'a Context) -> Result<Exchange<'a>, Failure> {
         let progress = || context.counters().iter().map(|(_, count)| count).sum();
-        let stream = match host {
-            Some(host) => tcp::connect(host, port, patience)?,
-            None => tcp::accept(port)?,
-        };
-        Exchange::over(stream, host.is_some(), patience, progress)
+        Exchange::over(stream, settings.is_client, settings.patience, progress)
     }
 
     fn over(
@@ -147,6 +139,11 @@ impl<'a> Exchange<'a> {
         self.is_uroce
     }
 
+    /// The connection.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// Whether the peer's program is still there.
     pub fn peer_program(&self) -> PeerProgram {
         tcp::peer_program(&self.stream)
@@ -182,7 +179,7 @@ impl<'a> Exchange<'a> {
     pub fn wait_for_end(mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let (end, mut rest) = (Instant::now() + END_LIMIT, [0; 64]);
-        while Instant::now() < end {
+        while Instant::now() < end && !interrupt::is_pending() {
             match self.stream.read(&mut rest) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -225,11 +222,12 @@ impl<'a> Exchange<'a> {
                     last = Instant::now();
                 }
                 Err(e) if is_only_late(&e) => {
+                    interrupt::check()?;
                     let now = (self.progress)();
                     if now != seen {
                         (seen, last) = (now, Instant::now());
                     } else if last.elapsed() > self.patience {
-                        let (seconds, of) = (self.patience.as_secs(), message.len());
+                        let (seconds, of) = (self.patience.as_secs_f64(), message.len());
                         return Err(format!(
                             "nothing has come from the peer for {seconds} s, with {filled} of {of} bytes of its \
                              {what} received: use the same test and flags at both ends, and a GID (-x)"

@@ -2,27 +2,33 @@
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
+use std::net::TcpStream;
 use std::time::Instant;
 
-use super::extent::{Extent, Sampling, Watch};
+use super::extent::{Extent, Sampling};
 use super::report::Latency;
 use super::side::Side;
 use super::test::Test;
-use crate::Failure;
+use crate::watch::Watch;
+use crate::{Failure, interrupt};
 
-/// Plays with messages of `size` bytes, and measures.
-pub fn run(side: &mut Side, size: usize) -> Result<Latency, Failure> {
-    let Extent::Iterations(iterations) = side.settings.extent else {
-        let mut game = Game::new(side, size, u64::MAX);
-        game.play()?;
-        let (count, elapsed) = game.sampling.map(|sampling| sampling.result()).unwrap_or_default();
-        return Ok(Latency::by_time(side.settings.verb(), size as u64, count, elapsed));
-    };
-    let mut game = Game::new(side, size, iterations);
+/// Plays with messages of `size` bytes, and measures. `peer` is the connection with the peer's program.
+pub fn run(side: &mut Side, peer: &TcpStream, size: usize) -> Result<Latency, Failure> {
+    let (verb, extent) = (side.settings.verb(), side.settings.extent);
+    let mut game = Game::new(side, peer, size);
     game.play()?;
-    let times = game.times;
+    if let Extent::Duration(_) = extent {
+        if interrupt::is_pending()
+            && let Some(sampling) = &mut game.sampling
+        {
+            sampling.cut(Instant::now());
+        }
+        let (count, elapsed) = game.sampling.map(|sampling| sampling.result()).unwrap_or_default();
+        return Ok(Latency::by_time(verb, size as u64, count, elapsed));
+    }
+    let (times, sent) = (game.times, game.sent);
     let round_trips = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    Ok(Latency::of(side.settings.verb(), size as u64, iterations, round_trips))
+    Ok(Latency::of(verb, size as u64, sent, round_trips))
 }
 
 /// A game under way.
@@ -36,12 +42,14 @@ struct Game<'s, 'a> {
     /// When each message was posted.
     times: Vec<Instant>,
     sampling: Option<Sampling>,
-    watch: Watch,
+    watch: Watch<'s>,
 }
 
 impl<'s, 'a> Game<'s, 'a> {
-    fn new(side: &'s mut Side<'a>, size: usize, iterations: u64) -> Game<'s, 'a> {
-        let watch = Watch::new(side.settings.patience);
+    fn new(side: &'s mut Side<'a>, peer: &'s TcpStream, size: usize) -> Game<'s, 'a> {
+        let settings = side.settings;
+        let watch = Watch::new(settings.patience, settings.ack_timeout(), Some(peer));
+        let iterations = settings.extent.iterations();
         Game { side, size, iterations, sent: 0, completed: 0, times: Vec::new(), sampling: None, watch }
     }
 
@@ -182,11 +190,12 @@ impl<'s, 'a> Game<'s, 'a> {
     }
 
     fn is_over(&self) -> bool {
-        self.sampling.is_some_and(|sampling| sampling.is_over(Instant::now()))
+        interrupt::is_pending() || self.sampling.is_some_and(|sampling| sampling.is_over(Instant::now()))
     }
 
-    fn nothing(&self, what: &str, count: u64) -> Result<(), Failure> {
-        self.watch.nothing(|| format!("after {} messages sent and {count} {what}", self.sent))?;
+    fn nothing(&mut self, what: &str, count: u64) -> Result<(), Failure> {
+        let sent = self.sent;
+        self.watch.nothing(|| format!("after {sent} messages sent and {count} {what}"))?;
         self.side.idle()
     }
 }

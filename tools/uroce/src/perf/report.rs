@@ -1,15 +1,21 @@
 //! What was measured, and how it is printed: perftest's columns, or JSON.
 
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use uroce::verbs::Context;
 
+use super::distribution::Distribution;
 use super::exchange::Agreed;
 use super::extent::Extent;
 use super::keys::Keys;
-use super::settings::Settings;
+use super::settings::{Listing, Settings};
 use super::side::Side;
 use super::test::Verb;
+use crate::{Failure, interrupt};
 
 /// A line across, as perftest draws it.
 const LINE: &str = "---------------------------------------------------------------------------------------";
@@ -91,13 +97,15 @@ impl Bandwidth {
 
 /// What a latency test found, in microseconds: of one way for SEND and WRITE, which the peer's program answers; there and
 /// back for READ and atomics.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Latency {
     pub size: u64,
     pub iterations: u64,
     pub average: f64,
     /// None with `-D`, which only counts.
     pub spread: Option<Spread>,
+    /// Those of the messages, in their order.
+    pub samples: Vec<f64>,
 }
 
 /// How single times differ, without the two longest.
@@ -115,10 +123,11 @@ pub struct Spread {
 
 impl Latency {
     /// From the times between one message and the next.
-    pub fn of(verb: Verb, size: u64, iterations: u64, mut round_trips: Vec<Duration>) -> Latency {
-        round_trips.sort_unstable();
+    pub fn of(verb: Verb, size: u64, iterations: u64, round_trips: Vec<Duration>) -> Latency {
         let ways = ways(verb);
-        let times: Vec<f64> = round_trips.iter().map(|time| time.as_secs_f64() * 1e6 / ways).collect();
+        let samples: Vec<f64> = round_trips.iter().map(|time| time.as_secs_f64() * 1e6 / ways).collect();
+        let mut times = samples.clone();
+        times.sort_unstable_by(f64::total_cmp);
         let (count, last) = (times.len().saturating_sub(TAIL).max(1), times.len().saturating_sub(1));
         let at = |index: usize| times.get(index.min(last)).copied().unwrap_or_default();
         let kept = &times[..count.min(times.len())];
@@ -133,13 +142,23 @@ impl Latency {
             percentile_99: share(0.99),
             percentile_999: share(0.999),
         };
-        Latency { size, iterations, average, spread: Some(spread) }
+        Latency { size, iterations, average, spread: Some(spread), samples }
     }
 
     /// From a number of messages in a given time.
     pub fn by_time(verb: Verb, size: u64, iterations: u64, elapsed: Duration) -> Latency {
         let average = elapsed.as_secs_f64() * 1e6 / ways(verb) / (iterations.max(1)) as f64;
-        Latency { size, iterations, average, spread: None }
+        Latency { size, iterations, average, spread: None, samples: Vec::new() }
+    }
+
+    /// Single latencies. Sorted ones are without the two longest, as perftest has it.
+    fn listed(&self, listing: Listing) -> Vec<f64> {
+        let mut samples = self.samples.clone();
+        if listing == Listing::Sorted {
+            samples.sort_unstable_by(f64::total_cmp);
+            samples.truncate(samples.len().saturating_sub(TAIL));
+        }
+        samples
     }
 
     /// The columns' names.
@@ -162,7 +181,7 @@ impl Latency {
 
     /// The columns.
     pub fn row(&self, verb: Verb) -> String {
-        let Latency { size, iterations, average, spread } = self;
+        let Latency { size, iterations, average, spread, .. } = self;
         let Some(Spread { min, max, typical, deviation, percentile_99, percentile_999 }) = spread else {
             let rate = if *average > 0.0 { 1e6 / ways(verb) / average } else { 0.0 };
             return format!(" {size:<10} {iterations:<14} {average:<15.2} {rate:.2}");
@@ -174,7 +193,7 @@ impl Latency {
     }
 
     fn json(&self) -> Value {
-        let Latency { size, iterations, average, spread } = self;
+        let Latency { size, iterations, average, spread, .. } = self;
         let mut value = json!({"size": size, "iterations": iterations, "avg_usec": average});
         if let (Some(spread), Some(object)) = (spread, value.as_object_mut()) {
             object.extend([
@@ -198,17 +217,28 @@ fn ways(verb: Verb) -> f64 {
 /// Where results go.
 pub struct Printer<'a> {
     settings: &'a Settings,
+    context: &'a Context,
+    /// Results as JSON, besides.
+    file: Option<(PathBuf, File)>,
+    /// What is said of a result below a bound.
+    below: Option<String>,
 }
 
 impl<'a> Printer<'a> {
     /// Says what is tested, as perftest does.
-    pub fn begin(side: &Side<'a>, agreed: Agreed) -> Printer<'a> {
-        let settings = side.settings;
-        let printer = Printer { settings };
+    ///
+    /// # Errors
+    /// When the file of `--out_json` cannot be made.
+    pub fn begin(side: &Side<'a>, agreed: Agreed) -> Result<Printer<'a>, Failure> {
+        let (settings, context) = (side.settings, side.context());
+        let file = match &settings.out_json {
+            Some(path) => Some((path.clone(), File::create(path).map_err(|e| format!("{}: {e}", path.display()))?)),
+            None => None,
+        };
+        let printer = Printer { settings, context, file, below: None };
         if settings.json {
-            return printer;
+            return Ok(printer);
         }
-        let context = side.context();
         let pairs = |name: &str, value: &dyn std::fmt::Display| println!(" {name:<16}: {value}");
         let ways = if settings.bidirectional { ", both directions" } else { "" };
         println!("{LINE}");
@@ -230,7 +260,7 @@ impl<'a> Printer<'a> {
             pairs("Outstand reads", &settings.outstanding);
         }
         println!("{LINE}");
-        printer
+        Ok(printer)
     }
 
     /// The queue pairs of one end.
@@ -263,20 +293,56 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A result.
-    pub fn bandwidth(&self, found: &Bandwidth, side: &Side) {
-        match self.settings.json {
-            true => self.json(found.json(self.settings.gigabits), side),
-            false => println!("{}", found.row(self.settings.gigabits)),
+    /// A result: of this end, and of the peer's, where that is another.
+    pub fn bandwidth(&mut self, own: &Bandwidth, theirs: Option<&Bandwidth>) -> Result<(), Failure> {
+        let gigabits = self.settings.gigabits;
+        let found = theirs.map_or(*own, |theirs| own.with(*theirs));
+        self.look_below(&found);
+        if !self.settings.json {
+            println!("{}", found.row(gigabits));
         }
+        let mut value = found.json(gigabits);
+        if let Some(theirs) = theirs.filter(|_| self.settings.report_both) {
+            let ends = [("local", " Local results: ", own), ("remote", " Remote results: ", theirs)];
+            for (name, title, of) in ends {
+                value[name] = of.json(gigabits);
+                if !self.settings.json {
+                    println!("{LINE}\n{title}\n{LINE}\n{}\n{}", Bandwidth::heading(gigabits), of.row(gigabits));
+                }
+            }
+        }
+        self.json(value)
     }
 
     /// A result.
-    pub fn latency(&self, found: &Latency, side: &Side) {
-        match self.settings.json {
-            true => self.json(found.json(), side),
-            false => println!("{}", found.row(self.settings.verb())),
+    pub fn latency(&mut self, found: &Latency) -> Result<(), Failure> {
+        let settings = self.settings;
+        let mut value = found.json();
+        if settings.listing != Listing::Not {
+            let samples = found.listed(settings.listing);
+            if !settings.json {
+                println!("#, usec");
+                samples.iter().enumerate().for_each(|(at, sample)| println!("{}, {sample:.3}", at + 1));
+                println!("{LINE}\n{}", Latency::heading(false));
+            }
+            value["samples_usec"] = samples.into();
         }
+        if !settings.json {
+            println!("{}", found.row(settings.verb()));
+        }
+        if let Some(distribution) = Distribution::of(&found.samples) {
+            if settings.histogram {
+                value["histogram"] = distribution.json();
+                if !settings.json {
+                    print!("{LINE}\n{distribution}");
+                }
+            }
+            if let Some(file) = &settings.svg {
+                let title = format!("Latency of {}, {} bytes", settings.test.name(), found.size);
+                distribution.draw(file, &title).map_err(|error| format!("{}: {error}", file.display()))?;
+            }
+        }
+        self.json(value)
     }
 
     /// The end.
@@ -286,19 +352,47 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn json(&self, mut value: Value, side: &Side) {
+    /// What there is to say of results below a bound (`-w`, `-y`).
+    pub fn below(self) -> Option<String> {
+        self.below
+    }
+
+    fn look_below(&mut self, found: &Bandwidth) {
+        let unit = if self.settings.gigabits { "Gb/s" } else { "MB/s" };
+        let [bandwidth, message_rate] = self.settings.least;
+        let bounds = [("-w", bandwidth, found.average, unit), ("-y", message_rate, found.message_rate, "Mpps")];
+        for (flag, least, is, unit) in bounds {
+            if let Some(least) = least.filter(|least| is < *least) {
+                self.below.get_or_insert(format!("the average is {is:.3} {unit}, less than {flag} {least}"));
+            }
+        }
+    }
+
+    /// The result as an object: on stdout with `--json`, in the file of `--out_json`, or nowhere.
+    fn json(&mut self, mut value: Value) -> Result<(), Failure> {
         let settings = self.settings;
+        if !settings.json && self.file.is_none() {
+            return Ok(());
+        }
         if let Some(object) = value.as_object_mut() {
+            object.insert("schema".to_owned(), "uroce.perf/1".into());
             object.insert("test".to_owned(), settings.test.name().into());
             object.insert("connection".to_owned(), settings.service.to_string().into());
             object.insert("queue_pairs".to_owned(), settings.queue_pairs.into());
             object.insert("bidirectional".to_owned(), settings.bidirectional.into());
-            object.insert("link_mode".to_owned(), side.context().link_mode().into());
-            let counters = side.context().counters();
+            object.insert("link_mode".to_owned(), self.context.link_mode().into());
+            object.insert("partial".to_owned(), interrupt::is_pending().into());
+            let counters = self.context.counters();
             let counters = counters.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
             object.insert("counters".to_owned(), Value::Object(counters));
         }
-        println!("{value}");
+        if settings.json {
+            println!("{value}");
+        }
+        match &mut self.file {
+            Some((path, file)) => writeln!(file, "{value}").map_err(|e| format!("{}: {e}", path.display()).into()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,8 +1,9 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use uroce::verbs::{Class, Context, PathMtu, Service};
 
-use super::extent::Extent;
+use super::extent::{Extent, Span};
 use super::test::{Test, Verb};
 use super::{Arguments, AtomicType, Connection};
 use crate::Failure;
@@ -45,12 +46,31 @@ pub struct Settings {
     pub events: bool,
     pub no_peak: bool,
     pub gigabits: bool,
+    /// What each end found, with `-b`.
+    pub report_both: bool,
     pub json: bool,
+    /// How single latencies are printed.
+    pub listing: Listing,
+    pub histogram: bool,
+    pub svg: Option<PathBuf>,
+    /// Where results go as JSON, besides.
+    pub out_json: Option<PathBuf>,
+    /// The least average, in the unit of the report, and the least rate in millions of messages a second.
+    pub least: [Option<f64>; 2],
     pub timeout: u8,
     pub traffic_class: u8,
     pub patience: Duration,
     /// Whether `-s` was given: datagrams that are too long are then refused, not cut.
     size_given: bool,
+}
+
+/// How single latencies are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    Not,
+    Sorted,
+    /// In the order of the messages.
+    Unsorted,
 }
 
 impl Settings {
@@ -67,7 +87,7 @@ impl Settings {
             Connection::Uc => Service::Uc,
             Connection::Ud => Service::Ud,
         };
-        let duration = arguments.duration.map(Duration::from_secs);
+        let span = arguments.span().map_err(|text| format!("{name}: {text}"))?;
         refuse(service == Service::Ud && verb != Verb::Send, "datagrams (-c UD) carry SEND only")?;
         refuse(service == Service::Uc && verb == Verb::Read, "READ needs a reliable connection: omit -c UC")?;
         refuse(service == Service::Uc && verb == Verb::Atomic, "atomics need a reliable connection: omit -c UC")?;
@@ -81,9 +101,11 @@ impl Settings {
         )?;
         refuse(verb == Verb::Atomic && all, "-a: an atomic has 8 bytes")?;
         refuse(verb == Verb::Atomic && arguments.size.is_some_and(|size| size != 8), "-s: an atomic has 8 bytes")?;
-        refuse(duration.is_some() && arguments.iterations.is_some(), "use either -n or -D")?;
-        refuse(duration.is_some() && all, "-a cannot be combined with -D")?;
-        refuse(duration.is_some() && events, "-e cannot be combined with -D")?;
+        refuse(span.is_some() && arguments.iterations.is_some(), "use either -n or -D")?;
+        refuse(span.is_some() && all, "-a cannot be combined with -D")?;
+        refuse(span.is_some() && events, "-e cannot be combined with -D")?;
+
+        arguments.refuse_output(span.is_some()).map_err(|text| format!("{name}: {text}"))?;
 
         let default_size = match (verb, is_latency) {
             (Verb::Atomic, _) => 8,
@@ -96,7 +118,7 @@ impl Settings {
         };
         let default_iterations = if test == Test::WriteBw { 5000 } else { 1000 };
         let iterations = arguments.iterations.unwrap_or(default_iterations);
-        let extent = duration.map_or(Extent::Iterations(iterations), Extent::Duration);
+        let extent = span.map_or(Extent::Iterations(iterations), Extent::Duration);
         let depth = |wanted: u32| usize::try_from(extent.iterations().min(wanted.into())).expect("at most a u32");
         let send_depth = depth(arguments.send_depth.unwrap_or(if is_latency { 1 } else { 128 }));
         // Nobody sends unreliable messages again: there must be a receive request for each.
@@ -129,10 +151,20 @@ impl Settings {
             events,
             no_peak: arguments.no_peak,
             gigabits: arguments.gigabits,
+            report_both: arguments.report_both,
             json: arguments.json,
+            listing: match (arguments.unsorted, arguments.samples) {
+                (true, _) => Listing::Unsorted,
+                (false, true) => Listing::Sorted,
+                (false, false) => Listing::Not,
+            },
+            histogram: arguments.histogram,
+            svg: arguments.svg.clone(),
+            out_json: arguments.out_json.then(|| arguments.out_json_file.clone()),
+            least: [arguments.least_bandwidth, arguments.least_message_rate],
             timeout: arguments.timeout,
             traffic_class: Class::traffic_class(arguments.traffic_class, arguments.service_level),
-            patience: Duration::from_secs(arguments.patience),
+            patience: arguments.patience,
             size_given: arguments.size.is_some(),
         })
     }
@@ -144,7 +176,7 @@ impl Settings {
         let terms = Terms::new(format_args!("perf {}", test.name())).with("-s", size);
         let terms = match self.extent {
             Extent::Iterations(count) => terms.with("-n", count),
-            Extent::Duration(time) => terms.with("-D", time.as_secs()),
+            Extent::Duration(span) => terms.with("-D", span.total.as_secs_f64()),
         };
         let service = format!("{service:?}").to_uppercase();
         let directions = if *bidirectional { "is given" } else { "is not given" };
@@ -176,6 +208,11 @@ impl Settings {
         Ok(())
     }
 
+    /// How long a queue pair waits for an acknowledge (IBTA 9.9.2.1.3); none is waited for with `-u 0`.
+    pub fn ack_timeout(&self) -> Duration {
+        if self.timeout == 0 { Duration::ZERO } else { Duration::from_nanos(4096 << self.timeout) }
+    }
+
     /// The largest message in bytes.
     pub fn largest(&self) -> usize {
         self.sizes.last().copied().unwrap_or_default()
@@ -199,5 +236,50 @@ impl Settings {
     /// Whether we post receive requests.
     pub fn receives(&self) -> bool {
         self.verb() == Verb::Send && (!self.is_client || self.bidirectional || self.test.is_latency())
+    }
+}
+
+impl Arguments {
+    /// The time of `-D`, and what of it counts.
+    fn span(&self) -> Result<Option<Span>, String> {
+        let Some(total) = self.duration else {
+            return match (self.margin, self.infinitely) {
+                (Some(_), _) => Err("-f is for -D only".to_owned()),
+                (None, true) => Err("--run_infinitely prints a result for each -D: give one".to_owned()),
+                (None, false) => Ok(None),
+            };
+        };
+        let margin = self.margin.unwrap_or(total / 4);
+        if 2 * margin >= total {
+            let (margin, total) = (margin.as_secs_f64(), total.as_secs_f64());
+            return Err(format!("-f {margin} at each end leaves nothing of -D {total}: use less than half of it"));
+        }
+        if self.infinitely && self.bidirectional {
+            return Err("--run_infinitely is for one direction only: omit -b".to_owned());
+        }
+        Ok(Some(Span { total, margin, repeats: self.infinitely }))
+    }
+
+    /// Refuses what is asked of the report and is not there.
+    fn refuse_output(&self, by_time: bool) -> Result<(), String> {
+        let (is_latency, asks_for) = (self.test.is_latency(), self.samples || self.unsorted || self.histogram);
+        let asks_for_limit = self.least_bandwidth.is_some() || self.least_message_rate.is_some();
+        match () {
+            () if !is_latency && (asks_for || self.svg.is_some()) => {
+                Err("-H, -U, --histogram and --svg are for latency only".to_owned())
+            }
+            () if by_time && (asks_for || self.svg.is_some()) => {
+                Err("-D only counts: use -n with -H, -U, --histogram and --svg".to_owned())
+            }
+            () if is_latency && (asks_for_limit || self.infinitely) => {
+                Err("-w, -y and --run_infinitely are for bandwidth only".to_owned())
+            }
+            () if self.report_both && !self.bidirectional => Err("--report-both is for -b only".to_owned()),
+            () if self.report_both && by_time && self.test == Test::SendBw => {
+                Err("--report-both: with -D each end of send-bw counts both directions as one; use -n".to_owned())
+            }
+            () if self.all && self.svg.is_some() => Err("--svg draws one size: omit -a".to_owned()),
+            () => Ok(()),
+        }
     }
 }

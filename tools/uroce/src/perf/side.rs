@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use uroce::verbs::{
     Access, Capabilities, Completion, CompletionChannel, CompletionQueue, ConnectOptions, Context, Data, Destination,
-    Key, MemoryRegion, Notify, PathMtu, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote,
+    Key, MemoryRegion, Notify, PathMtu, Peer, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, Remote,
     SendOperation, SendRequest, Service, SgeList, SharedReceiveQueue, Status,
 };
 
@@ -13,7 +13,7 @@ use super::settings::Settings;
 use super::test::{Test, Verb};
 use crate::Failure;
 use crate::choices::Q_KEY;
-use crate::failed_request::{self, FailedRequest};
+use crate::failed_request::{FailedRequest, Probe};
 
 /// Room for the routing header in front of a datagram.
 const GRH_BYTES: usize = 40;
@@ -175,12 +175,15 @@ impl<'a> Side<'a> {
         self.agreed.mtu
     }
 
-    /// After a failure: whether the peer answers a packet without payload; `None` when none can be sent.
-    pub fn answers_small(&self, failed: &FailedRequest) -> Option<bool> {
-        let may_be_too_large = failed.may_be_too_large(self.settings.largest(), self.agreed.mtu);
-        let is_of_use = may_be_too_large && self.settings.service == Service::Rc;
-        let player = self.players.iter().find(|player| is_of_use && player.qp.qpn() == failed.completion.qpn)?;
-        Some(failed_request::answers_small(&player.qp, &self.send_cq, player.peer.as_ref()?, &self.ways))
+    /// Bytes of the longest message, on connections that acknowledge.
+    pub fn largest_message(&self) -> usize {
+        if self.settings.service == Service::Rc { self.settings.largest() } else { 0 }
+    }
+
+    /// What it takes to send a queue pair's peer one more packet.
+    pub fn probe(&self, qpn: Qpn) -> Option<Probe<'_>> {
+        let player = self.players.iter().find(|player| player.qp.qpn() == qpn)?;
+        Some(Probe { qp: &player.qp, cq: &self.send_cq, peer: player.peer?, ways: &self.ways })
     }
 
     /// The device.

@@ -5,20 +5,28 @@ use uroce::verbs::Access;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Test {
     /// Bandwidth of SEND
+    #[value(aliases = ["send_bw", "ib_send_bw"])]
     SendBw,
     /// Latency of SEND (half a round trip)
+    #[value(aliases = ["send_lat", "ib_send_lat"])]
     SendLat,
     /// Bandwidth of RDMA WRITE
+    #[value(aliases = ["write_bw", "ib_write_bw"])]
     WriteBw,
     /// Latency of RDMA WRITE (half a round trip), measured by polling memory
+    #[value(aliases = ["write_lat", "ib_write_lat"])]
     WriteLat,
     /// Bandwidth of RDMA READ
+    #[value(aliases = ["read_bw", "ib_read_bw"])]
     ReadBw,
     /// Latency of RDMA READ
+    #[value(aliases = ["read_lat", "ib_read_lat"])]
     ReadLat,
     /// Rate of atomics of 8 bytes
+    #[value(aliases = ["atomic_bw", "ib_atomic_bw"])]
     AtomicBw,
     /// Latency of atomics
+    #[value(aliases = ["atomic_lat", "ib_atomic_lat"])]
     AtomicLat,
 }
 

@@ -9,29 +9,39 @@ use crate::Failure;
 
 use super::cells::{self, Cell, Options};
 
-/// Success rate of forged packets from an off-path attacker, computed and measured; exit status 1 when a measured count exceeds
-/// its bound.
+const EXAMPLES: &str = "\
+Examples:
+  uroce sim attack --packets 1000000 --only victim=plain
+  uroce sim attack --psn-bits 12 --packets 1000000
+  uroce sim attack --json | jq .outcomes";
+
+/// Success rate of forged packets from an off-path attacker, computed and measured.
+///
+/// Exit status 1 when a measured count exceeds its bound.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     /// Run only matching cells: attack=send-only, victim=plain|auto-plain|auto-auto; conditions separated by commas. A key that
     /// is not given matches all its values.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
     /// Forged packets in each cell.
-    #[arg(long, default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", help_heading = "Test", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     packets: u64,
     /// Forged packets per second.
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", help_heading = "Test", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Unknown bits of the PSN; 24 when the attacker knows none.
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(8..=24))]
+    /// Unknown bits of the PSN, 8 to 24; 24 when the attacker knows none.
+    #[arg(long, value_name = "N", help_heading = "Test", default_value_t = 24, value_parser = clap::value_parser!(u32).range(8..=24))]
     psn_bits: u32,
 }
 
 impl Cell for AttackCell {
     type Outcome = Result<AttackResult, String>;
+
+    const SCHEMA: &'static str = "uroce.sim.attack/1";
 
     const KEYS: &'static [&'static str] = &["attack", "victim"];
 

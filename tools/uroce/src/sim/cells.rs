@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
+use uroce::quantity;
 use uroce_laboratory::sim::Goodput;
 
 use crate::Failure;
@@ -13,13 +14,14 @@ use crate::Failure;
 #[derive(clap::Args)]
 pub(super) struct Options {
     /// Seed of all random decisions, such as which frames are lost.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Test")]
     pub seed: u64,
-    /// Number of threads; results do not depend on it.
-    #[arg(long, default_value_t = super::default_threads(), value_parser = clap::value_parser!(u64).range(1..=256))]
+    /// Number of threads, 1 to 256; results do not depend on it.
+    #[arg(long, value_name = "N", default_value_t = super::default_threads(), help_heading = "Test",
+          value_parser = clap::value_parser!(u64).range(1..=256))]
     pub threads: u64,
-    /// Print one JSON object per cell.
-    #[arg(long)]
+    /// Print one JSON object per cell (docs/JSON.md).
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
@@ -27,6 +29,9 @@ pub(super) struct Options {
 pub(super) trait Cell: Sync {
     /// What comes of it.
     type Outcome: Send;
+
+    /// What its objects are called in docs/JSON.md.
+    const SCHEMA: &'static str;
 
     /// The fields of [`which`](Cell::which) that `--only` may ask for.
     const KEYS: &'static [&'static str];
@@ -67,7 +72,8 @@ pub(super) fn play<C: Cell>(
 ) -> Sheet<C::Outcome> {
     let outcomes = run_all(cells, options.threads, run);
     let line = |(cell, outcome): (&C, &C::Outcome)| {
-        let line = object(object(cell.which(), json!({ "seed": options.seed })), cell.fields(outcome));
+        let line =
+            object(object(cell.which(), json!({ "schema": C::SCHEMA, "seed": options.seed })), cell.fields(outcome));
         if options.json {
             println!("{line}");
         } else {
@@ -123,7 +129,7 @@ pub(super) fn keep<C: Cell>(cells: &mut Vec<C>, only: &[String]) -> Result<(), F
         })?;
         let fits = |cell: &C| match &cell.which()[key] {
             Value::String(value) => wanted.split('|').any(|wanted| wanted == value),
-            value => value.as_f64().is_some_and(|value| wanted.split('|').any(|wanted| wanted.parse() == Ok(value))),
+            value => value.as_f64().is_some_and(|value| wanted.split('|').any(|wanted| number(wanted) == Some(value))),
         };
         if !cells.iter().any(fits) {
             return Err(format!("--only {condition}: no cell of the table matches").into());
@@ -131,6 +137,11 @@ pub(super) fn keep<C: Cell>(cells: &mut Vec<C>, only: &[String]) -> Result<(), F
         cells.retain(fits);
     }
     Ok(())
+}
+
+/// A number of a cell, which may be a share in percent.
+fn number(text: &str) -> Option<f64> {
+    if text.ends_with('%') { quantity::share(text) } else { text.parse().ok() }
 }
 
 /// The outcomes, in the order of the cells.

@@ -11,27 +11,36 @@ use crate::Failure;
 
 use super::cells::{self, Cell, Options};
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce sim congestion --only scenario=wan,flows=4
+  uroce sim congestion --congestion bbr --only 'scenario=policer|rtt-mix'
+  uroce sim congestion --json --only scenario=incast | jq .jain";
+
 /// Flows that share a bottleneck, none of which knows its rate: utilisation, queue, losses and fairness.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    options: Options,
-    /// Run only matching cells: scenario=wan|wan-loss|fair|newcomer|rtt-mix|parking-lot|on-off|microburst|policer|dc-wan|incast|new-incast|versus,
-    /// controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1, loss=0.01; conditions separated by
-    /// commas, values by |. A key that is not given matches all its values.
-    #[arg(long, value_delimiter = ',')]
+    pub options: Options,
+    /// Run only matching cells: scenario=wan, controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
+    /// loss=1%; conditions separated by commas, values by |. A key that is not given matches all its values. Scenarios: wan, wan-loss, fair,
+    /// newcomer, rtt-mix, parking-lot, on-off, microburst, policer, dc-wan, incast, new-incast, versus.
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
     /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, cubic (as TCP) or fixed. With dcqcn
     /// and nscc the bottleneck marks packets.
-    #[arg(long, value_name = "NAME", default_value_t = CongestionControl::Steady, value_parser = controller)]
+    #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t = CongestionControl::Steady, value_parser = controller)]
     congestion: CongestionControl,
     /// Print what happened in each half round trip.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     timeline: bool,
 }
 
 impl Cell for CongestionCell {
     type Outcome = Result<Congestion, TransferError>;
+
+    const SCHEMA: &'static str = "uroce.sim.congestion/1";
 
     const KEYS: &'static [&'static str] =
         &["scenario", "controller", "rival", "default", "flows", "rtt_ms", "buffer_bdp", "loss"];

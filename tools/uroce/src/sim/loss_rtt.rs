@@ -13,26 +13,33 @@ use super::cells::{self, Options};
 use super::picture::{self, Square};
 use crate::Failure;
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce sim loss-rtt --only op=write,loss=1%
+  uroce sim loss-rtt --json --svg loss-rtt.svg > loss-rtt.json
+  uroce sim loss-rtt --from loss-rtt.json --svg loss-rtt.svg";
+
 /// Goodput of a queue pair over a 10 Gb/s link by loss and round trip: selective repeat, data from a plain peer, and
 /// go-back-N.
 ///
 /// Exit status 1 when a request fails (except when a go-back-N requester gives up) or the received data is wrong.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     /// What decides on the rate: steady, or fixed, which is given the rate of the network.
-    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t)]
     congestion: CongestionControl,
     /// Run only matching cells: op=write|read|send, recovery=selective|plain|go-back-n, loss=0.01, loss_model=uniform|burst,
     /// rtt_ms=10; conditions separated by commas. A key that is not given matches all its values.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
     /// Also draw the cells into this SVG file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     svg: Option<PathBuf>,
     /// Do not run: draw the output of an earlier run with --json.
-    #[arg(long, value_name = "FILE", requires = "svg", conflicts_with_all = ["only", "json"])]
+    #[arg(long, value_name = "FILE", help_heading = "Output", requires = "svg", conflicts_with_all = ["only", "json"])]
     from: Option<PathBuf>,
 }
 
@@ -42,6 +49,8 @@ fn loss_model(cell: &Cell) -> &'static str {
 
 impl cells::Cell for Cell {
     type Outcome = Result<Goodput, TransferError>;
+
+    const SCHEMA: &'static str = "uroce.sim.loss-rtt/1";
 
     const KEYS: &'static [&'static str] = &["op", "recovery", "loss", "loss_model", "rtt_ms"];
 

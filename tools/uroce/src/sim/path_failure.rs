@@ -14,30 +14,38 @@ use crate::Failure;
 use super::cells::{self, Cell, Options};
 use super::timeline::{self, Line};
 
-/// Goodput of a queue pair over 8 paths (10 Gb/s together) when one of them is dark for 40 round trips; exit status 1 when a
-/// request fails or the received data is wrong.
+const EXAMPLES: &str = "\
+Examples:
+  uroce sim path-failure --only op=write
+  uroce sim path-failure --paths 4 --rtt-ms 80
+  uroce sim path-failure --svg path-failure.svg";
+
+/// Goodput of a queue pair over 8 paths (10 Gb/s together) when one of them is dark for 40 round trips.
+///
+/// Exit status 1 when a request fails or the received data is wrong.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     /// What decides on the rate: steady, or fixed, which is given the rate of the network.
-    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t)]
     congestion: CongestionControl,
     /// Run only matching cells: op=write|read|send, direction=both|forward|return; conditions separated by commas. A key that is
     /// not given matches all its values.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
-    /// Number of paths.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=256))]
+    /// Number of paths, 2 to 256.
+    #[arg(long, value_name = "N", help_heading = "Test", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=256))]
     paths: u16,
     /// How packets are spread over them: single, round-robin, weighted, recycle.
-    #[arg(long, default_value = "round-robin")]
+    #[arg(long, value_name = "NAME", help_heading = "Test", default_value = "round-robin")]
     path_policy: PathPolicy,
-    /// The round trip of each path, in milliseconds.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    /// The round trip of each path in milliseconds, 1 to 1000.
+    #[arg(long, value_name = "N", help_heading = "Test", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rtt_ms: u64,
     /// Also draw goodput over time into this SVG file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     svg: Option<PathBuf>,
 }
 
@@ -51,6 +59,8 @@ fn direction(cell: &FailureCell) -> &'static str {
 
 impl Cell for FailureCell {
     type Outcome = Result<FailureResult, TransferError>;
+
+    const SCHEMA: &'static str = "uroce.sim.path-failure/1";
 
     const KEYS: &'static [&'static str] = &["op", "direction"];
 

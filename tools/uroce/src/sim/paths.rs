@@ -15,35 +15,45 @@ use crate::Failure;
 
 use super::cells::{self, Cell, Options};
 
-/// Goodput of a queue pair over 16 paths (10 Gb/s together) with one-way delays from 1 to 40 ms; exit status 1 when a request
-/// fails or the received data is wrong.
+const EXAMPLES: &str = "\
+Examples:
+  uroce sim paths --only op=write,loss=0.1%
+  uroce sim paths --paths 4 --path-policy weighted
+  uroce sim paths --only op=read --capture paths.pcapng";
+
+/// Goodput of a queue pair over 16 paths (10 Gb/s together) with one-way delays from 1 to 40 ms.
+///
+/// Exit status 1 when a request fails or the received data is wrong.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     /// What decides on the rate: steady, or fixed, which is given the rate of the network.
-    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t)]
     congestion: CongestionControl,
     /// Run only matching cells: op=write|read|send, loss=0.001; conditions separated by commas. A key that is not given matches
     /// all its values.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
-    /// Number of paths.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Number of paths, 1 to 256.
+    #[arg(long, value_name = "N", help_heading = "Test", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     paths: u16,
     /// How packets are spread over them: single, round-robin, weighted, recycle.
-    #[arg(long, default_value = "round-robin")]
+    #[arg(long, value_name = "NAME", help_heading = "Test", default_value = "round-robin")]
     path_policy: PathPolicy,
     /// Write frames of the first cell to this file (pcapng by suffix, otherwise pcap).
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     capture: Option<PathBuf>,
     /// Upper bound on the frames to write.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, value_name = "N", help_heading = "Test", default_value_t = 20_000)]
     capture_frames: u64,
 }
 
 impl Cell for PathsCell {
     type Outcome = Result<Goodput, TransferError>;
+
+    const SCHEMA: &'static str = "uroce.sim.paths/1";
 
     const KEYS: &'static [&'static str] = &["op", "loss"];
 

@@ -42,8 +42,8 @@ const RIGHT: i32 = 28;
 /// Each colour that the scale shows.
 const SCALE_STEP: i32 = 4;
 
-pub(super) const INK: RGBColor = RGBColor(31, 41, 55);
-pub(super) const GREY: RGBColor = RGBColor(107, 114, 128);
+pub(crate) const INK: RGBColor = RGBColor(31, 41, 55);
+pub(crate) const GREY: RGBColor = RGBColor(107, 114, 128);
 pub(super) const NOTHING: RGBColor = RGBColor(243, 244, 246);
 
 /// The scale: light for nothing, dark for all. One hue, so that it is as good in print and for those who see few colours.
@@ -102,7 +102,7 @@ fn percent(fraction: f64) -> String {
     }
 }
 
-pub(super) fn style(size: f64, bold: bool, ink: &RGBColor, horizontal: HPos) -> TextStyle<'static> {
+pub(crate) fn style(size: f64, bold: bool, ink: &RGBColor, horizontal: HPos) -> TextStyle<'static> {
     let weight = if bold { FontStyle::Bold } else { FontStyle::Normal };
     FontDesc::new(FontFamily::SansSerif, size, weight).color(ink).pos(Pos::new(horizontal, VPos::Center))
 }

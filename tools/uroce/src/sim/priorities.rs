@@ -11,15 +11,23 @@ use crate::Failure;
 
 use super::cells::{self, Cell, Options};
 
-/// How long messages of 64 bytes take beside large transfers that load the line, with and without traffic classes; exit status 1
-/// when they take longer than docs/CLASSES.md says.
+const EXAMPLES: &str = "\
+Examples:
+  uroce sim priorities --only where=switch
+  uroce sim priorities --only 'where=wan|wan-line,bulk_load=95%'
+  uroce sim priorities --json | jq .ratio";
+
+/// How long messages of 64 bytes take beside large transfers that load the line, with and without traffic classes.
+///
+/// Exit status 1 when they take longer than docs/CLASSES.md says.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     /// Run only matching cells: where=switch|wan-line|wan, bulk_load=0.95|1; conditions separated by commas. A key that is not given matches all
     /// its values.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
 }
 
@@ -36,6 +44,8 @@ fn ratios(result: &Priorities) -> [f64; 2] {
 
 impl Cell for PriorityCell {
     type Outcome = Result<Priorities, TransferError>;
+
+    const SCHEMA: &'static str = "uroce.sim.priorities/1";
 
     const KEYS: &'static [&'static str] = &["where", "bulk_load"];
 
