@@ -50,6 +50,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("nftables", "losing frames on purpose"),
     ("tcpdump", "captures on the bridge"),
     ("tshark", "a second opinion on captures"),
+    ("python3-jsonschema", "JSON as the schemas say"),
     ("qemu-system-x86", "the kernel rxe machine"),
     ("kmod", "the machine's modules"),
     ("xz-utils", "the machine's kernel"),
