@@ -1,6 +1,8 @@
 //! Captures: reading and writing pcap and pcapng files, with the feature `capture`.
 
 #[cfg(feature = "capture")]
+mod link_type;
+#[cfg(feature = "capture")]
 mod reader;
 #[cfg(feature = "capture")]
 mod writer;

@@ -7,9 +7,10 @@ use pcap_file::pcap::PcapParser;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
 use pcap_file::pcapng::{Block, PcapNgParser};
-use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
+use pcap_file::{Endianness, PcapError, TsResolution};
 
 use super::Direction;
+use super::link_type::{LinkType, Uncooked};
 use crate::time::Instant;
 
 /// Upper bound on the length of a packet or block, in bytes. The longest snap length of libpcap is 256 KiB
@@ -23,14 +24,14 @@ const FRAME_BYTES_MAX: usize = 65_535 + 40 + 18;
 /// The number of bytes that are requested from the file at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// The only link type that this reader accepts: `LINKTYPE_ETHERNET`.
-const LINKTYPE_ETHERNET: u32 = 1;
-
 const PCAP_HEADER_BYTES: usize = 24;
 const PCAP_RECORD_BYTES: usize = 16;
 const SECTION_HEADER_BLOCK: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// Reads the frames of a pcap (microseconds or nanoseconds, either byte order) or a pcapng, in the order of the file.
+///
+/// The frames are Ethernet frames. Packets of a cooked capture (`tcpdump -i any`) are given an Ethernet header in place
+/// of theirs.
 ///
 /// It is an iterator that ends after the last frame, or after the first error. It reads the file piece by piece, so
 /// that files can be larger than memory, and pipes work.
@@ -53,7 +54,7 @@ struct Input<R> {
 }
 
 enum Format {
-    Pcap { parser: PcapParser },
+    Pcap { parser: PcapParser, link_type: LinkType },
     Pcapng { parser: PcapNgParser },
 }
 
@@ -103,10 +104,10 @@ pub enum ReadError {
     /// The file is neither pcap nor pcapng.
     #[error("{0}")]
     NotACapture(&'static str),
-    /// The frames are not Ethernet frames.
+    /// The frames are neither Ethernet frames nor cooked ones.
     #[error(
-        "packet {number} at byte {offset}: link type {link_type}, only Ethernet ({LINKTYPE_ETHERNET}) can be read; capture \
-         on one interface, not on `any`"
+        "packet {number} at byte {offset}: link type {link_type}, only Ethernet (1) and cooked captures (113, 276) can be \
+         read; capture on an Ethernet interface, or on `any`"
     )]
     LinkType {
         /// The number of the first packet that is affected, from 1 on.
@@ -157,7 +158,7 @@ impl<R: Read> Reader<R> {
     /// - [`ReadError::NotACapture`] when the source is neither pcap nor pcapng.
     /// - [`ReadError::Truncated`] when it is shorter than its header.
     /// - [`ReadError::Malformed`] when the header contradicts the format.
-    /// - [`ReadError::LinkType`] when a pcap does not hold Ethernet frames.
+    /// - [`ReadError::LinkType`] when a pcap holds neither Ethernet frames nor cooked ones.
     /// - [`ReadError::Io`] when the source cannot be read.
     pub fn new(source: R) -> Result<Reader<R>, ReadError> {
         let mut input = Input { source, buffer: Vec::new(), start: 0, offset: 0, number: 0 };
@@ -172,8 +173,12 @@ impl<R: Read> Reader<R> {
             [0x0a, 0x0d, 0x0d, 0x0a] => input.pcapng()?,
             [0xa1, 0xb2, 0xc3, 0xd4] | [0xd4, 0xc3, 0xb2, 0xa1] => input.pcap()?,
             [0xa1, 0xb2, 0x3c, 0x4d] | [0x4d, 0x3c, 0xb2, 0xa1] => input.pcap()?,
-            [0x1f, 0x8b, ..] => return Err(ReadError::NotACapture("a gzip file: uncompress it first")),
-            [0x28, 0xb5, 0x2f, 0xfd] => return Err(ReadError::NotACapture("a zstd file: uncompress it first")),
+            [0x1f, 0x8b, ..] => {
+                return Err(ReadError::NotACapture("a gzip file: uncompress it first (uroce decode does)"));
+            }
+            [0x28, 0xb5, 0x2f, 0xfd] => {
+                return Err(ReadError::NotACapture("a zstd file: uncompress it first (uroce decode does)"));
+            }
             _ => return Err(ReadError::NotACapture("neither pcap nor pcapng, by its first four bytes")),
         };
         Ok(Reader { input, format, ended: false })
@@ -188,7 +193,7 @@ impl<R: Read> Iterator for Reader<R> {
             return None;
         }
         let next = match &mut self.format {
-            Format::Pcap { parser } => self.input.next_pcap(parser),
+            Format::Pcap { parser, link_type } => self.input.next_pcap(parser, *link_type),
             Format::Pcapng { parser } => self.input.next_pcapng(parser),
         };
         self.ended = !matches!(next, Ok(Some(_)));
@@ -203,11 +208,11 @@ impl<R: Read> Input<R> {
         let header = parser.header();
         // The upper bits state whether frames carry an FCS, and its length (pcap(5)).
         let link_type = u32::from(header.datalink) & 0x03ff_ffff;
-        if link_type != LINKTYPE_ETHERNET {
+        let Some(link_type) = LinkType::of(link_type) else {
             return Err(ReadError::LinkType { number: 1, offset: 0, link_type });
-        }
+        };
         self.consume(PCAP_HEADER_BYTES);
-        Ok(Format::Pcap { parser })
+        Ok(Format::Pcap { parser, link_type })
     }
 
     fn pcapng(&mut self) -> Result<Format, ReadError> {
@@ -267,7 +272,7 @@ impl<R: Read> Input<R> {
     }
 
     /// Reads the next packet of a pcap; `None` at the end of the file.
-    fn next_pcap(&mut self, parser: &PcapParser) -> Result<Option<CapturedFrame>, ReadError> {
+    fn next_pcap(&mut self, parser: &PcapParser, link_type: LinkType) -> Result<Option<CapturedFrame>, ReadError> {
         if !self.fill(1)? {
             return Ok(None);
         }
@@ -287,13 +292,15 @@ impl<R: Read> Input<R> {
             let what = format!("{fraction_ns} ns are more than a second: the file is damaged here or before");
             return Err(self.malformed(what));
         }
+        let original_bytes = (packet.orig_len as usize).max(packet.data.len());
+        let uncooked = link_type.uncook(packet.data.into_owned(), original_bytes);
         let frame = CapturedFrame {
             number: self.number + 1,
             offset: self.offset,
             time: Instant::from_ns(u64::from(packet.ts_sec) * 1_000_000_000 + fraction_ns),
-            original_bytes: (packet.orig_len as usize).max(packet.data.len()),
-            bytes: packet.data.into_owned(),
-            direction: None,
+            original_bytes: uncooked.original_bytes,
+            bytes: uncooked.bytes,
+            direction: uncooked.direction,
             comment: None,
         };
         self.consume(PCAP_RECORD_BYTES + says);
@@ -361,25 +368,21 @@ fn frame_of(
     let interface = |id: u32| {
         let missing = || malformed_at((number, offset), format!("interface {id} was not described before"));
         let interface = interfaces.get(id as usize).ok_or_else(missing)?;
-        match interface.linktype {
-            DataLink::ETHERNET => Ok(interface),
-            other => Err(ReadError::LinkType { number, offset, link_type: other.into() }),
-        }
+        let link_type = u32::from(interface.linktype);
+        let known = LinkType::of(link_type).ok_or(ReadError::LinkType { number, offset, link_type })?;
+        Ok((interface, known))
     };
-    let frame = |time, original: u32, bytes: Cow<'_, [u8]>| CapturedFrame {
-        number,
-        offset,
-        time,
-        original_bytes: (original as usize).max(bytes.len()),
-        bytes: bytes.into_owned(),
-        direction: None,
-        comment: None,
+    let frame = |time, link_type: LinkType, original: u32, bytes: Cow<'_, [u8]>| {
+        let original_bytes = (original as usize).max(bytes.len());
+        let Uncooked { bytes, original_bytes, direction } = link_type.uncook(bytes.into_owned(), original_bytes);
+        CapturedFrame { number, offset, time, original_bytes, bytes, direction, comment: None }
     };
     Ok(Some(match block {
         Block::EnhancedPacket(packet) => {
             // The parser returns raw units as if they were nanoseconds.
-            let time = time_of(interface(packet.interface_id)?, packet.timestamp.as_nanos() as u64);
-            let mut frame = frame(time, packet.original_len, packet.data);
+            let (interface, link_type) = interface(packet.interface_id)?;
+            let time = time_of(interface, packet.timestamp.as_nanos() as u64);
+            let mut frame = frame(time, link_type, packet.original_len, packet.data);
             for option in packet.options {
                 match option {
                     EnhancedPacketOption::Comment(text) => match &mut frame.comment {
@@ -390,7 +393,7 @@ fn frame_of(
                         frame.direction = match flags & 3 {
                             1 => Some(Direction::Received),
                             2 => Some(Direction::Sent),
-                            _ => None,
+                            _ => frame.direction,
                         }
                     }
                     _ => {}
@@ -404,16 +407,17 @@ fn frame_of(
                 Endianness::Big => packet.timestamp,
                 Endianness::Little => packet.timestamp.rotate_left(32),
             };
-            let time = time_of(interface(u32::from(packet.interface_id))?, units);
-            frame(time, packet.original_len, packet.data)
+            let (interface, link_type) = interface(u32::from(packet.interface_id))?;
+            frame(time_of(interface, units), link_type, packet.original_len, packet.data)
         }
         Block::SimplePacket(packet) => {
-            let snap = match interface(0)?.snaplen as usize {
+            let (interface, link_type) = interface(0)?;
+            let snap = match interface.snaplen as usize {
                 0 => usize::MAX,
                 snap => snap,
             };
             let kept = (packet.original_len as usize).min(snap).min(packet.data.len());
-            frame(Instant::ZERO, packet.original_len, Cow::Borrowed(&packet.data[..kept]))
+            frame(Instant::ZERO, link_type, packet.original_len, Cow::Borrowed(&packet.data[..kept]))
         }
         _ => return Ok(None),
     }))

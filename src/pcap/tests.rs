@@ -173,15 +173,16 @@ fn a_second_section_of_the_other_byte_order_is_read() {
 }
 
 #[test]
-fn what_is_no_ethernet_capture_is_refused_with_the_reason() {
+fn what_has_no_ethernet_frames_is_refused_with_the_reason() {
     let reason = |file: &[u8]| read(file).unwrap_err().to_string();
     assert_eq!(reason(b""), "the file is empty");
     assert_eq!(reason(b"abc"), "neither pcap nor pcapng: shorter than either's magic number");
     assert_eq!(reason(b"hello, world, this is no capture"), "neither pcap nor pcapng, by its first four bytes");
-    assert_eq!(reason(&[0x1f, 0x8b, 8, 0, 0]), "a gzip file: uncompress it first");
-    let cooked = "link type 113, only Ethernet (1) can be read; capture on one interface, not on `any`";
-    assert_eq!(reason(&pcap(true, false, 113)), format!("packet 1 at byte 0: {cooked}"));
-    assert_eq!(reason(&pcapng(false, None, 0, 113)), format!("packet 1 at byte 64: {cooked}"));
+    assert_eq!(reason(&[0x1f, 0x8b, 8, 0, 0]), "a gzip file: uncompress it first (uroce decode does)");
+    let radio = "link type 127, only Ethernet (1) and cooked captures (113, 276) can be read; capture on an Ethernet \
+                 interface, or on `any`";
+    assert_eq!(reason(&pcap(true, false, 127)), format!("packet 1 at byte 0: {radio}"));
+    assert_eq!(reason(&pcapng(false, None, 0, 127)), format!("packet 1 at byte 64: {radio}"));
     assert_eq!(reason(&pcap(false, true, 1)[..20]), "packet 1 at byte 0: the file ends after 20 of its 24 bytes");
 }
 
