@@ -1,4 +1,5 @@
--- For Wireshark and tshark 4.0 (Lua 5.2): what docs/EXTENSIONS.md adds to RoCE v2, and whether each ICRC is right.
+-- For Wireshark and tshark from 4.0 on (Lua 5.2, from 4.4 on Lua 5.4): what docs/EXTENSIONS.md adds to RoCE v2, and
+-- whether each ICRC is right.
 --
 --     tshark -X lua_script:tools/wireshark/uroce.lua -r capture.pcap -O uroce
 --     tshark -X lua_script:tools/wireshark/uroce.lua -r capture.pcap -Y 'uroce.icrc == "bad" || uroce.attempt > 0'
@@ -7,6 +8,19 @@
 --
 -- It is a post-dissector: the stock dissectors say what they always say, and a tree «uroce» comes after theirs. It reads
 -- the frame's own bytes, Ethernet with at most one VLAN tag, as `uroce decode` does, and never beyond what was captured.
+
+-- Lua 5.2 has this library, Lua 5.3 and later have operators, which Lua 5.2 cannot read.
+local bit32 = bit32 or load([[
+    return {
+        band = function(a, b) return a & b end,
+        bor = function(a, b) return a | b end,
+        bxor = function(a, b, c, d) return a ~ b ~ (c or 0) ~ (d or 0) end,
+        bnot = function(a) return ~a & 0xffffffff end,
+        btest = function(a, b) return a & b ~= 0 end,
+        lshift = function(a, bits) return a << bits & 0xffffffff end,
+        rshift = function(a, bits) return a >> bits end,
+    }
+]])()
 
 local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
 

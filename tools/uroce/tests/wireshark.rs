@@ -690,3 +690,32 @@ fn nothing_makes_the_script_fail() {
     let count = verdicts(&nonsense);
     assert_eq!(count.into_iter().collect::<Vec<_>>(), [("ok".to_owned(), 4000)]);
 }
+
+/// Wireshark 4.0 has Lua 5.2, and from 4.4 on Lua 5.4, whose bit operations differ. Both find the same, in what is right, in
+/// what is damaged, and in every trailer.
+#[test]
+fn each_version_of_lua_finds_the_same() {
+    let mut frames: Vec<Vec<u8>> = kernel_frames().into_iter().step_by(40).collect();
+    let damaged = frames.clone().into_iter().enumerate().map(|(number, mut frame)| {
+        let start = ib_start(&frame).min(frame.len() - 1);
+        let at = start + scatter(number) % (frame.len() - start);
+        frame[at] ^= 1 << (number % 8);
+        frame
+    });
+    frames.extend(damaged.collect::<Vec<_>>());
+    frames.extend(EXTENDED.iter().flat_map(|(ib, _)| frames_around(ib)));
+    let file = scratch("frames.hex");
+    let digits = |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
+    std::fs::write(&file, frames.iter().map(digits).collect::<String>()).unwrap();
+    let stub = Path::new(SCRIPT).with_file_name("stub.lua");
+    let [old, new] = ["lua5.2", "lua5.4"].map(|lua| {
+        let output = Command::new(lua).arg(&stub).arg(&file).output();
+        let output = output.unwrap_or_else(|e| panic!("{lua}: {e}; `cargo xtask setup` installs it"));
+        assert!(output.status.success(), "{lua}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    });
+    assert_eq!(old, new);
+    for words in ["icrc=ok", "icrc=bad", "index=010203", "block.received=16777214, 0, 61", "tag=00001a2b"] {
+        assert!(old.contains(words), "no {words} in {old}");
+    }
+}

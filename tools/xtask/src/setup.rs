@@ -51,6 +51,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tcpdump", "captures on the bridge"),
     ("tshark", "a second opinion on captures"),
     ("python3-jsonschema", "JSON as the schemas say"),
+    ("lua5.2", "Wireshark's script, as Wireshark 4.0 runs it"),
+    ("lua5.4", "Wireshark's script, as Wireshark from 4.4 on runs it"),
     ("qemu-system-x86", "the kernel rxe machine"),
     ("kmod", "the machine's modules"),
     ("xz-utils", "the machine's kernel"),
