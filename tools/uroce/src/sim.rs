@@ -23,6 +23,7 @@ mod path_failure;
 mod paths;
 pub(crate) mod picture;
 mod priorities;
+mod svg;
 mod timeline;
 
 const EXAMPLES: &str = "\

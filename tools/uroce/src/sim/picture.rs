@@ -6,6 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde_json::Value;
 
+use super::svg::{self, INK_ON_SQUARES};
 use crate::Failure;
 
 /// A cell of the table, from the line that a run printed of it.
@@ -37,7 +38,7 @@ const TOP: i32 = 118;
 const BELOW: i32 = 26;
 /// Between one recovery and the next.
 const BETWEEN: i32 = 16;
-const BOTTOM: i32 = 66;
+const BOTTOM: i32 = 84;
 const RIGHT: i32 = 28;
 /// Each colour that the scale shows.
 const SCALE_STEP: i32 = 4;
@@ -128,11 +129,13 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
     let panel = (SQUARE.0 * round_trips.len() as i32, SQUARE.1 * losses.len() as i32);
     let width = LEFT + columns.len() as i32 * (panel.0 + GAP) - GAP + RIGHT;
     let height = TOP + rows.len() as i32 * (panel.1 + BELOW) + BETWEEN + BOTTOM;
-    let root = SVGBackend::new(file, (width as u32, height as u32)).into_drawing_area();
+    let mut drawn = String::new();
+    let root = SVGBackend::with_string(&mut drawn, (width as u32, height as u32)).into_drawing_area();
     root.fill(&WHITE)?;
     let write = |text: String, at: (i32, i32), style: TextStyle<'static>| root.draw(&Text::new(text, at, style));
 
-    write("What is left of 10 Gb/s, by loss and round trip".to_owned(), (24, 34), style(23.0, true, &INK, HPos::Left))?;
+    let title = "What is left of 10 Gb/s, by loss and round trip";
+    write(title.to_owned(), (24, 34), style(23.0, true, &INK, HPos::Left))?;
     let subtitle = "Percent of rate × payload share × (1 − loss) that one queue pair delivers, path MTU 4096, in virtual time: \
                     uroce sim loss-rtt";
     write(subtitle.to_owned(), (24, 62), style(14.0, false, &GREY, HPos::Left))?;
@@ -153,7 +156,7 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
             for (line, loss) in losses.iter().enumerate() {
                 let y = top + line as i32 * SQUARE.1;
                 let label = format!("{} %", (loss * 1e6).round() / 1e4);
-                write(label, (left(column) - 8, y + SQUARE.1 / 2), style(12.0, false, &GREY, HPos::Right))?;
+                write(label, (left(column) - 8, y + SQUARE.1 / 2), style(14.0, false, &GREY, HPos::Right))?;
                 for (place, round_trip) in round_trips.iter().enumerate() {
                     let x = left(column) + place as i32 * SQUARE.0;
                     let found = squares.iter().find(|s| {
@@ -165,7 +168,7 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
                     let fill = found.map_or(NOTHING, |square| colour(square.fraction));
                     root.draw(&Rectangle::new(area, fill.filled()))?;
                     if let Some(square) = found {
-                        let ink = if square.fraction > 0.55 { WHITE } else { INK };
+                        let ink = if square.fraction > 0.55 { WHITE } else { INK_ON_SQUARES };
                         let at = (x + SQUARE.0 / 2, y + SQUARE.1 / 2);
                         write(percent(square.fraction), at, style(14.0, false, &ink, HPos::Center))?;
                     }
@@ -173,7 +176,7 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
             }
             for (place, round_trip) in round_trips.iter().enumerate() {
                 let at = (left(column) + place as i32 * SQUARE.0 + SQUARE.0 / 2, top + panel.1 + 10);
-                write(format!("{round_trip} ms"), at, style(12.0, false, &GREY, HPos::Center))?;
+                write(format!("{round_trip} ms"), at, style(14.0, false, &GREY, HPos::Center))?;
             }
         }
         top += panel.1 + BELOW;
@@ -185,12 +188,22 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
         let fill = colour(f64::from(share) / f64::from(bar - SCALE_STEP));
         root.draw(&Rectangle::new([(x, y), ((x + SCALE_STEP).min(LEFT + bar), y + 12)], fill.filled()))?;
     }
-    write("0 %".to_owned(), (LEFT - 8, y + 6), style(12.0, false, &GREY, HPos::Right))?;
-    write("100 % of the ideal".to_owned(), (LEFT + bar + 8, y + 6), style(12.0, false, &GREY, HPos::Left))?;
+    for tick in [0, 25, 50, 75, 100] {
+        let x = LEFT + bar * tick / 100;
+        root.draw(&PathElement::new([(x, y + 12), (x, y + 17)], GREY))?;
+        write(tick.to_string(), (x, y + 26), style(14.0, false, &GREY, HPos::Center))?;
+    }
+    write("percent of the ideal".to_owned(), (LEFT + bar + 24, y + 6), style(14.0, false, &GREY, HPos::Left))?;
     let axes = "rows: frames lost, each way;  columns: round trip".to_owned();
-    write(axes, (width - RIGHT, y + 6), style(12.0, false, &GREY, HPos::Right))?;
+    write(axes, (width - RIGHT, y + 6), style(14.0, false, &GREY, HPos::Right))?;
+    let above =
+        "The ideal is of the mean loss: with fewer losses than that, a run reaches a little more than 100.".to_owned();
+    write(above, (width - RIGHT, y + 28), style(14.0, false, &GREY, HPos::Right))?;
     root.present()?;
-    Ok(())
+    drop(root);
+    let description = "A square for each operation, recovery, loss model, loss and round trip. It says how many percent of the \
+                       ideal goodput are reached, and is the darker the more they are.";
+    Ok(svg::write(file, &drawn, title, description)?)
 }
 
 #[cfg(test)]

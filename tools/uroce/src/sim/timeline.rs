@@ -8,6 +8,7 @@ use uroce_laboratory::sim::TransferOperation;
 use uroce_laboratory::sim::path_failure::{BEFORE_ROUND_TRIPS, BINS, DARK_ROUND_TRIPS, DarkDirection};
 
 use super::picture::{GREY, INK, NOTHING, style};
+use super::svg;
 use crate::Failure;
 
 /// What becomes of one transfer.
@@ -21,10 +22,11 @@ pub(super) struct Line<'a> {
 }
 
 /// What lines are called, and their colours: apart in brightness, too.
-const DIRECTIONS: [(DarkDirection, &str, RGBColor); 3] = [
-    (DarkDirection::Both, "dark both ways", RGBColor(8, 63, 112)),
-    (DarkDirection::Forward, "dark where data goes", RGBColor(217, 119, 6)),
-    (DarkDirection::Return, "dark where acknowledges go", RGBColor(103, 174, 205)),
+/// Widths, in pixels, differ: where lines lie on each other, the wider ones below are seen on both sides.
+const DIRECTIONS: [(DarkDirection, &str, RGBColor, u32); 3] = [
+    (DarkDirection::Both, "dark both ways", RGBColor(8, 63, 112), 2),
+    (DarkDirection::Forward, "dark where data goes", RGBColor(217, 119, 6), 5),
+    (DarkDirection::Return, "dark where acknowledges go", RGBColor(103, 174, 205), 8),
 ];
 
 // All in pixels.
@@ -52,17 +54,19 @@ pub(super) fn draw(file: &Path, paths: u16, lines: &[Line<'_>]) -> Result<(), Fa
         .filter(|operation| lines.iter().any(|line| line.operation == *operation))
         .collect();
     let (width, height) = (LEFT + PANEL.0 + RIGHT, TOP + panels.len() as i32 * (PANEL.1 + BELOW) - BELOW + BOTTOM);
-    let root = SVGBackend::new(file, (width as u32, height as u32)).into_drawing_area();
+    let mut drawn = String::new();
+    let root = SVGBackend::with_string(&mut drawn, (width as u32, height as u32)).into_drawing_area();
     root.fill(&WHITE)?;
     let write = |text: String, at: (i32, i32), style: TextStyle<'static>| root.draw(&Text::new(text, at, style));
 
-    write(format!("One of {paths} paths goes dark"), (24, 34), style(23.0, true, &INK, HPos::Left))?;
+    let title = format!("One of {paths} paths goes dark");
+    write(title.clone(), (24, 34), style(23.0, true, &INK, HPos::Left))?;
     let subtitle = "Goodput of one queue pair as a share of what all paths carry, by quarter of a round trip, in virtual time: \
                     uroce sim path-failure";
     write(subtitle.to_owned(), (24, 60), style(14.0, false, &GREY, HPos::Left))?;
     let mut key = LEFT;
-    for (_, name, ink) in DIRECTIONS {
-        root.draw(&Rectangle::new([(key, 80), (key + 18, 84)], ink.filled()))?;
+    for (_, name, ink, wide) in DIRECTIONS {
+        root.draw(&PathElement::new([(key, 82), (key + 18, 82)], ink.stroke_width(wide)))?;
         write(name.to_owned(), (key + 24, 82), style(13.0, false, &INK, HPos::Left))?;
         key += 220;
     }
@@ -80,12 +84,12 @@ pub(super) fn draw(file: &Path, paths: u16, lines: &[Line<'_>]) -> Result<(), Fa
         root.draw(&Rectangle::new(dark, NOTHING.filled()))?;
         write(operation.name().to_uppercase(), (24, top + PANEL.1 / 2), style(16.0, true, &INK, HPos::Left))?;
         // What all paths can carry, and what is left without one.
-        for share in [0.5, 1.0 - 1.0 / f64::from(paths), 1.0] {
+        for share in [FLOOR, 0.5, 1.0 - 1.0 / f64::from(paths), 1.0] {
             root.draw(&PathElement::new([(LEFT, y(share)), (LEFT + PANEL.0, y(share))], GREY.mix(0.35)))?;
             let label = format!("{} %", (share * 1000.0).round() / 10.0);
-            write(label, (LEFT - 6, y(share)), style(11.0, false, &GREY, HPos::Right))?;
+            write(label, (LEFT - 6, y(share)), style(13.0, false, &GREY, HPos::Right))?;
         }
-        for (direction, _, ink) in DIRECTIONS.iter().rev() {
+        for (direction, _, ink, wide) in DIRECTIONS.iter().rev() {
             let ours = |line: &&Line<'_>| (line.operation, line.direction) == (*operation, *direction);
             for line in lines.iter().filter(ours) {
                 // A step for each part of a round trip.
@@ -93,18 +97,23 @@ pub(super) fn draw(file: &Path, paths: u16, lines: &[Line<'_>]) -> Result<(), Fa
                     let at = |bin: usize| x(bin as f64 / f64::from(BINS) - before);
                     [(at(bin), y(*share)), (at(bin + 1), y(*share))]
                 });
-                root.draw(&PathElement::new(steps.collect::<Vec<_>>(), ink.stroke_width(2)))?;
+                root.draw(&PathElement::new(steps.collect::<Vec<_>>(), ink.stroke_width(*wide)))?;
             }
         }
         for round_trip in (0..=round_trips as i32).step_by(10) {
             let at = (x(f64::from(round_trip)), top + PANEL.1 + 10);
-            write(round_trip.to_string(), at, style(11.0, false, &GREY, HPos::Center))?;
+            write(round_trip.to_string(), at, style(13.0, false, &GREY, HPos::Center))?;
         }
     }
     let axis = "round trips since the path went dark; grey: while it was".to_owned();
-    write(axis, (width - RIGHT, height - 14), style(12.0, false, &GREY, HPos::Right))?;
+    write(axis, (width - RIGHT, height - 14), style(14.0, false, &GREY, HPos::Right))?;
+    let floor = format!("up: share of what all paths carry, from {} % on", FLOOR * 100.0);
+    write(floor, (24, height - 14), style(14.0, false, &GREY, HPos::Left))?;
     root.present()?;
-    Ok(())
+    drop(root);
+    let description = "For each operation, goodput over time: it falls when the path goes dark, comes back on the others within \
+                       round trips, and is whole again when the path is.";
+    Ok(svg::write(file, &drawn, &title, description)?)
 }
 
 #[cfg(test)]
