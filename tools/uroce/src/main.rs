@@ -4,6 +4,7 @@
 //! program that it ran.
 
 mod arbiter;
+mod capture_file;
 mod choices;
 mod completions;
 mod counters_on_signal;
@@ -15,11 +16,14 @@ mod elf;
 mod elsewhere;
 mod failed_request;
 mod failure;
+mod filter;
 mod interrupt;
 mod lab;
 mod losses;
 mod man;
+mod marks;
 mod metrics;
+mod packet_line;
 mod perf;
 mod pingpong;
 mod replay;
@@ -104,7 +108,9 @@ impl Command {
     /// Whether `--json` is given.
     fn is_json(&self) -> bool {
         match self {
-            Command::Arbiter(_) | Command::Completions(_) | Command::Lab(_) | Command::Man(_) | Command::Run(_) => false,
+            Command::Arbiter(_) | Command::Completions(_) | Command::Lab(_) | Command::Man(_) | Command::Run(_) => {
+                false
+            }
             Command::Top(_) => false,
             Command::Decode(arguments) => arguments.json,
             Command::Devices(arguments) => arguments.json,

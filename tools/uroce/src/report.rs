@@ -1,13 +1,14 @@
-//! What is said about one packet, as text and as JSON.
+//! What is said about one packet: as JSON here, as text in [`PacketLine`](crate::packet_line::PacketLine).
 
-use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
 use uroce::pcap::{CapturedFrame, Direction};
-use uroce::wire::{Bth, IpHeader, NakCode, Opcode, PKey, Packet, Qpn, RoceFrame, Syndrome, icrc};
+use uroce::time::{Duration, Instant};
+use uroce::wire::{Bth, IpHeader, NakCode, Opcode, Packet, Qpn, RoceFrame, Syndrome, icrc};
 use uroce_laboratory::dissection::Dissection;
 
+use crate::marks::{Place, Streams};
 use crate::trailer_report::TrailerReport;
 
 /// One object of `uroce decode --json`. Numbers of up to 53 bits are numbers; 64-bit values are text, in hexadecimal, since
@@ -18,161 +19,177 @@ pub(crate) struct Report {
     schema: &'static str,
     /// Its number in the file, from 1 on.
     pub(crate) frame: u64,
-    time_ns: u64,
-    frame_bytes: usize,
-    captured_bytes: usize,
+    /// The file, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    direction: Option<&'static str>,
+    pub(crate) file: Option<String>,
+    /// Since the first frame of the file.
+    #[serde(skip)]
+    pub(crate) since_start: Duration,
+    pub(crate) time_ns: u64,
+    pub(crate) frame_bytes: usize,
+    pub(crate) captured_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    comment: Option<String>,
+    pub(crate) direction: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) comment: Option<String>,
     #[serde(flatten)]
-    outer: Option<Outer>,
+    pub(crate) outer: Option<Outer>,
     /// The kernel's name.
-    opcode: Option<String>,
-    qpn: Option<u32>,
-    psn: Option<u32>,
+    pub(crate) opcode: Option<String>,
+    pub(crate) qpn: Option<u32>,
+    pub(crate) psn: Option<u32>,
     #[serde(flatten)]
-    bth: Option<BthReport>,
+    pub(crate) bth: Option<BthReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    feth: Option<FethReport>,
+    pub(crate) feth: Option<FethReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reth: Option<RethReport>,
+    pub(crate) reth: Option<RethReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    aeth: Option<AethReport>,
+    pub(crate) aeth: Option<AethReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    atomic: Option<AtomicReport>,
+    pub(crate) atomic: Option<AtomicReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    atomic_ack: Option<AtomicAckReport>,
+    pub(crate) atomic_ack: Option<AtomicAckReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    deth: Option<DethReport>,
+    pub(crate) deth: Option<DethReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    imm: Option<u32>,
+    pub(crate) imm: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ieth: Option<IethReport>,
+    pub(crate) ieth: Option<IethReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    mad: Option<MadReport>,
+    pub(crate) mad: Option<MadReport>,
     /// Whether the sender offers docs/EXTENSIONS.md.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    offer: bool,
+    pub(crate) offer: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    trailer: Option<TrailerReport>,
+    pub(crate) trailer: Option<TrailerReport>,
     /// The tag of an extended packet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    tag: Option<u32>,
-    payload_bytes: Option<usize>,
-    icrc: String,
+    pub(crate) tag: Option<u32>,
+    pub(crate) payload_bytes: Option<usize>,
+    pub(crate) icrc: String,
     /// As it stands in the packet, its first byte first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    icrc_value: Option<String>,
-    malformed: bool,
+    pub(crate) icrc_value: Option<String>,
+    pub(crate) malformed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    malformed_reason: Option<String>,
+    pub(crate) malformed_reason: Option<String>,
+    #[serde(flatten)]
+    pub(crate) place: Place,
 }
 
 #[derive(Debug, Serialize)]
-struct Outer {
-    eth_src: String,
-    eth_dst: String,
+pub(crate) struct Outer {
+    pub(crate) eth_src: String,
+    pub(crate) eth_dst: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    vlan: Option<VlanReport>,
-    ip_src: IpAddr,
-    ip_dst: IpAddr,
-    dscp: u8,
-    ecn: u8,
-    hop_limit: u8,
+    pub(crate) vlan: Option<VlanReport>,
+    pub(crate) ip_src: IpAddr,
+    pub(crate) ip_dst: IpAddr,
+    pub(crate) dscp: u8,
+    pub(crate) ecn: u8,
+    pub(crate) hop_limit: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ip_id: Option<u16>,
+    pub(crate) ip_id: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    flow_label: Option<u32>,
-    udp_src: u16,
-    udp_dst: u16,
-    udp_checksum: u16,
+    pub(crate) flow_label: Option<u32>,
+    pub(crate) udp_src: u16,
+    pub(crate) udp_dst: u16,
+    pub(crate) udp_checksum: u16,
 }
 
 #[derive(Debug, Serialize)]
-struct VlanReport {
-    id: u16,
-    priority: u8,
-    tpid: u16,
+pub(crate) struct VlanReport {
+    pub(crate) id: u16,
+    pub(crate) priority: u8,
+    pub(crate) tpid: u16,
 }
 
 #[derive(Debug, Serialize)]
-struct BthReport {
-    opcode_value: u8,
-    solicited: bool,
-    mig_req: bool,
-    pad: usize,
-    tver: u8,
-    p_key: u16,
-    fecn: bool,
-    becn: bool,
-    reserved_4: u8,
-    ack_request: bool,
-    reserved_8: u8,
+pub(crate) struct BthReport {
+    pub(crate) opcode_value: u8,
+    pub(crate) solicited: bool,
+    pub(crate) mig_req: bool,
+    pub(crate) pad: usize,
+    pub(crate) tver: u8,
+    pub(crate) p_key: u16,
+    pub(crate) fecn: bool,
+    pub(crate) becn: bool,
+    pub(crate) reserved_4: u8,
+    pub(crate) ack_request: bool,
+    pub(crate) reserved_8: u8,
     /// Two of these bits, by docs/EXTENSIONS.md.
-    offers: bool,
-    extended: bool,
+    pub(crate) offers: bool,
+    pub(crate) extended: bool,
 }
 
 /// What a FLUSH asks for: 1 visibility, 2 persistence, 3 both; of 0 a range, 1 a whole region.
 #[derive(Debug, Serialize)]
-struct FethReport {
-    placement: u8,
-    selectivity: u8,
+pub(crate) struct FethReport {
+    pub(crate) placement: u8,
+    pub(crate) selectivity: u8,
 }
 
 #[derive(Debug, Serialize)]
-struct RethReport {
-    address: String,
-    rkey: u32,
-    length: u32,
+pub(crate) struct RethReport {
+    pub(crate) address: String,
+    pub(crate) rkey: u32,
+    pub(crate) length: u32,
 }
 
 #[derive(Debug, Serialize)]
-struct AethReport {
-    syndrome: u8,
-    meaning: String,
-    msn: u32,
+pub(crate) struct AethReport {
+    pub(crate) syndrome: u8,
+    pub(crate) meaning: String,
+    pub(crate) msn: u32,
 }
 
 #[derive(Debug, Serialize)]
-struct AtomicReport {
-    address: String,
-    rkey: u32,
-    swap_or_add: String,
-    compare: String,
+pub(crate) struct AtomicReport {
+    pub(crate) address: String,
+    pub(crate) rkey: u32,
+    pub(crate) swap_or_add: String,
+    pub(crate) compare: String,
 }
 
 #[derive(Debug, Serialize)]
-struct AtomicAckReport {
-    original: String,
+pub(crate) struct AtomicAckReport {
+    pub(crate) original: String,
 }
 
 #[derive(Debug, Serialize)]
-struct DethReport {
-    q_key: u32,
-    source_qpn: u32,
+pub(crate) struct DethReport {
+    pub(crate) q_key: u32,
+    pub(crate) source_qpn: u32,
 }
 
 #[derive(Debug, Serialize)]
-struct IethReport {
-    rkey: u32,
+pub(crate) struct IethReport {
+    pub(crate) rkey: u32,
 }
 
 /// A management datagram.
 #[derive(Debug, Serialize)]
-struct MadReport {
-    class: u8,
-    method: u8,
-    attribute: u16,
+pub(crate) struct MadReport {
+    pub(crate) class: u8,
+    pub(crate) method: u8,
+    pub(crate) attribute: u16,
     /// The name of a connection management message.
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'static str>,
-    transaction: String,
+    pub(crate) name: Option<&'static str>,
+    pub(crate) transaction: String,
 }
 
 impl Report {
-    pub(crate) fn of(frame: &CapturedFrame, dissection: &Dissection<'_>) -> Report {
+    /// The next frame of a capture; `None` for other traffic. `start` is the time of the first one.
+    pub(crate) fn next(frame: &CapturedFrame, streams: &mut Streams, start: Instant) -> Option<Report> {
+        let whole = frame.padded();
+        let dissection = Dissection::of(&whole, frame.bytes.len())?;
+        let place = streams.see(frame, &dissection);
+        Some(Report::of(frame, &dissection, place, start))
+    }
+
+    fn of(frame: &CapturedFrame, dissection: &Dissection<'_>, place: Place, start: Instant) -> Report {
         let bth = dissection.bth;
         let packet = dissection.packet.as_ref();
         let is_cut = frame.bytes.len() < frame.original_bytes;
@@ -182,6 +199,8 @@ impl Report {
         Report {
             schema: "uroce.decode/1",
             frame: frame.number,
+            file: None,
+            since_start: frame.time.saturating_since(start),
             time_ns: frame.time.as_ns(),
             frame_bytes: frame.original_bytes,
             captured_bytes: frame.bytes.len(),
@@ -231,7 +250,32 @@ impl Report {
             icrc_value: stored.map(|value| format!("{:#010x}", value.swap_bytes())),
             malformed: dissection.malformed.is_some(),
             malformed_reason: dissection.malformed.map(|reason| reason.to_string()),
+            place,
         }
+    }
+
+    /// The sender's queue pair, as far as it is known.
+    pub(crate) fn source(&self) -> Option<u32> {
+        self.place.source_qpn.or(self.deth.as_ref().map(|deth| deth.source_qpn))
+    }
+
+    /// Whether it refuses something, RNR NAKs included.
+    pub(crate) fn is_nak(&self) -> bool {
+        self.is_rnr_nak() || self.syndrome_kind() == Some(0x60)
+    }
+
+    pub(crate) fn is_rnr_nak(&self) -> bool {
+        self.syndrome_kind() == Some(0x20)
+    }
+
+    /// The bits of a syndrome that tell ACK, RNR NAK and NAK apart (IBTA 9.3.5.3).
+    fn syndrome_kind(&self) -> Option<u8> {
+        self.aeth.as_ref().map(|aeth| aeth.syndrome & 0x60)
+    }
+
+    /// Whether it is malformed, or its ICRC wrong.
+    pub(crate) fn is_bad(&self) -> bool {
+        self.malformed || self.icrc == "bad"
     }
 }
 
@@ -337,106 +381,4 @@ fn hex(value: u64) -> String {
 
 fn mac([a, b, c, d, e, f]: [u8; 6]) -> String {
     format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
-}
-
-impl fmt::Display for Report {
-    /// The line of `uroce decode`, but for number and time.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(outer) = &self.outer {
-            write!(f, "{} → {}", outer.ip_src, outer.ip_dst)?;
-            if let Some(vlan) = &outer.vlan {
-                write!(f, " vlan={}", vlan.id)?;
-            }
-        }
-        if let (Some(opcode), Some(qpn), Some(psn), Some(bth)) = (&self.opcode, self.qpn, self.psn, &self.bth) {
-            write!(f, " {opcode} QP={qpn:#08x} PSN={psn}")?;
-            bth.fmt(f)?;
-        }
-        if let Some(outer) = &self.outer
-            && outer.ecn == 3
-        {
-            f.write_str(" CE")?;
-        }
-        if let Some(FethReport { placement, selectivity }) = &self.feth {
-            let what = ["nothing", "global", "persistent", "global+persistent"].get(usize::from(*placement));
-            let level = ["range", "region"].get(usize::from(*selectivity));
-            write!(f, " FETH {} {}", what.unwrap_or(&"reserved"), level.unwrap_or(&"reserved"))?;
-        }
-        if let Some(RethReport { address, rkey, length }) = &self.reth {
-            write!(f, " RETH va={address} rkey={rkey:#010x} len={length}")?;
-        }
-        if let Some(AethReport { syndrome, meaning, msn }) = &self.aeth {
-            write!(f, " AETH {syndrome:#04x} ({meaning}) MSN={msn}")?;
-        }
-        if let Some(AtomicReport { address, rkey, swap_or_add, compare }) = &self.atomic {
-            write!(f, " AtomicETH va={address} rkey={rkey:#010x} swap/add={swap_or_add} compare={compare}")?;
-        }
-        if let Some(AtomicAckReport { original }) = &self.atomic_ack {
-            write!(f, " original={original}")?;
-        }
-        if let Some(DethReport { q_key, source_qpn }) = &self.deth {
-            write!(f, " DETH Q_Key={q_key:#010x} from={source_qpn:#08x}")?;
-        }
-        if let Some(imm) = self.imm {
-            write!(f, " imm={imm:#010x}")?;
-        }
-        if let Some(IethReport { rkey }) = &self.ieth {
-            write!(f, " invalidate={rkey:#010x}")?;
-        }
-        match &self.mad {
-            Some(MadReport { name: Some(name), .. }) => write!(f, " CM {name}")?,
-            Some(MadReport { class, method, attribute, .. }) => {
-                write!(f, " MAD class={class:#04x} method={method:#04x} attribute={attribute:#06x}")?;
-            }
-            None => {}
-        }
-        if let Some(payload) = self.payload_bytes {
-            write!(f, " payload={payload}")?;
-        }
-        if self.captured_bytes < self.frame_bytes {
-            write!(f, " [{} of {} bytes captured]", self.captured_bytes, self.frame_bytes)?;
-        }
-        if let Some(trailer) = &self.trailer {
-            trailer.fmt(f)?;
-        }
-        if let Some(tag) = self.tag {
-            write!(f, " tag={tag:#010x}")?;
-        }
-        write!(f, " ICRC {}", self.icrc)?;
-        if let Some(comment) = &self.comment {
-            write!(f, " [{comment}]")?;
-        }
-        if let Some(reason) = &self.malformed_reason {
-            write!(f, " MALFORMED: {reason}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for BthReport {
-    /// The flags, and what is unusual.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = [
-            (self.ack_request, " AckReq"),
-            (self.solicited, " SE"),
-            (self.mig_req, " MigReq"),
-            (self.fecn, " FECN"),
-            (self.becn, " BECN"),
-            (self.offers, " offer"),
-            (self.extended, " extended"),
-        ];
-        flags.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, name)| f.write_str(name))?;
-        if self.tver != 0 {
-            write!(f, " TVer={}", self.tver)?;
-        }
-        if self.p_key != PKey::DEFAULT.0 {
-            write!(f, " P_Key={:#06x}", self.p_key)?;
-        }
-        let named = u8::from(self.offers) << 6 | u8::from(self.extended) << 5;
-        let reserved_8 = self.reserved_8 & !named;
-        if (self.reserved_4, reserved_8) != (0, 0) {
-            write!(f, " reserved={:#04x},{reserved_8:#04x}", self.reserved_4)?;
-        }
-        Ok(())
-    }
 }

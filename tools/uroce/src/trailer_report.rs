@@ -105,6 +105,28 @@ impl TrailerReport {
     }
 }
 
+impl TrailerReport {
+    /// Its name, as in JSON.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            TrailerReport::Request { .. } => "request",
+            TrailerReport::Selective { .. } => "selective",
+            TrailerReport::Probe { .. } => "probe",
+            TrailerReport::Addresses { .. } => "addresses",
+            TrailerReport::Hello { .. } => "hello",
+            TrailerReport::Answers { .. } => "answers",
+        }
+    }
+
+    /// How often a request was sent before.
+    pub(crate) fn attempt(&self) -> Option<u8> {
+        match self {
+            TrailerReport::Request { attempt, .. } => Some(*attempt),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for TrailerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

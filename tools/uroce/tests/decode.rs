@@ -148,7 +148,9 @@ fn the_strange_but_allowed_is_no_failure() {
     );
     let (_, lines, _) = decode(&file, false);
     assert!(
-        lines.contains(" P_Key=0x1234") && lines.contains(" TVer=5") && lines.contains(" CNP QP=0x000006"),
+        lines.contains(" P_Key=0x1234")
+            && lines.contains(" TVer=5")
+            && lines.contains(" CNP                   QP=0x000006"),
         "{lines}"
     );
 }
@@ -208,7 +210,7 @@ fn other_traffic_is_skipped_and_counted() {
     let (status, out, err) = decode(&file, true);
     assert_eq!((status, out.lines().count()), (0, 1));
     assert!(out.starts_with("{\"frame\":3,"), "{out}");
-    assert_eq!(err, "1 RoCE packets: 0 malformed, 0 with a wrong ICRC, 0 without; 3 other frames skipped\n");
+    assert_eq!(err, "1 RoCE packets: all ICRCs ok; 3 other frames skipped\n");
 }
 
 #[test]
@@ -220,7 +222,7 @@ fn what_cannot_be_read_is_said_with_its_place_after_what_can() {
     assert_eq!((status, out.lines().count()), (1, 1));
     let second = 24 + 16 + good(1).len();
     assert!(
-        err.ends_with(&format!(
+        err.contains(&format!(
             "packet 2 at byte {second}: the file ends after {0} of its {1} bytes\n",
             good(2).len() + 15,
             good(2).len() + 16
