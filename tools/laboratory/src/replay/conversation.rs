@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use uroce::frame::FrameBytes;
 use uroce::pcap::CapturedFrame;
 use uroce::time::Instant;
-use uroce::wire::{Addresses, Flow, Operation, Packet, PathMtu, Position, Psn, Qpn, RoceFrame, TransportService};
+use uroce::wire::{
+    AcknowledgeTrailer, Addresses, Bth, Flow, Headers, Operation, Packet, PathMtu, Position, Psn, Qpn, RoceFrame,
+    TransportService,
+};
 
 use crate::dissection::{Dissection, Icrc};
 use crate::world::with_ethernet;
@@ -13,6 +16,8 @@ use crate::world::with_ethernet;
 pub(super) struct Observed {
     /// The number of the frame in the file.
     pub number: u64,
+    /// Its place among the frames of its conversation: the number, where frames are replayed in the order of the file.
+    pub order: u64,
     pub time: Instant,
     bytes: Vec<u8>,
 }
@@ -29,6 +34,10 @@ pub(super) struct Conversation {
     pub requester: Option<Qpn>,
     pub requests: Vec<Observed>,
     pub answers: Vec<Observed>,
+    /// Both sides use the extension (docs/EXTENSIONS.md).
+    pub is_selective: bool,
+    /// What the requester's hellos bring: the tags of the answers.
+    pub nonces: Vec<u32>,
 }
 
 /// The conversations of a capture.
@@ -39,9 +48,6 @@ pub(super) struct Conversations {
     pub unsound: u64,
     /// The number of RoCE frames of services or with opcodes that are not replayed.
     pub foreign: u64,
-    /// The number of RoCE frames after both sides of a connection began to use the extension (docs/EXTENSIONS.md),
-    /// which the IBTA does not describe.
-    pub selective: u64,
 }
 
 impl Observed {
@@ -52,12 +58,63 @@ impl Observed {
         if dissection.malformed.is_some() || dissection.icrc != Icrc::Ok || dissection.packet.is_none() {
             return Err(Unsound);
         }
-        Ok(Some(Observed { number: frame.number, time: frame.time, bytes: whole.into_owned() }))
+        let bytes = whole.into_owned();
+        Ok(Some(Observed { number: frame.number, order: frame.number, time: frame.time, bytes }))
     }
 
     /// A packet that we made, from its IP header on.
     pub fn ours(time: Instant, packet: &[u8]) -> Observed {
-        Observed { number: 0, time, bytes: with_ethernet(packet) }
+        Observed { number: 0, order: 0, time, bytes: with_ethernet(packet) }
+    }
+
+    pub fn at(self, order: u64) -> Observed {
+        Observed { order, ..self }
+    }
+
+    /// The packet without what docs/EXTENSIONS.md adds to it, and from and to `addresses`, whatever its path.
+    pub fn plain(&self, addresses: Addresses, ack_request: bool) -> Observed {
+        let packet = self.packet();
+        let packet = packet.split_tag().map_or(packet, |(packet, _)| packet);
+        let packet = packet.split_trailer().filter(|_| packet.bth().extended()).map_or(packet, |(packet, _)| packet);
+        let theirs = packet.bth();
+        let bth = Bth::new(theirs.opcode(), theirs.destination(), theirs.psn())
+            .with_solicited(theirs.solicited())
+            .with_mig_req(theirs.mig_req())
+            .with_p_key(theirs.p_key())
+            .with_ack_request(ack_request);
+        let headers = Headers { bth, extension: packet.headers().extension };
+        // An acknowledge has none: what follows is its trailer.
+        let payload = match theirs.opcode().operation() {
+            Operation::Acknowledge => Vec::new(),
+            _ => packet.payload().to_vec(),
+        };
+        let flow = Flow { addresses, ..self.flow() };
+        let mut bytes = vec![0; payload.len() + 256];
+        let written = headers.write(&mut bytes, &flow, 0, payload.len(), |out| {
+            out.copy_from_slice(&payload);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        let len = written.expect("256 bytes are enough for all headers");
+        Observed { number: self.number, order: self.order, time: self.time, bytes: with_ethernet(&bytes[..len]) }
+    }
+
+    /// How often a request was sent before, as its trailer says; 0 without one.
+    pub fn attempt(&self) -> u8 {
+        let packet = self.packet();
+        packet.split_tag().and_then(|(packet, _)| packet.split_trailer()).map_or(0, |(_, trailer)| trailer.attempt)
+    }
+
+    /// The tag of an extended packet; 0 without one.
+    pub fn tag(&self) -> u32 {
+        self.packet().split_tag().map_or(0, |(_, tag)| tag)
+    }
+
+    /// The nonce that a hello brings.
+    fn nonce(&self) -> Option<u32> {
+        match self.packet().split_tag()?.0.acknowledge_trailer()? {
+            AcknowledgeTrailer::Hello(hello) => Some(hello.nonce),
+            _ => None,
+        }
     }
 
     fn roce(&self) -> RoceFrame<'_> {
@@ -132,7 +189,7 @@ impl Conversations {
             }
         }
         let (connected, rest): (Vec<_>, Vec<_>) = streams.into_iter().partition(|((service, ..), _)| *service == 0);
-        all.pair(connected.into_iter().map(|(_, frames)| frames).collect());
+        all.pair(over_all_rails(connected.into_iter().map(|(_, frames)| frames).collect()));
         for ((service, ..), requests) in rest {
             let service = if service == 1 { TransportService::Uc } else { TransportService::Ud };
             let addresses = requests[0].flow().addresses;
@@ -144,6 +201,8 @@ impl Conversations {
                 requester: None,
                 requests,
                 answers: Vec::new(),
+                is_selective: false,
+                nonces: Vec::new(),
             });
         }
         all.list.sort_by_key(|conversation| conversation.requests[0].number);
@@ -153,7 +212,10 @@ impl Conversations {
     /// Finds the two directions of each reliable connection. They have opposite addresses, and the most answers whose
     /// PSNs are requested in the other direction.
     fn pair(&mut self, streams: Vec<Vec<Observed>>) {
-        let extended: Vec<u64> = streams.iter().map(|frames| extended_from(frames)).collect();
+        let extended: Vec<bool> =
+            streams.iter().map(|frames| frames.iter().any(|frame| frame.packet().bth().extended())).collect();
+        let nonces: Vec<Vec<u32>> =
+            streams.iter().map(|frames| frames.iter().filter_map(Observed::nonce).collect()).collect();
         let qpns: Vec<_> = streams.iter().map(|frames| frames[0].packet().bth().destination()).collect();
         let split: Vec<(Vec<Observed>, Vec<Observed>)> = streams
             .into_iter()
@@ -185,29 +247,42 @@ impl Conversations {
             if requests.is_empty() {
                 continue;
             }
-            let mut conversation = Conversation {
+            self.list.push(Conversation {
                 service: TransportService::Rc,
                 addresses: requests[0].flow().addresses,
                 responder: qpns[index],
                 requester: peer[index].map(|peer| qpns[peer]),
                 requests,
                 answers: peer[index].map_or(Vec::new(), |peer| std::mem::take(&mut answers[peer])),
-            };
-            let until = peer[index].map_or(u64::MAX, |peer| extended[peer]).min(extended[index]);
-            if until < u64::MAX {
-                self.selective += conversation.cut_at(until);
-            }
-            if !conversation.requests.is_empty() {
-                self.list.push(conversation);
-            }
+                is_selective: extended[index] || peer[index].is_some_and(|peer| extended[peer]),
+                // Its hellos go where its requests go.
+                nonces: nonces[index].clone(),
+            });
         }
     }
 }
 
-/// The number of the first frame with a trailer; `u64::MAX` without one.
-fn extended_from(frames: &[Observed]) -> u64 {
-    let extended = frames.iter().find(|frame| frame.packet().bth().extended());
-    extended.map_or(u64::MAX, |frame| frame.number)
+/// Joins what goes to the same queue pair over several interfaces: other addresses, and the same tag.
+fn over_all_rails(streams: Vec<Vec<Observed>>) -> Vec<Vec<Observed>> {
+    let mut by_tag: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    let mut joined: Vec<Vec<Observed>> = Vec::new();
+    for frames in streams {
+        let qpn = frames[0].packet().bth().destination().value();
+        let tag = frames.iter().map(Observed::tag).find(|tag| *tag != 0);
+        match tag.and_then(|tag| by_tag.get(&(qpn, tag))) {
+            Some(&at) => {
+                joined[at].extend(frames);
+                joined[at].sort_by_key(|frame| frame.number);
+            }
+            None => {
+                if let Some(tag) = tag {
+                    by_tag.insert((qpn, tag), joined.len());
+                }
+                joined.push(frames);
+            }
+        }
+    }
+    joined
 }
 
 /// The number of `answers` whose PSN is near those of `requests`.
@@ -220,25 +295,17 @@ fn answered(requests: &[Observed], answers: &[Observed]) -> usize {
 }
 
 impl Conversation {
-    /// Removes the frames from number `until` on, and the requests that no earlier frame answers. Returns their number.
-    fn cut_at(&mut self, until: u64) -> u64 {
-        let before = self.requests.len() + self.answers.len();
-        self.answers.retain(|answer| answer.number < until);
-        let base = self.requests[0].psn();
-        let answered = self.answers.iter().map(|answer| answer.psn().since(base)).max();
-        self.requests.retain(|request| {
-            request.number < until && answered.is_some_and(|answered| request.psn().since(base) <= answered)
-        });
-        (before - self.requests.len() - self.answers.len()) as u64
-    }
-
     /// The path MTU: the payload of FIRST and MIDDLE packets. Where there are none, it is the smallest one that fits
     /// all packets, but at least 1024.
     pub fn path_mtu(&self) -> PathMtu {
         let frames = || self.requests.iter().chain(&self.answers);
-        let full = frames()
-            .filter(|frame| matches!(frame.position(), Position::First | Position::Middle))
-            .find_map(|frame| PathMtu::from_bytes(frame.packet().payload().len()));
+        // A trailer, which the payload counts, is shorter than the least path MTU.
+        let bytes = |frame: &Observed| match frame.packet().bth().extended() {
+            true => PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= frame.packet().payload().len()),
+            false => PathMtu::from_bytes(frame.packet().payload().len()),
+        };
+        let full =
+            frames().filter(|frame| matches!(frame.position(), Position::First | Position::Middle)).find_map(bytes);
         let longest = frames().map(|frame| frame.packet().payload().len()).max().unwrap_or(0);
         full.or_else(|| PathMtu::ALL.into_iter().find(|mtu| mtu.bytes() >= longest.max(1024)))
             .unwrap_or(PathMtu::Mtu4096)

@@ -12,6 +12,7 @@ mod messages;
 mod regions;
 mod requester;
 mod responder;
+mod selective;
 mod stand_in;
 mod unanswered;
 
@@ -42,13 +43,11 @@ pub(crate) const MAX_MEMORY_BYTES: u64 = 1 << 30;
 pub enum ReplayError {
     /// The capture has no frame that can be replayed.
     #[error(
-        "no RoCE v2 frame of RC, UC or UD with a right ICRC is in the capture that can be replayed ({unsound} malformed, cut or with a wrong ICRC, {selective} of connections that repeat selectively)"
+        "no RoCE v2 frame of RC, UC or UD with a right ICRC is in the capture that can be replayed ({unsound} malformed, cut or with a wrong ICRC)"
     )]
     Empty {
         /// The number of RoCE frames that are malformed, cut or have a wrong ICRC.
         unsound: u64,
-        /// The number of RoCE frames of connections in which both sides use the extension (docs/EXTENSIONS.md).
-        selective: u64,
     },
     /// The requests access too much memory.
     #[error(
@@ -70,8 +69,7 @@ pub enum ReplayError {
 pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayError> {
     let conversations = Conversations::of(frames);
     if conversations.list.is_empty() {
-        let Conversations { unsound, selective, .. } = conversations;
-        return Err(ReplayError::Empty { unsound, selective });
+        return Err(ReplayError::Empty { unsound: conversations.unsound });
     }
     let mut report = Report::default();
     for (what, count) in [
@@ -80,10 +78,6 @@ pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayEr
             conversations.unsound,
         ),
         ("RoCE frames of other services or with reserved opcodes were left out", conversations.foreign),
-        (
-            "RoCE frames were left out, since from there on both sides repeat selectively, as docs/EXTENSIONS.md has it",
-            conversations.selective,
-        ),
     ] {
         if count > 0 {
             report.assumed.push(format!("{count} {what}"));
@@ -91,6 +85,10 @@ pub fn replay(frames: &[CapturedFrame], roles: Roles) -> Result<Report, ReplayEr
     }
     for conversation in &conversations.list {
         report.conversations += 1;
+        if conversation.is_selective {
+            selective::replay(conversation, roles, &mut report)?;
+            continue;
+        }
         if roles != Roles::Requester {
             match conversation.service {
                 TransportService::Rc => responder::replay(conversation, &mut report)?,

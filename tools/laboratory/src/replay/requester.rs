@@ -28,11 +28,22 @@ struct Requester<'a> {
     pending: VecDeque<usize>,
     /// Whether the delay of an RNR NAK is running.
     waits: bool,
+    /// The answers are our responder's, so that completions show nothing.
+    has_our_answers: bool,
     assumptions: Assumptions,
 }
 
 /// Replays a connected conversation, as the requester.
 pub(super) fn replay(conversation: &Conversation, report: &mut Report) -> Result<(), ReplayError> {
+    replay_requests(conversation, false, report)
+}
+
+/// Replays the requests of a reliable conversation whose answers are our responder's: completions are not compared.
+pub(super) fn replay_with_our_answers(conversation: &Conversation, report: &mut Report) -> Result<(), ReplayError> {
+    replay_requests(conversation, true, report)
+}
+
+fn replay_requests(conversation: &Conversation, has_our_answers: bool, report: &mut Report) -> Result<(), ReplayError> {
     let name = format!("{}, as requester", conversation.name());
     let mtu = conversation.path_mtu();
     let requests = &conversation.requests;
@@ -54,7 +65,7 @@ pub(super) fn replay(conversation: &Conversation, report: &mut Report) -> Result
     });
     let source = Source::new(&messages.list, &mut peer)?;
     let pending = (0..conversation.answers.len())
-        .filter(|&index| conversation.answers[index].number > requests[start].number)
+        .filter(|&index| conversation.answers[index].order > requests[start].order)
         .collect();
     let mut requester = Requester {
         conversation,
@@ -65,6 +76,7 @@ pub(super) fn replay(conversation: &Conversation, report: &mut Report) -> Result
         completed: 0,
         pending,
         waits: false,
+        has_our_answers,
         assumptions: Assumptions::default(),
     };
     requester.run(start, report);
@@ -96,13 +108,15 @@ impl Requester<'_> {
             self.assumptions.add("UC has no answers: packets alone were compared");
             return;
         }
-        let last_frame = requests.get(self.messages.end).map_or(u64::MAX, |request| request.number);
+        let last_frame = requests.get(self.messages.end).map_or(u64::MAX, |request| request.order);
         while let Some(index) = self.pending.pop_front() {
-            if self.conversation.answers[index].number < last_frame {
+            if self.conversation.answers[index].order < last_frame {
                 self.deliver(index, report);
             }
         }
-        self.compare_completions(last_frame, report);
+        if !self.has_our_answers {
+            self.compare_completions(last_frame, report);
+        }
     }
 
     fn post_what_begins(&mut self, index: usize, now: Instant, report: &mut Report) {
@@ -129,9 +143,9 @@ impl Requester<'_> {
         let psn = theirs.psn();
         if self.cursor() != psn {
             let goes_back = psn.is_before(self.cursor());
-            self.deliver_below(psn, theirs.number, report);
+            self.deliver_below(psn, theirs.order, report);
             if self.cursor() != psn && goes_back {
-                self.deliver_implied_nak(psn, theirs.number, report);
+                self.deliver_implied_nak(psn, theirs.order, report);
             }
             if self.cursor() != psn && goes_back && self.state() == State::ReadyToSend {
                 self.fire_timer(theirs.time);
@@ -155,7 +169,7 @@ impl Requester<'_> {
             // The window is closed, so that an answer must have opened it.
             let opens = |index: &usize| {
                 let answer = &self.conversation.answers[*index];
-                answer.number < theirs.number && answer.psn().is_before(psn)
+                answer.order < theirs.order && answer.psn().is_before(psn)
             };
             let at = self.pending.iter().position(opens)?;
             let index = self.pending.remove(at)?;
@@ -169,12 +183,12 @@ impl Requester<'_> {
         self.peer.endpoint.handle_timeout(at.max(now));
     }
 
-    /// Hands over the answers before frame `number` after which `psn` is the oldest unacknowledged one.
-    fn deliver_below(&mut self, psn: Psn, number: u64, report: &mut Report) {
+    /// Hands over the answers before place `order` after which `psn` is the oldest unacknowledged one.
+    fn deliver_below(&mut self, psn: Psn, order: u64, report: &mut Report) {
         let mut at = 0;
         while let Some(&index) = self.pending.get(at) {
             let answer = &self.conversation.answers[index];
-            if answer.number > number || self.cursor() == psn {
+            if answer.order > order || self.cursor() == psn {
                 break;
             }
             // A NAK acknowledges the PSNs before it.
@@ -189,14 +203,14 @@ impl Requester<'_> {
     }
 
     /// Hands over an answer which implies that the one with data for `psn` was lost (IBTA 9.7.5.1.1).
-    fn deliver_implied_nak(&mut self, psn: Psn, number: u64, report: &mut Report) {
+    fn deliver_implied_nak(&mut self, psn: Psn, order: u64, report: &mut Report) {
         let holds = |message: &&Message| psn.is_within(message.first_psn, message.packets);
         let awaits = self.messages.list.iter().find(holds).is_some_and(Message::is_read_or_atomic);
         let shows = |index: &usize| {
             let answer = &self.conversation.answers[*index];
             // For a READ or atomic a plain acknowledge implies the same as a later answer.
             let is_plain = answer.psn() == psn && answer.operation() == Operation::Acknowledge && !is_negative(answer);
-            answer.number < number && (psn.is_before(answer.psn()) || is_plain)
+            answer.order < order && (psn.is_before(answer.psn()) || is_plain)
         };
         if let Some(at) = self.pending.iter().position(shows).filter(|_| awaits)
             && let Some(index) = self.pending.remove(at)

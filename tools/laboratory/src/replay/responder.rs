@@ -56,7 +56,11 @@ pub(super) fn replay(conversation: &Conversation, report: &mut Report) -> Result
 }
 
 impl<'a> Responder<'a> {
-    fn new(conversation: &'a Conversation, mtu: PathMtu, hypothesis: Hypothesis) -> Result<Responder<'a>, ReplayError> {
+    pub fn new(
+        conversation: &'a Conversation,
+        mtu: PathMtu,
+        hypothesis: Hypothesis,
+    ) -> Result<Responder<'a>, ReplayError> {
         let rnr_timer = hypothesis.fates.iter().find_map(|fate| match fate.outcome {
             Outcome::NotReady(timer) => Some(timer),
             _ => None,
@@ -115,6 +119,22 @@ impl<'a> Responder<'a> {
                 ours: Some(answer),
             }));
         }
+    }
+
+    /// Our answers to all requests, each after its request.
+    pub fn answer_all(&mut self) -> Vec<Observed> {
+        let mut ours = Vec::new();
+        for (index, request) in self.conversation.requests.iter().enumerate() {
+            let fate = self.hypothesis.fates[index].clone();
+            self.prepare(index, request, &fate);
+            let extension = self.regions.translated(request);
+            self.peer.feed(request.time, request, extension);
+            while let Some(answer) = self.peer.transmit(request.time) {
+                ours.push(answer.at(request.order + 1));
+            }
+            while self.peer.completions.poll().is_some() {}
+        }
+        ours
     }
 
     /// Brings our side into the state that theirs must have had.
