@@ -143,7 +143,8 @@ fn path_of(fd: c_int, room: &mut [u8]) -> &[u8] {
     // The last byte stays 0.
     let _ = write!(&mut link[..39], "/proc/self/fd/{fd}");
     // SAFETY: a string, and room for as many bytes.
-    let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), room.as_mut_ptr(), room.len()) };
+    let len =
+        unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), room.as_mut_ptr(), room.len()) };
     &room[..usize::try_from(len).unwrap_or(0)]
 }
 

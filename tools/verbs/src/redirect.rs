@@ -119,7 +119,7 @@ impl HasDescriptor for *mut libc::FILE {
 /// `path` is NULL or a string.
 unsafe fn opened<R: HasDescriptor>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
     // SAFETY: the caller's promise.
-    let (found, first) = unsafe { (tree_of(path), if path.is_null() { 0 } else { *path as u8 }) };
+    let (found, first) = unsafe { (tree_of(path), if path.is_null() { 0 } else { *path.cast::<u8>() }) };
     // SAFETY: the caller's promise.
     let result = unsafe { redirected(path, call) };
     let may_be_in = found.or_else(|| tree().filter(|_| first != b'/' && HAS_ENTERED.load(Ordering::Relaxed)));
