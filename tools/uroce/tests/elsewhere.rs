@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use common::compiled::little;
-use common::programs::{Ended, run, uroce, wait_for_listener};
+use common::programs::{Ended, run, start, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 
 /// What a program does with the device, and then by TCP with itself.
@@ -101,4 +101,22 @@ fn who_ran_without_the_library_is_told() {
     assert!(words(&ended).concat().contains("use `bwrap uroce run PROGRAM`"), "{ended:#?}");
     let ended = run(&pair.a, "bwrap --dev-bind / / /bin/true").end().succeeded();
     assert_eq!(words(&ended), Vec::<&str>::new(), "{ended:#?}");
+}
+
+/// Where the kernel has RDMA devices (here a folder in sysfs says so), a program would see uroce's in their place: it runs only
+/// when a device is named.
+#[test]
+fn beside_devices_of_the_kernel_a_program_runs_only_when_one_is_named() {
+    let pair = VethPair::create(1500).unwrap();
+    let beside = |arguments: &str| {
+        let script = format!(
+            "mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/rxe0 /sys/class/infiniband/mlx5_0 && \
+             exec {} run --link udp {arguments} ibv_devices",
+            common::programs::UROCE
+        );
+        start(pair.a.command("unshare"), &["--mount", "--propagation", "private", "sh", "-e", "-c", &script]).end()
+    };
+    beside("").failed(125, &["this machine has RDMA devices", "rxe0", "mlx5_0", "--dev"]);
+    let named = beside("--dev lo").succeeded();
+    assert!(named.stdout.contains("lo ") || named.stdout.contains("lo\t"), "{named:#?}");
 }
