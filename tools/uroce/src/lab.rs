@@ -19,11 +19,18 @@ use rustix::thread::UnshareFlags;
 
 use crate::Failure;
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce lab                                      a shell on host a
+  uroce lab sh -c 'b uroce pingpong & sleep 1; uroce pingpong $B'
+  uroce lab sh -c 'b uroce run ib_write_bw & sleep 1; uroce run ib_write_bw $B'";
+
 /// Start a shell, or a command, on the first of two hosts with a cable between them; no root needed
 ///
 /// `b COMMAND` runs a command on the second host. $A and $B are the addresses of the hosts. All of it is gone when the last of these
 /// programs ends. Where the kernel allows no namespaces, the hosts are two addresses of the loopback.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Be host b, and remove this folder at the end
     #[arg(long, hide = true, value_name = "FOLDER", conflicts_with = "inside")]

@@ -18,18 +18,25 @@ use crate::Failure;
 use crate::running::{Look, count};
 use crate::stat::{self, FIRST_NUMBER, HEADER, NOTHING_RUNS};
 
+const EXAMPLES: &str = "\
+Examples:
+  uroce top                                      all programs of this user here
+  uroce top --interval 200ms 4711                one of them, five times a second
+  uroce top --count 10 > looks.txt               tables, ten times";
+
 /// Watch the queue pairs of this user's running programs: rates, round trips, retransmissions by cause, paths
 ///
 /// It shows what `uroce stat` prints, again and again. Keys: q ends, p pauses, s sorts by another column, the arrows select a queue
 /// pair. When stdout is no terminal, it prints the table of `uroce stat` each time.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Show only this process
     #[arg(value_name = "PID")]
     process: Option<u32>,
 
-    /// Seconds between two looks, 0.1 to 3600
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = uroce::verbs::Intervals::parse)]
+    /// Time between two looks, 0.1 to 3600 seconds: as in 1, 500ms or 1m
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = uroce::verbs::Intervals::parse)]
     interval: Duration,
 
     /// End after so many looks
