@@ -132,10 +132,11 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_seconds() {
+    fn intervals_are_seconds_or_have_units() {
         assert_eq!(Intervals::parse("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(Intervals::parse("1"), Ok(Duration::from_secs(1)));
-        for wrong in ["", "0", "-1", "1s", "nan", "inf", "3601", "0.01"] {
+        assert_eq!(Intervals::parse("1m"), Ok(Duration::from_secs(60)));
+        for wrong in ["", "0", "-1", "99ms", "nan", "inf", "3601", "0.01"] {
             assert_eq!(Intervals::parse(wrong), Err(IntervalError(wrong.to_owned())));
         }
     }

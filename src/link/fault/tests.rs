@@ -39,7 +39,8 @@ fn the_contracts_example_is_read() {
 fn errors_say_which_item_is_wrong_and_what_would_be_right() {
     let error = |text: &str| text.parse::<FaultSpec>().unwrap_err().to_string();
     let share = "use a share from 0 to 1, as in 0.01 or 1%: one frame in a hundred";
-    assert_eq!(error("seed=1,loss=1%"), format!("faults: item 2, `loss=1%`: {share}"));
+    assert_eq!(error("seed=1,loss=101%"), format!("faults: item 2, `loss=101%`: {share}"));
+    assert_eq!("loss=1%".parse::<FaultSpec>(), "loss=0.01".parse());
     for wrong in ["loss=2", "loss=-0.1", "loss=NaN", "loss="] {
         assert_eq!(error(wrong), format!("faults: item 1, `{wrong}`: {share}"));
     }
