@@ -11,6 +11,7 @@ use uroce::pcap::ReadError;
 
 use crate::Failure;
 use crate::capture_file;
+use crate::failure;
 use crate::filter::{self, Filter};
 use crate::marks::{Mark, Pairs, Streams};
 use crate::packet_line::PacketLine;
@@ -97,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Ok(()) => {}
             Err(Stop::Write(error)) => return Err(format!("standard output: {error}").into()),
             Err(Stop::Read(error)) => {
-                eprintln!("uroce: {}: {error}", file.display());
+                failure::tell(&format!("{}: {error}", file.display()).into(), arguments.json);
                 is_whole = false;
             }
         }

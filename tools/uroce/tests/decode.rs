@@ -209,7 +209,7 @@ fn other_traffic_is_skipped_and_counted() {
     let file = write("mixed.pcap", &[arp, other_port, good(5), vec![1, 2, 3]], 65535);
     let (status, out, err) = decode(&file, true);
     assert_eq!((status, out.lines().count()), (0, 1));
-    assert!(out.starts_with("{\"frame\":3,"), "{out}");
+    assert!(out.contains("\"frame\":3,"), "{out}");
     assert_eq!(err, "1 RoCE packets: all ICRCs ok; 3 other frames skipped\n");
 }
 
