@@ -15,6 +15,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState
 use serde_json::Value;
 
 use crate::Failure;
+use crate::interrupt::{self, Interruptible};
 use crate::running::{Look, count};
 use crate::stat::{self, FIRST_NUMBER, HEADER, NOTHING_RUNS};
 
@@ -59,9 +60,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return print(arguments);
     }
     let mut terminal = ratatui::try_init().map_err(|error| format!("cannot use this terminal: {error}"))?;
+    // A signal must not leave the terminal as it is now.
+    let signals = Interruptible::begin();
     let ended = watch(arguments, &mut terminal);
     ratatui::restore();
-    ended.map(|()| ExitCode::SUCCESS)
+    drop(signals);
+    ended.map(|()| interrupt::check().map_or_else(|interrupted| interrupted.status().into(), |()| ExitCode::SUCCESS))
 }
 
 /// For pipes and files: the table of each look.
@@ -94,7 +98,7 @@ fn watch(arguments: &Arguments, terminal: &mut ratatui::DefaultTerminal) -> Resu
     let mut before = Look::now(arguments.process)?;
     let mut next = Instant::now() + arguments.interval.min(Duration::from_millis(500));
     let mut left = arguments.count;
-    while left != Some(0) {
+    while left != Some(0) && !interrupt::is_pending() {
         terminal.draw(|frame| screen.draw(frame))?;
         if event::poll(next.saturating_duration_since(Instant::now()).min(RESPONSE))?
             && let Event::Key(key) = event::read()?

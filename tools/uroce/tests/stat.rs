@@ -176,6 +176,11 @@ fn counters_are_served_printed_on_a_signal_and_shown_live() {
     for part in ["uroce top", "q ends", "0x", "recovery", "newest"] {
         assert!(screen.contains(part), "{part} is not on {screen:?}");
     }
+    // A signal ends it as well, and leaves the terminal as it was.
+    let line = format!("timeout 1 {} top", common::programs::UROCE);
+    let ended = start(host.command("script"), &["-qec", &line, "/dev/null"]).end_within(LIMIT).unwrap();
+    let (begins, ends) = ("\u{1b}[?1049h", "\u{1b}[?1049l");
+    assert!(ended.stdout.contains(begins) && ended.stdout.contains(ends), "{ended:#?}");
     let table = uroce(host, &["top", "--interval", "0.1", "--count", "2"]).end().succeeded().stdout;
     let qpn = format!("{:#08x}", row["qpn"].as_u64().unwrap());
     assert_eq!(table.lines().filter(|line| line.contains(&format!("RC {qpn}"))).count(), 2, "{table}");
