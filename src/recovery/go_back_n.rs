@@ -124,6 +124,10 @@ impl GoBackN {
 }
 
 impl Recovery for GoBackN {
+    fn name(&self) -> &'static str {
+        "go-back-n"
+    }
+
     fn first(&self) -> u64 {
         self.first
     }

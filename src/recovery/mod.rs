@@ -32,6 +32,11 @@ use crate::time::{Duration, Instant};
 /// packet](Self::sent) that it sends. After each packet of the peer it reports [the contents](Self::acknowledge), and
 /// then calls [`settle`](Self::settle).
 pub trait Recovery: Debug + Send + Sync {
+    /// Its name in what is told of a queue pair.
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
     /// The oldest position that is not done, as of the last call of [`settle`](Self::settle).
     fn first(&self) -> u64;
 

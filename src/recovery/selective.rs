@@ -56,6 +56,10 @@ impl Selective {
 }
 
 impl Recovery for Selective {
+    fn name(&self) -> &'static str {
+        "selective"
+    }
+
     fn first(&self) -> u64 {
         self.board.first()
     }

@@ -20,7 +20,7 @@ use super::connection::{Connection, WINDOW_PACKETS};
 use super::context::{Context, Fatal};
 use super::datagram::DatagramResponder;
 use super::event::Event;
-use super::extension::{Admitted, Extension, RecoveryMode, RecoverySettings, Refused};
+use super::extension::{Admitted, Extension, RecoverySettings, Refused};
 use super::inbound::Inbound;
 use super::multipath::{Multipath, Way};
 use super::notification_point::NotificationPoint;
@@ -818,9 +818,8 @@ impl QueuePairMachine {
     }
 
     /// How it recovers from losses with this peer; `None` for services that retransmit nothing.
-    pub fn recovery_in_use(&self) -> Option<RecoveryMode> {
-        let mode = if self.is_extended() { RecoveryMode::Selective } else { RecoveryMode::GoBackN };
-        (self.connection.service == Service::Rc).then_some(mode)
+    pub fn recovery_in_use(&self) -> Option<&'static str> {
+        (self.connection.service == Service::Rc).then(|| self.requester.recovery_name())
     }
 
     /// Tells the congestion controller what became of packets.

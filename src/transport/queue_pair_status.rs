@@ -6,7 +6,6 @@ use crate::wire::Qpn;
 
 use super::class::Class;
 use super::counters::Counters;
-use super::extension::RecoveryMode;
 use super::service::Service;
 use super::state::State;
 
@@ -23,9 +22,9 @@ pub struct QueuePairStatus {
     pub class: Class,
     /// The address and the queue pair of its peer; `None` before it knows one, and with datagrams.
     pub peer: Option<(IpAddr, Qpn)>,
-    /// How it recovers from losses now: [`RecoveryMode::Selective`] or [`RecoveryMode::GoBackN`]; `None` for services that
-    /// retransmit nothing.
-    pub recovery: Option<RecoveryMode>,
+    /// What recovers from losses now ([`Recovery::name`](crate::recovery::Recovery::name)): `selective`, `go-back-n`, or
+    /// `own`; `None` for services that retransmit nothing.
+    pub recovery: Option<&'static str>,
     /// What decides how fast it sends.
     pub congestion: CongestionControl,
     /// Its paths, from 0 on; empty unless it or its peer uses several.

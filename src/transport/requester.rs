@@ -265,6 +265,11 @@ impl Requester {
         self.recovery.progress()
     }
 
+    /// What retransmits.
+    pub fn recovery_name(&self) -> &'static str {
+        self.recovery.name()
+    }
+
     /// Memory that it holds for packets in flight, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.recovery.memory_bytes()

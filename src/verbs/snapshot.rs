@@ -80,7 +80,7 @@ fn queue_pair(status: &QueuePairStatus) -> String {
         ("state", quoted(&state.to_string())),
         ("class", quoted(&class.to_string())),
         ("peer", or_null(peer)),
-        ("recovery", or_null(recovery.map(|recovery| quoted(&recovery.to_string())))),
+        ("recovery", or_null(recovery.map(quoted))),
         ("controller", quoted(congestion.name())),
         ("paths", list(paths.iter().map(path))),
         ("flow", or_null(of_flow.as_ref().map(flow))),
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::congestion::CongestionControl;
     use crate::path::PathCondition;
-    use crate::transport::{Class, RecoveryMode, Service, State};
+    use crate::transport::{Class, Service, State};
     use crate::wire::Qpn;
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             state: State::ReadyToSend,
             class: Class::Bulk,
             peer: Some(("fe80::1".parse().unwrap(), Qpn::new(18))),
-            recovery: Some(RecoveryMode::Selective),
+            recovery: Some("selective"),
             congestion: CongestionControl::Steady,
             paths: vec![PathStatus { condition: PathCondition::Dark, round_trip: Some(Duration::from_nanos(7)) }],
             flow: Some(flow),
