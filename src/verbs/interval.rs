@@ -28,12 +28,16 @@ pub struct Interval {
     pub flows: Vec<FlowStatus>,
 }
 
+/// The counters of what was dropped on its way, by links and by the checks of each packet.
+pub const DROP_COUNTERS: [&str; 6] =
+    ["rx_ring_full", "rx_fill_ring_empty", "rx_dropped_by_kernel", "bad_icrc", "malformed", "tx_errors"];
+
 /// What the text says beside the rates, when it is not zero: a name, and the counters that add up to it.
 const REMARKS: [(&str, &[&str]); 4] = [
     ("retransmitted", &["retransmitted"]),
     ("RNR", &["rcvd_rnr_err", "send_rnr_err"]),
     ("marked", &["np_ecn_marked_roce_packets", "rp_cnp_handled"]),
-    ("dropped", &["rx_ring_full", "rx_fill_ring_empty", "rx_dropped_by_kernel", "bad_icrc", "malformed", "tx_errors"]),
+    ("dropped", &DROP_COUNTERS),
 ];
 
 /// A text that is no interval.

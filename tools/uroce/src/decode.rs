@@ -167,11 +167,7 @@ impl<W: Write> Printer<'_, W> {
 
 /// Who sends to whom in a file, as far as it can be read.
 fn pairs(file: &Path) -> Pairs {
-    let mut streams = Streams::default();
-    for frame in capture_file::open(file).into_iter().flatten().map_while(Result::ok) {
-        let _ = Report::next(&frame, &mut streams, frame.time);
-    }
-    streams.pairs()
+    Streams::pairs_of(capture_file::open(file).into_iter().flatten().map_while(Result::ok))
 }
 
 impl Tally {

@@ -1,4 +1,4 @@
-use uroce::verbs::Context;
+use uroce::verbs::{Context, DROP_COUNTERS};
 
 /// What a test lost and sent again, by the device's counters from its beginning on.
 pub struct Losses(Vec<(&'static str, u64)>);
@@ -7,7 +7,7 @@ pub struct Losses(Vec<(&'static str, u64)>);
 const MORE: [(&str, &[&str]); 3] = [
     ("duplicates", &["duplicate_request"]),
     ("RNR NAKs", &["rcvd_rnr_err", "send_rnr_err"]),
-    ("dropped", &["rx_ring_full", "rx_fill_ring_empty", "rx_dropped_by_kernel", "bad_icrc", "malformed", "tx_errors"]),
+    ("dropped", &DROP_COUNTERS),
 ];
 
 impl Losses {

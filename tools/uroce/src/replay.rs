@@ -101,11 +101,7 @@ fn frames(file: &Path) -> Result<Vec<CapturedFrame>, ReadError> {
 /// The frames that the filter selects; their senders are known from the beginning.
 fn selected(frames: Vec<CapturedFrame>, filter: &Filter) -> Vec<CapturedFrame> {
     let Some(start) = frames.first().map(|frame| frame.time).filter(|_| !filter.is_empty()) else { return frames };
-    let mut streams = Streams::default();
-    for frame in &frames {
-        let _ = report::Report::next(frame, &mut streams, start);
-    }
-    let mut streams = Streams::with_pairs(streams.pairs());
+    let mut streams = Streams::with_pairs(Streams::pairs_of(frames.iter()));
     let mut matches = |frame: &CapturedFrame| {
         report::Report::next(frame, &mut streams, start).is_some_and(|report| filter.matches(&report))
     };

@@ -57,7 +57,7 @@ pub(super) fn find(name: &str, column: usize) -> Result<&'static Field, Expressi
         return Ok(field);
     }
     let all = FIELDS.iter().flat_map(|field| field.names);
-    let near = all.map(|other| (strangeness(name, other), other)).min().filter(|(distance, _)| *distance <= 2);
+    let near = all.map(|other| (strsim::levenshtein(name, other), other)).min().filter(|(distance, _)| *distance <= 2);
     let tip = near.map_or(String::new(), |(_, other)| format!(" did you mean {other}?"));
     Err(ExpressionError::new(column, format!("there is no field `{name}`;{tip} --help lists them")))
 }
@@ -71,21 +71,6 @@ pub(super) fn opcode(name: &str) -> Option<String> {
         _ => name,
     };
     (0..=u8::MAX).map(|value| Opcode(value).to_string()).find(|other| *other == name)
-}
-
-/// How many letters must be changed, left out or put in to make one name of the other.
-fn strangeness(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 fn number(value: impl Into<u64>) -> Option<Value<'static>> {

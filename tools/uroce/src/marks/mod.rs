@@ -8,6 +8,7 @@ mod read;
 mod sequence;
 mod stream;
 
+use std::borrow::Borrow;
 use std::fmt;
 
 use rustc_hash::FxHashMap;
@@ -93,8 +94,21 @@ impl Streams {
         Streams { pairs, ..Streams::default() }
     }
 
+    /// Who sends to whom in a capture: a first pass over it.
+    pub(crate) fn pairs_of(frames: impl Iterator<Item = impl Borrow<CapturedFrame>>) -> Pairs {
+        let mut streams = Streams::default();
+        for frame in frames {
+            let frame = frame.borrow();
+            let whole = frame.padded();
+            if let Some(dissection) = Dissection::of(&whole, frame.bytes.len()) {
+                streams.see(frame, &dissection);
+            }
+        }
+        streams.pairs()
+    }
+
     /// Who sends to whom, by all packets until now.
-    pub(crate) fn pairs(&self) -> Pairs {
+    fn pairs(&self) -> Pairs {
         let pair = |(&key, &at): (&(Addresses, u32), &usize)| Some((key, self.list[self.list[at].peer?].qpn));
         Pairs(self.by_addresses.iter().filter_map(pair).collect())
     }

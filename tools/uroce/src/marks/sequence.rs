@@ -1,9 +1,10 @@
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use uroce::time::{Duration, Instant};
 use uroce::wire::Psn;
 
-use super::history::History;
+use super::history::{History, PLACES_MAX};
 use super::read::Read;
 use super::{Mark, Seen};
 
@@ -48,20 +49,20 @@ impl Sequence {
 
     /// Goes on behind `seen`, which takes `count` PSNs.
     pub fn advance(&mut self, seen: Seen, count: u32) {
-        for psn in (0..count.min(super::history::PLACES_MAX as u32)).map(|i| seen.psn.plus(i)) {
-            self.history.insert(psn, seen.number, seen.icrc);
-        }
-        let next = seen.psn.plus(count);
-        self.passed = (self.passed + next.after(self.next)).min(1 << 22);
-        self.next = next;
+        self.remember(seen.psn, 0..count, seen.number, seen.icrc);
     }
 
     /// Goes on behind a READ, whose number of PSNs is known now.
     pub fn extend(&mut self, read: Read, count: u32) {
-        for psn in (1..count.min(super::history::PLACES_MAX as u32)).map(|i| read.psn.plus(i)) {
-            self.history.insert(psn, read.frame, None);
+        self.remember(read.psn, 1..count, read.frame, None);
+    }
+
+    /// Remembers the PSNs at `places` behind `base` as those of a frame, and goes on behind them.
+    fn remember(&mut self, base: Psn, places: Range<u32>, frame: u64, icrc: Option<u32>) {
+        for place in places.start..places.end.min(PLACES_MAX as u32) {
+            self.history.insert(base.plus(place), frame, icrc);
         }
-        let next = read.psn.plus(count);
+        let next = base.plus(places.end);
         self.passed = (self.passed + next.after(self.next)).min(1 << 22);
         self.next = next;
     }
