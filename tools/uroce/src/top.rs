@@ -59,9 +59,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() {
         return print(arguments);
     }
-    let mut terminal = ratatui::try_init().map_err(|error| format!("cannot use this terminal: {error}"))?;
-    // A signal must not leave the terminal as it is now.
+    // A signal must not leave the terminal as it is from here on.
     let signals = Interruptible::begin();
+    let mut terminal = ratatui::try_init().map_err(|error| format!("cannot use this terminal: {error}"))?;
     let ended = watch(arguments, &mut terminal);
     ratatui::restore();
     drop(signals);

@@ -4,9 +4,11 @@
 
 mod common;
 
+use std::fs;
 use std::time::Duration;
 
-use common::processes::{kill, program_of, signal, wait_until};
+use common::captures::scratch;
+use common::processes::{begun_by, kill, program_of, signal, wait_until};
 use common::programs::{AS_NOBODY, Running, run, start, uroce, uroce_as_nobody, wait_for_listener};
 use rustix::process::Signal;
 use rxe_rig::{Netns, VethPair};
@@ -169,18 +171,24 @@ fn counters_are_served_printed_on_a_signal_and_shown_live() {
     signal(server.id(), Signal::USR1);
     server.prints(&["uroce: lo: ", "rcvd_pkts"], LIMIT).unwrap();
     // In a terminal: keys end it. The table goes to whatever is no terminal.
+    let terminal = scratch("terminal");
+    let shown = |part: &str| fs::read_to_string(&terminal).unwrap_or_default().contains(part);
     let line = format!("stty rows 40 columns 160; {} top --interval 0.2", common::programs::UROCE);
-    let mut command = host.command("sh");
-    command.args(["-c", "(sleep 2; printf q) | script -qec \"$1\" /dev/null", "sh", &line]);
-    let screen = start(command, &[]).end_within(LIMIT).unwrap().succeeded().stdout;
+    let keys = r#"(until grep -q newest "$2"; do sleep 0.1; done; printf q) | script -qefc "$1" "$2""#;
+    fs::write(&terminal, "").unwrap();
+    start(host.command("sh"), &["-c", keys, "sh", &line, terminal.to_str().unwrap()]).end().succeeded();
     for part in ["uroce top", "q ends", "0x", "recovery", "newest"] {
-        assert!(screen.contains(part), "{part} is not on {screen:?}");
+        assert!(shown(part), "{part} is not on {:?}", fs::read_to_string(&terminal));
     }
     // A signal ends it as well, and leaves the terminal as it was.
-    let line = format!("timeout 1 {} top", common::programs::UROCE);
-    let ended = start(host.command("script"), &["-qec", &line, "/dev/null"]).end_within(LIMIT).unwrap();
     let (begins, ends) = ("\u{1b}[?1049h", "\u{1b}[?1049l");
-    assert!(ended.stdout.contains(begins) && ended.stdout.contains(ends), "{ended:#?}");
+    fs::write(&terminal, "").unwrap();
+    let line = format!("exec {} top", common::programs::UROCE);
+    let script = start(host.command("script"), &["-qefc", &line, terminal.to_str().unwrap()]);
+    wait_until(|| "it shows nothing".to_owned(), LIMIT, || shown(begins));
+    signal(begun_by(&script).unwrap(), Signal::TERM);
+    assert_eq!(script.end().status.code(), Some(128 + 15));
+    assert!(shown(ends), "{:?}", fs::read_to_string(&terminal));
     let table = uroce(host, &["top", "--interval", "0.1", "--count", "2"]).end().succeeded().stdout;
     let qpn = format!("{:#08x}", row["qpn"].as_u64().unwrap());
     assert_eq!(table.lines().filter(|line| line.contains(&format!("RC {qpn}"))).count(), 2, "{table}");
