@@ -3,11 +3,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::programs::{
+use crate::common::programs::{
     Running, UROCE, run, run_as_nobody, sent_packets, start, uroce, uroce_as_nobody, wait_for_listener,
 };
 use rxe_rig::{Netns, VethPair};

@@ -3,13 +3,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use common::compiled::program;
-use common::programs::{Ended, Running, uroce, uroce_as_nobody};
+use crate::common::compiled::program;
+use crate::common::programs::{Ended, Running, uroce, uroce_as_nobody};
 use rxe_rig::{Netns, VethPair};
 
 type Start = fn(&Netns, &[&str]) -> Running;

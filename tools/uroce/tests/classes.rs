@@ -1,12 +1,10 @@
 //! The DSCP that each way of asking for one puts on the wire, at both ends: read from captures of frames.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use common::captures::scratch;
-use common::programs::{UROCE, run, uroce, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::programs::{UROCE, run, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 
 /// The port at which the servers listen for their clients.
@@ -65,7 +63,7 @@ fn unmodified_programs_ask_by_the_standard_attributes() {
         let mut server = run(&pair.a, &format!("--trace -- {line}"));
         let is_cm = line.contains("-R");
         match is_cm {
-            true => server.prints(&["rdma_listen: done"], common::programs::LIMIT).unwrap(),
+            true => server.prints(&["rdma_listen: done"], crate::common::programs::LIMIT).unwrap(),
             false => wait_for_listener(&pair.a, PORT),
         }
         let client = format!("--capture {} -- {line} {class} {host}", file.display());
@@ -117,7 +115,7 @@ fn a_policy_decides_for_unmodified_programs() {
         let file = scratch(&format!("policy{index}.pcap"));
         let mut server = run(&pair.a, &format!("--trace -- {line}"));
         match line.contains("-R") {
-            true => server.prints(&["rdma_listen: done"], common::programs::LIMIT).unwrap(),
+            true => server.prints(&["rdma_listen: done"], crate::common::programs::LIMIT).unwrap(),
             false => wait_for_listener(&pair.a, PORT),
         }
         let client = format!("--policy {policy} --capture {} -- {line} {host}", file.display());

@@ -1,12 +1,10 @@
 //! Who reads a subcommand's output and closes the pipe has seen enough (`uroce devices | head -1`): no subcommand panics.
 
-mod common;
-
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::programs::{UROCE, uroce, wait_for_listener};
+use crate::common::programs::{UROCE, uroce, wait_for_listener};
 use rxe_rig::{Netns, VethPair, process};
 
 /// Runs `uroce` with a standard output that nobody reads: what it prints would fit into the pipe of a reader that is slow to

@@ -1,12 +1,10 @@
 //! Completions and manual pages: shells can read them, and they have what users see, and nothing else.
 
-mod common;
-
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use common::captures::scratch;
-use common::programs::UROCE;
+use crate::common::captures::scratch;
+use crate::common::programs::UROCE;
 
 fn uroce(arguments: &[&str]) -> Output {
     Command::new(UROCE).args(arguments).stdin(Stdio::null()).output().unwrap()

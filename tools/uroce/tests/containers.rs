@@ -3,15 +3,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::captures::scratch;
-use common::programs::{AS_NOBODY, Running, UROCE, library, sent_packets, start};
+use crate::common::captures::scratch;
+use crate::common::programs::{AS_NOBODY, Running, UROCE, library, sent_packets, start};
 use rxe_rig::Netns;
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -1,11 +1,9 @@
 //! `uroce decode`: its lines, its objects and its exit status, as the contract has them.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::captures::{frame, outers, scratch};
+use crate::common::captures::{frame, outers, scratch};
 use serde_json::Value;
 use uroce::wire::{Bth, Extension, Feth, Key, Opcode, PKey, Placement, Psn, Qpn, Reth, Selectivity};
 

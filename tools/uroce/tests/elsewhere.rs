@@ -2,13 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::compiled::little;
-use common::programs::{Ended, run, start, uroce, wait_for_listener};
+use crate::common::compiled::little;
+use crate::common::programs::{Ended, run, start, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 
 /// What a program does with the device, and then by TCP with itself.
@@ -112,7 +110,7 @@ fn beside_devices_of_the_kernel_a_program_runs_only_when_one_is_named() {
         let script = format!(
             "mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/rxe0 /sys/class/infiniband/mlx5_0 && \
              exec {} run --link udp {arguments} ibv_devices",
-            common::programs::UROCE
+            crate::common::programs::UROCE
         );
         start(pair.a.command("unshare"), &["--mount", "--propagation", "private", "sh", "-e", "-c", &script]).end()
     };

@@ -5,15 +5,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::{Ipv6Addr, TcpListener};
 use std::time::{Duration, Instant};
 
-use common::plays_all;
-use common::programs::{Running, run, uroce, wait_for_listener};
+use crate::common::plays_all;
+use crate::common::programs::{Running, run, uroce, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 use uroce::verbs::{
     Access, Cause, Completion, CompletionQueue, ConnectOptions, Context, Key, LinkKind, MemoryRegion, OpenOptions,

@@ -7,8 +7,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -22,10 +20,10 @@ use uroce::cm::{IpCmHeader, MAD_BYTES, Mad, PortSpace, ServiceId};
 use uroce::wire::{Addresses, Bth, Deth, Extension, Flow, Headers, Opcode, Psn, QKey, Qpn};
 use uroce_laboratory::world::connection;
 
-use common::compiled::program;
-use common::plays_all;
-use common::processes::{memory_kib, program_of, signal};
-use common::programs::{Ended, Running, counted, run, run_as_nobody};
+use crate::common::compiled::program;
+use crate::common::plays_all;
+use crate::common::processes::{memory_kib, program_of, signal};
+use crate::common::programs::{Ended, Running, counted, run, run_as_nobody};
 
 const LIMIT: Duration = Duration::from_secs(240);
 

@@ -2,13 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::captures::folder_for_all;
-use common::compiled::program_in_cxx;
-use common::programs::{Running, run, run_as_nobody, sent_packets};
+use crate::common::captures::folder_for_all;
+use crate::common::compiled::program_in_cxx;
+use crate::common::programs::{Running, run, run_as_nobody, sent_packets};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(90);

@@ -1,7 +1,7 @@
 //! Results that stay what they are, to the byte, whatever is rebuilt: tables of the simulator, packets by seed, replayed captures.
 //!
-//! Read a difference like code: it shows which cell fell by how much. `INSTA_UPDATE=always cargo test -p uroce-cli --test goldens`
-//! takes what is there now.
+//! Read a difference like code: it shows which cell fell by how much. This takes what is there now:
+//! `INSTA_UPDATE=always cargo test -p uroce-cli --test cli goldens::`.
 
 use std::fmt::Write;
 use std::path::Path;

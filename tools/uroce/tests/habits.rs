@@ -3,14 +3,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::captures::scratch;
-use common::processes::{kill, signal};
-use common::programs::{Ended, Running, run, uroce, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::processes::{kill, signal};
+use crate::common::programs::{Ended, Running, run, uroce, wait_for_listener};
 use rustix::process::Signal;
 use rxe_rig::Netns;
 use serde_json::Value;

@@ -1,16 +1,14 @@
 //! What every command prints with `--json` is what docs/JSON.md and the schemas of docs/schemas say: real output of each,
 //! judged by Debian's python3-jsonschema. A field that the schema does not have is a failure.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::captures::scratch;
-use common::plays_all;
-use common::programs::{Ended, uroce, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::plays_all;
+use crate::common::programs::{Ended, uroce, wait_for_listener};
 use rxe_rig::Netns;
 use serde_json::Value;
 

@@ -1,11 +1,9 @@
 //! `uroce lab`: two hosts without privileges, with and without namespaces; nothing is left of them.
 
-mod common;
-
 use std::time::Duration;
 
-use common::processes::{wait_until, wait_until_nothing_is_left};
-use common::programs::{Ended, uroce, uroce_as_nobody};
+use crate::common::processes::{wait_until, wait_until_nothing_is_left};
+use crate::common::programs::{Ended, uroce, uroce_as_nobody};
 use rxe_rig::VethPair;
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -3,14 +3,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::compiled::program;
-use common::plays_all;
-use common::processes::{reports, wait_until_nothing_is_left};
-use common::programs::{Running, run, run_as_nobody};
+use crate::common::compiled::program;
+use crate::common::plays_all;
+use crate::common::processes::{reports, wait_until_nothing_is_left};
+use crate::common::programs::{Running, run, run_as_nobody};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(300);

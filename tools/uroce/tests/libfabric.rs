@@ -3,12 +3,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::programs::{Running, run, run_as_nobody, sent_packets};
-use common::tally::Tally;
+use crate::common::programs::{Running, run, run_as_nobody, sent_packets};
+use crate::common::tally::Tally;
 use rxe_rig::{Netns, VethPair};
 
 /// Where a server waits for its client, over TCP.

@@ -1,14 +1,12 @@
 //! What `uroce decode` says for people: marks by queue pair and direction, colours, filters, and the forms that a capture
 //! can have. The frames are made here, so that each mark has one cause.
 
-mod common;
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::captures::{frame, outers, scratch};
-use common::programs::UROCE;
+use crate::common::captures::{frame, outers, scratch};
+use crate::common::programs::UROCE;
 use serde_json::Value;
 use uroce::pcap::{Direction, Record, Writer};
 use uroce::time::Instant;

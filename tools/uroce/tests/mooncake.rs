@@ -1,10 +1,8 @@
 //! Mooncake's transfer engine, from its wheel, in two namespaces by `uroce run`: each end compares every byte that was written
 //! or read.
 
-mod common;
-
-use common::compared::{Compared, OVER_UDP, OVER_XDP, Start};
-use common::programs::python;
+use crate::common::compared::{Compared, OVER_UDP, OVER_XDP, Start};
+use crate::common::programs::python;
 use rxe_rig::VethPair;
 
 /// What is written, and read: 16 MiB at the path MTU of 4096. The client sends the first, the server the second.

@@ -3,14 +3,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::compiled::program_by;
-use common::programs::{UROCE, sent_packets, start};
+use crate::common::compiled::program_by;
+use crate::common::programs::{UROCE, sent_packets, start};
 use rxe_rig::VethPair;
 
 const LIMIT: Duration = Duration::from_secs(120);

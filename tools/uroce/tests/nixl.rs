@@ -1,10 +1,8 @@
 //! NIXL's agents, from its wheel and with the UCX that is in it, in two namespaces by `uroce run`: each compares every byte that
 //! it got by WRITE or READ.
 
-mod common;
-
-use common::compared::{Compared, OVER_UDP, OVER_XDP, Start};
-use common::programs::python;
+use crate::common::compared::{Compared, OVER_UDP, OVER_XDP, Start};
+use crate::common::programs::python;
 use rxe_rig::VethPair;
 
 /// What is written, and read: 64 MiB at the path MTU of 4096. The client sends the first, the server the second.

@@ -1,10 +1,8 @@
 //! What a kernel rxe peer was sent of the extension, in the captures of it.
 
-mod common;
-
 use std::path::Path;
 
-use common::offer::{Tally, only_offers};
+use crate::common::offer::{Tally, only_offers};
 
 #[test]
 fn rxe_was_sent_offers_until_it_had_answered_eight_times_and_nothing_else() {

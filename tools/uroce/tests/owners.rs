@@ -1,9 +1,7 @@
 //! Two programs on one interface: the second is told who has it, and the first goes on. And what a person is told before a
 //! peer comes: which device was opened, how, and why not otherwise.
 
-mod common;
-
-use common::programs::{Ended, Running, UROCE, run, start, uroce, uroce_as_nobody, wait_for_listener};
+use crate::common::programs::{Ended, Running, UROCE, run, start, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const PORT: u16 = 18515;

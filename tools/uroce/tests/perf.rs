@@ -1,9 +1,7 @@
 //! `uroce perf` against itself, over AF_XDP on a veth between two namespaces: every test, what its flags change, and what
 //! it says when it cannot.
 
-mod common;
-
-use common::programs::{Ended, uroce, wait_for_listener};
+use crate::common::programs::{Ended, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 use serde_json::Value;
 

@@ -4,14 +4,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::perftest::{Game, TESTS};
-use common::plays_all;
-use common::programs::{Running, run, run_as_nobody};
-use common::tally::Tally;
+use crate::common::perftest::{Game, TESTS};
+use crate::common::plays_all;
+use crate::common::programs::{Running, run, run_as_nobody};
+use crate::common::tally::Tally;
 use rxe_rig::{Netns, VethPair, netns};
 
 const PORT: u16 = 18515;

@@ -1,8 +1,6 @@
 //! `uroce pingpong` against itself, over AF_XDP on a veth between two namespaces, and what it says when it cannot.
 
-mod common;
-
-use common::programs::{Ended, uroce, wait_for_listener};
+use crate::common::programs::{Ended, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 
 const PORT: u16 = 18515;

@@ -1,9 +1,7 @@
 //! rdma-core's own tests in Python (Debian's python3-pyverbs), by `uroce run` over AF_XDP, and as nobody over UDP sockets: none
 //! fails; and what passes on the kernel's rxe passes here too, but for what is named here with its reason. `cargo xtask pyverbs` prints both side by side.
 
-mod common;
-
-use common::programs::{AS_NOBODY, UROCE};
+use crate::common::programs::{AS_NOBODY, UROCE};
 use rxe_rig::VethPair;
 use rxe_rig::pyverbs::{Report, Suite, Verdict};
 

@@ -1,11 +1,9 @@
 //! qperf, unmodified, by `uroce run`. It knows LIDs and no GIDs, so that no RoCE device takes what it does: not the kernel's
 //! rxe, and not uroce. With `--lids`, uroce's devices have some.
 
-mod common;
-
 use std::time::Duration;
 
-use common::programs::{Ended, Running, uroce, uroce_as_nobody, wait_for_listener};
+use crate::common::programs::{Ended, Running, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Lab, LabOptions, Netns, VethPair};
 
 /// Where its server listens.

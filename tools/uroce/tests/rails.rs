@@ -3,13 +3,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::captures::scratch;
-use common::programs::{Ended, LIMIT, Running, run, uroce, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::programs::{Ended, LIMIT, Running, run, uroce, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 use serde_json::Value;
 use uroce::pcap::Reader;

@@ -3,14 +3,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::compiled::program;
-use common::plays_all;
-use common::programs::{Ended, Running, counted, run, run_as_nobody};
-use common::tally::Tally;
+use crate::common::compiled::program;
+use crate::common::plays_all;
+use crate::common::programs::{Ended, Running, counted, run, run_as_nobody};
+use crate::common::tally::Tally;
 use rxe_rig::{Netns, VethPair};
 
 const GAME_LIMIT: Duration = Duration::from_secs(120);

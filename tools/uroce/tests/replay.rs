@@ -1,12 +1,10 @@
 //! `uroce replay`: its object, its exit status and its errors, as the contract has them.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::captures::scratch;
-use common::programs::{UROCE, uroce, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::programs::{UROCE, uroce, wait_for_listener};
 use rxe_rig::Netns;
 use serde_json::Value;
 use uroce::frame::FrameBytes;

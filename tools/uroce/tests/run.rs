@@ -3,15 +3,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::captures::scratch;
-use common::compiled::little;
-use common::programs::{Ended, Running, UROCE, run, run_as_nobody, start, uroce, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::compiled::little;
+use crate::common::programs::{Ended, Running, UROCE, run, run_as_nobody, start, uroce, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const PORT: u16 = 18515;

@@ -4,15 +4,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::compared::{OVER_UDP, OVER_XDP, Start};
-use common::perftest::SLOW;
-use common::plays_all;
-use common::programs::sent_packets;
-use common::tally::Tally;
+use crate::common::compared::{OVER_UDP, OVER_XDP, Start};
+use crate::common::perftest::SLOW;
+use crate::common::plays_all;
+use crate::common::programs::sent_packets;
+use crate::common::tally::Tally;
 use rxe_rig::lab::PEER;
 use rxe_rig::{Lab, LabOptions};
 

@@ -1,12 +1,10 @@
 //! Unmodified perftest (ib_send_bw and its like) on a kernel rxe peer, as server and as client, against `uroce perf` over
 //! AF_XDP.
 
-mod common;
-
-use common::perftest::{Game, SLOW, all_games, some_games};
-use common::programs::{LIMIT, STARVED, uroce, wait_for_listener};
-use common::tally::tell;
-use common::{is_wanted, plays_all};
+use crate::common::perftest::{Game, SLOW, all_games, some_games};
+use crate::common::programs::{LIMIT, STARVED, uroce, wait_for_listener};
+use crate::common::tally::tell;
+use crate::common::{is_wanted, plays_all};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 use serde_json::Value;
 

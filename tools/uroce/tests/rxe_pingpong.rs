@@ -1,15 +1,13 @@
 //! Unmodified `ibv_{rc,uc,ud,srq}_pingpong` on a kernel rxe peer, as server and as client, against `uroce pingpong` over AF_XDP
 //! and over UDP sockets.
 
-mod common;
-
 use std::path::Path;
 
-use common::captures::{latest, scratch};
-use common::offer::only_offers;
-use common::plays_all;
-use common::programs::{LIMIT, STARVED, uroce, wait_for_listener};
-use common::tally::{bound_excuses, tell};
+use crate::common::captures::{latest, scratch};
+use crate::common::offer::only_offers;
+use crate::common::plays_all;
+use crate::common::programs::{LIMIT, STARVED, uroce, wait_for_listener};
+use crate::common::tally::{bound_excuses, tell};
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 
 /// The games of a test: how many there were, and how many were played twice.

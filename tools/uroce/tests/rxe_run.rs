@@ -3,16 +3,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::captures::{latest, scratch};
-use common::perftest::{self, Game, SLOW};
-use common::plays_all;
-use common::programs::{STARVED, run};
-use common::tally::Tally;
+use crate::common::captures::{latest, scratch};
+use crate::common::perftest::{self, Game, SLOW};
+use crate::common::plays_all;
+use crate::common::programs::{STARVED, run};
+use crate::common::tally::Tally;
 use rxe_rig::{Lab, LabOptions, lab::PEER, netns};
 
 /// Games take a few seconds, those of all sizes twenty, and several times that where much else runs.

@@ -2,12 +2,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::compiled::little;
-use common::programs::{Ended, Running, run, run_as_nobody, start, uroce, wait_for_listener};
+use crate::common::compiled::little;
+use crate::common::programs::{Ended, Running, run, run_as_nobody, start, uroce, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -147,7 +145,7 @@ fn ibstat_has_a_value_on_every_line() {
     for words in ["CA 'uroce0'", "CA type: uroce", "State: Active", "Physical state: LinkUp", "Link layer: Ethernet"] {
         assert!(lines.contains(&words), "no {words:?}: {ended:#?}");
     }
-    let status = start(pair.a.command(common::programs::UROCE), &["run", "ibstatus"]).end().succeeded();
+    let status = start(pair.a.command(crate::common::programs::UROCE), &["run", "ibstatus"]).end().succeeded();
     // A veth says that it has 10 Gb/s.
     assert!(status.stdout.contains("10 Gb/sec (1X FDR10)"), "{status:#?}");
 }

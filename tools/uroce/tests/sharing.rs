@@ -4,16 +4,16 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use common::processes::{kill, processes, program_of, signal, wait_until};
-use common::programs::{Running, UROCE, library, run, run_as_nobody, start, uroce, uroce_as_nobody, wait_for_listener};
+use crate::common::processes::{kill, processes, program_of, signal, wait_until};
+use crate::common::programs::{
+    Running, UROCE, library, run, run_as_nobody, start, uroce, uroce_as_nobody, wait_for_listener,
+};
 use rxe_rig::{Netns, VethPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -209,7 +209,7 @@ fn the_arbiter_is_nobodys_child_and_holds_nobodys_pipes() {
     let line = format!(
         "{0} pingpong --link udp & server=$!; sleep 1; timeout 20 {0} pingpong --link udp -p 18700 >/dev/null 2>&1 & \
          sleep 1; kill $server; wait $server; echo gone",
-        common::programs::UROCE
+        crate::common::programs::UROCE
     );
     let began = Instant::now();
     let ended = start(pair.a.command("sh"), &["-c", &line]).end();

@@ -2,9 +2,7 @@
 
 use std::process::Command;
 
-mod common;
-
-use common::captures::scratch;
+use crate::common::captures::scratch;
 
 /// Two processes, whose memory is at other addresses, play one seed; every frame is the same, with its time.
 #[test]

@@ -2,14 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::fs;
 use std::time::Duration;
 
-use common::captures::scratch;
-use common::processes::{begun_by, kill, program_of, signal, wait_until};
-use common::programs::{AS_NOBODY, Running, run, start, uroce, uroce_as_nobody, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::processes::{begun_by, kill, program_of, signal, wait_until};
+use crate::common::programs::{AS_NOBODY, Running, run, start, uroce, uroce_as_nobody, wait_for_listener};
 use rustix::process::Signal;
 use rxe_rig::{Netns, VethPair};
 use serde_json::Value;
@@ -173,7 +171,7 @@ fn counters_are_served_printed_on_a_signal_and_shown_live() {
     // In a terminal: keys end it. The table goes to whatever is no terminal.
     let terminal = scratch("terminal");
     let shown = |part: &str| fs::read_to_string(&terminal).unwrap_or_default().contains(part);
-    let line = format!("stty rows 40 columns 160; {} top --interval 0.2", common::programs::UROCE);
+    let line = format!("stty rows 40 columns 160; {} top --interval 0.2", crate::common::programs::UROCE);
     let keys = r#"(until grep -q newest "$2"; do sleep 0.1; done; printf q) | script -qefc "$1" "$2""#;
     fs::write(&terminal, "").unwrap();
     start(host.command("sh"), &["-c", keys, "sh", &line, terminal.to_str().unwrap()]).end().succeeded();
@@ -183,7 +181,7 @@ fn counters_are_served_printed_on_a_signal_and_shown_live() {
     // A signal ends it as well, and leaves the terminal as it was.
     let (begins, ends) = ("\u{1b}[?1049h", "\u{1b}[?1049l");
     fs::write(&terminal, "").unwrap();
-    let line = format!("exec {} top", common::programs::UROCE);
+    let line = format!("exec {} top", crate::common::programs::UROCE);
     let script = start(host.command("script"), &["-qefc", &line, terminal.to_str().unwrap()]);
     wait_until(|| "it shows nothing".to_owned(), LIMIT, || shown(begins));
     signal(begun_by(&script).unwrap(), Signal::TERM);

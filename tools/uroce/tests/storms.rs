@@ -4,8 +4,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,12 +17,12 @@ use rustix::process::Signal;
 use rxe_rig::{Netns, VethPair};
 use uroce_laboratory::sim::Random;
 
-use common::compiled::program;
-use common::plays_all;
-use common::processes::{
+use crate::common::compiled::program;
+use crate::common::plays_all;
+use crate::common::processes::{
     begun_by, memory_kib, processes, program_of, reports, signal, wait_until, wait_until_nothing_is_left,
 };
-use common::programs::{AS_NOBODY, Running, UROCE, start};
+use crate::common::programs::{AS_NOBODY, Running, UROCE, start};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

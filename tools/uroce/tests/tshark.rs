@@ -1,12 +1,10 @@
 //! What `uroce decode` says about every packet of every capture is what tshark says, field by field; nobody calls any
 //! malformed; and every ICRC verdict is scapy's, and that of a computation written down apart.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::captures::{scratch, write_capture};
+use crate::common::captures::{scratch, write_capture};
 use uroce::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Extension, Headers, Ieth, ImmDt, Key, Msn, Opcode, PKey, Psn, QKey,
     Qpn, Reth, Syndrome,

@@ -3,9 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
-use common::programs::{Ended, Running, run, run_as_nobody, sent_packets, wait_for_listener};
+use crate::common::programs::{Ended, Running, run, run_as_nobody, sent_packets, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const PORT: u16 = 13337;

@@ -1,12 +1,10 @@
 //! `uroce pingpong` over UDP sockets: as a user without any capability, against AF_XDP, with every ICRC right on the wire;
 //! and what it says when it cannot.
 
-mod common;
-
 use std::path::Path;
 
-use common::captures::scratch;
-use common::programs::{Ended, Running, UROCE, uroce, uroce_as_nobody, wait_for_listener};
+use crate::common::captures::scratch;
+use crate::common::programs::{Ended, Running, UROCE, uroce, uroce_as_nobody, wait_for_listener};
 use rxe_rig::{Capture, Netns, VethPair};
 use uroce_verify::{Tools, verify};
 

@@ -5,12 +5,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::compiled::program;
-use common::programs::{Running, uroce, uroce_as_nobody};
+use crate::common::compiled::program;
+use crate::common::programs::{Running, uroce, uroce_as_nobody};
 use rxe_rig::{Netns, VethPair};
 
 type Start = fn(&Netns, &[&str]) -> Running;

@@ -2,14 +2,12 @@
 //! decode`, damaged ones and nonsense included; it shows every field of docs/EXTENSIONS.md; a trailer that cannot be is
 //! said to be malformed, and no bytes at all are an error in it. Without it, extended packets are no malformed ones.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::captures::{frame, outers, scratch};
-use common::programs::{Ended, uroce, wait_for_listener};
+use crate::common::captures::{frame, outers, scratch};
+use crate::common::programs::{Ended, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 use uroce::frame::FrameBytes;
 use uroce::pcap::{Direction, Reader, Record, Writer};

@@ -28,15 +28,8 @@ fn chaos(name: &'static str, profile: &str, extent: &[&str]) -> Stage {
 
 /// What `--full` runs besides.
 fn more_stages() -> Vec<Stage> {
-    let names = "perftest rxe_pingpong rxe_run rxe_perf rxe_cm rdma_cm leaks storms flood errors";
-    let matrices: Vec<&str> = names.split(' ').flat_map(|name| ["--test", name]).collect();
-    let programs = "pyverbs qperf readme vanish c_programs nccl ceph valkey rust_programs iser rxe_iser";
-    let programs: Vec<&str> = programs.split(' ').flat_map(|name| ["--test", name]).collect();
-    let programs = one_by_one(&programs);
-    fn one_by_one<'a>(tests: &[&'a str]) -> Vec<&'a str> {
-        // A program of tests that fails hides none of the others.
-        [&["test", "--quiet", "--no-fail-fast", "--package", "uroce-cli"], tests, &["--", "--test-threads=1"]].concat()
-    }
+    let apart = "nccl ceph valkey rust_programs iser rxe_iser";
+    let apart: Vec<&str> = apart.split(' ').flat_map(|name| ["--test", name]).collect();
     vec![
         miri::stage(),
         sanitizers::ADDRESS.stage(),
@@ -49,16 +42,12 @@ fn more_stages() -> Vec<Stage> {
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, every pingpong, every program that connects by RDMA CM, ten of each
         // cause of failure; the interop stage plays some of it.
-        Stage::cargo_with("matrices", &one_by_one(&matrices), &[("UROCE_FULL", "1")]),
+        in_full("matrices", &["--test", "cli"], &MATRICES),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
-        // that vanishes a thousand times in each way; the C programs under valgrind over both links; NCCL, Ceph and
-        // iSER, which are large, and Valkey and Rust's programs, which are compiled: they are played nowhere else.
-        Stage::command("programs", format!("cargo {}", programs.join(" ")), move || {
-            setup::more()?;
-            let mut command = program::cargo();
-            command.args(&programs).env("UROCE_FULL", "1");
-            Ok(command)
-        }),
+        // that vanishes a thousand times in each way; the C programs under valgrind over both links.
+        in_full("programs", &["--test", "cli"], &["pyverbs::", "qperf::", "readme::", "vanish::", "c_programs::"]),
+        // NCCL, Ceph and iSER, which are large, and Valkey and Rust's programs, which are compiled: they are played nowhere else.
+        in_full("large", &apart, &[]),
         // The program with the library in itself, which is built for it, and once for both stages.
         Stage::cargo(
             "embed",
@@ -81,6 +70,34 @@ fn more_stages() -> Vec<Stage> {
         Stage::of("mutants", || mutants::run(&[])),
         Stage::of("fuzzing", || fuzz::for_each(&fuzz::TARGETS, FUZZ_SECONDS)),
     ]
+}
+
+/// Tests of the command line that play a matrix of programs: all of it with UROCE_FULL.
+const MATRICES: [&str; 10] = [
+    "perftest::",
+    "rxe_pingpong::",
+    "rxe_run::",
+    "rxe_perf::",
+    "rxe_cm::",
+    "rdma_cm::",
+    "leaks::",
+    "storms::",
+    "flood::",
+    "errors::",
+];
+
+/// Programs of tests with all that they can play; of each the tests whose names contain one of `only`, if any is given.
+fn in_full(name: &'static str, programs: &[&str], only: &[&str]) -> Stage {
+    // A program of tests that fails hides none of the others.
+    let words = ["test", "--quiet", "--no-fail-fast", "--package", "uroce-cli"];
+    let words: Vec<String> =
+        [&words, programs, &["--", "--test-threads=1"], only].concat().iter().map(ToString::to_string).collect();
+    Stage::command(name, format!("cargo {}", words.join(" ")), move || {
+        setup::more()?;
+        let mut command = program::cargo();
+        command.args(&words).env("UROCE_FULL", "1");
+        Ok(command)
+    })
 }
 
 /// How long `--full` runs each fuzz target.
@@ -132,7 +149,7 @@ fn stages() -> Vec<Stage> {
         ),
         // The locks and protocols of our own, in all orders of threads.
         Stage::cargo("loom", &["test", "--quiet", "--package", "uroce-loom"]),
-        chaos("simulation", "dev", &["--seeds", "400"]),
+        chaos("simulation", "dev", &["--seeds", "200"]),
         // Compiled only, beside the rest, which shares some of it: what runs them is built with nightly and takes minutes.
         Stage::cargo(
             "fuzz",

@@ -1,0 +1,56 @@
+//! The tests of the command line, in one program: it is compiled and linked once. `cargo test -p uroce-cli --test cli perf::` plays
+//! those of one file.
+//!
+//! What is large, and what takes a feature of its own, is a program apart: Cargo.toml names them.
+
+mod common;
+
+mod addresses;
+mod c_programs;
+mod classes;
+mod closed_pipe;
+mod completions;
+mod containers;
+mod decode;
+mod elsewhere;
+mod errors;
+mod flood;
+mod gloo;
+mod goldens;
+mod habits;
+mod json;
+mod lab;
+mod leaks;
+mod libfabric;
+mod linux_6_1;
+mod log;
+mod marks;
+mod mooncake;
+mod mpi;
+mod nixl;
+mod offer;
+mod owners;
+mod perf;
+mod perftest;
+mod pingpong;
+mod pyverbs;
+mod qperf;
+mod rails;
+mod rdma_cm;
+mod readme;
+mod replay;
+mod run;
+mod rxe_cm;
+mod rxe_perf;
+mod rxe_pingpong;
+mod rxe_run;
+mod seen;
+mod sharing;
+mod sim;
+mod stat;
+mod storms;
+mod tshark;
+mod ucx;
+mod udp;
+mod vanish;
+mod wireshark;
