@@ -52,6 +52,9 @@ const BATCH: usize = 64;
 /// without a processor, answers in the ring are not late, and their paths not dark.
 const TIMERS_WAIT: u32 = 16;
 
+/// How long what has arrived may lie while programs only post. Then a post takes it along.
+const LEFT_LYING: Duration = Duration::from_micros(100);
+
 /// Upper bound on the background thread's sleep, whatever the timers: lost wake-ups end here.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -91,6 +94,8 @@ pub struct Core {
     clock: Clock,
     frames: Vec<Frame>,
     hops: HopQueries,
+    /// When arrivals were last looked for.
+    received_at: Instant,
     /// Steps in a row that found a full batch of frames.
     full_batches: u32,
     /// Whether the last step left acknowledges for a later one.
@@ -140,10 +145,17 @@ impl Engine {
     pub fn with<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         self.without_sending(|core, now| {
             let result = work(core, now);
-            // A closed window is no reason to go to the link.
-            if core.endpoint.may_transmit() && core.transmit(now) > 0 {
-                core.link.flush(now);
-            }
+            core.send_what_is_due(now);
+            result
+        })
+    }
+
+    /// The same for `work` that posts send requests. A program that posts drives the engine as one that polls does: it takes
+    /// along what has arrived when nobody has looked for [`LEFT_LYING`].
+    pub fn post<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
+        self.without_sending(|core, now| {
+            let result = work(core, now);
+            self.shared.turns.posted(core.step_if_nobody_does(now));
             result
         })
     }
@@ -248,6 +260,7 @@ impl Core {
             clock,
             frames,
             hops: HopQueries::default(),
+            received_at: clock.now(),
             full_batches: 0,
             owes_acknowledges: false,
             events_announced: false,
@@ -286,12 +299,29 @@ impl Core {
         for frame in self.frames.drain(..) {
             self.endpoint.handle_frame(now, frame.bytes());
         }
+        self.received_at = now;
         self.full_batches = if received < BATCH { 0 } else { self.full_batches + 1 };
         if self.full_batches.is_multiple_of(TIMERS_WAIT) {
             self.endpoint.handle_timeout(now);
         }
         self.hops.answer(now, &mut self.endpoint, &mut *self.link);
         (received, now)
+    }
+
+    /// Sends what a program has posted, and takes along what has arrived when nobody has looked for [`LEFT_LYING`]. Returns
+    /// whether it did that.
+    fn step_if_nobody_does(&mut self, now: Instant) -> bool {
+        let steps = now.saturating_since(self.received_at) >= LEFT_LYING;
+        let now = if steps { self.receive().1 } else { now };
+        self.send_what_is_due(now);
+        steps
+    }
+
+    /// Sends up to a batch, after a call that can have made it due. A closed window is no reason to go to the link.
+    fn send_what_is_due(&mut self, now: Instant) {
+        if self.endpoint.may_transmit() && self.transmit(now) > 0 {
+            self.link.flush(now);
+        }
     }
 
     fn send(&mut self, now: Instant) -> usize {

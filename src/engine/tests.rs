@@ -139,3 +139,17 @@ fn a_frame_is_not_handled_at_a_time_before_it_arrived() {
     assert_eq!(received, 1);
     assert!(now - before >= late);
 }
+
+#[test]
+fn a_post_takes_along_what_nobody_has_looked_for_lately() {
+    let sink = Sink { packets: Arc::default(), buffer: Vec::new(), late: None };
+    let mut core = Core::new(Endpoint::new([1; 32]), Box::new(sink), Clock::new());
+    let looked_at = core.received_at;
+    assert!(!core.step_if_nobody_does(looked_at + (LEFT_LYING - Duration::from_nanos(1))));
+    assert_eq!(core.received_at, looked_at);
+    while core.clock.now() < looked_at + LEFT_LYING {
+        std::hint::spin_loop();
+    }
+    assert!(core.step_if_nobody_does(core.clock.now()));
+    assert!(core.received_at > looked_at);
+}

@@ -29,9 +29,10 @@ const YIELD_EVERY: u64 = 32;
 pub(super) struct Turns {
     /// Threads that want the core for something urgent. Steppers let them pass: a mutex is not fair.
     waiting: AtomicUsize,
-    /// Polls by program threads.
+    /// Polls and posts by program threads.
     polls: AtomicU64,
-    /// Polls that stepped. The others found the core taken, or a thread waiting for it.
+    /// Those that stepped. Of polls the others found the core taken, or a thread waiting for it; posts step when nobody has
+    /// for a while.
     steps: AtomicU64,
     /// Polls that did not step.
     misses: AtomicU64,
@@ -81,12 +82,24 @@ impl Turns {
         if self.waiting.load(Ordering::Relaxed) == 0
             && let Ok(mut core) = core.try_lock()
         {
-            // Nobody else counts: we have the core.
-            self.steps.store(self.steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.count_step();
             step(&mut core);
         } else if self.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
             thread::yield_now();
         }
+    }
+
+    /// Notes that a program with the core has posted requests, and has `stepped` or not.
+    pub fn posted(&self, stepped: bool) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        if stepped {
+            self.count_step();
+        }
+    }
+
+    /// Nobody else counts: the caller has the core.
+    fn count_step(&self) {
+        self.steps.store(self.steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Announces that the core was changed, and given back: the background thread can have to wake earlier now.
@@ -233,6 +246,25 @@ mod tests {
         };
         turns.step_until_programs_do(&[], &mut round);
         assert_eq!(rounds, 10, "until it polls without going to sleep");
+    }
+
+    /// A program that posts drives the core: the background thread leaves it the work, although it never finds the completion
+    /// queue empty and so never polls.
+    #[test]
+    fn the_background_thread_leaves_the_work_to_a_program_that_posts() {
+        let turns = Turns::new().unwrap();
+        let mut rounds = 0;
+        let mut round = || {
+            rounds += 1;
+            match rounds {
+                5 => turns.posted(false),
+                10 => turns.stop(),
+                _ => {}
+            }
+            Round { received: false, worked: true, sleep: Duration::ZERO }
+        };
+        turns.step_until_programs_do(&[], &mut round);
+        assert_eq!(rounds, 5, "until it posts");
     }
 
     /// It sleeps for long: what is posted meanwhile, and the end, must not wait for that.

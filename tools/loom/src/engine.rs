@@ -94,12 +94,16 @@ pub mod models {
         shared.turns.run_in_background(&[], || Instant::ZERO, round);
     }
 
-    /// A program changes something, and never steps: the background thread does what has become due, however deep it sleeps.
+    /// A program posts, and never steps: the background thread does what has become due, however deep it sleeps, and although it
+    /// leaves the program its turn.
     pub fn what_a_program_changes_is_seen_by_the_background_thread() {
         let shared = shared();
         let program = shared.clone();
         let program = thread::spawn(move || {
-            program.turns.lock(&program.core).unwrap().is_due = true;
+            let mut core = program.turns.lock(&program.core).unwrap();
+            core.is_due = true;
+            program.turns.posted(false);
+            drop(core);
             program.turns.changed();
         });
         background(&shared);
