@@ -90,6 +90,7 @@ mod code {
         "jae 6f",
         "cmp rdx, 16",
         "jb 3f",
+        "7:",
         "movups xmm1, [rsi + rdx - 16]",
         "lea r8, [rdi + rdx - 16]",
         "jmp 2f",
@@ -124,7 +125,12 @@ mod code {
         "5:",
         "xor eax, eax",
         "ret",
-        "6:",
+        "6:", // unless the target lies 1 to 32 bytes behind the source in its page
+        "mov eax, edi",
+        "sub eax, esi",
+        "dec eax",
+        "test eax, 0xfe0",
+        "jz 7b",
         "mov rcx, rdx",
         "rep movsb",
         "xor eax, eax",
@@ -173,7 +179,9 @@ mod code {
         "uroce_memory_exchange_faulted:",
         "mov eax, 2",
         "ret",
-        // From here on `rep movsb` is as fast (measured on Zen 4; glibc changes over at 2 to 4 KiB).
+        // From here on `rep movsb` is as fast (measured on Zen 4; glibc changes over at 2 to 4 KiB). Not where the target's offset
+        // in its page is 1 to 31 more than the source's: then 4096 bytes take 1480 ns instead of 70 (measured on Zen 3), and
+        // sixteen at a time 140.
         LONG = const 1024,
     );
 
@@ -324,6 +332,26 @@ mod tests {
                 });
                 assert!(right, "{len} bytes from {from} to {to}");
             }
+        }
+    }
+
+    /// Where the target's offset in its page is a little more than the source's, long copies take another way.
+    #[cfg(not(miri))] // its copies are by bytes
+    #[test]
+    fn long_copies_copy_the_same_at_every_distance_in_a_page() {
+        let source: Vec<u8> = (0..5000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        let mut target = vec![0; 12_000];
+        for distance in (0..40).chain([4095, 2048]) {
+            let to = (source.as_ptr() as usize + distance).wrapping_sub(target.as_ptr() as usize) % 4096;
+            let len = 1024 + 97 * distance % 3000;
+            target.fill(0xaa);
+            // SAFETY: both are our own, and long enough.
+            assert_eq!(unsafe { copy(source.as_ptr(), target.as_mut_ptr().add(to), len) }, Ok(()));
+            assert_eq!(target[to..to + len], source[..len], "{len} bytes, {distance} behind");
+            assert!(
+                target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0xaa),
+                "{len} bytes, {distance}"
+            );
         }
     }
 
