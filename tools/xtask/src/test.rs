@@ -1,8 +1,10 @@
 //! `cargo xtask test [--full] [--no-fail-fast] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails unless told not
 //! to.
 use crate::stage::{self, AfterFailure, Done, Stage};
-use crate::{Failure, Outcome, demo, features, fuzz, install, miri, mutants, program, sanitizers, setup};
+use crate::{Failure, Outcome, demo, dist, features, fuzz, install, miri, mutants, program, sanitizers, setup};
+use rxe_rig::process;
 use std::path::Path;
+use std::process::Command;
 
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
     let full = arguments.contains(&"--full");
@@ -12,7 +14,7 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     if let Some(option) = only.iter().find(|word| word.starts_with('-')) {
         return Err(Failure::Usage(format!("test has no option {option}")));
     }
-    let mut all = stages();
+    let mut all = stages()?;
     if full {
         all.extend(more_stages());
     }
@@ -131,16 +133,44 @@ fn keep(done: &[Done]) -> Outcome {
     std::fs::write(&file, text).map_err(failed)
 }
 
-fn stages() -> Vec<Stage> {
-    let without =
-        ["--exclude", "rxe-rig", "--exclude", "uroce-wan", "--exclude", "uroce-cli", "--exclude", "uroce-loom"];
-    vec![
+/// Packages whose tests are stages of their own.
+const APART: [&str; 4] = ["uroce-loom", "rxe-rig", "uroce-wan", "uroce-cli"];
+
+/// Tests of the workspace. All stages select the whole of it, so that dependencies have the same features in each, and are
+/// compiled once.
+fn of_workspace(name: &'static str, words: &[&str]) -> Stage {
+    Stage::cargo(name, &[&["test", "--quiet", "--workspace"], words].concat())
+}
+
+/// The integration tests that need no other machine: `--test NAME` of each.
+fn integration_tests() -> Result<Vec<String>, Failure> {
+    let metadata = dist::output(program::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&metadata).map_err(|e| Failure::Failed(format!("cargo metadata: {e}")))?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages
+        .filter(|package| !APART.iter().any(|name| package["name"] == *name))
+        .flat_map(|package| package["targets"].as_array().into_iter().flatten())
+        .filter(|target| target["kind"][0] == "test" && target["test"] == true)
+        .filter_map(|target| target["name"].as_str());
+    Ok(targets.flat_map(|name| ["--test".to_owned(), name.to_owned()]).collect())
+}
+
+fn stages() -> Result<Vec<Stage>, Failure> {
+    let integration_tests = integration_tests()?;
+    let unit: Vec<&str> =
+        ["--lib", "--bins", "--examples"].into_iter().chain(integration_tests.iter().map(String::as_str)).collect();
+    Ok(vec![
         Stage::of("setup", || setup::run(&[])),
         Stage::cargo("fmt", &["fmt", "--all", "--check"]),
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         features::stage(),
-        // Unit tests, documentation examples, the examples as programs, and the tests of the parts together that need no other machine.
-        Stage::cargo("unit", &[&["test", "--quiet", "--workspace"][..], &without].concat()),
+        // Everything that the stages after it run, compiled with the same features.
+        of_workspace("build", &["--no-run"]),
+        // Unit tests, the examples as programs, and the tests of the parts together that need no other machine.
+        of_workspace("unit", &unit),
+        // Documentation examples.
+        of_workspace("examples", &["--doc"]),
         // What docs.rs will show: every link leads somewhere.
         Stage::cargo_with(
             "doc",
@@ -148,8 +178,13 @@ fn stages() -> Vec<Stage> {
             &[("RUSTDOCFLAGS", "-D warnings")],
         ),
         // The locks and protocols of our own, in all orders of threads.
-        Stage::cargo("loom", &["test", "--quiet", "--package", "uroce-loom"]),
-        chaos("simulation", "dev", &["--seeds", "200"]),
+        of_workspace("loom", &["--test", "completions", "--test", "engine", "--test", "objects"]),
+        Stage::command("simulation", "uroce sim chaos --seeds 400".to_owned(), || {
+            process::run(program::cargo().args(["test", "--quiet", "--workspace", "--no-run"]))?;
+            let mut command = Command::new(setup::target_directory().join("debug/uroce"));
+            command.args(["sim", "chaos", "--seeds", "400"]);
+            Ok(command)
+        }),
         // Compiled only, beside the rest, which shares some of it: what runs them is built with nightly and takes minutes.
         Stage::cargo(
             "fuzz",
@@ -157,8 +192,8 @@ fn stages() -> Vec<Stage> {
         ),
         // The command line against itself, over AF_XDP in namespaces, and against the kernel's rxe in a machine. One at a
         // time: each may boot machines, and there are few processors.
-        Stage::cargo("rig", &["test", "--quiet", "--package", "rxe-rig", "--", "--test-threads=1"]),
-        Stage::cargo("wan", &["test", "--quiet", "--package", "uroce-wan", "--", "--test-threads=1"]),
-        Stage::cargo("interop", &["test", "--quiet", "--package", "uroce-cli", "--", "--test-threads=1"]),
-    ]
+        of_workspace("rig", &["--test", "rig", "--test", "kernel_verbs", "--", "--test-threads=1"]),
+        of_workspace("wan", &["--test", "wan", "--", "--test-threads=1"]),
+        of_workspace("interop", &["--test", "cli", "--test", "rxe_verbs", "--", "--test-threads=1"]),
+    ])
 }
