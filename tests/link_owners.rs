@@ -86,7 +86,8 @@ fn sockets_that_would_lose_their_packets_are_in_the_way_of_af_xdp() {
         ("127.0.0.1", false),
         ("[::1]", false),
     ] {
-        let socket = pair.within(0, move || UdpSocket::bind(format!("{address}:4791")).unwrap());
+        let socket = pair
+            .within(0, move || UdpSocket::bind(format!("{address}:4791")).unwrap_or_else(|e| panic!("{address}: {e}")));
         let opened = open_xdp(&pair, "veth0").map(drop);
         assert_eq!(opened.is_err(), is_in_the_way, "{address}: {opened:?}");
         drop(socket);
