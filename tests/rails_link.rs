@@ -118,8 +118,9 @@ fn frames_leave_by_the_interface_of_their_source_address_and_arrive_whole() {
             hops.iter().zip(ways).for_each(|(hop, way)| until_it_passes(&mut a, &mut b, *hop, way, 99));
             let mut frames = Vec::new();
             std::thread::sleep(Duration::from_millis(20));
-            while b.receive(now(), &mut frames, 64) > 0 {}
-            frames.clear();
+            while b.receive(now(), &mut frames, 64) > 0 {
+                frames.clear();
+            }
             let before = [counter(&b, "rail0_rx_frames"), counter(&b, "rail1_rx_frames")];
             let lengths = [0, 4, 1024, 4096];
             for number in 0..40 {
@@ -164,8 +165,9 @@ fn an_interface_that_is_down_loses_its_own_frames_alone_and_works_again_when_it_
             pair.ip(host, "link set veth1 down");
             let mut frames = Vec::new();
             std::thread::sleep(Duration::from_millis(20));
-            while b.receive(now(), &mut frames, 64) > 0 {}
-            frames.clear();
+            while b.receive(now(), &mut frames, 64) > 0 {
+                frames.clear();
+            }
             // More than either link has buffers, so that those of the rail that is down run out.
             let mut arrived = 0;
             for number in 0..2000 {

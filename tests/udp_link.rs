@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use common::hosts::{Pair, PairOptions};
 use uroce::frame::Frame;
-use uroce::link::udp::{UdpLink, UdpOpenError};
+use uroce::link::udp::{UdpLink, UdpOffload, UdpOpenError};
 use uroce::link::{HopError, Imposed, Link};
 use uroce::time;
 use uroce::verbs::{
     Access, Capabilities, ConnectOptions, Data, LinkKind, OpenOptions, PathMtu, Psn, QueuePairOptions, SendOperation,
     SendRequest, Service, Status,
 };
-use uroce::wire::{Addresses, Bth, Extension, Flow, Headers, IpHeader, Opcode, Qpn, RoceFrame};
+use uroce::wire::{Addresses, Bth, Extension, Flow, Headers, IpHeader, Opcode, Packet, Qpn, RoceFrame};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -28,7 +28,11 @@ fn addresses(is_v6: bool) -> [IpAddr; 2] {
 
 /// A packet with the right ICRC, as an endpoint writes it.
 fn packet(out: &mut [u8], flow: &Flow, identification: u16, payload: &[u8]) -> usize {
-    let headers = Headers { bth: Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(7)), extension: Extension::None };
+    packet_to(Qpn::new(5), out, flow, identification, payload)
+}
+
+fn packet_to(to: Qpn, out: &mut [u8], flow: &Flow, identification: u16, payload: &[u8]) -> usize {
+    let headers = Headers { bth: Bth::new(Opcode::RC_SEND_ONLY, to, Psn::new(7)), extension: Extension::None };
     let fill = |out: &mut [u8]| {
         out.copy_from_slice(payload);
         Ok::<(), std::convert::Infallible>(())
@@ -85,6 +89,240 @@ fn packets_arrive_with_the_headers_they_were_sent_with() {
     }
     for (from, to) in [(&a, "tx_frames"), (&b, "rx_frames")] {
         assert_eq!(counter(from, to), 14);
+    }
+}
+
+/// How packets in a row are sent: of which length, in which batch, and how many runs and packets in runs that makes.
+struct Row {
+    lengths: Vec<usize>,
+    qpns: fn(usize) -> u32,
+    runs: [u64; 2],
+}
+
+/// Messages of several packets, single ones between them, and other queue pairs': each packet arrives once, in order,
+/// with a right ICRC, cut apart by the kernel of the sender, of the receiver, or by nobody. The ICRC of IPv4 packets
+/// covers the number that the kernel gave each.
+#[test]
+fn runs_arrive_as_the_packets_that_they_are_made_of() {
+    let one: fn(usize) -> u32 = |_| 5;
+    // A message of 64 KiB: its first packet has a longer header, so only one can follow it in its run. Then what may not be
+    // longer than a datagram of 64 KiB.
+    let message = [&[4112][..], &[4096; 15]].concat();
+    let rows = [
+        Row { lengths: message.clone(), qpns: one, runs: [2, 16] },
+        Row { lengths: [&message[..], &message[..]].concat(), qpns: one, runs: [4, 32] },
+        Row { lengths: vec![1024; 64], qpns: one, runs: [2, 64] },
+        Row { lengths: vec![256; 64], qpns: one, runs: [1, 64] },
+        Row { lengths: vec![4, 4, 4, 0, 4, 4, 8, 8, 4, 8], qpns: one, runs: [3, 9] },
+        Row { lengths: vec![512; 12], qpns: |at| (at as u32 / 4) << 12 | 7, runs: [3, 12] },
+        Row { lengths: vec![512; 12], qpns: |at| 5 + at as u32 % 2, runs: [0, 0] },
+    ];
+    for offloads_checksums in [true, false] {
+        let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+        if !offloads_checksums {
+            let (ok, text) = pair.exec(0, "ethtool -K veth0 tx off");
+            assert!(ok, "{text}");
+        }
+        for [from, to] in [UdpOffload::All, UdpOffload::Gso].map(|to| [UdpOffload::All, to]) {
+            let [mut a, mut b] = [(0, from), (1, to)]
+                .map(|(host, how)| pair.within(host, move || UdpLink::open_with("veth0", how).unwrap()));
+            for (row, is_v6) in rows.iter().flat_map(|row| [(row, false), (row, true)]) {
+                let received = counter(&b, "rx_run_frames");
+                let before = ["tx_runs", "tx_run_frames"].map(|name| counter(&a, name));
+                send_and_check(&mut a, &mut b, row, is_v6);
+                let after = ["tx_runs", "tx_run_frames"].map(|name| counter(&a, name));
+                assert_eq!([0, 1].map(|at| after[at] - before[at]), row.runs, "{:?}", row.lengths);
+                let is_whole = offloads_checksums && to == UdpOffload::All;
+                let received = counter(&b, "rx_run_frames") - received;
+                assert_eq!(received, if is_whole { row.runs[1] } else { 0 }, "{:?}", row.lengths);
+            }
+            assert_eq!((counter(&a, "tx_runs_refused"), counter(&a, "tx_errors")), (0, 0));
+        }
+    }
+}
+
+fn send_and_check(a: &mut UdpLink, b: &mut UdpLink, row: &Row, is_v6: bool) {
+    let Imposed { identification, source_port } = a.imposed().unwrap();
+    let flow = flow(addresses(is_v6), source_port);
+    let [source, destination] = addresses(is_v6);
+    let hop = a.hop(source, destination).unwrap();
+    for (at, len) in row.lengths.iter().enumerate() {
+        let payload = vec![at as u8; *len];
+        let to = Qpn::new((row.qpns)(at));
+        let len = packet_to(to, a.transmit_buffer().unwrap(), &flow, identification, &payload);
+        a.transmit(time::Instant::ZERO, len, hop);
+    }
+    a.flush(time::Instant::ZERO);
+    let frames = receive(b, row.lengths.len());
+    assert_eq!(frames.len(), row.lengths.len(), "{:?}", b.counters());
+    for (at, (frame, len)) in frames.iter().zip(&row.lengths).enumerate() {
+        let roce = RoceFrame::parse(frame.bytes()).unwrap();
+        assert!(roce.icrc_ok() && roce.ip.checksum_ok(), "packet {at} of {len} bytes");
+        let packet = Packet::parse(roce.ib).unwrap();
+        assert_eq!(packet.bth().destination(), Qpn::new((row.qpns)(at)));
+        assert!(packet.payload().len() == *len && packet.payload().to_vec().iter().all(|byte| *byte == at as u8));
+    }
+}
+
+/// A run of more packets than a step takes: the rest waits in the link, which says so, and keeps its order.
+#[test]
+fn what_exceeds_a_step_waits_for_the_next() {
+    let pair = Pair::new(PairOptions::default());
+    let [mut a, mut b] = [0, 1].map(|host| pair.within(host, || UdpLink::open("veth0").unwrap()));
+    let Imposed { identification, source_port } = a.imposed().unwrap();
+    let [source, destination] = addresses(true);
+    let (flow, hop) = (flow([source, destination], source_port), a.hop(source, destination).unwrap());
+    let mut count = 0;
+    for round in 0..30 {
+        for at in 0..40 {
+            let payload = [round, at, 0, 0];
+            let len = packet(a.transmit_buffer().unwrap(), &flow, identification, &payload);
+            a.transmit(time::Instant::ZERO, len, hop);
+        }
+        a.flush(time::Instant::ZERO);
+        let (start, mut frames) = (Instant::now(), Vec::new());
+        while frames.len() < 40 && start.elapsed() < LIMIT {
+            let came = b.receive(time::Instant::ZERO, &mut frames, 7);
+            assert!(came <= 7);
+            let waits = (frames.len() < 40 && came > 0).then_some(time::Instant::ZERO);
+            assert_eq!(b.poll_timeout(), waits, "{} are here", frames.len());
+        }
+        for (at, frame) in frames.iter().enumerate() {
+            let roce = RoceFrame::parse(frame.bytes()).unwrap();
+            assert_eq!(Packet::parse(roce.ib).unwrap().payload().to_vec(), [round, at as u8, 0, 0]);
+        }
+        count += frames.len();
+    }
+    // As many buffers as there are, many times over: each came back.
+    assert_eq!((count, counter(&b, "rx_runs")), (30 * 40, 30));
+}
+
+/// Runs as nobody of ours sends them: of more packets, of packets that are too long, and of ones that are none.
+#[test]
+fn strange_runs_do_no_harm() {
+    let pair = Pair::new(PairOptions { mtu: 9000, ..PairOptions::default() });
+    let mut b = pair.within(1, || UdpLink::open("veth0").unwrap());
+    let socket = pair.within(0, || UdpSocket::bind("10.7.0.1:6000").unwrap());
+    let flow = flow(addresses(false), 6000);
+    let send = |packet_bytes: usize, datagram: &[u8]| {
+        let value = packet_bytes as libc::c_int;
+        // SAFETY: the value is an int and lives through the call.
+        let set = unsafe {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+            libc::setsockopt(fd, libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const value).cast(), 4)
+        };
+        assert_eq!(set, 0);
+        socket.send_to(datagram, "10.7.0.2:4791").map(|_| ())
+    };
+    let mut packets = Vec::new();
+    for identification in 0..128 {
+        let mut bytes = [0; 64];
+        let len = packet(&mut bytes, &flow, identification, &[identification as u8; 4]);
+        packets.extend(&bytes[28..len]);
+    }
+    // Since Linux 6.9; before, 64 are the most.
+    let (all, many) =
+        if send(20, &packets).is_ok() { (128, true) } else { (64, send(20, &packets[..64 * 20]).is_ok()) };
+    assert!(many);
+    let frames = receive(&mut b, all);
+    assert_eq!((frames.len(), counter(&b, "rx_runs")), (all, 1));
+    for (at, frame) in frames.iter().enumerate() {
+        let roce = RoceFrame::parse(frame.bytes()).unwrap();
+        assert!(roce.icrc_ok() && Packet::parse(roce.ib).unwrap().payload().to_vec() == [at as u8; 4], "packet {at}");
+    }
+    send(5000, &[1; 20_000]).unwrap();
+    assert_eq!((receive(&mut b, 0).len(), counter(&b, "rx_too_long")), (0, 4));
+    for (packet_bytes, len) in [(1, 60), (7, 100), (12, 60), (15, 200), (16, 70), (4224, 60_000)] {
+        send(packet_bytes, &vec![0x2a; len]).unwrap();
+        let frames = receive(&mut b, len.div_ceil(packet_bytes));
+        assert_eq!(frames.len(), len.div_ceil(packet_bytes));
+        let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().skip(14 + 28).to_vec()).collect();
+        assert!(bytes.len() == len && bytes.iter().all(|byte| *byte == 0x2a));
+        assert!(frames.iter().all(|frame| RoceFrame::parse(frame.bytes()).is_ok_and(|roce| !roce.icrc_ok())));
+    }
+}
+
+/// The arbiter of programs that share the addresses ends runs while some wait in the socket: the kernel does not tell of
+/// those any more, and they are received all the same.
+#[test]
+fn runs_that_wait_when_runs_end_are_received() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    let [mut a, mut b] = [0, 1].map(|host| pair.within(host, || UdpLink::open("veth0").unwrap()));
+    let Imposed { identification, source_port } = a.imposed().unwrap();
+    for is_v6 in [false, true] {
+        let [source, destination] = addresses(is_v6);
+        let (flow, hop) = (flow([source, destination], source_port), a.hop(source, destination).unwrap());
+        let send_runs = |a: &mut UdpLink| {
+            for len in [&[4112][..], &[4096; 15], &[4112], &[4096; 14], &[100]].concat() {
+                let len = packet(a.transmit_buffer().unwrap(), &flow, identification, &vec![7; len]);
+                a.transmit(time::Instant::ZERO, len, hop);
+            }
+            a.flush(time::Instant::ZERO);
+        };
+        switch_runs(&b, true);
+        send_runs(&mut a);
+        assert_eq!(receive(&mut b, 32).len(), 32);
+        send_runs(&mut a);
+        std::thread::sleep(Duration::from_millis(20));
+        switch_runs(&b, false);
+        let frames = receive(&mut b, 32);
+        assert!(frames.len() == 32 && frames.iter().all(|frame| RoceFrame::parse(frame.bytes()).unwrap().icrc_ok()));
+    }
+}
+
+fn switch_runs(link: &UdpLink, runs: bool) {
+    let value = libc::c_int::from(runs);
+    for socket in link.poll_fds() {
+        // SAFETY: the value is an int and lives through the call. What is no UDP socket refuses.
+        unsafe { libc::setsockopt(socket, libc::SOL_UDP, libc::UDP_GRO, (&raw const value).cast(), 4) };
+    }
+}
+
+/// A receiver whose interface merges what arrives packet by packet, as NICs have it: runs come out again, and only runs.
+#[test]
+fn packets_that_the_receiving_kernel_merges_are_taken_apart() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    for (host, how) in [(0, "tx off"), (1, "gro on")] {
+        let (ok, text) = pair.exec(host, &format!("ethtool -K veth0 {how}"));
+        assert!(ok, "{text}");
+    }
+    let [mut a, mut b] = [0, 1].map(|host| pair.within(host, || UdpLink::open("veth0").unwrap()));
+    let message = [&[4112][..], &[4096; 15]].concat();
+    let qpns: [fn(usize) -> u32; 2] = [|_| 5, |at| 5 + (at as u32) / 4];
+    for (row, is_v6) in qpns.into_iter().flat_map(|qpns| [(qpns, false), (qpns, true)]) {
+        send_and_check(&mut a, &mut b, &Row { lengths: message.clone(), qpns: row, runs: [0, 0] }, is_v6);
+        send_and_check(&mut a, &mut b, &Row { lengths: vec![1024; 64], qpns: row, runs: [0, 0] }, is_v6);
+    }
+    assert!(counter(&b, "rx_runs") > 0, "{:?}", b.counters());
+}
+
+/// A kernel that takes no runs (here: because checksums are switched off again) has them sent singly from then on, and
+/// loses none.
+#[test]
+fn what_the_kernel_refuses_as_a_run_is_sent_singly() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    let [mut a, mut b] = [0, 1].map(|host| pair.within(host, || UdpLink::open("veth0").unwrap()));
+    let single = |lengths| Row { lengths, qpns: |_| 5, runs: [0, 0] };
+    for is_v6 in [false, true] {
+        let before = counter(&a, "tx_runs_refused");
+        refuse_runs(a.poll_fds(), is_v6);
+        send_and_check(&mut a, &mut b, &single(vec![700; 40]), is_v6);
+        assert_eq!(counter(&a, "tx_runs_refused"), before + 1, "of one run");
+        send_and_check(&mut a, &mut b, &single(vec![700; 40]), is_v6);
+        assert_eq!((counter(&a, "tx_runs_refused"), counter(&a, "tx_runs")), (before + 1, 0));
+    }
+}
+
+/// Switches the checksum off in the sockets of one family, without which the kernel takes no runs.
+fn refuse_runs(sockets: Vec<std::os::fd::RawFd>, is_v6: bool) {
+    // From linux/udp.h.
+    const UDP_NO_CHECK6_TX: libc::c_int = 101;
+    let (level, option) =
+        if is_v6 { (libc::IPPROTO_UDP, UDP_NO_CHECK6_TX) } else { (libc::SOL_SOCKET, libc::SO_NO_CHECK) };
+    let on: libc::c_int = 1;
+    for socket in sockets {
+        // SAFETY: the value is an int and lives through the call. Descriptors of the other family refuse, or take no harm.
+        unsafe { libc::setsockopt(socket, level, option, (&raw const on).cast(), 4) };
     }
 }
 

@@ -143,6 +143,22 @@ impl Link for Rails {
         Some(&mut buffer[..self.max_packet_bytes])
     }
 
+    fn finish(&mut self, len: usize, hop: Hop) {
+        let (number, hop) = split(hop);
+        if let (Some(lender), true) = (self.lent, number < self.rails.len() && self.imposed().is_some()) {
+            // The rail that sends it decides, in its own buffer.
+            let copy = |rails: &mut [State], from: usize, to: usize| {
+                let Ok([from, to]) = rails.get_disjoint_mut([from, to]) else { return };
+                if let [Some(from), Some(to)] = [from, to].map(|state| state.rail.link.transmit_buffer()) {
+                    to[..len].copy_from_slice(&from[..len]);
+                }
+            };
+            copy(&mut self.rails, lender, number);
+            self.rails[number].rail.link.finish(len, hop);
+            copy(&mut self.rails, number, lender);
+        }
+    }
+
     fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
         assert!(len > 0 && len <= self.max_packet_bytes, "a packet of {len} bytes in {}", self.max_packet_bytes);
         let lender = self.lent.take().expect("transmit follows transmit_buffer");

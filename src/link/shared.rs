@@ -72,20 +72,27 @@ impl<N: Link, K: Link> SharedLink<N, K> {
         &mut self.network.transmit_buffer().expect("transmit follows transmit_buffer")[..len]
     }
 
+    /// Copies the packet in the network's lent buffer to the kernel's, with the headers that the kernel writes. Returns
+    /// its hop there; `None` when there is none, or no buffer.
+    fn hand_over(&mut self, len: usize) -> Option<Hop> {
+        let imposed = self.imposed;
+        let packet = &mut self.network.transmit_buffer().expect("it is lent")[..len];
+        impose(packet, imposed);
+        let addresses = Addresses::of_packet(packet)?;
+        let hop = self.kernel.hop(addresses.source(), addresses.destination()).ok()?;
+        self.kernel.transmit_buffer()?[..len].copy_from_slice(packet);
+        Some(hop)
+    }
+
     /// Sends the packet in the network's lent buffer, which stays lent, through the kernel.
     fn send_through_kernel(&mut self, now: Instant, len: usize) {
         if self.kernel.transmit_buffer().is_none() {
             self.kernel.flush(now);
         }
-        let imposed = self.imposed;
-        let packet = &mut self.network.transmit_buffer().expect("it is lent")[..len];
-        impose(packet, imposed);
-        let hop = Addresses::of_packet(packet).map(|at| self.kernel.hop(at.source(), at.destination()));
-        let (Some(Ok(hop)), Some(buffer)) = (hop, self.kernel.transmit_buffer()) else {
+        let Some(hop) = self.hand_over(len) else {
             self.lost += 1;
             return;
         };
-        buffer[..len].copy_from_slice(packet);
         self.kernel.transmit(now, len, hop);
         self.through_kernel += 1;
         self.lively_until = now + LIVELY;
@@ -157,9 +164,13 @@ impl<N: Link, K: Link> Link for SharedLink<N, K> {
     }
 
     fn finish(&mut self, len: usize, hop: Hop) {
-        if self.leaves_through_kernel(len, hop) {
-            let imposed = self.imposed;
-            impose(self.lent(len), imposed);
+        if self.leaves_through_kernel(len, hop)
+            && let Some(hop) = self.hand_over(len)
+        {
+            self.kernel.finish(len, hop);
+            let finished = self.kernel.transmit_buffer().expect("it was lent");
+            let packet = self.network.transmit_buffer().expect("transmit follows transmit_buffer");
+            packet[..len].copy_from_slice(&finished[..len]);
         }
     }
 

@@ -125,6 +125,7 @@ impl<L: Link> Tapped<L> {
     /// Sends the packet in the lent buffer, and records it.
     fn send(&mut self, now: Instant, len: usize, hop: Hop, comment: &str) {
         if self.capture.is_some() {
+            self.inner.finish(len, hop);
             record_sent(&mut self.inner, self.capture.as_mut(), Leaving { now, len, hop, comment });
         }
         self.inner.transmit(now, len, hop);

@@ -3,7 +3,8 @@
 //! There is one socket on port 4791 for each of the device's addresses. The kernel writes the IP and UDP headers, which
 //! the ICRC covers, so packets must be made for what it writes ([`Link::imposed`](super::Link::imposed)). IPv4's
 //! identification is 0, which Linux writes into packets of unconnected sockets that are never fragmented
-//! (`ip_select_ident`).
+//! (`ip_select_ident`). Packets in a row to one queue pair leave as one, if the kernel takes such runs; it cuts them apart
+//! and counts from 0 (`outbox`).
 //!
 //! The source port is 4791 for all. A port for each connection would take a socket each, and peers do not check it. Its
 //! purpose, to spread connections over paths and queues, is left to the AF_XDP link.
@@ -17,6 +18,11 @@ mod link;
 mod error;
 #[cfg(feature = "udp")]
 mod identification;
+#[cfg(feature = "udp")]
+mod inbox;
+mod offload;
+#[cfg(feature = "udp")]
+mod outbox;
 #[cfg(feature = "udp")]
 mod pool;
 #[cfg_attr(not(feature = "udp"), path = "udp/no_refusal.rs")]
@@ -34,6 +40,7 @@ use super::selection::Selection;
 
 pub use error::UdpOpenError;
 pub use link::UdpLink;
+pub use offload::{UdpOffload, UdpOffloadError};
 pub(crate) use refusal::RefusalProbe;
 #[cfg(feature = "udp")]
 pub use sharing::{Arbiter, ArbiterError};

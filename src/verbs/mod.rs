@@ -54,7 +54,7 @@ pub use crate::link::device::{Device, DeviceError, Gid, LinkMode};
 #[doc(inline)]
 pub use crate::link::fault::{FaultDirection, FaultSpec, FaultSpecError};
 #[doc(inline)]
-pub use crate::link::udp::UdpOpenError;
+pub use crate::link::udp::{UdpOffload, UdpOffloadError, UdpOpenError};
 #[doc(inline)]
 pub use crate::link::xdp::{AttachMode, AttachModeError, CopyMode, XdpOpenError, XdpOptions};
 #[doc(inline)]

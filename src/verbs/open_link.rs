@@ -74,8 +74,9 @@ impl OpenOptions {
     ) -> Result<(Box<dyn Link>, Option<String>), OpenError> {
         let alone = || OpenOptions { arbiter: None, ..self.clone() }.open_xdp(std::slice::from_ref(device));
         // Whoever cannot have sockets there cannot share, and is told why if it cannot have the interface alone either.
-        let shared =
-            UdpLink::open_shared(&device.place(), arbiter).ok().and_then(|kernel| Some((kernel.slot()?, kernel)));
+        let shared = UdpLink::open_shared(&device.place(), self.udp_offload, arbiter)
+            .ok()
+            .and_then(|kernel| Some((kernel.slot()?, kernel)));
         let Some((slot, kernel)) = shared else { return alone() };
         match XdpLink::open_shared(&device.interface, &self.xdp, slot) {
             Ok(network) => {
@@ -99,9 +100,9 @@ impl OpenOptions {
     fn open_udp(&self, devices: &[Device]) -> Result<Box<dyn Link>, OpenError> {
         self.check_paths(devices.len())?;
         match (devices, &self.arbiter) {
-            ([device], Some(arbiter)) => self.tap(UdpLink::open_shared(&device.place(), arbiter)?),
-            ([device], None) => self.tap(UdpLink::open(&device.place())?),
-            _ => self.tap(rails(devices, |device| UdpLink::open(&device.place()))?),
+            ([device], Some(arbiter)) => self.tap(UdpLink::open_shared(&device.place(), self.udp_offload, arbiter)?),
+            ([device], None) => self.tap(UdpLink::open_with(&device.place(), self.udp_offload)?),
+            _ => self.tap(rails(devices, |device| UdpLink::open_with(&device.place(), self.udp_offload))?),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::congestion::{CongestionControl, Rate};
 use crate::link::device::Device;
 use crate::link::device::DeviceError;
 use crate::link::fault::FaultSpec;
-use crate::link::udp::UdpOpenError;
+use crate::link::udp::{UdpOffload, UdpOpenError};
 use crate::link::xdp::{XdpOpenError, XdpOptions};
 use crate::path::PathPolicy;
 use crate::transport::{RecoveryMode, RecoverySettings};
@@ -37,6 +37,7 @@ use super::traffic_policy::TrafficPolicyError;
 /// | `UROCE_DEV` | `device`, `rails` | names of interfaces, or addresses, separated by commas |
 /// | `UROCE_LINK` | `link` | a [`LinkKind`]: `auto`, `xdp`, `udp` |
 /// | `UROCE_XDP_MODE` | `xdp.mode` | an [`AttachMode`](crate::link::xdp::AttachMode): `native`, `skb` |
+/// | `UROCE_UDP_OFFLOAD` | `udp_offload` | a [`UdpOffload`]: `all`, `gso`, `gro`, `none` |
 /// | `UROCE_CAPTURE` | `capture` | the path of a file |
 /// | `UROCE_FAULT` | `faults` | a [`FaultSpec`]: `loss=0.01,seed=7` |
 /// | `UROCE_MTU` | `path_mtu` | a [`PathMtu`]: `256`, `512`, `1024`, `2048`, `4096` |
@@ -65,6 +66,8 @@ pub struct OpenOptions {
     pub link: LinkKind,
     /// The options of the AF_XDP link, if it is used.
     pub xdp: XdpOptions,
+    /// The kernel's offloads that the link over UDP sockets uses, if there is one.
+    pub udp_offload: UdpOffload,
     /// The file that every sent or received frame is written to: pcap with nanoseconds, or pcapng if its suffix is
     /// `.pcapng`.
     pub capture: Option<PathBuf>,
@@ -137,6 +140,12 @@ impl OpenOptions {
     /// Sets the options of the AF_XDP link ([`xdp`](Self#structfield.xdp)).
     pub fn xdp(mut self, xdp: XdpOptions) -> OpenOptions {
         self.xdp = xdp;
+        self
+    }
+
+    /// Sets the offloads of UDP sockets ([`udp_offload`](Self#structfield.udp_offload)).
+    pub fn udp_offload(mut self, offload: UdpOffload) -> OpenOptions {
+        self.udp_offload = offload;
         self
     }
 
@@ -240,7 +249,7 @@ struct Variable {
     write: fn(&OpenOptions) -> Option<OsString>,
 }
 
-const VARIABLES: [Variable; 13] = [
+const VARIABLES: [Variable; 14] = [
     Variable {
         name: "UROCE_DEV",
         read: |options, text| {
@@ -262,6 +271,11 @@ const VARIABLES: [Variable; 13] = [
         name: "UROCE_XDP_MODE",
         read: |options, text| set_some(&mut options.xdp.mode, text),
         write: |options| written(&options.xdp.mode),
+    },
+    Variable {
+        name: "UROCE_UDP_OFFLOAD",
+        read: |options, text| set(&mut options.udp_offload, text),
+        write: |options| unless_default(&options.udp_offload),
     },
     Variable {
         name: "UROCE_CAPTURE",
@@ -497,6 +511,7 @@ mod tests {
             .rails(["eth1", "eth2"])
             .link(LinkKind::Udp)
             .xdp(XdpOptions { mode: Some(AttachMode::Skb), ..XdpOptions::default() })
+            .udp_offload(UdpOffload::Gro)
             .capture("a b.pcapng")
             .faults("loss=0.01,delay=2ms,direction=tx,seed=7".parse().unwrap())
             .path_mtu(PathMtu::Mtu2048)
@@ -511,6 +526,7 @@ mod tests {
             ("UROCE_DEV", "eth0,eth1,eth2"),
             ("UROCE_LINK", "udp"),
             ("UROCE_XDP_MODE", "skb"),
+            ("UROCE_UDP_OFFLOAD", "gro"),
             ("UROCE_CAPTURE", "a b.pcapng"),
             ("UROCE_FAULT", "loss=0.01,delay=2ms,direction=tx,seed=7"),
             ("UROCE_MTU", "2048"),
@@ -541,6 +557,7 @@ mod tests {
         for (name, text, says) in [
             ("UROCE_LINK", "tcp", "UROCE_LINK: `tcp` is not a link: use auto, xdp or udp"),
             ("UROCE_XDP_MODE", "fast", "UROCE_XDP_MODE: `fast` is not an XDP mode: use native or skb"),
+            ("UROCE_UDP_OFFLOAD", "on", "UROCE_UDP_OFFLOAD: `on` is not a UDP offload: use all, gso, gro or none"),
             ("UROCE_MTU", "1500", "UROCE_MTU: `1500` is not a path MTU: use 256, 512, 1024, 2048 or 4096"),
             ("UROCE_PATHS", "0", "UROCE_PATHS: `0` is not a number of paths: use 1 to 256"),
             (

@@ -5,12 +5,16 @@
 //! That takes 16 of its 32 bits, so one in 65,536 damaged packets would pass instead of one in 4 billion. Senders count
 //! their packets, or write the same number into all of them. A peer that has done so for a while must continue to,
 //! which restores most of the bits.
+//!
+//! The same sum gives a packet that is sent another identification, without reading it again.
 
 use std::net::Ipv4Addr;
 
 use rustc_hash::FxHashMap;
 
+use super::outbox::RUN_PACKETS_MAX;
 use crate::time::{Duration, Instant};
+use crate::wire::ICRC_BYTES;
 
 /// The CRC-32 of Ethernet, reflected: bit 31 is the lowest power.
 const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -18,26 +22,27 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 /// The polynomial 1, in that order.
 const ONE: u32 = 1 << 31;
 
-/// Where the identification ends in an IPv4 header.
-const FIELD_END: usize = 6;
+/// Where the identification and the checksum lie in an IPv4 header.
+const FIELD: std::ops::Range<usize> = 4..6;
+const CHECKSUM: std::ops::Range<usize> = 10..12;
 
-/// Solves for the identification that makes a packet's ICRC right.
+/// Solves for the identification that makes a packet's ICRC right, or makes the ICRC right for an identification.
 #[derive(Debug)]
 pub(super) struct Solver {
-    /// The inverse of x^(8 n), by n: what n bytes of zeros do to a CRC, undone.
+    /// x^(8 n), by n: what n bytes of zeros do to a CRC.
+    bytes: Vec<u32>,
+    /// The inverse of that.
     undo_bytes: Vec<u32>,
 }
 
 impl Solver {
     /// A solver for packets of up to `max_packet_bytes` from the IP header to the ICRC.
     pub fn new(max_packet_bytes: usize) -> Solver {
-        let mut value = ONE;
-        let mut undo_bytes = Vec::with_capacity(max_packet_bytes + 1);
-        for _ in 0..=max_packet_bytes {
-            undo_bytes.push(value);
-            value = (0..8).fold(value, |value, _| divide_by_x(value));
-        }
-        Solver { undo_bytes }
+        let powers = |step: fn(u32) -> u32| {
+            let next = move |value: &u32| Some((0..8).fold(*value, |value, _| step(value)));
+            std::iter::successors(Some(ONE), next).take(max_packet_bytes + 1).collect()
+        };
+        Solver { bytes: powers(multiply_by_x), undo_bytes: powers(divide_by_x) }
     }
 
     /// The identification of a packet that has `covered_bytes` from the IP header to the ICRC.
@@ -45,12 +50,48 @@ impl Solver {
     /// `difference` is the exclusive-or of its ICRC and the one computed with zero for the identification. `None` when
     /// no identification makes it right.
     pub fn solve(&self, difference: u32, covered_bytes: usize) -> Option<u16> {
-        // The field's two bytes enter the CRC at its low end; they and all that follow are 8 powers of x each.
-        let behind = covered_bytes.checked_sub(FIELD_END)? + 2;
-        let field = multiply(difference, *self.undo_bytes.get(behind)?);
-        let [low, high] = u16::try_from(field).ok()?.to_le_bytes();
-        Some(u16::from_be_bytes([low, high]))
+        let field = multiply(difference, *self.undo_bytes.get(behind(covered_bytes)?)?);
+        // The first byte on the wire enters the CRC at its low end.
+        u16::try_from(field).ok().map(u16::swap_bytes)
     }
+
+    /// Writes another identification into an IPv4 packet, with the header checksum and the ICRC that go with it. What
+    /// was wrong with either stays wrong. A packet that is too short for an ICRC keeps its own.
+    pub fn renumber(&self, packet: &mut [u8], identification: u16) {
+        let Some((covered, icrc)) = packet.split_last_chunk_mut::<ICRC_BYTES>() else { return };
+        let power = behind(covered.len()).and_then(|behind| self.bytes.get(behind));
+        let Some(&power) = power.filter(|_| covered.len() >= CHECKSUM.end) else { return };
+        let mut replace = |field: std::ops::Range<usize>, value: u16| {
+            let bytes = &mut covered[field];
+            let old = u16::from_be_bytes([bytes[0], bytes[1]]);
+            bytes.copy_from_slice(&value.to_be_bytes());
+            old
+        };
+        let old = replace(FIELD, identification);
+        if old == identification {
+            return;
+        }
+        let checksum = replace(CHECKSUM, 0);
+        replace(CHECKSUM, with_replaced(checksum, old, identification));
+        let difference = multiply(u32::from((old ^ identification).swap_bytes()), power);
+        *icrc = (u32::from_le_bytes(*icrc) ^ difference).to_le_bytes();
+    }
+}
+
+/// The bytes of zeros that count as read after the identification: those behind it, and its own two.
+fn behind(covered_bytes: usize) -> Option<usize> {
+    covered_bytes.checked_sub(FIELD.start)
+}
+
+/// An internet checksum after one word of what it covers was replaced (RFC 1624).
+fn with_replaced(checksum: u16, old: u16, new: u16) -> u16 {
+    let sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+fn multiply_by_x(value: u32) -> u32 {
+    if value & 1 == 0 { value >> 1 } else { value >> 1 ^ POLYNOMIAL }
 }
 
 fn divide_by_x(value: u32) -> u32 {
@@ -64,7 +105,7 @@ fn multiply(mut a: u32, mut b: u32) -> u32 {
             product ^= b;
         }
         a <<= 1;
-        b = if b & 1 == 0 { b >> 1 } else { b >> 1 ^ POLYNOMIAL };
+        b = multiply_by_x(b);
     }
     product
 }
@@ -132,8 +173,10 @@ impl Tracker {
         let idle_ms = now.saturating_since(track.at).as_millis() as u64;
         let is_near = ahead <= NEAR + idle_ms || behind <= NEAR;
         let is_equal = ahead == 0;
+        // Each run of ours begins with 0.
+        let is_in_run = track.last == 0 && usize::from(identification) < RUN_PACKETS_MAX;
         let accepted = match track {
-            Track { equal: TRUSTED, .. } => is_equal,
+            Track { equal: TRUSTED, .. } => is_equal || is_in_run,
             Track { near: TRUSTED, .. } => is_near,
             _ => true,
         };
@@ -147,8 +190,8 @@ impl Tracker {
         track.near = if is_near { (track.near + 1).min(TRUSTED) } else { 0 };
         track.equal = if is_equal { (track.equal + 1).min(TRUSTED) } else { 0 };
         track.at = now;
-        // One that was overtaken is no news of where the sender is.
-        if behind == 0 || behind > NEAR {
+        // One that was overtaken is no news of where the sender is, unless it begins a run.
+        if behind == 0 || behind > NEAR || identification == 0 {
             track.last = identification;
         }
         true
@@ -225,8 +268,54 @@ mod tests {
     #[test]
     fn a_peer_with_one_number_is_held_to_it() {
         let mut tracker = Tracker::default();
-        assert!((0..100).all(|_| tracker.accepts(PEER, 0, at(0))));
-        assert!(!tracker.accepts(PEER, 1, at(5000)));
+        assert!((0..100).all(|_| tracker.accepts(PEER, 7, at(0))));
+        assert!(!tracker.accepts(PEER, 8, at(5000)));
+    }
+
+    /// As our own sockets number them: single packets, and runs that are lost in part.
+    #[test]
+    fn a_peer_that_sends_runs_loses_none_and_is_held_to_their_numbers() {
+        let mut tracker = Tracker::default();
+        let mut accepts = |mut run: std::ops::Range<u16>| run.all(|n| tracker.accepts(PEER, n, at(0)));
+        assert!((0..100).all(|_| accepts(0..1)));
+        for run in [0..15, 3..64, 63..64, 0..2] {
+            assert!(accepts(run.clone()), "{run:?}");
+            assert!((0..3).all(|_| accepts(0..1)));
+        }
+        assert!(!accepts(65..66));
+        assert!((0..100).all(|_| accepts(0..1)));
+        assert!(!accepts(64..65), "no run is that long");
+    }
+
+    /// Of every length, from and to any number, and with damage that stays what it was.
+    #[test]
+    fn a_packet_gets_another_number_without_being_read() {
+        let solver = Solver::new(4200);
+        let written = |len: usize, identification: u16| {
+            let mut packet: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+            packet[..20].copy_from_slice(&[0x45; 20]);
+            packet[4..6].copy_from_slice(&identification.to_be_bytes());
+            packet[10..12].fill(0);
+            let sum = etherparse::checksum::Sum16BitWords::new().add_slice(&packet[..20]).ones_complement().to_be();
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            let icrc = icrc::compute(FrameBytes::from(&packet[..])).unwrap();
+            packet.extend(icrc.to_le_bytes());
+            packet
+        };
+        for len in [40, 41, 60, 1084, 4160, 4196] {
+            for [from, to] in [[0, 1], [1, 0], [0, 63], [12, 12], [0xfffe, 0x0100], [0x1234, 0xffff]] {
+                let mut packet = written(len, from);
+                packet[25] ^= 0x10;
+                solver.renumber(&mut packet, to);
+                packet[25] ^= 0x10;
+                assert_eq!(packet, written(len, to), "{len} bytes, {from:#x} to {to:#x}");
+            }
+        }
+        for len in 0..16 {
+            let mut short = vec![0x45; len];
+            solver.renumber(&mut short, 9);
+            assert_eq!(short, vec![0x45; len]);
+        }
     }
 
     #[test]
@@ -263,7 +352,7 @@ mod tests {
         assert_eq!(refused, 4);
         tracker.accepts(PEER, 0, at(70_000));
         assert!((0..65).all(|_| tracker.accepts(PEER, 0, at(70_000))));
-        assert!(!tracker.accepts(PEER, 1, at(70_000)), "a minute later it is held to its number again");
+        assert!(!tracker.accepts(PEER, 64, at(70_000)), "a minute later it is held to its number again");
     }
 
     #[test]

@@ -1,18 +1,19 @@
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
+use etherparse::UdpHeader;
 
-use super::UdpOpenError;
-use super::identification::{Solver, Tracker};
-use super::pool::Pool;
+use super::identification::Solver;
+use super::inbox::Inbox;
+use super::outbox::{Outbox, Sent, Tally};
 use super::sharing::{Lease, LeaseError};
-use super::socket::{BATCH, Headers, Outgoing, Probe, Readiness, Received, Socket};
-use crate::frame::{Frame, FrameBytes};
+use super::socket::{Headers, Probe, Readiness, Socket, receive_runs};
+use super::{UdpOffload, UdpOpenError};
+use crate::frame::Frame;
 use crate::link::device_error::DeviceError;
 use crate::link::gid::Gid;
 use crate::link::holder;
@@ -22,21 +23,12 @@ use crate::link::netlink::{Interface, Netlink};
 use crate::link::selection::Selection;
 use crate::link::{EthernetHeader, Hop, HopError, Imposed, Link, Requests};
 use crate::time::{Duration, Instant};
-use crate::wire::{Addresses, Flow, ICRC_BYTES, ROCE_PORT, icrc};
+use crate::wire::{Addresses, ROCE_PORT};
 
 /// The largest IP packet: path MTU 4096 with all headers takes 4176 bytes.
 pub(crate) const MAX_PACKET_BYTES: usize = 4224;
 
-/// Bytes before a received datagram's payload: Ethernet 14, IPv6 40, UDP 8, rounded up.
-const HEADROOM_BYTES: usize = 64;
-const ETHERNET_BYTES: usize = 14;
-const UDP_BYTES: usize = 8;
-
-/// Buffers to receive into: several steps of an engine, and what a fault layer holds back.
-const RECEIVE_BUFFERS: u32 = 1024;
-
-/// Upper bound on the packets that wait for the sockets: two steps of an engine.
-const TRANSMIT_BUFFERS: u32 = 2 * BATCH as u32;
+pub(super) const ETHERNET_BYTES: usize = 14;
 
 /// Pause before a socket without room is tried again: the time of some twenty packets.
 const RETRY: Duration = Duration::from_micros(50);
@@ -54,15 +46,12 @@ pub struct UdpLink {
     /// The socket that is served first next time.
     next_socket: usize,
     headers: Headers,
-    received: Arc<Pool>,
-    free: Vec<u32>,
-    solver: Solver,
-    tracker: Tracker,
+    inbox: Inbox,
+    /// Packets that arrived with others, and exceeded the budget.
+    ready: VecDeque<Frame>,
+    solver: Arc<Solver>,
     hops: HopTable<Destination>,
-    sent: Arc<Pool>,
-    free_to_send: Vec<u32>,
-    lent: Option<u32>,
-    queued: VecDeque<Queued>,
+    outbox: Outbox,
     retry_at: Option<Instant>,
     max_packet_bytes: usize,
     counters: Counters,
@@ -74,18 +63,18 @@ struct Local {
     probe: Probe,
     /// The index of its interface.
     scope: u32,
+    /// Whether the kernel takes runs of packets as one.
+    sends_runs: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Destination {
-    socket: usize,
-    address: IpAddr,
-}
+/// The sockets on the addresses of a device, and the lease of their slot, if programs share them.
+type Sockets = (Vec<Local>, Option<Lease>);
 
-struct Queued {
-    buffer: u32,
-    len: usize,
-    destination: Destination,
+/// Where packets go: from one of our sockets to an address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Destination {
+    pub socket: usize,
+    pub address: IpAddr,
 }
 
 counters! {
@@ -93,10 +82,11 @@ counters! {
     struct Counters {
         rx_frames,
         rx_bytes,
-        rx_too_long,
-        rx_identification_refused,
         tx_frames,
         tx_bytes,
+        tx_runs,
+        tx_run_frames,
+        tx_runs_refused,
         tx_no_buffer,
         tx_stalls,
         tx_errors,
@@ -119,22 +109,35 @@ impl UdpLink {
     /// - [`UdpOpenError::NoAddress`] when none of its addresses can be used.
     /// - [`UdpOpenError::Socket`] when a socket cannot be made for another reason.
     pub fn open(interface: &str) -> Result<UdpLink, UdpOpenError> {
-        UdpLink::open_with(interface, |device, gids, interfaces| Ok((bind_all(device, gids, interfaces)?, None)))
+        UdpLink::open_with(interface, UdpOffload::default())
     }
 
-    /// As [`open`](Self::open), but programs of this user share the addresses, up to 63 of them. `arbiter` is the
+    /// As [`open`](Self::open), with these offloads where the kernel has them.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_with(interface: &str, offload: UdpOffload) -> Result<UdpLink, UdpOpenError> {
+        UdpLink::open_on(interface, offload, |device, gids, interfaces| Ok((bind_all(device, gids, interfaces)?, None)))
+    }
+
+    /// As [`open_with`](Self::open_with), but programs of this user share the addresses, up to 63 of them. `arbiter` is the
     /// program `uroce`, which is started as their arbiter when there is none yet. If that fails, the addresses are
     /// opened for this program alone.
     ///
     /// # Errors
     /// As `open`; [`UdpOpenError::Full`] when 63 programs share the interface.
-    pub fn open_shared(interface: &str, arbiter: &Path) -> Result<UdpLink, UdpOpenError> {
-        UdpLink::open_with(interface, |device, gids, interfaces| share(device, gids, interfaces, arbiter))
+    pub fn open_shared(interface: &str, offload: UdpOffload, arbiter: &Path) -> Result<UdpLink, UdpOpenError> {
+        let runs = offload.receives_runs();
+        UdpLink::open_on(interface, offload, |device, gids, interfaces| {
+            share(device, &places(device, gids, interfaces), arbiter, runs)?
+                .map_or_else(|| Ok((bind_all(device, gids, interfaces)?, None)), Ok)
+        })
     }
 
-    fn open_with(
+    fn open_on(
         interface: &str,
-        sockets: impl FnOnce(&Interface, &[Gid], &[Interface]) -> Result<(Vec<Local>, Option<Lease>), UdpOpenError>,
+        offload: UdpOffload,
+        sockets: impl FnOnce(&Interface, &[Gid], &[Interface]) -> Result<Sockets, UdpOpenError>,
     ) -> Result<UdpLink, UdpOpenError> {
         let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).map_err(DeviceError::Netlink)?;
         let Selection { interface: device, gids, .. } = Selection::of(interface, &interfaces)?;
@@ -145,7 +148,14 @@ impl UdpLink {
         if let Some(holder) = holder::exclusive_claimant(device.index) {
             return Err(UdpOpenError::OverXdp { interface: name(), holder });
         }
-        let (sockets, lease) = sockets(device, &gids, &interfaces)?;
+        let (mut sockets, lease) = sockets(device, &gids, &interfaces)?;
+        for local in &mut sockets {
+            local.sends_runs = local.socket.send_runs(offload.sends_runs());
+            // Among others, it is for the arbiter to say.
+            if lease.is_none() {
+                let _ = receive_runs(local.socket.as_fd(), offload.receives_runs());
+            }
+        }
         // Again, now that the sockets are there: see `holder`. Who shares the interface is no danger.
         let claimant = if lease.is_some() { holder::exclusive_claimant } else { holder::claimant };
         if let Some(holder) = claimant(device.index) {
@@ -157,6 +167,7 @@ impl UdpLink {
             address: sockets[0].socket.address,
             error,
         })?;
+        let solver = Arc::new(Solver::new(MAX_PACKET_BYTES));
         Ok(UdpLink {
             sockets,
             lease,
@@ -165,147 +176,60 @@ impl UdpLink {
             place: Place::new(device.index, gids.iter().filter(|gid| gid.vlan.is_none()).map(|gid| gid.ip())),
             next_socket: 0,
             headers: Headers::new(),
-            // A longer one than we would send is seen to be too long.
-            received: Pool::new(RECEIVE_BUFFERS, HEADROOM_BYTES + MAX_PACKET_BYTES),
-            free: (0..RECEIVE_BUFFERS).rev().collect(),
-            solver: Solver::new(MAX_PACKET_BYTES),
-            tracker: Tracker::default(),
+            inbox: Inbox::new(Arc::clone(&solver)),
+            ready: VecDeque::new(),
+            solver,
             hops: HopTable::new(),
-            sent: Pool::new(TRANSMIT_BUFFERS, MAX_PACKET_BYTES),
-            free_to_send: (0..TRANSMIT_BUFFERS).rev().collect(),
-            lent: None,
-            queued: VecDeque::with_capacity(TRANSMIT_BUFFERS as usize),
+            outbox: Outbox::new(max_packet_bytes),
             retry_at: None,
             max_packet_bytes,
             counters: Counters::default(),
         })
     }
 
-    /// Receives one batch from a socket.
-    fn receive_batch(&mut self, number: usize, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
-        self.received.collect(&mut self.free);
-        let count = budget.min(BATCH).min(self.free.len());
-        let numbers: ArrayVec<u32, BATCH> = self.free.drain(self.free.len() - count..).collect();
-        let payload = |buffer: &u32| {
-            (self.received.buffer(*buffer).wrapping_add(HEADROOM_BYTES), self.received.buffer_bytes() - HEADROOM_BYTES)
-        };
-        let buffers: ArrayVec<(*mut u8, usize), BATCH> = numbers.iter().map(payload).collect();
-        let mut arrived: ArrayVec<Received, BATCH> = ArrayVec::new();
-        let socket = match number.checked_sub(self.sockets.len()) {
-            None => &self.sockets[number].socket,
-            Some(group) => &self.groups[group],
-        };
-        // SAFETY: the buffers were free and are ours.
-        unsafe { socket.receive(&mut self.headers, &buffers, |_, received| arrived.push(received)) };
-        let own = socket.address;
-        self.free.extend(&numbers[arrived.len()..]);
-        for (&buffer, received) in numbers.iter().zip(&arrived) {
-            match self.frame(buffer, received, own, now) {
-                Some(frame) => {
-                    self.counters.rx_bytes += frame.bytes().len() as u64;
-                    frames.push(frame);
-                }
-                None => self.free.push(buffer),
-            }
-        }
-        arrived.len()
-    }
-
-    /// Writes the headers that the kernel removed before a datagram in `buffer`, and makes it a frame. `None` when it
-    /// is dropped, which is counted.
-    fn frame(&mut self, buffer: u32, received: &Received, own: IpAddr, now: Instant) -> Option<Frame> {
-        if received.is_truncated {
-            self.counters.rx_too_long += 1;
-            return None;
-        }
-        let flow = Flow {
-            addresses: Addresses::new(received.source, own)?,
-            source_port: received.source_port,
-            traffic_class: received.traffic_class,
-            hop_limit: received.hop_limit,
-            flow_label: received.flow_label,
-        };
-        let ip_start = HEADROOM_BYTES - flow.header_bytes();
-        let (start, end) = (ip_start - ETHERNET_BYTES, HEADROOM_BYTES + received.len);
-        // SAFETY: the buffer is ours until it is made a frame below, and the range lies in it.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(self.received.buffer(buffer).wrapping_add(start), end - start) };
-        let (ethernet, packet) = bytes.split_at_mut(ETHERNET_BYTES);
-        ethernet_header().write(ethernet, if own.is_ipv4() { 4 } else { 6 });
-        flow.write(packet, 0, received.len);
-        if let IpAddr::V4(peer) = received.source {
-            match self.identify(packet, peer, now) {
-                Ok(0) => {}
-                Ok(identification) => flow.write(packet, identification, received.len),
-                Err(Refused) => {
-                    self.counters.rx_identification_refused += 1;
-                    return None;
-                }
-            }
-        }
-        // SAFETY: the buffer is ours, and the range lies in it.
-        Some(unsafe { self.received.frame(buffer, start, end - start) })
-    }
-
-    /// The identification of an IPv4 packet that has 0 in its place now. 0 when none makes its ICRC right; the
-    /// transport then drops the packet.
-    fn identify(&mut self, packet: &[u8], peer: Ipv4Addr, now: Instant) -> Result<u16, Refused> {
-        let Some(covered) = packet.len().checked_sub(ICRC_BYTES) else { return Ok(0) };
-        let computed = icrc::compute(FrameBytes::from(&packet[..covered]));
-        let (Some(computed), Some(stored)) = (computed, icrc::stored(FrameBytes::from(packet))) else { return Ok(0) };
-        match self.solver.solve(computed ^ stored, covered) {
-            Some(identification) if self.tracker.accepts(peer, identification, now) => Ok(identification),
-            Some(_) => Err(Refused),
-            None => Ok(0),
-        }
-    }
-
-    /// The destination of the packet in `buffer`. When its hop was replaced, the packet's addresses decide.
-    fn destination(&mut self, hop: Hop, buffer: u32, len: usize) -> Option<Destination> {
+    /// The destination of the packet in the lent buffer. When its hop was replaced, the packet's addresses decide.
+    fn destination(&mut self, hop: Hop, len: usize) -> Option<Destination> {
         if let Some(destination) = self.hops.use_hop(hop) {
             return Some(*destination);
         }
-        // SAFETY: the buffer was lent and is ours again, and holds a packet of that length.
-        let packet = unsafe { std::slice::from_raw_parts(self.sent.buffer(buffer).cast_const(), len) };
-        let addresses = Addresses::of_packet(packet)?;
+        let addresses = Addresses::of_packet(self.outbox.lent(len))?;
         let hop = self.hop(addresses.source(), addresses.destination()).ok()?;
         self.hops.use_hop(hop).copied()
     }
 
+    /// Gives the packet in the lent buffer the identification that it leaves with. Returns where it goes, and its place
+    /// in a run.
+    fn number(&mut self, len: usize, hop: Hop) -> Option<(Destination, usize)> {
+        let destination = self.destination(hop, len)?;
+        let sends_runs = self.sockets[destination.socket].sends_runs;
+        Some((destination, self.outbox.number(len, destination, &self.solver, sends_runs)))
+    }
+
     /// Hands the oldest packets that leave by one socket to the kernel. True when it should be called again.
     fn send_batch(&mut self, now: Instant) -> bool {
-        let Some(first) = self.queued.front() else { return false };
-        let number = first.destination.socket;
-        let local = &self.sockets[number];
-        let (sent, max) = (&self.sent, self.max_packet_bytes);
-        let run = self.queued.iter().take_while(|queued| queued.destination.socket == number);
-        let datagrams = run.map(|queued| {
-            let start = sent.buffer(queued.buffer).cast_const();
-            // SAFETY: the buffer is ours while it is queued, and holds a packet of that length.
-            let packet = unsafe { std::slice::from_raw_parts(start, queued.len.min(max)) };
-            outgoing(packet, queued.destination.address, local.scope)
-        });
-        // SAFETY: the payloads lie in buffers that are ours while they are queued.
-        let count = match unsafe { local.socket.send(&mut self.headers, datagrams) } {
-            Ok(count) => {
-                for queued in self.queued.iter().take(count) {
-                    self.counters.tx_frames += 1;
-                    self.counters.tx_bytes += (ETHERNET_BYTES + queued.len) as u64;
-                }
-                count
+        let Some(number) = self.outbox.next_socket() else { return false };
+        let local = &mut self.sockets[number];
+        let mut tally = Tally::default();
+        match self.outbox.send((number, &local.socket, local.scope), &mut self.headers, &self.solver, &mut tally) {
+            Sent::Taken => {
+                self.counters.tx_frames += tally.packets;
+                self.counters.tx_bytes += tally.bytes + tally.packets * ETHERNET_BYTES as u64;
+                self.counters.tx_runs += tally.runs;
+                self.counters.tx_run_frames += tally.run_packets;
             }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => {
+            Sent::Stalled => {
                 self.counters.tx_stalls += 1;
                 self.retry_at = Some(now + RETRY);
                 return false;
             }
-            // The network is away, say: this packet is lost, the next one may go elsewhere.
-            Err(_) => {
-                self.counters.tx_errors += 1;
-                1
+            Sent::Refused(packets) => self.counters.tx_errors += packets,
+            Sent::Split { is_for_good } => {
+                self.counters.tx_runs_refused += 1;
+                if is_for_good {
+                    local.sends_runs = local.socket.send_runs(false);
+                }
             }
-        };
-        self.free_to_send.extend(self.queued.drain(..count).map(|queued| queued.buffer));
+        }
         true
     }
 }
@@ -323,19 +247,19 @@ fn places(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Vec<(Ip
     places
 }
 
-/// Sockets on all addresses of a device that are there, which programs share.
+/// Sockets on those of a device's addresses that are there, which programs share. Without an arbiter there are none.
+/// `runs`: whether this program takes runs of packets.
 fn share(
     device: &Interface,
-    gids: &[Gid],
-    interfaces: &[Interface],
+    places: &[(IpAddr, u32)],
     arbiter: &Path,
-) -> Result<(Vec<Local>, Option<Lease>), UdpOpenError> {
+    runs: bool,
+) -> Result<Option<Sockets>, UdpOpenError> {
     let interface = || device.name.clone();
-    let places = places(device, gids, interfaces);
     let taken = |address| UdpOpenError::Taken { interface: interface(), address, holder: holder::port_holder(address) };
-    let (lease, joined) = match Lease::take((device.index, &device.name), &places, Some(arbiter)) {
+    let (lease, joined) = match Lease::take((device.index, &device.name), places, Some(arbiter), runs) {
         Ok(lease) => lease,
-        Err(LeaseError::NoArbiter) => return Ok((bind_all(device, gids, interfaces)?, None)),
+        Err(LeaseError::NoArbiter) => return Ok(None),
         Err(LeaseError::Full) => return Err(UdpOpenError::Full { interface: interface() }),
         Err(LeaseError::Address(address, error)) => {
             return Err(match error.raw_os_error() {
@@ -347,7 +271,7 @@ fn share(
     let local = |(socket, address, scope)| {
         let probe = Probe::bind(address, scope);
         let probe = probe.map_err(|error| UdpOpenError::Socket { interface: interface(), address, error })?;
-        Ok(Local { socket: Socket::adopt(socket, address), probe, scope })
+        Ok(Local { socket: Socket::adopt(socket, address), probe, scope, sends_runs: false })
     };
     let sockets: Vec<Local> = joined
         .into_iter()
@@ -356,7 +280,7 @@ fn share(
     if sockets.is_empty() {
         Err(UdpOpenError::NoAddress { interface: interface() })
     } else {
-        Ok((sockets, Some(lease)))
+        Ok(Some((sockets, Some(lease))))
     }
 }
 
@@ -367,7 +291,7 @@ fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Resul
     for (address, scope) in places(device, gids, interfaces) {
         let bound = Socket::bind(address, scope).and_then(|socket| Ok((socket, Probe::bind(address, scope)?)));
         match bound {
-            Ok((socket, probe)) => sockets.push(Local { socket, probe, scope }),
+            Ok((socket, probe)) => sockets.push(Local { socket, probe, scope, sends_runs: false }),
             Err(error) => match error.raw_os_error() {
                 // Not ours, not yet (duplicate address detection), or of a family that is off.
                 Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {}
@@ -382,22 +306,30 @@ fn bind_all(device: &Interface, gids: &[Gid], interfaces: &[Interface]) -> Resul
     if sockets.is_empty() { Err(UdpOpenError::NoAddress { interface: name() }) } else { Ok(sockets) }
 }
 
-/// The packet has an identification that its sender does not use.
-struct Refused;
-
 /// The Ethernet header of packets over sockets, of which nothing is known.
-fn ethernet_header() -> EthernetHeader {
+pub(super) fn ethernet_header() -> EthernetHeader {
     EthernetHeader::new([0; 6], [0; 6], None)
 }
 
-/// The fields that the kernel needs to write the packet's headers again.
-fn outgoing(packet: &[u8], destination: IpAddr, scope: u32) -> Outgoing {
-    let (traffic_class, hop_limit, header_bytes) = match destination {
-        IpAddr::V4(_) => (packet[1], packet[8], 20 + UDP_BYTES),
-        IpAddr::V6(_) => (packet[0] << 4 | packet[1] >> 4, packet[7], 40 + UDP_BYTES),
+/// Writes the UDP checksum that the kernel writes into packets from sockets with runs.
+fn write_udp_checksum(packet: &mut [u8]) {
+    let Some(addresses) = Addresses::of_packet(packet) else { return };
+    let ip_bytes = if addresses.source().is_ipv4() { 20 } else { 40 };
+    let Some((header, payload)) = packet.get_mut(ip_bytes..).and_then(<[u8]>::split_first_chunk_mut::<8>) else {
+        return;
     };
-    let payload = &packet[header_bytes..];
-    Outgoing { payload: (payload.as_ptr(), payload.len()), destination, scope, traffic_class, hop_limit }
+    let udp = UdpHeader::from_bytes(*header);
+    let checksum = match addresses {
+        Addresses::V4 { source, destination } => {
+            udp.calc_checksum_ipv4_raw(source.octets(), destination.octets(), payload)
+        }
+        Addresses::V6 { source, destination } => {
+            udp.calc_checksum_ipv6_raw(source.octets(), destination.octets(), payload)
+        }
+    };
+    if let Ok(checksum) = checksum {
+        header[6..8].copy_from_slice(&checksum.to_be_bytes());
+    }
 }
 
 impl Link for UdpLink {
@@ -430,39 +362,50 @@ impl Link for UdpLink {
 
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let before = frames.len();
+        frames.extend(self.ready.drain(..budget.min(self.ready.len())));
         let count = self.sockets.len() + self.groups.len();
         // Another socket comes first every time, so that a busy one does not starve the others.
         self.next_socket = (self.next_socket + 1) % count;
         for step in 0..count {
-            let left = budget - (frames.len() - before);
+            let left = budget.saturating_sub(frames.len() - before);
             if left == 0 {
                 break;
             }
-            self.receive_batch((self.next_socket + step) % count, now, frames, left);
+            let number = (self.next_socket + step) % count;
+            let socket = match number.checked_sub(self.sockets.len()) {
+                None => &self.sockets[number].socket,
+                Some(group) => &self.groups[group],
+            };
+            self.inbox.receive(socket, now, left, frames);
         }
+        self.ready.extend(frames.drain(frames.len().min(before + budget)..));
+        self.counters.rx_bytes += frames[before..].iter().map(|frame| frame.bytes().len() as u64).sum::<u64>();
         let number = frames.len() - before;
         self.counters.rx_frames += number as u64;
         number
     }
 
     fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
-        if self.lent.is_none() {
-            self.lent = self.free_to_send.pop();
-            self.counters.tx_no_buffer += u64::from(self.lent.is_none());
+        let buffer = self.outbox.lend();
+        self.counters.tx_no_buffer += u64::from(buffer.is_none());
+        buffer
+    }
+
+    fn finish(&mut self, len: usize, hop: Hop) {
+        if let Some((destination, _)) = self.number(len, hop)
+            && self.sockets[destination.socket].sends_runs
+        {
+            write_udp_checksum(self.outbox.lent(len));
         }
-        let start = self.sent.buffer(self.lent?);
-        // SAFETY: the buffer was free and is lent once: the borrow of `self` ends before anything else happens to it.
-        Some(unsafe { std::slice::from_raw_parts_mut(start, self.max_packet_bytes) })
     }
 
     fn transmit(&mut self, _now: Instant, len: usize, hop: Hop) {
-        assert!(len > 0 && len <= self.max_packet_bytes, "a packet of {len} bytes in {}", self.max_packet_bytes);
-        let buffer = self.lent.take().expect("transmit follows transmit_buffer");
-        match self.destination(hop, buffer, len) {
-            Some(destination) => self.queued.push_back(Queued { buffer, len, destination }),
+        assert!(len > 0, "a packet of no bytes");
+        match self.number(len, hop) {
+            Some((destination, place)) => self.outbox.queue(len, destination, place),
             None => {
                 self.counters.tx_errors += 1;
-                self.free_to_send.push(buffer);
+                self.outbox.drop_lent();
             }
         }
     }
@@ -504,7 +447,7 @@ impl Link for UdpLink {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.retry_at
+        if self.ready.is_empty() { self.retry_at } else { Some(Instant::ZERO) }
     }
 
     fn mode(&self) -> String {
@@ -514,6 +457,7 @@ impl Link for UdpLink {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let own = self.sockets.iter().map(|local| &local.socket);
         let dropped = own.chain(&self.groups).map(Socket::dropped).sum();
-        self.counters.list().chain([("rx_dropped_by_kernel", dropped)]).collect()
+        let counted = self.counters.list().chain(self.inbox.counters.list());
+        counted.chain([("rx_dropped_by_kernel", dropped)]).collect()
     }
 }

@@ -34,7 +34,7 @@ impl RefusalProbe {
             IpAddr::V6(_) => &[(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)],
         };
         for &(level, name, value) in options {
-            socket::set_option(&fd, level, name, value)?;
+            socket::set_option(fd.as_fd(), level, name, value)?;
         }
         drop_all(fd.as_fd())?;
         socket::bind(&fd, address, scope, 0)?;

@@ -11,6 +11,10 @@
 //! which takes one descriptor. If the arbiter ends too early, all connections continue. New programs cannot share the
 //! interface until the last of the old ones has ended.
 //!
+//! The kernel merges packets in a row from one sender to runs (GRO), if it finds a socket of the group that takes runs.
+//! It does not ask the filter for that, and merges packets for several slots. So sockets take runs only while there is
+//! one program.
+//!
 //! This holds between users: another user can neither join the group nor use the arbiter, and has an arbiter of its own
 //! for other addresses of the interface. Programs of one user can send each other whatever they want, over any socket.
 
@@ -37,5 +41,5 @@ const SLOTS: u8 = 64;
 /// other names.
 fn name(interface: u32) -> rustix::io::Result<SocketAddrUnix> {
     let user = rustix::process::geteuid();
-    SocketAddrUnix::new_abstract_name(format!("uroce-udp-1-{user}-{interface}").as_bytes())
+    SocketAddrUnix::new_abstract_name(format!("uroce-udp-2-{user}-{interface}").as_bytes())
 }

@@ -1,5 +1,6 @@
 //! A UDP socket on port 4791 and one of our addresses: batches of datagrams, and the fields of their IP headers.
 
+use std::cell::Cell;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,10 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use super::SOCKET_BUFFER_BYTES;
 use crate::wire::ROCE_PORT;
 
-/// Upper bound on the datagrams of one system call.
+/// Upper bound on the packets of one system call.
 pub(super) const BATCH: usize = 64;
 
-/// Room for control messages, in bytes: traffic class, hop limit and flow label, each at most 24.
+/// Room for control messages, in bytes: traffic class, hop limit, flow label, and length of a run's packets, each at most
+/// 24.
 const CONTROL_BYTES: usize = 96;
 
 // Not in the libc crate for this target; linux/udp.h and linux/in6.h.
@@ -28,6 +30,8 @@ pub(super) struct Socket {
     pub address: IpAddr,
     /// Datagrams that found no room before it was ours.
     dropped_before: u64,
+    /// Datagrams of the last batch.
+    last_batch: Cell<usize>,
 }
 
 /// A socket on one of our addresses and an ephemeral port: it looks up routes in the namespace of the device.
@@ -41,16 +45,16 @@ pub(super) struct Probe {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub len: usize,
+    /// The length of each packet in it, the last of which may be shorter; 0 when there is one.
+    pub packet_bytes: usize,
     pub source: IpAddr,
     pub source_port: u16,
     pub traffic_class: u8,
     pub hop_limit: u8,
     pub flow_label: u32,
-    /// Whether it did not fit into its buffer.
-    pub is_truncated: bool,
 }
 
-/// A datagram to send.
+/// A datagram to send, or the next packet of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Outgoing {
     pub payload: (*const u8, usize),
@@ -59,6 +63,8 @@ pub(super) struct Outgoing {
     pub scope: u32,
     pub traffic_class: u8,
     pub hop_limit: u8,
+    /// Whether it belongs to the run of the one before. The first of a run decides all but the payload.
+    pub continues: bool,
 }
 
 /// Memory for the headers of a batch.
@@ -89,17 +95,49 @@ impl Headers {
         }
     }
 
-    fn set(&mut self, index: usize, bytes: (*const u8, usize), name_bytes: usize, control_bytes: usize) {
-        let vector = &mut self.vectors[index];
-        (vector.iov_base, vector.iov_len) = (bytes.0.cast_mut().cast(), bytes.1);
+    /// Sets a message of the bytes of one vector.
+    fn set(&mut self, index: usize, vector: usize, name_bytes: usize, control_bytes: usize) {
         let header = &mut self.messages[index].msg_hdr;
         header.msg_name = (&raw mut self.names[index]).cast();
         header.msg_namelen = name_bytes as libc::socklen_t;
-        header.msg_iov = vector;
+        header.msg_iov = &raw mut self.vectors[vector];
         header.msg_iovlen = 1;
         header.msg_control = (&raw mut self.controls[index]).cast();
         header.msg_controllen = control_bytes as _;
         header.msg_flags = 0;
+    }
+
+    fn set_vector(&mut self, index: usize, (start, len): (*const u8, usize)) {
+        let vector = &mut self.vectors[index];
+        (vector.iov_base, vector.iov_len) = (start.cast_mut().cast(), len);
+    }
+
+    /// Sets the message that begins with a datagram, whose bytes a vector has.
+    fn begin(&mut self, index: usize, vector: usize, datagram: &Outgoing) {
+        let (name, name_bytes) = socket_address(datagram.destination, datagram.scope, ROCE_PORT);
+        self.names[index] = name;
+        let (level, class, limit) = match datagram.destination {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+        };
+        let out = &mut self.controls[index].0;
+        let used = write_control(out, 0, (level, class), &i32::from(datagram.traffic_class).to_ne_bytes());
+        let used = write_control(out, used, (level, limit), &i32::from(datagram.hop_limit).to_ne_bytes());
+        self.set(index, vector, name_bytes, used);
+    }
+
+    /// Adds the next vector to a message, which is a run of packets as long as its first.
+    fn extend(&mut self, index: usize) {
+        let header = &mut self.messages[index].msg_hdr;
+        header.msg_iovlen += 1;
+        if header.msg_iovlen == 2 {
+            // SAFETY: the vector is one of ours, set before.
+            let packet_bytes = unsafe { (*header.msg_iov).iov_len } as u16;
+            let used = header.msg_controllen as _; // usize with glibc, u32 with musl
+            let kind = (libc::SOL_UDP, libc::UDP_SEGMENT);
+            let used = write_control(&mut self.controls[index].0, used, kind, &packet_bytes.to_ne_bytes());
+            header.msg_controllen = used as _;
+        }
     }
 }
 
@@ -117,13 +155,13 @@ impl Socket {
 
     /// A socket on port 4791 of `address` that another process bound.
     pub fn adopt(fd: OwnedFd, address: IpAddr) -> Socket {
-        let mut socket = Socket { fd, address, dropped_before: 0 };
+        let mut socket = Socket { fd, address, dropped_before: 0, last_batch: Cell::new(BATCH) };
         socket.dropped_before = socket.dropped();
         socket
     }
 
     fn bind_one(address: IpAddr, scope: u32, reuse: Option<libc::c_int>) -> io::Result<Socket> {
-        let socket = Socket { fd: new_socket(address)?, address, dropped_before: 0 };
+        let socket = Socket { fd: new_socket(address)?, address, dropped_before: 0, last_batch: Cell::new(BATCH) };
         let options: &[(libc::c_int, libc::c_int, libc::c_int)] = match address {
             IpAddr::V4(_) => &[
                 // Never fragmented, and so with identification 0 (ip_select_ident); whatever ICMP says of the path.
@@ -132,8 +170,6 @@ impl Socket {
                 (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
                 // On a group's address: from the interface that joined it.
                 (libc::IPPROTO_IP, IP_MULTICAST_ALL, 0),
-                // RoCE's UDP checksum is zero: the ICRC covers more.
-                (libc::SOL_SOCKET, libc::SO_NO_CHECK, 1),
             ],
             IpAddr::V6(_) => &[
                 (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1),
@@ -143,7 +179,7 @@ impl Socket {
                 (libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0),
                 (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, scope as libc::c_int),
                 (libc::IPPROTO_IPV6, IPV6_FLOWINFO, 1),
-                (libc::IPPROTO_UDP, UDP_NO_CHECK6_TX, 1),
+                // RNICs' UDP checksum is zero.
                 (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
             ],
         };
@@ -164,7 +200,7 @@ impl Socket {
     }
 
     fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        set_option(&self.fd, level, name, value)
+        set_option(self.as_fd(), level, name, value)
     }
 
     /// The number of datagrams that found no room in the socket's buffer.
@@ -181,6 +217,12 @@ impl Socket {
         if got == 0 { u64::from(values[SK_MEMINFO_DROPS]).saturating_sub(self.dropped_before) } else { 0 }
     }
 
+    /// How many datagrams the next batch should be made for, at most [`BATCH`]: more than the last one had. Preparing for
+    /// 64 takes as long as the system call that finds none.
+    pub fn likely_batch(&self) -> usize {
+        (2 * self.last_batch.get()).clamp(8, BATCH)
+    }
+
     /// Receives up to `buffers.len()` (at most [`BATCH`]) datagrams, one a buffer, and passes on what came with each.
     /// An error counts as no datagram: the caller cannot do anything about either.
     ///
@@ -194,7 +236,8 @@ impl Socket {
     ) -> usize {
         let count = buffers.len().min(BATCH);
         for (index, &(start, len)) in buffers[..count].iter().enumerate() {
-            headers.set(index, (start.cast_const(), len), size_of::<libc::sockaddr_in6>(), CONTROL_BYTES);
+            headers.set_vector(index, (start.cast_const(), len));
+            headers.set(index, index, size_of::<libc::sockaddr_in6>(), CONTROL_BYTES);
         }
         let messages = headers.messages.as_mut_ptr();
         let flags = libc::MSG_DONTWAIT;
@@ -203,17 +246,18 @@ impl Socket {
             libc::recvmmsg(self.as_raw_fd(), messages, count as libc::c_uint, flags as _, std::ptr::null_mut())
         };
         let received = usize::try_from(received).unwrap_or(0);
+        self.last_batch.set(received);
         for index in 0..received {
             let message = &headers.messages[index];
             let (source, source_port) = address_of(&headers.names[index]);
             let mut got = Received {
                 len: message.msg_len as usize,
+                packet_bytes: 0,
                 source,
                 source_port,
                 traffic_class: 0,
                 hop_limit: 0,
                 flow_label: 0,
-                is_truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             };
             for_each_control(&message.msg_hdr, |level, kind, data| got.control(level, kind, data));
             take(index, got);
@@ -221,23 +265,21 @@ impl Socket {
         received
     }
 
-    /// Sends datagrams (at most [`BATCH`]). Returns how many the kernel accepted, or why it did not accept the first.
+    /// Sends datagrams of at most [`BATCH`] packets. Returns how many datagrams the kernel accepted, or why it did not
+    /// accept the first: a run of packets is one.
     ///
     /// # Safety
     /// Their payloads must be readable.
-    pub unsafe fn send(&self, headers: &mut Headers, datagrams: impl Iterator<Item = Outgoing>) -> io::Result<usize> {
+    pub unsafe fn send(&self, headers: &mut Headers, packets: impl Iterator<Item = Outgoing>) -> io::Result<usize> {
         let mut count = 0;
-        for (index, datagram) in datagrams.take(BATCH).enumerate() {
-            let (name, name_bytes) = socket_address(datagram.destination, datagram.scope, ROCE_PORT);
-            headers.names[index] = name;
-            let (level, class, limit) = match datagram.destination {
-                IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
-                IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
-            };
-            let values = [(class, datagram.traffic_class), (limit, datagram.hop_limit)];
-            let control_bytes = write_controls(&mut headers.controls[index].0, level, values);
-            headers.set(index, datagram.payload, name_bytes, control_bytes);
-            count = index + 1;
+        for (vector, packet) in packets.take(BATCH).enumerate() {
+            headers.set_vector(vector, packet.payload);
+            if packet.continues && count > 0 {
+                headers.extend(count - 1);
+            } else {
+                headers.begin(count, vector, &packet);
+                count += 1;
+            }
         }
         let messages = headers.messages.as_mut_ptr();
         // SAFETY: the headers point to the names, controls and payloads, all of which outlive the call.
@@ -245,6 +287,25 @@ impl Socket {
             unsafe { libc::sendmmsg(self.as_raw_fd(), messages, count as libc::c_uint, libc::MSG_DONTWAIT as _) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
+
+    /// Has the kernel take runs of packets, or single ones only. Returns whether it takes runs.
+    ///
+    /// Runs need UDP's checksum, which hosts and virtual machines on one machine never compute. Without runs it is off,
+    /// as RNICs leave it: the ICRC covers more.
+    pub fn send_runs(&self, runs: bool) -> bool {
+        // No length of packets for those that name none.
+        let runs = runs && self.set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let (level, no_checksum) = match self.address {
+            IpAddr::V4(_) => (libc::SOL_SOCKET, libc::SO_NO_CHECK),
+            IpAddr::V6(_) => (libc::IPPROTO_UDP, UDP_NO_CHECK6_TX),
+        };
+        self.set(level, no_checksum, i32::from(!runs)).is_ok() && runs
+    }
+}
+
+/// Has the kernel deliver runs of packets to a socket as one datagram each. Linux before 5.0 does not.
+pub(super) fn receive_runs(socket: BorrowedFd<'_>, runs: bool) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, runs.into())
 }
 
 impl Probe {
@@ -312,12 +373,13 @@ impl AsRawFd for Socket {
 impl Received {
     fn control(&mut self, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
         // IP_TOS comes as a byte, the others as ints.
-        let int = || data.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes) as u8);
+        let int = || data.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) => self.traffic_class = data.first().copied().unwrap_or(0),
-            (libc::IPPROTO_IP, libc::IP_TTL) => self.hop_limit = int().unwrap_or(0),
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => self.traffic_class = int().unwrap_or(0),
-            (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => self.hop_limit = int().unwrap_or(0),
+            (libc::IPPROTO_IP, libc::IP_TTL) => self.hop_limit = int() as u8,
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => self.traffic_class = int() as u8,
+            (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => self.hop_limit = int() as u8,
+            (libc::SOL_UDP, libc::UDP_GRO) => self.packet_bytes = usize::try_from(int()).unwrap_or(0),
             (libc::IPPROTO_IPV6, IPV6_FLOWINFO) => {
                 self.flow_label = data.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes) & 0xf_ffff);
             }
@@ -337,7 +399,12 @@ pub(super) fn new_socket(address: IpAddr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-pub(super) fn set_option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+pub(super) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the option's value is an int.
     let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
@@ -375,22 +442,27 @@ pub(super) fn for_each_control(header: &libc::msghdr, mut work: impl FnMut(libc:
     }
 }
 
-/// Writes two control messages of an int each. Returns their length in bytes.
-fn write_controls(out: &mut [u8; CONTROL_BYTES], level: libc::c_int, values: [(libc::c_int, u8); 2]) -> usize {
+/// Writes a control message of a level and a type, whose data is at most eight bytes, at `start`. Returns where it ends.
+fn write_control(
+    out: &mut [u8; CONTROL_BYTES],
+    start: usize,
+    (level, kind): (libc::c_int, libc::c_int),
+    data: &[u8],
+) -> usize {
+    let data_bytes = data.len() as libc::c_uint;
     // SAFETY: the macros only compute.
-    let (space, len, data_at) = unsafe { (libc::CMSG_SPACE(4), libc::CMSG_LEN(4), libc::CMSG_LEN(0)) };
-    let (space, data_at) = (space as usize, data_at as usize);
-    for (message, (kind, value)) in out.chunks_exact_mut(space).zip(values) {
-        // struct cmsghdr: length, level, type; then the data.
-        message[..8].copy_from_slice(&u64::from(len).to_ne_bytes());
-        message[8..12].copy_from_slice(&level.to_ne_bytes());
-        message[12..16].copy_from_slice(&kind.to_ne_bytes());
-        message[data_at..data_at + 4].copy_from_slice(&i32::from(value).to_ne_bytes());
-    }
-    2 * space
+    let (space, len, data_at) =
+        unsafe { (libc::CMSG_SPACE(data_bytes), libc::CMSG_LEN(data_bytes), libc::CMSG_LEN(0) as usize) };
+    let message = &mut out[start..start + space as usize];
+    // struct cmsghdr: length, level, type; then the data.
+    message[..8].copy_from_slice(&u64::from(len).to_ne_bytes());
+    message[8..12].copy_from_slice(&level.to_ne_bytes());
+    message[12..16].copy_from_slice(&kind.to_ne_bytes());
+    message[data_at..data_at + data.len()].copy_from_slice(data);
+    start + space as usize
 }
 
-// `write_controls` writes the header as 64-bit Linux has it.
+// `write_control` writes the header as 64-bit Linux has it.
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
 
 /// A socket address of either family, in room for the larger one, and its length in bytes.

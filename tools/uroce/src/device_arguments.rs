@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use uroce::verbs::{
     AttachMode, CongestionControl, Context, CounterWatch, FaultSpec, Interval, Intervals, LinkKind, OpenOptions,
-    PathPolicy, Rate, RecoveryMode, XdpOptions,
+    PathPolicy, Rate, RecoveryMode, UdpOffload, XdpOptions,
 };
 
 use crate::{Failure, counters_on_signal, metrics};
@@ -36,6 +36,10 @@ pub struct DeviceArguments {
     /// Where to attach the XDP program: native (driver) or skb (any driver). Default: native where the driver can
     #[arg(long, value_name = "MODE", env = "UROCE_XDP_MODE", hide_env_values = true, help_heading = "Device")]
     pub xdp_mode: Option<AttachMode>,
+
+    /// Over UDP sockets, send (gso) or receive (gro) runs of packets as one, all or none. Default: all that the kernel can
+    #[arg(long, value_name = "NAME", env = "UROCE_UDP_OFFLOAD", hide_env_values = true, help_heading = "Device")]
+    pub udp_offload: Option<UdpOffload>,
 
     /// Have the interface alone; otherwise programs of one user share it
     #[arg(long, help_heading = "Device")]
@@ -95,6 +99,7 @@ impl DeviceArguments {
         options.rails = names.collect();
         options.link = self.link.unwrap_or_default();
         options.xdp = XdpOptions { mode: self.xdp_mode, ..XdpOptions::default() };
+        options.udp_offload = self.udp_offload.unwrap_or_default();
         options.capture.clone_from(&self.capture);
         options.faults = self.fault;
         options.recovery = self.recovery;

@@ -1,5 +1,5 @@
 //! Unmodified perftest (ib_send_bw and its like) on a kernel rxe peer, as server and as client, against `uroce perf` over
-//! AF_XDP.
+//! AF_XDP; and once over UDP sockets, which send runs of packets.
 
 use crate::common::perftest::{Game, SLOW, all_games, some_games};
 use crate::common::programs::{LIMIT, STARVED, uroce, wait_for_listener};
@@ -51,6 +51,30 @@ fn both_roles(lab: &Lab, port: u16, game: &Game) {
     eprintln!("{theirs} as server and as client");
 }
 
+/// WRITEs to rxe over UDP sockets: they leave in runs of packets, as one as far as the machine's interface, which have UDP's
+/// checksum. rxe takes each packet, or the WRITEs would not be complete.
+fn runs_over_udp_sockets(lab: &Lab, port: u16) {
+    let vm = lab.vm(0);
+    lab.peer().exec("ethtool", &["-K", PEER.interface, "tx", "on"]).unwrap();
+    for gid in ["1", "2"] {
+        let port_text = port.to_string();
+        let flags = [&["-s", "65536", "-n", "20", "-x", gid, "-p", &port_text][..], &SLOW].concat();
+        let theirs = format!("ib_write_bw {}", flags.join(" "));
+        let server = vm.spawn(&theirs, LIMIT).unwrap();
+        vm.check(&format!("until ss -ltn | grep -q :{port}; do sleep 0.1; done"), LIMIT).unwrap();
+        let host = vm.ipv4().to_string();
+        let ours = [&["perf", "write-bw", "--json", "--link", "udp"][..], &flags, &[host.as_str()]].concat();
+        let client = uroce(lab.peer(), &ours).end();
+        let served = server.join().unwrap();
+        assert!(client.status.success() && served.status == 0, "{theirs}: {served:?}\n{client:#?}");
+        let result: Value = serde_json::from_str(client.stdout.lines().last().unwrap()).unwrap();
+        let counted = |name: &str| result["counters"][name].as_u64().unwrap_or(0);
+        assert!(counted("tx_run_frames") > counted("tx_frames") / 2 && counted("tx_runs_refused") == 0, "{result}");
+        eprintln!("{theirs}: {} of {} packets in runs", counted("tx_run_frames"), counted("tx_frames"));
+    }
+    lab.peer().exec("ethtool", &["-K", PEER.interface, "tx", "off"]).unwrap();
+}
+
 #[test]
 fn perftest_in_both_roles() {
     let lab = Lab::start(&LabOptions { mtu: 4500, ..LabOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
@@ -61,5 +85,6 @@ fn perftest_in_both_roles() {
         both_roles(&lab, port, game);
         played += 2;
     }
+    runs_over_udp_sockets(&lab, 18690);
     tell(played, played, 0);
 }

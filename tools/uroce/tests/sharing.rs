@@ -242,3 +242,43 @@ fn an_arbiter_that_cannot_be_executed_is_not_waited_for() {
     assert!(processes(&pair.a, "uroce-arbiter").is_empty());
     fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Runs of packets for two programs, the second of which comes while the first is busy: neither sees a packet that is
+/// not its own or that is merged with another's. They cross the cable as one, or are cut apart by the sender's kernel
+/// and merged as they arrive.
+#[test]
+fn runs_of_packets_find_their_program() {
+    for (checksums, merges) in [("on", "off"), ("off", "on")] {
+        let pair = VethPair::create(4500).unwrap();
+        pair.b.exec("ethtool", &["-K", VethPair::B.interface, "tx", checksums]).unwrap();
+        pair.a.exec("ethtool", &["-K", VethPair::A.interface, "gro", merges]).unwrap();
+        let write = |seconds: &'static str, port: &'static str| {
+            ["perf", "write-bw", "--link", "udp", "-s", "64k", "-D", seconds, "-p", port, "--json"]
+        };
+        let host = VethPair::A.ipv4.to_string();
+        let mut games = Vec::new();
+        for (words, port) in [(write("3", "18601"), 18601), (write("1", "18602"), 18602)] {
+            let server = uroce(&pair.a, &words);
+            wait_for_listener(&pair.a, port);
+            games.push((server, uroce(&pair.b, &[&words[..], &[host.as_str()]].concat())));
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let mut in_runs = Vec::new();
+        for (server, client) in games {
+            let client = client.end().succeeded();
+            let server = server.end().succeeded();
+            let counted = |text: &str, name: &str| {
+                let result: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+                result["counters"][name].as_u64().unwrap_or(0)
+            };
+            for name in ["unknown_qpn", "bad_icrc", "malformed", "rx_too_long", "rx_identification_refused"] {
+                let counts = [&client, &server].map(|side| counted(&side.stdout, name));
+                assert_eq!(counts, [0, 0], "{name}: {client:#?} {server:#?}");
+            }
+            in_runs.push((counted(&client.stdout, "tx_run_frames"), counted(&server.stdout, "rx_run_frames")));
+        }
+        // The first was alone for a while, and with runs that cross the cable as one it took some.
+        let [(sent, received), (others_sent, _)] = in_runs[..] else { panic!("{in_runs:?}") };
+        assert!(sent > 0 && others_sent > 0 && (checksums == "off" || received > 0), "{in_runs:?}");
+    }
+}

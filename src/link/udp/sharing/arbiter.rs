@@ -11,7 +11,7 @@ use super::selector::{self, Selector};
 use super::{SLOTS, name};
 use crate::link::Requests;
 use crate::link::netlink::Netlink;
-use crate::link::udp::socket::Socket;
+use crate::link::udp::socket::{Socket, receive_runs};
 
 /// How long the first program may take to come.
 const FIRST_PROGRAM: Duration = Duration::from_secs(10);
@@ -44,6 +44,8 @@ struct Group {
 struct Program {
     connection: OwnedFd,
     slot: Option<u8>,
+    /// Whether it takes runs of packets as one datagram.
+    runs: bool,
 }
 
 struct Taken {
@@ -124,7 +126,7 @@ impl Arbiter {
         let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
         let user = sockopt::socket_peercred(&connection).map(|peer| peer.uid);
         if user == Ok(rustix::process::geteuid()) {
-            self.programs.push(Program { connection, slot: None });
+            self.programs.push(Program { connection, slot: None, runs: false });
         }
     }
 
@@ -135,7 +137,7 @@ impl Arbiter {
         };
         let mut descriptors = Vec::new();
         let result = match request {
-            Request::Join { address, scope } => self.join(at, address, scope).map(|group| {
+            Request::Join { address, scope, runs } => self.join(at, (address, scope), runs).map(|group| {
                 let slot = usize::from(self.programs[at].slot.unwrap_or(0));
                 descriptors.extend([self.groups[group].sockets[slot].as_fd(), self.groups[group].parcel.as_fd()]);
             }),
@@ -152,7 +154,7 @@ impl Arbiter {
     }
 
     /// Opens the program's socket on an address. Returns the number of the group.
-    fn join(&mut self, at: usize, address: IpAddr, scope: u32) -> io::Result<usize> {
+    fn join(&mut self, at: usize, (address, scope): (IpAddr, u32), runs: bool) -> io::Result<usize> {
         let slot = match self.programs[at].slot {
             Some(slot) => slot,
             None => self.free_slot().ok_or(io::Error::from_raw_os_error(libc::EUSERS))?,
@@ -169,8 +171,23 @@ impl Arbiter {
         let socket = &self.groups[group].sockets[usize::from(slot)];
         while rustix::net::recv(socket, &mut [0; 1][..], rustix::net::RecvFlags::DONTWAIT).is_ok() {}
         selector::reopen(socket.as_fd())?;
-        (self.programs[at].slot, self.last_slot) = (Some(slot), slot);
+        (self.programs[at].slot, self.programs[at].runs, self.last_slot) = (Some(slot), runs, slot);
+        self.decide_on_runs();
         Ok(group)
+    }
+
+    /// Has the kernel deliver runs of packets to a program that takes them, if it is the only one.
+    ///
+    /// Among several none may: the kernel could merge packets for different programs to one run, and give that to one of
+    /// them. It looks only for some socket of the group that takes runs, since it has not read the packets yet.
+    fn decide_on_runs(&self) {
+        let leases: Vec<(u8, bool)> = self.programs.iter().filter_map(|one| Some((one.slot?, one.runs))).collect();
+        for group in &self.groups {
+            for &(slot, runs) in &leases {
+                // A kernel that knows no runs delivers none.
+                let _ = receive_runs(group.sockets[usize::from(slot)].as_fd(), runs && leases.len() == 1);
+            }
+        }
     }
 
     /// The slot that was in use longest ago.
@@ -185,9 +202,12 @@ impl Arbiter {
         self.taken.retain(|taken| taken.slot != slot);
         let _ = self.attach_selectors();
         for group in &self.groups {
+            let socket = group.sockets[usize::from(slot)].as_fd();
             // If the kernel refuses, the socket's buffer fills up.
-            let _ = selector::close(group.sockets[usize::from(slot)].as_fd());
+            let _ = selector::close(socket);
+            let _ = receive_runs(socket, false);
         }
+        self.decide_on_runs();
     }
 
     fn take(&mut self, at: usize, requests: Requests) -> io::Result<()> {

@@ -52,7 +52,7 @@ pub(in crate::link::udp) enum LeaseError {
 
 impl Lease {
     /// Leases a slot on those of the addresses that are there, each with the index of its interface. Without an arbiter
-    /// `program` is started as `program arbiter NAME`.
+    /// `program` is started as `program arbiter NAME`. `runs`: this program takes runs of packets as one datagram.
     ///
     /// # Errors
     /// [`LeaseError`]. Addresses that are not there yet, or of a family that is off, are left out.
@@ -60,6 +60,7 @@ impl Lease {
         interface: (u32, &str),
         addresses: &[(IpAddr, u32)],
         program: Option<&Path>,
+        runs: bool,
     ) -> Result<(Lease, Vec<Joined>), LeaseError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -67,7 +68,7 @@ impl Lease {
             if !is_of_this_user(&arbiter) {
                 return Err(LeaseError::NoArbiter);
             }
-            match join_all(arbiter, addresses) {
+            match join_all(arbiter, addresses, runs) {
                 // It ended with its last program just now.
                 Err(LeaseError::NoArbiter) if Instant::now() < deadline => {}
                 done => return done,
@@ -111,15 +112,16 @@ fn is_of_this_user(arbiter: &OwnedFd) -> bool {
     sockopt::socket_peercred(arbiter).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)]) -> Result<(Lease, Vec<Joined>), LeaseError> {
+fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)], runs: bool) -> Result<(Lease, Vec<Joined>), LeaseError> {
     let (mut slot, mut parcels, mut all) = (0, Vec::new(), Vec::new());
     let deadline = Instant::now() + ENDING;
     for &(address, scope) in addresses {
         let mut descriptors = Vec::new();
-        let mut answer = join(&arbiter, address, scope, &mut descriptors)?;
+        let request = Request::Join { address, scope, runs };
+        let mut answer = join(&arbiter, request, &mut descriptors)?;
         while answer.error == ORPHANED && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
-            answer = join(&arbiter, address, scope, &mut descriptors)?;
+            answer = join(&arbiter, request, &mut descriptors)?;
         }
         let mut descriptors = descriptors.into_iter();
         match (answer.error, descriptors.next(), descriptors.next()) {
@@ -138,8 +140,8 @@ fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)]) -> Result<(Lease, Vec
     Ok((Lease { arbiter, slot, _parcels: parcels }, all))
 }
 
-fn join(arbiter: &OwnedFd, address: IpAddr, scope: u32, descriptors: &mut Vec<OwnedFd>) -> Result<Answer, LeaseError> {
-    let asked = Request::Join { address, scope }.send(arbiter.as_fd());
+fn join(arbiter: &OwnedFd, request: Request, descriptors: &mut Vec<OwnedFd>) -> Result<Answer, LeaseError> {
+    let asked = request.send(arbiter.as_fd());
     let answer = asked.and_then(|()| Answer::receive(arbiter.as_fd(), descriptors));
     answer.map_err(|_| LeaseError::NoArbiter)
 }

@@ -24,8 +24,8 @@ pub(super) const ORPHANED: i32 = libc::EBUSY;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// A socket of its slot on an address, whose interface has the index `scope`. The answer has two descriptors: the
-    /// socket, and the parcel that keeps its group.
-    Join { address: IpAddr, scope: u32 },
+    /// socket, and the parcel that keeps its group. `runs`: the program takes runs of packets as one datagram.
+    Join { address: IpAddr, scope: u32, runs: bool },
     /// Requests for connections come to its slot.
     Take(Requests),
     /// They do not any more.
@@ -44,7 +44,7 @@ pub(super) struct Answer {
 impl Request {
     fn encode(&self) -> [u8; BYTES] {
         let (kind, address, number) = match *self {
-            Request::Join { address, scope } => (0, Some(address), u64::from(scope)),
+            Request::Join { address, scope, .. } => (0, Some(address), u64::from(scope)),
             Request::Take(Requests::Unclaimed) => (1, None, 0),
             Request::Leave(Requests::Unclaimed) => (2, None, 0),
             Request::Take(Requests::For { service_id, address }) => (3, address, service_id),
@@ -53,6 +53,7 @@ impl Request {
         let mut bytes = [0; BYTES];
         bytes[0] = kind;
         bytes[1] = u8::from(address.is_some());
+        bytes[2] = u8::from(matches!(self, Request::Join { runs: true, .. }));
         bytes[8..16].copy_from_slice(&number.to_be_bytes());
         if let Some(address) = address {
             let octets = match address {
@@ -70,7 +71,7 @@ impl Request {
         let address = address.map(|address| address.to_canonical());
         let service = Requests::For { service_id: number, address };
         Some(match bytes[0] {
-            0 => Request::Join { address: address?, scope: number.try_into().ok()? },
+            0 => Request::Join { address: address?, scope: number.try_into().ok()?, runs: bytes[2] != 0 },
             1 => Request::Take(Requests::Unclaimed),
             2 => Request::Leave(Requests::Unclaimed),
             3 => Request::Take(service),
@@ -139,8 +140,8 @@ mod tests {
         let v6: IpAddr = "2001:db8::1".parse().unwrap();
         let service = |address| Requests::For { service_id: 0x0106_1d2b, address };
         for request in [
-            Request::Join { address: v4, scope: 7 },
-            Request::Join { address: v6, scope: u32::MAX },
+            Request::Join { address: v4, scope: 7, runs: false },
+            Request::Join { address: v6, scope: u32::MAX, runs: true },
             Request::Take(Requests::Unclaimed),
             Request::Leave(Requests::Unclaimed),
             Request::Take(service(Some(v6))),
