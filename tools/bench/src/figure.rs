@@ -1,8 +1,9 @@
 //! What is measured: the table of figures, what a run of one gives, and how the results are shown.
 
 use serde_json::{Value, json};
+use uroce::verbs::UdpOffload;
 
-use crate::rig::Rig;
+use crate::rig::{JUMBO_MTU, Rig};
 use crate::verbs::Manner;
 use crate::{Failure, bare, sockets, verbs};
 
@@ -91,6 +92,23 @@ pub fn all() -> Vec<Figure> {
     let pipe = Some("pipe-mtu1024");
     add("udp-gso-mtu1024".into(), bits, pipe, None, Box::new(|rig, s| sockets::udp_bulk(rig, 1024, true, s)));
     add("tcp-bulk".into(), bits, Some("pipe-mtu4096"), None, Box::new(sockets::tcp_bulk));
+    let gso = "udp-gso-copy-crc-mtu9000";
+    let work = |rig: &Rig, s| rig.with_mtu(JUMBO_MTU, || sockets::udp_copy_crc(rig, 8192, s));
+    add(gso.into(), bits, Some("tcp-bulk"), None, Box::new(work));
+    let name = "udp-gso-copy-crc-mtu4096".into();
+    add(name, bits, Some(gso), None, Box::new(|rig, s| sockets::udp_copy_crc(rig, 4096, s)));
+    for (suffix, is_v6) in [("", true), ("-v4", false)] {
+        let runs = format!("write-64k-mtu4096-udp{suffix}");
+        for (name, offload, of) in [
+            (runs.clone(), UdpOffload::All, gso),
+            (format!("{runs}-gso"), UdpOffload::Gso, runs.as_str()),
+            (format!("{runs}-gro"), UdpOffload::Gro, runs.as_str()),
+            (format!("{runs}-none"), UdpOffload::None, runs.as_str()),
+        ] {
+            let work = move |rig: &Rig, s| verbs::bulk(Manner::udp(rig, offload, is_v6), verbs::Bulk::Write, 4096, s);
+            add(name, bits, Some(of), None, Box::new(work));
+        }
+    }
     let pipe = Some("pipe-rtt");
     add("pipe-rtt".into(), micros, None, None, Box::new(bare::round_trips));
     add(

@@ -15,6 +15,9 @@ use crate::figure::Counts;
 /// The MTU of the cable: path MTU 4096 and all headers.
 const MTU: u16 = 4500;
 
+/// That of networks with jumbo frames.
+pub const JUMBO_MTU: u16 = 9000;
+
 /// Before the clock runs: caches, neighbours and windows fill.
 const WARM_UP: Duration = Duration::from_millis(60);
 
@@ -101,6 +104,23 @@ impl Rig {
     /// The interface's name at `side`.
     pub fn interface(&self, side: Side) -> &'static str {
         Rig::end(side).interface
+    }
+
+    /// Has the cable another MTU while `work` runs.
+    ///
+    /// # Errors
+    /// What `work` says, or why the MTU cannot be changed.
+    pub fn with_mtu<T>(&self, mtu: u16, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        let set = |mtu: u16| {
+            [Side::Sender, Side::Receiver].into_iter().try_for_each(|side| {
+                let interface = self.interface(side);
+                self.namespace(side).ip(&["link", "set", interface, "mtu", &mtu.to_string()]).map(drop)
+            })
+        };
+        set(mtu)?;
+        let result = work();
+        set(MTU)?;
+        result
     }
 
     /// Whether the stack's counters are to be shown.

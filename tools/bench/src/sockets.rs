@@ -30,6 +30,16 @@ const TCP_BYTES: usize = 128 << 10;
 /// Enough for a receiver that is descheduled for some milliseconds.
 const RECEIVE_BUFFER_BYTES: libc::c_int = 8 << 20;
 
+/// What a segment has beside its payload, as a packet of a WRITE.
+const HEADER_BYTES: usize = 12;
+const CRC_BYTES: usize = 4;
+
+/// What is copied from and to, at either end: as much as the stack's figures use.
+const MEMORY_BYTES: usize = 2 << 20;
+
+/// Super-datagrams a system call where they are read: they stay in the cache.
+const GRO_BATCH: usize = 4;
+
 const ROUND_TRIP_BYTES: usize = 64;
 
 fn address(side: Side) -> SocketAddr {
@@ -68,6 +78,64 @@ pub fn udp_bulk(rig: &Rig, payload: usize, segmented: bool, seconds: f64) -> Res
             let bytes = messages.receive(socket.as_raw_fd())?;
             spin.note(bytes > 0, socket.as_raw_fd());
             meter.count(bytes / payload as u64, bytes);
+        }
+        Ok(Some(meter.finish()))
+    };
+    rig.run(seconds, sender, receiver)
+}
+
+/// The same with segmentation offload, and what any RDMA stack must do besides: the sender copies the payload of each
+/// datagram from its memory and puts a CRC-32 behind it, the receiver checks that and copies the payload to its memory.
+pub fn udp_copy_crc(rig: &Rig, payload: usize, seconds: f64) -> Result<Counts, Failure> {
+    let datagram = HEADER_BYTES + payload + CRC_BYTES;
+    let segments = DATAGRAM_BYTES / datagram;
+    let sender = |meeting: &Meeting| {
+        let socket = udp(Side::Sender)?;
+        set(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, datagram as libc::c_int)?;
+        let memory = vec![0x5a; MEMORY_BYTES];
+        let mut source = memory.chunks_exact(payload).cycle();
+        let mut messages = Messages::new(1, segments * datagram);
+        meeting.begin()?;
+        let mut window = meeting.window(WINDOW);
+        while !meeting.is_stopped() {
+            for (out, payload) in messages.buffers[0].chunks_exact_mut(datagram).zip(&mut source) {
+                let (covered, end) = out.split_at_mut(datagram - CRC_BYTES);
+                covered[HEADER_BYTES..].copy_from_slice(payload);
+                end.copy_from_slice(&crc32fast::hash(covered).to_le_bytes());
+            }
+            window.wait(segments as u64);
+            messages.send(socket.as_raw_fd())?;
+        }
+        meeting.finish();
+        Ok(None)
+    };
+    let receiver = |meeting: &Meeting| {
+        let socket = udp(Side::Receiver)?;
+        set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
+        set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        let mut memory = vec![0; MEMORY_BYTES];
+        let mut at = 0;
+        let mut messages = Messages::new(GRO_BATCH, DATAGRAM_BYTES);
+        meeting.begin()?;
+        let (mut meter, mut spin) = (meeting.meter(), Spin::default());
+        while meter.is_running() {
+            let received = messages.receive(socket.as_raw_fd())?;
+            spin.note(received > 0, socket.as_raw_fd());
+            let (mut packets, mut wrong) = (0, 0);
+            for (buffer, header) in messages.buffers.iter().zip(&messages.headers).take_while(|_| received > 0) {
+                for bytes in buffer[..header.msg_len as usize].chunks_exact(datagram) {
+                    let (covered, stored) = bytes.split_at(datagram - CRC_BYTES);
+                    wrong += u64::from(crc32fast::hash(covered).to_le_bytes() != stored);
+                    memory[at..at + payload].copy_from_slice(&covered[HEADER_BYTES..]);
+                    at = if at + 2 * payload > MEMORY_BYTES { 0 } else { at + payload };
+                    packets += 1;
+                }
+            }
+            messages.headers.iter_mut().for_each(|header| header.msg_len = 0);
+            if wrong > 0 {
+                return Err(format!("{wrong} wrong checksums").into());
+            }
+            meter.count(packets, packets * payload as u64);
         }
         Ok(Some(meter.finish()))
     };
@@ -231,7 +299,7 @@ fn set(socket: &UdpSocket, level: libc::c_int, option: libc::c_int, value: libc:
 
 /// Buffers for many datagrams a system call.
 struct Messages {
-    _buffers: Vec<Vec<u8>>,
+    buffers: Vec<Vec<u8>>,
     _vectors: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
 }
@@ -253,7 +321,7 @@ impl Messages {
                 header
             })
             .collect();
-        Messages { _buffers: buffers, _vectors: vectors, headers }
+        Messages { buffers, _vectors: vectors, headers }
     }
 
     fn send(&mut self, socket: RawFd) -> io::Result<()> {

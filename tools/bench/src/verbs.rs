@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use uroce::verbs::{
     Access, Capabilities, CompletionKind, CompletionQueue, ConnectOptions, Context, Data, LinkKind, MemoryRegion,
     OpenOptions, PathMtu, Peer, QpAttributes, QueuePair, QueuePairOptions, ReceiveRequest, Remote, SendOperation,
-    SendRequest, Service, SgeList, Status, XdpOptions,
+    SendRequest, Service, SgeList, Status, UdpOffload, XdpOptions,
 };
 
 use crate::Failure;
@@ -40,17 +40,24 @@ pub struct Manner<'a> {
     rig: &'a Rig,
     /// The program `uroce`, when others could share the interfaces.
     arbiter: Option<&'a Path>,
+    /// Over UDP sockets: the offloads, and the index of the GID. `None` for AF_XDP.
+    udp: Option<(UdpOffload, usize)>,
 }
 
 impl<'a> Manner<'a> {
     /// Each has its interface alone.
     pub fn exclusive(rig: &'a Rig) -> Manner<'a> {
-        Manner { rig, arbiter: None }
+        Manner { rig, arbiter: None, udp: None }
     }
 
     /// Others could share it, and none does.
     pub fn shared(rig: &'a Rig) -> Manner<'a> {
-        Manner { rig, arbiter: Some(rig.arbiter()) }
+        Manner { rig, arbiter: Some(rig.arbiter()), udp: None }
+    }
+
+    /// Each has its interface alone, over UDP sockets, with IPv6 or IPv4.
+    pub fn udp(rig: &'a Rig, offload: UdpOffload, is_v6: bool) -> Manner<'a> {
+        Manner { rig, arbiter: None, udp: Some((offload, if is_v6 { 2 } else { 1 })) }
     }
 }
 
@@ -236,6 +243,11 @@ impl Program {
         let xdp = XdpOptions { mode: Some(rig.mode()), ..XdpOptions::default() };
         let mut options = OpenOptions::new().device(rig.interface(side)).xdp(xdp).link(LinkKind::Xdp);
         options.arbiter = manner.arbiter.map(Path::to_owned);
+        let mut connection = ConnectOptions::new();
+        if let Some((offload, gid_index)) = manner.udp {
+            options = options.link(LinkKind::Udp).udp_offload(offload);
+            connection = connection.gid_index(gid_index);
+        }
         let context = options.open()?;
         let is_shared = context.counters().iter().any(|(name, _)| *name == "kernel_tx_packets");
         if is_shared != manner.arbiter.is_some() {
@@ -250,12 +262,10 @@ impl Program {
         let capabilities = Capabilities { max_send_requests: 2 * DEPTH, max_receive_requests: RECEIVE_DEPTH };
         let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
         let qp = pd.create_queue_pair(&options)?;
-        line.0.send((qp.local(), region.remote(0)))?;
+        line.0.send((qp.local_with(&connection)?, region.remote(0)))?;
         let (peer, memory) = line.1.recv_timeout(PATIENCE)?;
-        qp.connect_with(
-            &peer,
-            &ConnectOptions::new().attributes(QpAttributes { path_mtu: Some(mtu), ..Default::default() }),
-        )?;
+        let attributes = QpAttributes { path_mtu: Some(mtu), ..Default::default() };
+        qp.connect_with(&peer, &connection.attributes(attributes))?;
         let shows_counters = rig.shows_counters().then_some(side);
         Ok(Program { qp, cq, region, memory, context, shows_counters })
     }
