@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// The same for `work` that posts send requests. A program that posts drives the engine as one that polls does: it takes
-    /// along what has arrived when nobody has looked for [`LEFT_LYING`].
+    /// along what has arrived when nobody has looked for 100 µs.
     pub fn post<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         self.without_sending(|core, now| {
             let result = work(core, now);
@@ -308,7 +308,7 @@ impl Core {
         (received, now)
     }
 
-    /// Sends what a program has posted, and takes along what has arrived when nobody has looked for [`LEFT_LYING`]. Returns
+    /// Sends what a program has posted, and takes along what has arrived when nobody has looked for 100 µs. Returns
     /// whether it did that.
     fn step_if_nobody_does(&mut self, now: Instant) -> bool {
         let steps = now.saturating_since(self.received_at) >= LEFT_LYING;
