@@ -26,9 +26,6 @@ const PROGRAMS: [&str; 4] = ["--package", "uroce-cli", "--package", "uroce-verbs
 /// What `PROGRAMS` with `udp` must not depend on, since they take C or libclang: names of crates.
 const WITH_C: [&str; 6] = ["bindgen", "clang-sys", "libbpf-sys", "libxdp-sys", "xsk-rs", "cc"];
 
-/// The features with which the tests are compiled, too: those that take no C compiler.
-const TESTED: &str = "udp";
-
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// The stage of `cargo xtask test` that compiles the library in parts.
@@ -44,8 +41,7 @@ pub(crate) fn stage() -> Stage {
 fn check(packages: &[&str], features: &str, target: Option<&str>) -> Outcome {
     let mut command = program::cargo();
     command.args(["clippy", "--quiet", "--no-default-features", "--features", features]).args(packages);
-    let targets: &[&str] = if packages == LIBRARY && features == TESTED { &["--lib", "--tests"] } else { &[] };
-    command.args(targets).args(target.iter().flat_map(|target| ["--target", target]));
+    command.args(target.iter().flat_map(|target| ["--target", target]));
     process::run(command.args(["--", "-D", "warnings"]))?;
     Ok(())
 }
@@ -60,6 +56,13 @@ fn needs_no_c() -> Outcome {
         Some(line) => Err(Failure::Failed(format!("the command line without AF_XDP depends on {line}, which takes C"))),
         None => Ok(()),
     }
+}
+
+/// The stage of `--full` that checks the library's tests without what takes a C compiler.
+pub(crate) fn tests_stage() -> Stage {
+    let words =
+        ["clippy", "--quiet", "--no-default-features", "--features", "udp", "--package", "uroce", "--lib", "--tests"];
+    Stage::cargo("udp", &[&words[..], &["--", "-D", "warnings"]].concat())
 }
 
 /// The stage of `--full` that checks the programs for the other processor, too, and runs, on an emulated one, what the library has of unit tests without its links: the copies

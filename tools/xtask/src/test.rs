@@ -36,6 +36,7 @@ fn more_stages() -> Vec<Stage> {
         miri::stage(),
         sanitizers::ADDRESS.stage(),
         sanitizers::THREAD.stage(),
+        features::tests_stage(),
         features::aarch64_stage(),
         // What would be published, built by itself.
         Stage::cargo("package", &["package", "--quiet", "--package", "uroce", "--allow-dirty"]),
