@@ -321,7 +321,6 @@ impl<L: Link> Link for Tapped<L> {
     }
 
     fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
-        self.inner.finish(len, hop);
         let Some(faults) = &mut self.faults else { return self.send(now, len, hop, "") };
         let fate = faults.engine.decide(Direction::Sent);
         faults.sent_counters.count(&fate);
@@ -331,6 +330,8 @@ impl<L: Link> Link for Tapped<L> {
             self.send(now, len, hop, "");
             return self.release_sent(now);
         }
+        // What is lost, held or damaged is so as it would have left.
+        self.inner.finish(len, hop);
         if fate.is_lost {
             let comment = &fate.to_string();
             record_sent(&mut self.inner, self.capture.as_mut(), Leaving { now, len, hop, comment });
