@@ -308,8 +308,8 @@ impl Core {
         (received, now)
     }
 
-    /// Sends what a program has posted, and takes along what has arrived when nobody has looked for 100 µs. Returns
-    /// whether it did that.
+    /// Sends what a program has posted, and takes along what has arrived when nobody has looked for [`LEFT_LYING`].
+    /// Returns whether it did that.
     fn step_if_nobody_does(&mut self, now: Instant) -> bool {
         let steps = now.saturating_since(self.received_at) >= LEFT_LYING;
         let now = if steps { self.receive().1 } else { now };

@@ -125,7 +125,7 @@ mod code {
         "5:",
         "xor eax, eax",
         "ret",
-        "6:", // unless the target lies 1 to 32 bytes behind the source in its page
+        "6:", // unless the target lies 1 to 31 bytes behind the source in its page; 32 goes along
         "mov eax, edi",
         "sub eax, esi",
         "dec eax",

@@ -122,10 +122,9 @@ impl Outbox {
 
     /// The place of the packet in the lent buffer in the run of the packets before it; 0 when it begins another.
     fn place(&mut self, len: usize, destination: Destination) -> usize {
-        let Some(last) = self.queued.back() else { return 0 };
-        let place = last.place + 1;
-        let first = &self.queued[self.queued.len() - place];
-        let header = header_bytes(destination.address);
+        let Some(place) = self.queued.back().map(|last| last.place + 1) else { return 0 };
+        let (.., header) = fields(self.lent(len));
+        let (first, last) = (&self.queued[self.queued.len() - place], &self.queued[self.queued.len() - 1]);
         let bytes = place * (first.len - header) + len - header;
         let is_next = last.len == first.len
             && len <= first.len
@@ -228,11 +227,6 @@ impl Outbox {
 /// IPsec (EIO), more segments than it takes (EINVAL), segments longer than the interface's MTU (EMSGSIZE).
 fn is_for_runs(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
-}
-
-/// Length of the headers that the kernel writes.
-fn header_bytes(destination: IpAddr) -> usize {
-    UDP_BYTES + if destination.is_ipv4() { 20 } else { 40 }
 }
 
 /// Traffic class, hop limit, and the word with the destination queue pair: all packets of a run have the same.
