@@ -94,15 +94,23 @@ pub mod models {
         shared.turns.run_in_background(&[], || Instant::ZERO, round);
     }
 
-    /// A program posts, and never steps: the background thread does what has become due, however deep it sleeps, and although it
-    /// leaves the program its turn.
+    /// A program changes something, and never steps: the background thread does what has become due, however deep it sleeps.
     pub fn what_a_program_changes_is_seen_by_the_background_thread() {
+        what_becomes_due_is_done(|_| ());
+    }
+
+    /// The same, although the background thread leaves a program that posts its turn.
+    pub fn what_a_program_posts_is_seen_by_the_background_thread() {
+        what_becomes_due_is_done(|turns| turns.posted(false));
+    }
+
+    fn what_becomes_due_is_done(with_the_core: fn(&Turns)) {
         let shared = shared();
         let program = shared.clone();
         let program = thread::spawn(move || {
             let mut core = program.turns.lock(&program.core).unwrap();
             core.is_due = true;
-            program.turns.posted(false);
+            with_the_core(&program.turns);
             drop(core);
             program.turns.changed();
         });

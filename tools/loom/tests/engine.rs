@@ -9,6 +9,11 @@ fn what_a_program_changes_is_seen_by_the_background_thread() {
 }
 
 #[test]
+fn what_a_program_posts_is_seen_by_the_background_thread() {
+    explore(2, models::what_a_program_posts_is_seen_by_the_background_thread);
+}
+
+#[test]
 fn a_program_that_goes_to_sleep_is_watched_for() {
     explore(2, models::a_program_that_goes_to_sleep_is_watched_for);
 }
