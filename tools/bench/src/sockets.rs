@@ -66,16 +66,12 @@ pub fn udp_bulk(rig: &Rig, payload: usize, segmented: bool, seconds: f64) -> Res
         Ok(None)
     };
     let receiver = |meeting: &Meeting| {
-        let socket = udp(Side::Receiver)?;
-        set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
-        if segmented {
-            set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-        }
+        let socket = udp_receiver(segmented)?;
         let mut messages = Messages::new(BATCH, if segmented { DATAGRAM_BYTES } else { payload });
         meeting.begin()?;
         let (mut meter, mut spin) = (meeting.meter(), Spin::default());
         while meter.is_running() {
-            let bytes = messages.receive(socket.as_raw_fd())?;
+            let bytes = messages.receive(socket.as_raw_fd())?.map(|datagram| datagram.len() as u64).sum();
             spin.note(bytes > 0, socket.as_raw_fd());
             meter.count(bytes / payload as u64, bytes);
         }
@@ -110,28 +106,22 @@ pub fn udp_copy_crc(rig: &Rig, payload: usize, seconds: f64) -> Result<Counts, F
         Ok(None)
     };
     let receiver = |meeting: &Meeting| {
-        let socket = udp(Side::Receiver)?;
-        set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
-        set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        let socket = udp_receiver(true)?;
         let mut memory = vec![0; MEMORY_BYTES];
         let mut at = 0;
         let mut messages = Messages::new(GRO_BATCH, DATAGRAM_BYTES);
         meeting.begin()?;
         let (mut meter, mut spin) = (meeting.meter(), Spin::default());
         while meter.is_running() {
-            let received = messages.receive(socket.as_raw_fd())?;
-            spin.note(received > 0, socket.as_raw_fd());
             let (mut packets, mut wrong) = (0, 0);
-            for (buffer, header) in messages.buffers.iter().zip(&messages.headers).take_while(|_| received > 0) {
-                for bytes in buffer[..header.msg_len as usize].chunks_exact(datagram) {
-                    let (covered, stored) = bytes.split_at(datagram - CRC_BYTES);
-                    wrong += u64::from(crc32fast::hash(covered).to_le_bytes() != stored);
-                    memory[at..at + payload].copy_from_slice(&covered[HEADER_BYTES..]);
-                    at = if at + 2 * payload > MEMORY_BYTES { 0 } else { at + payload };
-                    packets += 1;
-                }
+            for bytes in messages.receive(socket.as_raw_fd())?.flat_map(|run| run.chunks_exact(datagram)) {
+                let (covered, stored) = bytes.split_at(datagram - CRC_BYTES);
+                wrong += u64::from(crc32fast::hash(covered).to_le_bytes() != stored);
+                memory[at..at + payload].copy_from_slice(&covered[HEADER_BYTES..]);
+                at = if at + 2 * payload > MEMORY_BYTES { 0 } else { at + payload };
+                packets += 1;
             }
-            messages.headers.iter_mut().for_each(|header| header.msg_len = 0);
+            spin.note(packets > 0, socket.as_raw_fd());
             if wrong > 0 {
                 return Err(format!("{wrong} wrong checksums").into());
             }
@@ -258,6 +248,16 @@ fn udp(side: Side) -> Result<UdpSocket, Failure> {
     Ok(socket)
 }
 
+/// The receiver's, which takes super-datagrams with `segmented`.
+fn udp_receiver(segmented: bool) -> Result<UdpSocket, Failure> {
+    let socket = udp(Side::Receiver)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
+    if segmented {
+        set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    }
+    Ok(socket)
+}
+
 /// A connection to the other side.
 fn tcp(side: Side) -> Result<TcpStream, Failure> {
     const PATIENCE: Duration = Duration::from_secs(5);
@@ -337,20 +337,25 @@ impl Messages {
         }
     }
 
-    /// Takes what is there; its bytes.
-    fn receive(&mut self, socket: RawFd) -> io::Result<u64> {
+    /// Takes what is there: datagrams.
+    fn receive(&mut self, socket: RawFd) -> io::Result<impl Iterator<Item = &[u8]>> {
         let (headers, number) = (self.headers.as_mut_ptr(), self.headers.len() as u32);
         // SAFETY: as for sending.
         let received =
             unsafe { libc::recvmmsg(socket, headers, number, libc::MSG_DONTWAIT as _, std::ptr::null_mut()) };
-        if received >= 0 {
-            return Ok(self.headers[..received as usize].iter().map(|header| u64::from(header.msg_len)).sum());
-        }
-        match io::Error::last_os_error() {
-            e if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {
-                Ok(0)
+        let received = match usize::try_from(received).map_err(|_| io::Error::last_os_error()) {
+            Ok(received) => received,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionRefused
+                ) =>
+            {
+                0
             }
-            e => Err(e),
-        }
+            Err(e) => return Err(e),
+        };
+        let arrived = self.buffers.iter().zip(&self.headers).take(received);
+        Ok(arrived.map(|(buffer, header)| &buffer[..header.msg_len as usize]))
     }
 }
