@@ -1,6 +1,6 @@
 //! `cargo xtask coverage [--seeds N] [--json]`: which lines of `src/transport` and `src/wire` the simulator's chaos and the fuzz
 //! targets reach together. The targets play what `cargo xtask fuzz` has kept.
-use crate::{Failure, Outcome, fuzz, nightly, setup};
+use crate::{Failure, Outcome, fuzz, nightly, setup, workspace};
 use rxe_rig::process;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     let _ = std::fs::remove_dir_all(&profiles);
     std::fs::create_dir_all(&profiles).map_err(|e| Failure::Failed(format!("{}: {e}", profiles.display())))?;
 
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = workspace::root();
     let uroce = build(&root.join("Cargo.toml"), &folder.join("chaos"), &["--package", "uroce-cli", "--bin", "uroce"])?;
     let uroce = uroce.join("uroce");
     eprintln!("coverage: {seeds} seeds of chaos");

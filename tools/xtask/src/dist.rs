@@ -2,7 +2,7 @@
 //!
 //! Both are the same bytes again from the same commit in the same folder: times are the commit's (or SOURCE_DATE_EPOCH's),
 //! names are sorted, and root owns everything.
-use crate::{Failure, Outcome, licenses, program, setup};
+use crate::{Failure, Outcome, licenses, program, setup, workspace};
 use rxe_rig::process;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -99,15 +99,10 @@ fn epoch() -> Result<String, Failure> {
     if let Ok(given) = std::env::var("SOURCE_DATE_EPOCH") {
         return Ok(given);
     }
-    let root = root();
+    let root = workspace::root();
     let commit = process::run(Command::new("git").current_dir(&root).args(["log", "-1", "--format=%ct"]));
     let missing = |e| Failure::Failed(format!("{}: no time of a commit: set SOURCE_DATE_EPOCH ({e})", root.display()));
     Ok(commit.map_err(missing)?.trim().to_owned())
-}
-
-fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.canonicalize().unwrap_or(root)
 }
 
 fn failed(file: &Path, error: &std::io::Error) -> Failure {
@@ -117,7 +112,7 @@ fn failed(file: &Path, error: &std::io::Error) -> Failure {
 /// Builds with `words`, and returns the folder with what was built.
 fn build(words: &[&str], triple: Option<&str>) -> Result<PathBuf, Failure> {
     let mut cargo = program::cargo();
-    cargo.args(["build", "--release", "--locked"]).args(words).current_dir(root());
+    cargo.args(["build", "--release", "--locked"]).args(words).current_dir(workspace::root());
     cargo.args(triple.iter().flat_map(|triple| ["--target", triple]));
     let status = cargo.status().map_err(|e| Failure::Failed(format!("starting cargo: {e}")))?;
     if !status.success() {
@@ -181,7 +176,7 @@ fn control(tree: &Tree, files: &[&str]) -> Result<String, Failure> {
 /// Makes the archive, to be unpacked into /usr/local, say: one static program with the library in itself, over UDP sockets.
 fn archive(folder: &Path, epoch: &str) -> Result<(PathBuf, u64), Failure> {
     let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
-    process::run(Command::new("rustup").args(["target", "add", &triple]).current_dir(root()))?;
+    process::run(Command::new("rustup").args(["target", "add", &triple]).current_dir(workspace::root()))?;
     let features = ["--no-default-features", "--features", "udp,embed"];
     let built = build(&[&["-p", "uroce-cli"], &features[..]].concat(), Some(&triple))?;
     let tree = Tree::create(folder.join("archive"))?;
@@ -267,7 +262,7 @@ impl Tree {
 
     /// Manual pages and completions, by the program that was built; documents, licences, and the script for Wireshark.
     fn put_common(&self, program: &Path, places: &Places<'_>, features: &[&str]) -> Outcome {
-        let (prefix, root) = (places.prefix, root());
+        let (prefix, root) = (places.prefix, workspace::root());
         let pages = Tree::create(folder().join("man"))?;
         process::run(Command::new(program).arg("man").arg(&pages.0))?;
         for page in names(&pages.0)? {

@@ -5,17 +5,17 @@ use crate::{Failure, Outcome, dist, program, setup};
 use rxe_rig::process;
 use std::process::Command;
 
-/// What is checked: packages, their features, and a target where it is not this machine's own.
-const BUILDS: [(&[&str], &str, Option<&str>); 8] = [
-    (&LIBRARY, "", None),
-    (&LIBRARY, "link", None),
-    (&LIBRARY, "xdp", None),
-    (&LIBRARY, "udp", None),
-    (&LIBRARY, "capture", None),
-    (&LIBRARY, "tracing", None),
+/// What is checked: packages, their features, and more words, for a target that is not this machine's own.
+const BUILDS: [(&[&str], &str, &[&str]); 8] = [
+    (&LIBRARY, "", &[]),
+    (&LIBRARY, "link", &[]),
+    (&LIBRARY, "xdp", &[]),
+    (&LIBRARY, "udp", &[]),
+    (&LIBRARY, "capture", &[]),
+    (&LIBRARY, "tracing", &[]),
     // All that needs no C: there may be no C compiler for it.
-    (&LIBRARY, "udp,capture", Some(AARCH64)),
-    (&PROGRAMS, "udp", None),
+    (&LIBRARY, "udp,capture", &FOR_AARCH64),
+    (&PROGRAMS, "udp", &[]),
 ];
 
 const LIBRARY: [&str; 2] = ["--package", "uroce"];
@@ -28,21 +28,22 @@ const WITH_C: [&str; 6] = ["bindgen", "clang-sys", "libbpf-sys", "libxdp-sys", "
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
+const FOR_AARCH64: [&str; 2] = ["--target", AARCH64];
+
 /// The stage of `cargo xtask test` that compiles the library in parts.
 pub(crate) fn stage() -> Stage {
     Stage::of("features", || {
         let has_aarch64 = has_aarch64();
         needs_no_c()?;
-        let builds = BUILDS.iter().filter(|(.., target)| target.is_none() || has_aarch64);
-        builds.copied().try_for_each(|(packages, features, target)| check(packages, features, target))
+        let builds = BUILDS.iter().filter(|(.., more)| more.is_empty() || has_aarch64);
+        builds.copied().try_for_each(|(packages, features, more)| check(packages, features, more))
     })
 }
 
-fn check(packages: &[&str], features: &str, target: Option<&str>) -> Outcome {
+fn check(packages: &[&str], features: &str, more: &[&str]) -> Outcome {
     let mut command = program::cargo();
     command.args(["clippy", "--quiet", "--no-default-features", "--features", features]).args(packages);
-    command.args(target.iter().flat_map(|target| ["--target", target]));
-    process::run(command.args(["--", "-D", "warnings"]))?;
+    process::run(command.args(more).args(["--", "-D", "warnings"]))?;
     Ok(())
 }
 
@@ -60,13 +61,12 @@ fn needs_no_c() -> Outcome {
 
 /// The stage of `--full` that checks the library's tests without what takes a C compiler.
 pub(crate) fn tests_stage() -> Stage {
-    let words =
-        ["clippy", "--quiet", "--no-default-features", "--features", "udp", "--package", "uroce", "--lib", "--tests"];
-    Stage::cargo("udp", &[&words[..], &["--", "-D", "warnings"]].concat())
+    Stage::of("udp", || check(&LIBRARY, "udp", &["--lib", "--tests"]))
 }
 
-/// The stage of `--full` that checks the programs for the other processor, too, and runs, on an emulated one, what the library has of unit tests without its links: the copies
-/// in assembly, above all, and whatever takes the order of bytes or of stores for granted.
+/// The stage of `--full` that checks the programs for the other processor, too, and runs, on an emulated one, what the
+/// library has of unit tests without its links: the copies in assembly, above all, and whatever takes the order of bytes or
+/// of stores for granted.
 pub(crate) fn aarch64_stage() -> Stage {
     // The emulator takes MADV_POPULATE_READ and MADV_WIPEONFORK, and does nothing.
     let skip = ["--", "--skip", "memory::lent", "--skip", "engine::process"];
@@ -80,7 +80,7 @@ pub(crate) fn aarch64_stage() -> Stage {
             ("qemu-user", "running what was linked"),
         ])?;
         // All that the programs depend on takes minutes.
-        check(&PROGRAMS, "udp", Some(AARCH64))?;
+        check(&PROGRAMS, "udp", &FOR_AARCH64)?;
         let mut command = program::cargo();
         command.args(words).env("PROPTEST_CASES", PROPTEST_CASES);
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");

@@ -1,15 +1,11 @@
 //! Whose code is in the program, and under which licences: Debian's file `copyright`.
-use crate::{Failure, dist, program};
+use crate::{Failure, dist, program, workspace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Our own licences, and those of all crates that are linked, with their notices: each text once.
 pub(crate) fn text(root: &Path, features: &[&str]) -> Result<String, Failure> {
-    let unread = |what: &str| Failure::Failed(format!("cargo metadata: {what}"));
-    let words = ["metadata", "--format-version", "1", "--locked"];
-    let metadata = dist::output(program::cargo().args(words).current_dir(root))?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata).map_err(|e| unread(&e.to_string()))?;
-    let packages = metadata["packages"].as_array().ok_or_else(|| unread("no packages"))?;
+    let packages = workspace::packages(&[])?;
     let linked = linked(root, features)?;
     let mut lines = String::new();
     let mut notices: BTreeMap<String, Vec<String>> = BTreeMap::new();

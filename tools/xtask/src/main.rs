@@ -21,6 +21,7 @@ mod setup;
 mod stage;
 mod test;
 mod valkey;
+mod workspace;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! `cargo xtask setup`: installs what is missing. The other commands call it first.
-use crate::{Failure, Outcome, rust_programs, valkey};
-use std::path::{Path, PathBuf};
+use crate::{Failure, Outcome, rust_programs, valkey, workspace};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// What linking takes: all that a build without AF_XDP needs besides Rust.
@@ -133,9 +133,7 @@ pub(crate) fn more() -> Outcome {
 
 /// Where `target/` is.
 pub(crate) fn target_directory() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = root.canonicalize().unwrap_or(root);
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace::root().join("target"), PathBuf::from)
 }
 
 /// The Debian packages alone.

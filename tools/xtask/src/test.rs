@@ -1,7 +1,7 @@
 //! `cargo xtask test [--full] [--no-fail-fast] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails unless told not
 //! to.
 use crate::stage::{self, AfterFailure, Done, Stage};
-use crate::{Failure, Outcome, demo, dist, features, fuzz, install, miri, mutants, program, sanitizers, setup};
+use crate::{Failure, Outcome, demo, features, fuzz, install, miri, mutants, program, sanitizers, setup, workspace};
 use rxe_rig::process;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     if let Some(option) = only.iter().find(|word| word.starts_with('-')) {
         return Err(Failure::Usage(format!("test has no option {option}")));
     }
-    let mut all = stages()?;
+    let mut all = stages();
     if full {
         all.extend(more_stages());
     }
@@ -90,11 +90,9 @@ const MATRICES: [&str; 10] = [
 ];
 
 /// Programs of tests with all that they can play; of each the tests whose names contain one of `only`, if any is given.
-fn in_full(name: &'static str, programs: &[&str], only: &[&str]) -> Stage {
+fn in_full(name: &'static str, programs: &[&'static str], only: &[&'static str]) -> Stage {
     // A program of tests that fails hides none of the others.
-    let words = ["test", "--quiet", "--no-fail-fast", "--package", "uroce-cli"];
-    let words: Vec<String> =
-        [&words, programs, &["--", "--test-threads=1"], only].concat().iter().map(ToString::to_string).collect();
+    let words = [&workspace::TEST[..], &["--no-fail-fast"], programs, &["--"], ONE_BY_ONE, only].concat();
     Stage::command(name, format!("cargo {}", words.join(" ")), move || {
         setup::more()?;
         let mut command = program::cargo();
@@ -137,31 +135,42 @@ fn keep(done: &[Done]) -> Outcome {
 /// Packages whose tests are stages of their own.
 const APART: [&str; 4] = ["uroce-loom", "rxe-rig", "uroce-wan", "uroce-cli"];
 
-/// Tests of the workspace. All stages select the whole of it, so that dependencies have the same features in each, and are
-/// compiled once.
 fn of_workspace(name: &'static str, words: &[&str]) -> Stage {
-    Stage::cargo(name, &[&["test", "--quiet", "--workspace"], words].concat())
+    Stage::cargo(name, &[&workspace::TEST, words].concat())
 }
 
-/// The integration tests that need no other machine: `--test NAME` of each.
-fn integration_tests() -> Result<Vec<String>, Failure> {
-    let metadata = dist::output(program::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(&metadata).map_err(|e| Failure::Failed(format!("cargo metadata: {e}")))?;
-    let packages = metadata["packages"].as_array().into_iter().flatten();
-    let targets = packages
-        .filter(|package| !APART.iter().any(|name| package["name"] == *name))
-        .flat_map(|package| package["targets"].as_array().into_iter().flatten())
-        .filter(|target| target["kind"][0] == "test" && target["test"] == true)
-        .filter_map(|target| target["name"].as_str());
-    Ok(targets.flat_map(|name| ["--test".to_owned(), name.to_owned()]).collect())
+/// The integration tests of one of [`APART`], or those of all others (`None`) with the `targets` besides. `options` are the
+/// tests' own.
+fn integration(
+    name: &'static str,
+    package: Option<&'static str>,
+    targets: &'static [&'static str],
+    options: &'static [&'static str],
+) -> Stage {
+    let of = package.map_or_else(|| format!("all packages but {}", APART.join(", ")), str::to_owned);
+    let words = [&workspace::TEST, targets].concat();
+    let line = format!("cargo {} --test … -- {}: the tests of {of}", words.join(" "), options.join(" "));
+    Stage::command(name, line, move || {
+        let packages = workspace::packages(&["--no-deps"])?;
+        let is_wanted = |name: &str| package.map_or_else(|| !APART.contains(&name), |package| package == name);
+        let tests = packages
+            .iter()
+            .filter(|package| package["name"].as_str().is_some_and(is_wanted))
+            .flat_map(|package| package["targets"].as_array().into_iter().flatten())
+            .filter(|target| target["kind"][0] == "test" && target["test"] == true)
+            .filter(|target| target["required-features"].is_null())
+            .filter_map(|target| target["name"].as_str());
+        let mut command = program::cargo();
+        command.args(words).args(tests.flat_map(|name| ["--test", name])).arg("--").args(options);
+        Ok(command)
+    })
 }
 
-fn stages() -> Result<Vec<Stage>, Failure> {
-    let integration_tests = integration_tests()?;
-    let unit: Vec<&str> =
-        ["--lib", "--bins", "--examples"].into_iter().chain(integration_tests.iter().map(String::as_str)).collect();
-    Ok(vec![
+/// Machines and namespaces take turns: there are few processors.
+const ONE_BY_ONE: &[&str] = &["--test-threads=1"];
+
+fn stages() -> Vec<Stage> {
+    vec![
         Stage::of("setup", || setup::run(&[])),
         Stage::cargo("fmt", &["fmt", "--all", "--check"]),
         Stage::cargo("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
@@ -169,7 +178,7 @@ fn stages() -> Result<Vec<Stage>, Failure> {
         // Everything that the stages after it run, compiled with the same features.
         of_workspace("build", &["--no-run"]),
         // Unit tests, the examples as programs, and the tests of the parts together that need no other machine.
-        of_workspace("unit", &unit),
+        integration("unit", None, &["--lib", "--bins", "--examples"], &[]),
         // Documentation examples.
         of_workspace("examples", &["--doc"]),
         // What docs.rs will show: every link leads somewhere.
@@ -179,9 +188,9 @@ fn stages() -> Result<Vec<Stage>, Failure> {
             &[("RUSTDOCFLAGS", "-D warnings")],
         ),
         // The locks and protocols of our own, in all orders of threads.
-        of_workspace("loom", &["--test", "completions", "--test", "engine", "--test", "objects"]),
+        integration("loom", Some("uroce-loom"), &[], &[]),
         Stage::command("simulation", "uroce sim chaos --seeds 400".to_owned(), || {
-            process::run(program::cargo().args(["test", "--quiet", "--workspace", "--no-run"]))?;
+            process::run(program::cargo().args(workspace::TEST).arg("--no-run"))?;
             let mut command = Command::new(setup::target_directory().join("debug/uroce"));
             command.args(["sim", "chaos", "--seeds", "400"]);
             Ok(command)
@@ -193,8 +202,8 @@ fn stages() -> Result<Vec<Stage>, Failure> {
         ),
         // The command line against itself, over AF_XDP in namespaces, and against the kernel's rxe in a machine. One at a
         // time: each may boot machines, and there are few processors.
-        of_workspace("rig", &["--test", "rig", "--test", "kernel_verbs", "--", "--test-threads=1"]),
-        of_workspace("wan", &["--test", "wan", "--", "--test-threads=1"]),
-        of_workspace("interop", &["--test", "cli", "--test", "rxe_verbs", "--", "--test-threads=1"]),
-    ])
+        integration("rig", Some("rxe-rig"), &[], ONE_BY_ONE),
+        integration("wan", Some("uroce-wan"), &[], ONE_BY_ONE),
+        integration("interop", Some("uroce-cli"), &[], ONE_BY_ONE),
+    ]
 }
