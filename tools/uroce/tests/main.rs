@@ -1,7 +1,7 @@
 //! The tests of the command line, in one program: it is compiled and linked once. `cargo test -p uroce-cli --test cli perf::` plays
 //! those of one file.
 //!
-//! What is large, and what takes a feature of its own, is a program apart: Cargo.toml names them.
+//! What takes a machine, what is large, and what takes a feature of its own, is a program apart: Cargo.toml names them.
 
 mod common;
 
@@ -22,7 +22,6 @@ mod json;
 mod lab;
 mod leaks;
 mod libfabric;
-mod linux_6_1;
 mod log;
 mod marks;
 mod mooncake;
@@ -40,10 +39,6 @@ mod rdma_cm;
 mod readme;
 mod replay;
 mod run;
-mod rxe_cm;
-mod rxe_perf;
-mod rxe_pingpong;
-mod rxe_run;
 mod seen;
 mod sharing;
 mod sim;

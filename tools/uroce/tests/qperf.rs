@@ -1,10 +1,9 @@
 //! qperf, unmodified, by `uroce run`. It knows LIDs and no GIDs, so that no RoCE device takes what it does: not the kernel's
 //! rxe, and not uroce. With `--lids`, uroce's devices have some.
 
-use std::time::Duration;
-
 use crate::common::programs::{Ended, Running, uroce, uroce_as_nobody, wait_for_listener};
-use rxe_rig::{Lab, LabOptions, Netns, VethPair};
+use crate::common::qperf::{REFUSALS, results};
+use rxe_rig::{Netns, VethPair};
 
 /// Where its server listens.
 const PORT: u16 = 19765;
@@ -32,21 +31,6 @@ fn play(pair: &VethPair, start: Start, options: &[&str], tests: &[&str]) -> (End
     (client, stdout + &stderr)
 }
 
-/// The numbers that it printed, by test: `bw = 1.2 GB/sec`, `latency = 10 us`.
-fn results(text: &str) -> Vec<(String, f64)> {
-    let mut test = String::new();
-    let mut found = Vec::new();
-    for line in text.lines() {
-        if let Some(name) = line.strip_suffix(':') {
-            test = name.to_owned();
-        } else if let Some((_, value)) = line.split_once('=') {
-            let number = value.split_whitespace().next().and_then(|word| word.parse().ok());
-            found.push((test.clone(), number.unwrap_or_else(|| panic!("no number in {line:?}"))));
-        }
-    }
-    found
-}
-
 #[test]
 fn with_lids_it_measures_over_xdp_and_as_nobody_over_udp() {
     let pair = VethPair::create(MTU).unwrap();
@@ -59,13 +43,6 @@ fn with_lids_it_measures_over_xdp_and_as_nobody_over_udp() {
     }
 }
 
-/// What it says when a device wants GIDs, by test.
-const REFUSALS: [(&str, &str); 3] = [
-    ("rc_bw", "failed to modify QP to RTR: Invalid argument"),
-    ("rc_lat", "failed to modify QP to RTR: Invalid argument"),
-    ("ud_lat", "failed to create address handle: Invalid argument"),
-];
-
 #[test]
 fn without_lids_it_is_refused_and_the_trace_says_what_to_do() {
     let pair = VethPair::create(MTU).unwrap();
@@ -76,25 +53,4 @@ fn without_lids_it_is_refused_and_the_trace_says_what_to_do() {
         assert!(!ended.status.success() && said.contains(refusal), "{ended:#?}{server}");
         assert!(said.contains("uroce run --lids"), "{ended:#?}{server}");
     }
-}
-
-/// The kernel's rxe says the same, and lets only those through that the connection manager connects.
-#[test]
-fn rxe_refuses_it_in_the_same_words() {
-    let lab = Lab::start(&LabOptions { mtu: MTU, ..LabOptions::default() }).unwrap_or_else(|e| panic!("no lab: {e}"));
-    let vm = lab.vm(0);
-    let limit = Duration::from_secs(180);
-    let server = vm.spawn("qperf", limit).unwrap();
-    vm.check("until ss -ltn | grep -q :19765; do sleep 0.1; done", limit).unwrap();
-    let ask = |words: &str| vm.run(&format!("qperf {} -t 1 {words}", vm.ipv4()), limit).unwrap();
-    for (test, refusal) in REFUSALS {
-        let output = ask(test);
-        let said = format!("{}{}", output.text, server.text());
-        eprintln!("rxe: {test}: {said}");
-        assert!(output.status != 0 && said.contains(refusal), "{said}");
-    }
-    let output = ask("-cm1 rc_lat");
-    eprintln!("rxe: {}", output.text);
-    assert!(output.status == 0 && results(&output.text).len() == 1, "{output:?}");
-    server.kill().unwrap();
 }

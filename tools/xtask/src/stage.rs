@@ -1,14 +1,17 @@
-//! Named steps run one after the other, with their times.
+//! Named steps run one after the other, some of them in lanes beside each other, with their times.
 use crate::{Failure, Outcome, program};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// One step: a command, whose output is the user's, or work of our own.
 pub(crate) struct Stage {
     name: &'static str,
-    work: Box<dyn FnOnce() -> Result<Counts, Failure>>,
+    /// Stages that follow each other in different lanes run at once.
+    lane: Option<&'static str>,
+    work: Box<dyn FnOnce() -> Result<Counts, Failure> + Send>,
 }
 
 /// What tests and matrices say of themselves.
@@ -57,8 +60,13 @@ fn pass_on(from: impl Read, mut to: impl Write, counts: &Mutex<Counts>) {
 }
 
 impl Stage {
-    pub(crate) fn of(name: &'static str, work: impl FnOnce() -> Outcome + 'static) -> Stage {
-        Stage { name, work: Box::new(|| work().map(|()| Counts::default())) }
+    pub(crate) fn of(name: &'static str, work: impl FnOnce() -> Outcome + Send + 'static) -> Stage {
+        Stage { name, lane: None, work: Box::new(|| work().map(|()| Counts::default())) }
+    }
+
+    /// In `lane`: one after the other with those of the same, beside those of others that stand next to them.
+    pub(crate) fn in_lane(self, lane: &'static str) -> Stage {
+        Stage { lane: Some(lane), ..self }
     }
 
     /// `cargo` with these words (the same cargo that runs us).
@@ -77,7 +85,7 @@ impl Stage {
     pub(crate) fn command(
         name: &'static str,
         line: String,
-        make: impl FnOnce() -> Result<Command, Failure> + 'static,
+        make: impl FnOnce() -> Result<Command, Failure> + Send + 'static,
     ) -> Stage {
         let work = move || {
             eprintln!("   {line}");
@@ -96,8 +104,27 @@ impl Stage {
             let counts = *counts.lock().expect("nobody panics with it");
             if status.success() { Ok(counts) } else { Err(Failure::Failed(format!("`{line}` failed: {status}"))) }
         };
-        Stage { name, work: Box::new(work) }
+        Stage { name, lane: None, work: Box::new(work) }
     }
+
+    /// Runs it, and says so.
+    fn play(self) -> Played {
+        let Stage { name, work, .. } = self;
+        eprintln!("== {name}");
+        let began = Instant::now();
+        let outcome = work();
+        let seconds = began.elapsed().as_secs_f64();
+        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+        eprintln!("== {name} {verdict} in {seconds:.1} s");
+        Played { name, seconds, outcome }
+    }
+}
+
+/// How a stage ended.
+struct Played {
+    name: &'static str,
+    seconds: f64,
+    outcome: Result<Counts, Failure>,
 }
 
 /// A stage that was run to its good end.
@@ -122,27 +149,56 @@ pub(crate) fn run(stages: Vec<Stage>, only: &[&str], after_failure: AfterFailure
         return Err(Failure::Usage(format!("there is no stage {name}; there are {}", names.join(", "))));
     }
     let started = Instant::now();
+    let selected = stages.into_iter().filter(|stage| only.is_empty() || only.contains(&stage.name));
+    let failed = AtomicBool::new(false);
+    let played: Vec<Played> =
+        grouped(selected).into_iter().flat_map(|lanes| side_by_side(lanes, after_failure, &failed)).collect();
     let (mut times, mut done, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    for stage in stages.into_iter().filter(|stage| only.is_empty() || only.contains(&stage.name)) {
-        eprintln!("== {}", stage.name);
-        let began = Instant::now();
-        let outcome = (stage.work)();
-        let seconds = began.elapsed().as_secs_f64();
+    for Played { name, seconds, outcome } in played {
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
-        eprintln!("== {} {verdict} in {seconds:.1} s", stage.name);
-        times.push(format!("{:>8.1} s  {} {verdict}", seconds, stage.name));
+        times.push(format!("{seconds:>8.1} s  {name} {verdict}"));
         match outcome {
-            Ok(counts) => done.push(Done { name: stage.name, seconds, counts }),
-            Err(failure) => {
-                failures.push(format!("stage {}: {failure}", stage.name));
-                if after_failure == AfterFailure::Stop {
-                    break;
-                }
-            }
+            Ok(counts) => done.push(Done { name, seconds, counts }),
+            Err(failure) => failures.push(format!("stage {name}: {failure}")),
         }
     }
     eprintln!("{}\n{:>8.1} s  in all", times.join("\n"), started.elapsed().as_secs_f64());
     if failures.is_empty() { Ok(done) } else { Err(Failure::Failed(failures.join("\n"))) }
+}
+
+/// What runs at once, as lanes of stages that run in turn; each stage without a lane is alone.
+fn grouped(stages: impl Iterator<Item = Stage>) -> Vec<Vec<Vec<Stage>>> {
+    let mut groups: Vec<Vec<Vec<Stage>>> = Vec::new();
+    for stage in stages {
+        match groups.last_mut().filter(|lanes| stage.lane.is_some() && lanes[0][0].lane.is_some()) {
+            None => groups.push(vec![vec![stage]]),
+            Some(lanes) => match lanes.iter_mut().find(|lane| lane[0].lane == stage.lane) {
+                Some(lane) => lane.push(stage),
+                None => lanes.push(vec![stage]),
+            },
+        }
+    }
+    groups
+}
+
+/// Runs the lanes at once, until all are at their end or, when told so, one stage has failed.
+fn side_by_side(lanes: Vec<Vec<Stage>>, after_failure: AfterFailure, failed: &AtomicBool) -> Vec<Played> {
+    let run_lane = |lane: Vec<Stage>| {
+        let mut played = Vec::new();
+        for stage in lane {
+            if after_failure == AfterFailure::Stop && failed.load(Ordering::Relaxed) {
+                break;
+            }
+            let ended = stage.play();
+            failed.fetch_or(ended.outcome.is_err(), Ordering::Relaxed);
+            played.push(ended);
+        }
+        played
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(|| run_lane(lane))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("stages do not panic")).collect()
+    })
 }
 
 #[cfg(test)]
@@ -174,18 +230,46 @@ mod tests {
 
     #[test]
     fn a_run_that_goes_on_after_a_failure_plays_the_rest_and_fails() {
-        let played = std::rc::Rc::new(std::cell::Cell::new(false));
+        let played = Arc::new(AtomicBool::new(false));
         let last = played.clone();
         let stages = vec![
             Stage::of("first", || Err(Failure::Failed("as it must".into()))),
             Stage::of("last", move || {
-                last.set(true);
+                last.store(true, Ordering::Relaxed);
                 Ok(())
             }),
         ];
         let failure = run(stages, &[], AfterFailure::GoOn).err().map(|failure| failure.to_string());
         assert_eq!(failure.as_deref(), Some("stage first: as it must"));
-        assert!(played.get());
+        assert!(played.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn lanes_run_at_once_and_their_own_stages_in_turn() {
+        let (in_turn, at_once) = (Arc::new(Mutex::new(Vec::new())), Arc::new(std::sync::Barrier::new(2)));
+        let stage = |name: &'static str, meets: bool| {
+            let (in_turn, at_once) = (in_turn.clone(), at_once.clone());
+            Stage::of(name, move || {
+                if meets {
+                    at_once.wait();
+                }
+                in_turn.lock().unwrap().push(name);
+                Ok(())
+            })
+        };
+        let stages = vec![
+            stage("before", false),
+            stage("one", true).in_lane("left"),
+            stage("two", true).in_lane("right"),
+            stage("three", false).in_lane("left"),
+            stage("after", false),
+        ];
+        let done = run(stages, &[], AfterFailure::Stop).ok().unwrap();
+        let names: Vec<_> = done.iter().map(|done| done.name).collect();
+        assert_eq!(names, ["before", "one", "three", "two", "after"], "by lanes");
+        let in_turn = in_turn.lock().unwrap();
+        let at = |name| in_turn.iter().position(|found| *found == name).unwrap();
+        assert!(at("before") == 0 && at("one") < at("three") && at("after") == 4, "{in_turn:?}");
     }
 
     #[test]

@@ -45,10 +45,14 @@ fn more_stages() -> Vec<Stage> {
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, every pingpong, every program that connects by RDMA CM, ten of each
         // cause of failure; the interop stage plays some of it.
-        in_full("matrices", &["--test", "cli"], &MATRICES),
+        in_full("matrices", &["--test", "cli", "--test", "machines"], &MATRICES),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
         // that vanishes a thousand times in each way; the C programs under valgrind over both links.
-        in_full("programs", &["--test", "cli"], &["pyverbs::", "qperf::", "readme::", "vanish::", "c_programs::"]),
+        in_full(
+            "programs",
+            &["--test", "cli", "--test", "machines"],
+            &["pyverbs::", "qperf::", "readme::", "vanish::", "c_programs::"],
+        ),
         // NCCL, Ceph and iSER, which are large, and Valkey and Rust's programs, which are compiled: they are played nowhere else.
         in_full("large", &apart, &[]),
         // The program with the library in itself, which is built for it, and once for both stages.
@@ -139,34 +143,34 @@ fn of_workspace(name: &'static str, words: &[&str]) -> Stage {
     Stage::cargo(name, &[&workspace::TEST, words].concat())
 }
 
-/// The integration tests of one of [`APART`], or those of all others (`None`) with the `targets` besides. `options` are the
+/// The tests whose programs `is_wanted` by package and name, with the `targets` besides. `of` says which; `options` are the
 /// tests' own.
 fn integration(
     name: &'static str,
-    package: Option<&'static str>,
+    of: &str,
+    is_wanted: impl Fn(&str, &str) -> bool + Send + 'static,
     targets: &'static [&'static str],
     options: &'static [&'static str],
 ) -> Stage {
-    let of = package.map_or_else(|| format!("all packages but {}", APART.join(", ")), str::to_owned);
     let words = [&workspace::TEST, targets].concat();
     let line = format!("cargo {} --test … -- {}: the tests of {of}", words.join(" "), options.join(" "));
     Stage::command(name, line, move || {
         let packages = workspace::packages(&["--no-deps"])?;
-        let is_wanted = |name: &str| package.map_or_else(|| !APART.contains(&name), |package| package == name);
-        let tests = packages
-            .iter()
-            .filter(|package| package["name"].as_str().is_some_and(is_wanted))
-            .flat_map(|package| package["targets"].as_array().into_iter().flatten())
-            .filter(|target| target["kind"][0] == "test" && target["test"] == true)
-            .filter(|target| target["required-features"].is_null())
-            .filter_map(|target| target["name"].as_str());
+        let tests = packages.iter().flat_map(|package| {
+            let targets = package["targets"].as_array().into_iter().flatten();
+            targets.map(|target| (package["name"].as_str().unwrap_or_default(), target))
+        });
+        let tests = tests
+            .filter(|(_, target)| target["kind"][0] == "test" && target["test"] == true)
+            .filter(|(_, target)| target["required-features"].is_null())
+            .filter_map(|(package, target)| target["name"].as_str().filter(|name| is_wanted(package, name)));
         let mut command = program::cargo();
         command.args(words).args(tests.flat_map(|name| ["--test", name])).arg("--").args(options);
         Ok(command)
     })
 }
 
-/// Machines and namespaces take turns: there are few processors.
+/// Machines take turns, and namespaces do: there are few processors.
 const ONE_BY_ONE: &[&str] = &["--test-threads=1"];
 
 fn stages() -> Vec<Stage> {
@@ -178,7 +182,7 @@ fn stages() -> Vec<Stage> {
         // Everything that the stages after it run, compiled with the same features.
         of_workspace("build", &["--no-run"]),
         // Unit tests, the examples as programs, and the tests of the parts together that need no other machine.
-        integration("unit", None, &["--lib", "--bins", "--examples"], &[]),
+        integration("unit", "all packages but those below", is_of_one_machine, &["--lib", "--bins", "--examples"], &[]),
         // Documentation examples.
         of_workspace("examples", &["--doc"]),
         // What docs.rs will show: every link leads somewhere.
@@ -188,7 +192,7 @@ fn stages() -> Vec<Stage> {
             &[("RUSTDOCFLAGS", "-D warnings")],
         ),
         // The locks and protocols of our own, in all orders of threads.
-        integration("loom", Some("uroce-loom"), &[], &[]),
+        integration("loom", "uroce-loom", |package, _| package == "uroce-loom", &[], &[]),
         Stage::command("simulation", "uroce sim chaos --seeds 400".to_owned(), || {
             process::run(program::cargo().args(workspace::TEST).arg("--no-run"))?;
             let mut command = Command::new(setup::target_directory().join("debug/uroce"));
@@ -200,10 +204,25 @@ fn stages() -> Vec<Stage> {
             "fuzz",
             &["check", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target"],
         ),
-        // The command line against itself, over AF_XDP in namespaces, and against the kernel's rxe in a machine. One at a
-        // time: each may boot machines, and there are few processors.
-        integration("rig", Some("rxe-rig"), &[], ONE_BY_ONE),
-        integration("wan", Some("uroce-wan"), &[], ONE_BY_ONE),
-        integration("interop", Some("uroce-cli"), &[], ONE_BY_ONE),
+        // The command line against the kernel's rxe in a machine, and against itself, over AF_XDP in namespaces. A machine
+        // takes one processor and is slow, namespaces wait for clocks: they run beside each other.
+        one_by_one("rig", "rxe-rig", |package, _| package == "rxe-rig").in_lane("machines"),
+        one_by_one("machines", "uroce-cli in machines", |package, name| package == "uroce-cli" && name == MACHINES)
+            .in_lane("machines"),
+        one_by_one("wan", "uroce-wan", |package, _| package == "uroce-wan").in_lane("namespaces"),
+        one_by_one("interop", "uroce-cli", |package, name| package == "uroce-cli" && name != MACHINES)
+            .in_lane("namespaces"),
     ]
+}
+
+/// The program of tests that takes machines.
+const MACHINES: &str = "machines";
+
+/// Whether tests need neither a machine nor namespaces of the command line, nor are models for loom.
+fn is_of_one_machine(package: &str, _name: &str) -> bool {
+    !APART.contains(&package)
+}
+
+fn one_by_one(name: &'static str, of: &str, is_wanted: fn(&str, &str) -> bool) -> Stage {
+    integration(name, of, is_wanted, &[], ONE_BY_ONE)
 }

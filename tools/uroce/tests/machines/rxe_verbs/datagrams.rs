@@ -7,10 +7,10 @@ use rxe_rig::agent::QKEY;
 use rxe_rig::pattern;
 use uroce::verbs::{Completion, CompletionKind, NetworkHeader, PostError, Qpn, Service, State, Status};
 
-use crate::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
-use crate::connection::Setup;
-use crate::conversation::Conversation;
-use crate::random::Random;
+use super::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
+use super::connection::Setup;
+use super::conversation::Conversation;
+use super::random::Random;
 
 /// What memory holds before something arrives.
 const BEFORE: u64 = 80;
@@ -113,7 +113,7 @@ fn check_way_back(c: &mut Conversation<'_>, gid: usize, done: &Done, header: &[u
     };
     let vector =
         c.context().reply_vector(&completion, header.try_into().unwrap()).unwrap_or_else(|e| panic!("{what}: {e}"));
-    assert_eq!(vector, crate::connection::vector(c, gid), "{what}");
+    assert_eq!(vector, super::connection::vector(c, gid), "{what}");
 }
 
 /// The IPv6 header, or 20 zeros and the IPv4 header (IBTA Annex A17.4.5.2).

@@ -6,8 +6,8 @@ use rxe_rig::agent::{Cq, Srq};
 use rxe_rig::pattern;
 use uroce::verbs::{CompletionQueue, Event, PathMtu, QpAttributes, ReceiveRequest, SharedReceiveQueue, State};
 
-use crate::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
-use crate::connection::{Connection, Queues, Setup};
+use super::bench::{AREA, Bench, Done, LIMIT, Operation, Request, SOURCE, Side, TARGET, kind};
+use super::connection::{Connection, Queues, Setup};
 
 /// Connections that share.
 const CONNECTIONS: usize = 3;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use rxe_rig::pattern;
 use uroce::verbs::{PathMtu, Service, Status};
 
-use crate::bench::{
+use super::bench::{
     AREA, At, Bench, COUNTER, Done, LIMIT, Operation, READABLE, RESULT, Request, SOURCE, Side, TARGET, kind,
 };
-use crate::connection::Setup;
-use crate::conversation::Conversation;
-use crate::random::Random;
+use super::connection::Setup;
+use super::conversation::Conversation;
+use super::random::Random;
 
 /// Operations with data of any length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

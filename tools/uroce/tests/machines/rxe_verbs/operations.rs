@@ -5,9 +5,9 @@ use uroce::verbs::{
     Access, Data, Key, PathMtu, ReceiveRequest, Remote, SendOperation, SendRequest, Status, WindowBinding, WindowKind,
 };
 
-use crate::attributes::SERVICES;
-use crate::bench::{Bench, RESULT, Request, SOURCE, Side, TARGET};
-use crate::connection::Setup;
+use super::attributes::SERVICES;
+use super::bench::{Bench, RESULT, Request, SOURCE, Side, TARGET};
+use super::connection::Setup;
 
 /// How a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub fn local_faults(bench: &mut Bench) {
                 c.agent.post_recv(qp, 3, &[sge]).unwrap();
             }
         }
-        c.post(side, &Request::new(1, crate::bench::Operation::Send, &[(SOURCE, 8)]));
+        c.post(side, &Request::new(1, super::bench::Operation::Send, &[(SOURCE, 8)]));
         let ends = (c.sent(side, 1)[0].status, c.received(other, 1)[0].status);
         let receive = if other == Side::Us { protection } else { Status::LocalQpOperation as u8 };
         assert_eq!(ends, (operation, receive), "a wrong L_Key of a receive of {other:?}");

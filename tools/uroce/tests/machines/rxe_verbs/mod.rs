@@ -2,8 +2,8 @@
 //! operation in both directions, every byte checked at both ends, over a network that works and over one that does not,
 //! and every failure with the status that the IBTA gives it.
 //!
-//! Needs root, and what `cargo xtask setup` installs. `cargo test -p uroce-cli --test rxe_verbs -- --nocapture` says what
-//! is shown.
+//! Needs root, and what `cargo xtask setup` installs. `cargo test -p uroce-cli --test machines rxe_verbs:: -- --nocapture`
+//! says what is shown.
 #![allow(clippy::disallowed_methods, reason = "a conversation with a real machine is on the wall clock")]
 
 mod attributes;

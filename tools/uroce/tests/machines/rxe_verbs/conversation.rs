@@ -8,9 +8,9 @@ use uroce::verbs::{
     Access, CompletionChannel, CompletionQueue, Data, Notify, Remote, SendOperation, SendRequest, State, WindowBinding,
 };
 
-use crate::bench::{Bench, Done, RESULT, Request, Side, kind};
-use crate::connection::{Connection, Queues, Setup};
-use crate::operations::End;
+use super::bench::{Bench, Done, RESULT, Request, Side, kind};
+use super::connection::{Connection, Queues, Setup};
+use super::operations::End;
 
 /// Two connected queue pairs, ours and theirs, each with a completion queue for sends and one for receives.
 pub struct Conversation<'a> {

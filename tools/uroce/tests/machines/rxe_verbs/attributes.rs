@@ -9,7 +9,7 @@ use uroce::verbs::{
     RnrTimer, Service, State,
 };
 
-use crate::bench::{Bench, LIMIT};
+use super::bench::{Bench, LIMIT};
 
 const STATES: [(State, &str); 6] = [
     (State::Reset, "reset"),
@@ -154,7 +154,7 @@ impl<'a> Twins<'a> {
             Attributes::PORT => to.port = Some(1),
             Attributes::QKEY => to.q_key = Some(QKey(5)),
             Attributes::AV => {
-                let vector = crate::connection::vector(self.bench, 1);
+                let vector = super::connection::vector(self.bench, 1);
                 to.path = Some(self.bench.context().path(&vector, self.qp.qpn(), Qpn::new(0x22)).unwrap());
             }
             Attributes::PATH_MTU => to.path_mtu = Some(PathMtu::Mtu1024),

@@ -9,7 +9,7 @@ use uroce::verbs::{
     Service, SharedReceiveQueue,
 };
 
-use crate::bench::{ALL, Bench, Operation, Request, Side};
+use super::bench::{ALL, Bench, Operation, Request, Side};
 
 /// What both ends of a conversation are set to.
 #[derive(Clone, Copy, Debug)]

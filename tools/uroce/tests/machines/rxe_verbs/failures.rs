@@ -4,9 +4,9 @@ use rxe_rig::agent::ACCESS_ALL;
 use rxe_rig::pattern;
 use uroce::verbs::{Access, Event, PathMtu, State, Status};
 
-use crate::bench::{ALL, At, Bench, COUNTER, Operation, READABLE, RESULT, Request, SOURCE, Side, TARGET};
-use crate::connection::Setup;
-use crate::conversation::Conversation;
+use super::bench::{ALL, At, Bench, COUNTER, Operation, READABLE, RESULT, Request, SOURCE, Side, TARGET};
+use super::connection::Setup;
+use super::conversation::Conversation;
 
 /// A request that the other end refuses.
 struct Refused {
@@ -31,7 +31,7 @@ fn wrong_key(c: &Conversation<'_>, side: Side, offset: usize) -> At {
 
 fn beyond(c: &Conversation<'_>, side: Side) -> At {
     let at = c.at(side.other(), 0);
-    At { address: at.address + crate::bench::REGION as u64 - 99, ..at }
+    At { address: at.address + super::bench::REGION as u64 - 99, ..at }
 }
 
 const REFUSED: &[Refused] = &[

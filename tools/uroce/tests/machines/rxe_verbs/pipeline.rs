@@ -2,10 +2,10 @@
 
 use rxe_rig::pattern;
 
-use crate::bench::{Bench, COUNTER, Operation, READABLE, RESULT, Request, SOURCE, Side, TARGET, kind};
-use crate::connection::Setup;
-use crate::conversation::Conversation;
-use crate::random::Random;
+use super::bench::{Bench, COUNTER, Operation, READABLE, RESULT, Request, SOURCE, Side, TARGET, kind};
+use super::connection::Setup;
+use super::conversation::Conversation;
+use super::random::Random;
 
 /// How many operations, and of what length.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use uroce::verbs::{Access, Capabilities, QueuePairOptions, Service};
 
-use crate::bench::Bench;
+use super::bench::Bench;
 
 /// Rights of a region: the bits, and whether we and they register memory with them.
 pub fn rights(bench: &mut Bench) {
