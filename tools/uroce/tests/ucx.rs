@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
-use crate::common::programs::{Ended, Running, run, run_as_nobody, sent_packets, wait_for_listener};
+use crate::common::programs::{Ended, Running, UROCE, run, run_as_nobody, sent_packets, wait_for_listener};
 use rxe_rig::{Netns, VethPair};
 
 const PORT: u16 = 13337;
@@ -49,4 +49,18 @@ fn ucx_without_any_variable_chooses_the_device_between_containers() {
 #[test]
 fn ucx_finds_the_device_by_itself_as_nobody_over_udp_sockets() {
     play(run_as_nobody, verbs_only, &VethPair::create(4500).unwrap(), "udp");
+}
+
+/// `uroce run` tells UCX from where on to send without a copy, unless somebody else has, and says so once.
+#[test]
+fn what_is_set_for_ucx_is_said_once_and_only_when_it_was_set() {
+    let pair = VethPair::create(4500).unwrap();
+    let told = run(&pair.a, "--link xdp -- ucx_info -d").end().succeeded();
+    assert_eq!(told.stderr.matches("UCX_ZCOPY_THRESH=8256 for UCX").count(), 1, "{told:#?}");
+    // Set for `uroce run` itself, it stays what it is.
+    let mut command = pair.a.command(UROCE);
+    command.env("UCX_ZCOPY_THRESH", "auto").args(["run", "--link", "xdp", "ucx_info", "-d"]);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("for UCX"), "{stderr}");
 }

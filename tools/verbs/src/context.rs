@@ -20,7 +20,7 @@ use crate::queue::EventQueue;
 use crate::slab::{Object, Slab};
 use crate::{
     address, buffer, completion_channel, completion_queue, domain, live, options, queue_pair, region, srq,
-    thread_domain, window,
+    thread_domain, ucx, window,
 };
 
 /// What the program has opened.
@@ -114,6 +114,7 @@ fn open_link(name: &str) -> Result<Opened, Failure> {
     if let Some(why) = context.why_not_xdp() {
         eprintln!("uroce: over UDP sockets: {why}");
     }
+    ucx::say_what_was_set();
     let routes = Arc::new(Routes::default());
     let to = routes.clone();
     context.set_event_handler(move |event| to.dispatch(event));

@@ -48,5 +48,6 @@ mod srq;
 mod strings;
 mod sync;
 mod thread_domain;
+mod ucx;
 mod window;
 mod work_builder;
