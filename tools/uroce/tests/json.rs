@@ -21,13 +21,16 @@ const LONG: [(&str, &[&str]); 2] = [
     ),
 ];
 
+/// What no command of uroce prints; `kv.rs` tries it.
+const ELSEWHERE: &str = "uroce.kv/1";
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Judges lines, and says which schemas there are and which were seen.
 #[track_caller]
-fn judge(lines: &str) -> [BTreeSet<String>; 2] {
+pub fn judge(lines: &str) -> [BTreeSet<String>; 2] {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/validate.py");
     let mut command = Command::new("/usr/bin/python3");
     command.arg(script).arg(root().join("docs/schemas")).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -124,7 +127,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         lines += &ended.stdout;
     }
     let [known, seen] = judge(&lines);
-    let is_tried = |name: &String| plays_all() || LONG.iter().all(|(long, _)| long != name);
+    let is_tried = |name: &String| name != ELSEWHERE && (plays_all() || LONG.iter().all(|(long, _)| long != name));
     assert_eq!(known.into_iter().filter(is_tried).collect::<BTreeSet<_>>(), seen, "some schemas were not tried");
 }
 

@@ -19,6 +19,7 @@ mod gloo;
 mod goldens;
 mod habits;
 mod json;
+mod kv;
 mod lab;
 mod leaks;
 mod libfabric;

@@ -48,6 +48,9 @@ usage: cargo xtask COMMAND
   wan [--path delay=20ms,loss=0.01,rate=500M]… [--measure | --compare] [COMMAND…]
                         the same with a wide area network between them (wan --help for more); --compare: what
                         RDMA WRITEs with and without selective repeat, and TCP, reach over it
+  kv [--profile metro|regional|continental|lossy] [--json]
+                        KV caches between two sites: NIXL and Mooncake over uroce and over TCP, through such a network
+                        (kv --help for more); leaves target/kv/kv.html
   rxe build             build the kernel rxe machine's image
   rxe up [--n N] [--mtu M] [--memory MIB] [--share DIR] [--no-rxe]
                         boot N machines (1 or 2) on a bridge; they stay until `rxe down`
@@ -100,6 +103,9 @@ fn main() -> ExitCode {
             let beside: &[&str] = if compares { &["uroce-cli", "uroce-verbs"] } else { &[] };
             program::run("uroce-wan", "network namespaces and packet sockets", beside, rest)
         }
+        Some((&"kv", rest)) => setup::engines().and_then(|()| {
+            program::run("uroce-kv", "network namespaces and AF_XDP", &["uroce-cli", "uroce-verbs"], rest)
+        }),
         Some((&"mutants", rest)) => mutants::run(rest),
         Some((&"fuzz", rest)) => fuzz::run(rest),
         Some((&"coverage", rest)) => coverage::run(rest),

@@ -119,6 +119,11 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     }
     packages()?;
     scapy()?;
+    engines()
+}
+
+/// What moves KV caches.
+pub(crate) fn engines() -> Outcome {
     environment(&NIXL)?;
     environment(&MOONCAKE)
 }

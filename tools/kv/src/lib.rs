@@ -1,0 +1,27 @@
+//! KV caches between a prefill and a decode site: NIXL and Mooncake, unmodified, over uroce and over TCP, through an emulated wide
+//! area network.
+#![allow(clippy::disallowed_methods, reason = "it lives on the wall clock")]
+
+mod cell;
+mod cells;
+mod conversation;
+mod ideal;
+mod model;
+mod page;
+mod played;
+mod profile;
+mod site;
+mod sockets;
+mod svg;
+mod tables;
+
+pub use cell::{Cell, Op, Program, Step, Transport, UcxChoice};
+pub use cells::{Play, Shows, plays, small_plays};
+pub use conversation::{Outcome, Tools, play};
+pub use ideal::request_time;
+pub use model::{Accelerator, H100, MODELS, Model, PAGE_TOKENS, slower};
+pub use page::page;
+pub use played::{FirstToken, Played};
+pub use profile::{LINE_BPS, Path, Profile};
+pub use sockets::DataSockets;
+pub use tables::{summary, tables};

@@ -1,0 +1,125 @@
+//! `uroce-kv`: KV caches between two sites, over uroce and over TCP. `cargo xtask kv` builds this program and passes its options on.
+#![allow(clippy::disallowed_methods, reason = "it lives on the wall clock")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use kv::{Path, Play, Played, Profile, Tools, page, play, plays, small_plays, summary, tables};
+use wan::{Plan, Wan};
+
+/// KV caches between a prefill and a decode site: NIXL and Mooncake, over uroce and over TCP, through an emulated wide area
+/// network of 300 Mb/s
+///
+/// Leaves a page with pictures at target/kv/kv.html.
+#[derive(Parser)]
+#[command(name = "cargo xtask kv")]
+struct Arguments {
+    /// Which paths: metro (2 ms), regional (10 ms, 0.01 %), continental (40 ms, 0.05 %) or lossy (30 ms with 0.001, 0.1 and 1 %,
+    /// and 100 ms); default: all. Times are round trips, losses those of each way
+    #[arg(long)]
+    profile: Option<Profile>,
+
+    /// Play only cells whose line contains this, such as `nixl write over uroce`
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+
+    /// Play a small version of each kind of cell
+    #[arg(long)]
+    small: bool,
+
+    /// Decides which frames are lost
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Print one JSON object per cell instead of tables (docs/schemas/kv.json)
+    #[arg(long)]
+    json: bool,
+}
+
+/// What went wrong, in one line.
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("kv: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    // SAFETY: no arguments, no effect.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err("network namespaces and AF_XDP need root: run it with sudo".into());
+    }
+    let tools = tools()?;
+    let profiles = arguments.profile.map_or_else(|| Profile::ALL.to_vec(), |profile| vec![profile]);
+    let mut all = Vec::new();
+    for profile in profiles {
+        let paths = profile.paths();
+        let most_loss = paths.iter().map(|path| path.loss).fold(0.0, f64::max);
+        for path in paths {
+            let cells = if arguments.small { small_plays(&path) } else { plays(&path, path.loss == most_loss) };
+            all.extend(over(profile, path, cells, arguments, &tools)?);
+        }
+    }
+    if all.is_empty() {
+        return Err("no cell is called like that".into());
+    }
+    let file = tools.environments.join("kv/kv.html");
+    std::fs::create_dir_all(tools.environments.join("kv"))
+        .and_then(|()| std::fs::write(&file, page(&all)))
+        .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    match arguments.json {
+        true => all.iter().for_each(|played| println!("{}", played.to_json())),
+        false => println!("{}", tables(&all)),
+    }
+    eprintln!("kv: {}", file.display());
+    let failed = all.iter().filter(|played| played.outcome.failure.is_some()).count();
+    if failed > 0 {
+        return Err(format!("{failed} of {} cells failed", all.len()).into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Plays cells over a path, and says what each came to.
+fn over(
+    profile: Profile,
+    path: Path,
+    cells: Vec<Play>,
+    arguments: &Arguments,
+    tools: &Tools,
+) -> Result<Vec<Played>, Failure> {
+    let is_wanted = |play: &Play| arguments.only.as_ref().is_none_or(|text| play.cell.to_string().contains(text));
+    let cells: Vec<Play> = cells.into_iter().filter(is_wanted).collect();
+    let mut done = Vec::new();
+    for (number, cell) in cells.iter().enumerate() {
+        // A network for each: what one left queued does not meet the next.
+        let wan = Wan::start(Plan::simple(path.conditions(), arguments.seed))?;
+        let begin = Instant::now();
+        let outcome = play(&wan, tools, &cell.cell);
+        let played = Played { profile, path, play: cell.clone(), outcome };
+        let seconds = begin.elapsed().as_secs_f64();
+        eprintln!("kv: {profile} {} of {}, {seconds:.0} s: {}", number + 1, cells.len(), summary(&played));
+        done.push(played);
+    }
+    Ok(done)
+}
+
+/// What is beside this program, as cargo builds it: target/release/uroce-kv.
+fn tools() -> Result<Tools, Failure> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
+    let uroce = own.with_file_name("uroce");
+    let environments = own.ancestors().nth(2).map(PathBuf::from).ok_or("this program is not in a target directory")?;
+    let python = environments.join("nixl/bin/python3");
+    for (file, how) in [(&uroce, "cargo build --release --workspace"), (&python, "cargo xtask setup")] {
+        if !file.is_file() {
+            return Err(format!("{} is not there: {how} makes it", file.display()).into());
+        }
+    }
+    Ok(Tools { uroce, environments })
+}
