@@ -40,7 +40,7 @@ fn packets_over_many_paths_allocate_nothing() {
             }
             let again = board.wants();
             let path = set.choose(now);
-            let packet = Departure { count: 1, answers: false, path, bytes: 4200 };
+            let packet = Departure { count: 1, answers: false, path, bytes: 4200, asks: true };
             match again {
                 Some(Wants::Request(position)) => board.sent(position, packet, now),
                 _ => board.sent(board.next(), packet, now),

@@ -175,6 +175,8 @@ pub struct Departure {
     pub path: u8,
     /// The length of the packet from the IP header to the ICRC, in bytes; 0 when nobody asks what becomes of it.
     pub bytes: usize,
+    /// Whether it asks for an acknowledge or another answer.
+    pub asks: bool,
 }
 
 /// The contents of an acknowledge.

@@ -58,6 +58,8 @@ pub struct Scoreboard {
     first_patience: Duration,
     /// When the oldest overtaken transmission counts as lost.
     lost_at: Option<Instant>,
+    /// The newest transmission that asks for an acknowledge: its position, its attempt and its time.
+    asker: Option<(u64, u8, Instant)>,
     /// When to probe for a sign of the peer, while something is in flight.
     probe_at: Option<Instant>,
     /// Such probes in a row.
@@ -203,6 +205,7 @@ impl Scoreboard {
             reports: Vec::new(),
             first_patience,
             lost_at: None,
+            asker: None,
             probe_at: None,
             probes: 0,
             is_news: false,
@@ -318,7 +321,7 @@ impl Scoreboard {
 
     /// Records that the packet at `position` goes out: for the first time (at [`next`](Self::next)) or again.
     pub fn sent(&mut self, position: u64, packet: Departure, now: Instant) {
-        let Departure { count, answers, path, bytes } = packet;
+        let Departure { count, answers, path, bytes, asks } = packet;
         let (at_us, order) = (micros(now), self.transmissions);
         let units = bytes.div_ceil(UNIT_BYTES).min(u8::MAX.into()) as u8;
         self.transmissions = order.wrapping_add(1);
@@ -345,8 +348,12 @@ impl Scoreboard {
         path.sent.push_back((position, attempt));
         // On a path that carried nothing for long.
         path.latest = path.latest.filter(|(latest, _)| order.wrapping_sub(*latest) < ORDER_KEPT);
-        if self.probe_at.is_none() {
-            self.probe_at = Some(now + self.patience());
+        if asks {
+            self.asker = Some((position, attempt, now));
+        }
+        // Whatever was sent before, the answer to this one is to come.
+        if asks || self.probe_at.is_none() {
+            self.probe_at = Some(now + self.pause());
         }
     }
 
@@ -354,7 +361,7 @@ impl Scoreboard {
     /// sample.
     pub fn taken_over(&mut self, count: u32, answers: bool, now: Instant) {
         let position = self.next;
-        self.sent(position, Departure { count, answers, path: 0, bytes: 0 }, now);
+        self.sent(position, Departure { count, answers, path: 0, bytes: 0, asks: true }, now);
         self.slot(position).flags |= UNTIMED;
     }
 
@@ -541,11 +548,26 @@ impl Scoreboard {
         let is_news = std::mem::take(&mut self.is_news) || mutated!("probes-count-as-signs-of-life");
         if is_news || !self.is_probed || self.first == self.next {
             self.probes = 0;
-            self.probe_at = (self.first < self.next).then(|| now + self.patience());
+            self.probe_at = (self.first < self.next).then(|| self.silent_at(now));
         }
         self.find_lost(now);
         self.give_room_back();
         self.first
+    }
+
+    /// How long silence lasts before the next probe.
+    fn pause(&self) -> Duration {
+        self.patience() * (1 << self.probes.min(PROBE_BACKOFF_MAX))
+    }
+
+    /// Until when the peer, which was heard now, is to be heard again: until the answer to the newest packet that asks.
+    fn silent_at(&self, now: Instant) -> Instant {
+        let is_awaited = |(position, attempt, _): &(u64, u8, Instant)| {
+            let entry = self.entry(*position).filter(|entry| entry.attempt == *attempt);
+            entry.is_some_and(|entry| entry.flags & (ARRIVED | DONE | QUEUED) == 0)
+        };
+        let asked = self.asker.filter(is_awaited);
+        asked.map_or(now + self.patience(), |(_, _, at)| (at + self.patience()).max(now + self.answers_late()))
     }
 
     /// How late a packet on a path with that round trip can be without being lost.
@@ -668,9 +690,11 @@ impl Scoreboard {
         if self.probe_at.is_none_or(|at| at > now) {
             return false;
         }
-        self.forget_flight();
+        if self.probes > 0 {
+            self.forget_flight();
+        }
         self.probes += 1;
-        self.probe_at = Some(now + self.patience() * (1 << self.probes.min(PROBE_BACKOFF_MAX)));
+        self.probe_at = Some(now + self.pause());
         // The oldest request of which nothing is known; the oldest that was not carried out, since the peer may have said
         // that it cannot yet, and that was lost; and the oldest answers.
         let mut requests = (self.carried_out..self.next).filter(|at| self.slot_ref(*at).flags & PACKET != 0);

@@ -97,7 +97,7 @@ impl Recovery for Selective {
     fn sent_again(&mut self, what: Wants, path: u8, bytes: usize, now: Instant) {
         match what {
             Wants::Request(position) => {
-                self.board.sent(position, Departure { count: 1, answers: false, path, bytes }, now);
+                self.board.sent(position, Departure { count: 1, answers: false, path, bytes, asks: true }, now);
             }
             Wants::Answers(position, count) => self.board.asked(position, count, now),
         }

@@ -426,7 +426,7 @@ impl Requester {
         if let Some(transmit) = written {
             let (count, answers) = self.queue.advance();
             let bytes = measured(transmit.len, answers, connection);
-            self.recovery.sent(Departure { count, answers, path, bytes }, cx.now);
+            self.recovery.sent(Departure { count, answers, path, bytes, asks }, cx.now);
             self.note_asking(number, asks, cx.now);
             if self.service != Service::Rc && !(self.service == Service::Uc && mutated!("uc-acknowledged-like-rc")) {
                 self.acknowledge(&Said::before(self.recovery.next()), connection, cx)?;

@@ -34,7 +34,7 @@ struct Weather {
 
 /// A request of as many answers; 0 for one without.
 fn packet(answers: u32) -> Departure {
-    Departure { count: answers.max(1), answers: answers > 0, path: 0, bytes: 100 }
+    Departure { count: answers.max(1), answers: answers > 0, path: 0, bytes: 100, asks: true }
 }
 
 fn weather(jitter: Duration) -> impl Strategy<Value = Weather> {

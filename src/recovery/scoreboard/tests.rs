@@ -9,7 +9,7 @@ fn us(us: u64) -> Duration {
 }
 
 fn packet(count: u32, answers: bool, path: u8) -> Departure {
-    Departure { count, answers, path, bytes: 100 }
+    Departure { count, answers, path, bytes: 100, asks: true }
 }
 
 /// Whose first `requests` requests were sent, one a microsecond from 0 on, over the path that `path` says.
@@ -186,7 +186,7 @@ fn answers_are_missing_when_a_later_one_has_come_and_are_asked_for_again_togethe
 fn silence_has_the_oldest_sent_again_less_and_less_often() {
     let mut board = board(100, |_| 0);
     let mut now = board.deadline().unwrap();
-    assert_eq!(now, at(100_000));
+    assert_eq!(now, at(99 + 100_000));
     let mut pauses = Vec::new();
     for _ in 0..8 {
         assert!(board.handle_timeout(now));
@@ -196,6 +196,45 @@ fn silence_has_the_oldest_sent_again_less_and_less_often() {
         now = next;
     }
     assert_eq!(pauses, [200, 400, 800, 1600, 3200, 3200, 3200, 3200]);
+}
+
+/// A board whose four first packets took 800 µs, and whose patience is 2.4 ms from then on.
+fn measured_board() -> Scoreboard {
+    let mut board = board(4, |_| 0);
+    board.measured(0, 0, Some(us(0)), false, at(800));
+    board.carried_out_before(4, at(800));
+    assert_eq!((board.settle(at(800)), board.patience()), (4, us(2400)));
+    board
+}
+
+/// Found with batches at a low rate: the first packet that asks left later than the peer's silence may last.
+#[test]
+fn silence_is_counted_from_the_newest_packet_that_asks() {
+    let mut board = measured_board();
+    board.sent(4, Departure { asks: false, ..packet(1, false, 0) }, at(1000));
+    board.sent(5, packet(1, false, 0), at(3000));
+    board.sent(6, packet(1, false, 0), at(3100));
+    assert_eq!(board.deadline(), Some(at(3100 + 2400)));
+    // What is heard of an earlier one says nothing of the last.
+    board.measured(5, 0, Some(us(0)), false, at(3800));
+    board.carried_out_before(6, at(3800));
+    board.settle(at(3800));
+    assert_eq!((board.patience(), board.deadline()), (us(2000), Some(at(3100 + 2000))));
+    assert!(board.handle_timeout(at(3100 + 2000)));
+    assert_eq!(resend(&mut board, 0, at(3100 + 2000)), [6]);
+}
+
+#[test]
+fn one_silence_is_no_reason_to_forget_what_is_in_flight() {
+    let mut board = board(100, |_| 0);
+    let before = board.in_flight_bytes();
+    for (silence, left) in [(1, before), (2, 128)] {
+        let now = board.deadline().unwrap();
+        assert!(board.handle_timeout(now));
+        resend(&mut board, 0, now);
+        assert_eq!(board.in_flight_bytes(), left, "after {silence}");
+    }
+    assert_eq!(board.progress().forgotten_bytes, before);
 }
 
 #[test]
