@@ -7,6 +7,7 @@ mod go_back_n;
 mod round_trip;
 mod scoreboard;
 mod selective;
+mod stream;
 
 pub use go_back_n::GoBackN;
 pub use round_trip::RoundTrip;

@@ -1,8 +1,11 @@
 use std::collections::VecDeque;
 
+use arrayvec::ArrayVec;
+
 use crate::congestion::{Progress, Sample};
 use crate::time::{Duration, Instant};
 
+use super::stream::Stream;
 use super::{Departure, RoundTrip};
 
 /// The state of the packets in flight. Each has a position: requests that were sent, and the answers expected to READs,
@@ -40,6 +43,10 @@ pub struct Scoreboard {
     asked: VecDeque<(u64, u8, Instant)>,
     /// Answers before this position were received, or are in one of the queues above.
     frontier: u64,
+    /// How answers that were sent for the first time come.
+    stream: Stream,
+    /// When the last answers that are to come count as lost, since nothing comes after them.
+    ends_at: Option<Instant>,
     /// Transmissions so far, modulo 2^32.
     transmissions: u32,
     /// The number of the latest transmission that arrived, on any path.
@@ -172,6 +179,13 @@ const LATENESS_MAX: u32 = 8;
 /// Upper bound on the answers that a probe requests.
 const PROBED_ANSWERS: u64 = 64;
 
+/// Upper bound on the answers at the end of all that are to come: if those that come last are late, they are lost rather
+/// than all that the peer has yet to send.
+const STREAM_END: u64 = 8;
+
+/// Round trips, at least, for which a pause between answers is remembered.
+const STREAM_ROUND_TRIPS: u32 = 8;
+
 /// Positions that always have room: twice the usual window.
 const ROOM_KEPT: usize = 1024;
 
@@ -196,6 +210,8 @@ impl Scoreboard {
             overtaken: VecDeque::new(),
             asked: VecDeque::new(),
             frontier: start,
+            stream: Stream::default(),
+            ends_at: None,
             transmissions: 0,
             latest: None,
             is_multipath: false,
@@ -485,6 +501,7 @@ impl Scoreboard {
                 }
             }
             self.frontier = self.frontier.max(position + 1);
+            self.stream.came(now, self.patience() * STREAM_ROUND_TRIPS);
         }
     }
 
@@ -545,6 +562,7 @@ impl Scoreboard {
         }
         self.carried_out = self.carried_out.max(self.first);
         self.frontier = self.frontier.max(self.first);
+        self.ends_at = self.stream_ends_at();
         let is_news = std::mem::take(&mut self.is_news) || mutated!("probes-count-as-signs-of-life");
         if is_news || !self.is_probed || self.first == self.next {
             self.probes = 0;
@@ -581,8 +599,28 @@ impl Scoreboard {
         late.unwrap_or(LATE_AT_LEAST) + self.spread
     }
 
+    /// When the last answers, which nothing follows, count as lost: when they come later than the others came.
+    fn stream_ends_at(&mut self) -> Option<Instant> {
+        if self.frontier >= self.next {
+            self.stream.rest();
+            return None;
+        }
+        let is_end = self.next - self.frontier <= STREAM_END && self.awaited_at_the_end().next().is_some();
+        self.stream.next_by(self.answers_late()).filter(|_| is_end)
+    }
+
+    /// Answers that nothing has overtaken, and whose requests were carried out.
+    fn awaited_at_the_end(&self) -> impl Iterator<Item = u64> + '_ {
+        (self.frontier..self.carried_out.min(self.next)).filter(|at| self.awaits_answer(*at))
+    }
+
     fn find_lost(&mut self, now: Instant) {
         self.lost_at = None;
+        if self.ends_at.take_if(|at| *at <= now).is_some() {
+            let last: ArrayVec<u64, { STREAM_END as usize }> = self.awaited_at_the_end().collect();
+            last.into_iter().for_each(|position| self.miss(position));
+            self.frontier = self.frontier.max(self.carried_out);
+        }
         for index in 0..self.paths.len() {
             self.find_lost_on(index, now);
         }
@@ -667,7 +705,7 @@ impl Scoreboard {
     pub fn deadline(&self) -> Option<Instant> {
         let overtaken = self.overtaken.front().map(|(_, since)| *since + self.answers_late());
         let asked = self.asked.front().map(|(_, _, at)| *at + self.patience() + self.spread);
-        [self.probe_at, overtaken, asked, self.lost_at].into_iter().flatten().min()
+        [self.probe_at, overtaken, asked, self.lost_at, self.ends_at].into_iter().flatten().min()
     }
 
     /// Makes a probe due now, if something is in flight. Intervals between probes grow beyond those between retries.

@@ -237,6 +237,24 @@ fn one_silence_is_no_reason_to_forget_what_is_in_flight() {
     assert_eq!(board.progress().forgotten_bytes, before);
 }
 
+/// Found with batches of READs: the last answer was lost, and the peer's silence was waited for.
+#[test]
+fn the_last_answers_are_lost_when_they_come_later_than_the_others_came() {
+    for (answers, first_lost, asked) in [(40, 39, true), (40, 32, true), (40, 31, false)] {
+        let mut board = measured_board();
+        board.sent(4, packet(answers, true, 0), at(900));
+        board.arrived(4, at(1700));
+        (0..first_lost).for_each(|answer| board.answered(4 + answer, at(1700 + answer * 3)));
+        board.settle(at(1700 + first_lost * 3));
+        // An eighth of a round trip, and twice the pause.
+        let due = at(1700 + (first_lost - 1) * 3 + 100 + 6);
+        assert_eq!(board.deadline() == Some(due), asked, "{first_lost}");
+        board.handle_timeout(due);
+        let missing = Wants::Answers(4 + first_lost, answers - first_lost as u32);
+        assert_eq!(board.wants(), asked.then_some(missing), "{first_lost}");
+    }
+}
+
 #[test]
 fn what_is_taken_over_measures_nothing() {
     let mut board = Scoreboard::new(0, us(100_000));
