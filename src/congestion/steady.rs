@@ -103,6 +103,10 @@ const BURST_SHARE: f64 = 0.025;
 const STEP: f64 = 1.0 / 48.0;
 const STEP_BYTES: f64 = 65536.0;
 
+/// Packets in flight beside the window: the peer reports once in thirteen, and the rate is to decide, not a report that is to
+/// come.
+const UNREPORTED: f64 = 13.0;
+
 /// The part of a round trip for which a queue lasts that ends the start.
 const RAMP_QUEUE: u32 = 8;
 
@@ -367,7 +371,9 @@ impl Controller for Steady {
     }
 
     fn window_bytes(&self) -> u64 {
-        self.window as u64
+        let is_paced = self.phase == Phase::Cruise && self.rate.is_some();
+        let unreported = if is_paced { UNREPORTED * self.packet.bytes() } else { 0.0 };
+        (self.window + unreported) as u64
     }
 }
 
