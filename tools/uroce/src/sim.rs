@@ -16,6 +16,7 @@ use uroce_laboratory::sim::chaos::{self, Kind, Outcome};
 use crate::Failure;
 
 mod attack;
+mod batches;
 mod cells;
 mod congestion;
 mod loss_rtt;
@@ -48,6 +49,7 @@ enum Table {
     Paths(paths::Arguments),
     PathFailure(path_failure::Arguments),
     Priorities(priorities::Arguments),
+    Batches(batches::Arguments),
     Attack(attack::Arguments),
 }
 
@@ -104,6 +106,7 @@ impl Arguments {
             Table::Paths(arguments) => arguments.options.json,
             Table::PathFailure(arguments) => arguments.options.json,
             Table::Priorities(arguments) => arguments.options.json,
+            Table::Batches(arguments) => arguments.options.json,
             Table::Attack(arguments) => arguments.options.json,
         }
     }
@@ -117,6 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::Paths(arguments) => paths::run(arguments),
         Table::PathFailure(arguments) => path_failure::run(arguments),
         Table::Priorities(arguments) => priorities::run(arguments),
+        Table::Batches(arguments) => batches::run(arguments),
         Table::Attack(arguments) => attack::run(arguments),
     }
 }

@@ -118,7 +118,7 @@ pub(super) struct Delivered {
 
 impl Delivered {
     /// The difference to `earlier` numbers.
-    fn since(self, earlier: Delivered) -> Delivered {
+    pub fn since(self, earlier: Delivered) -> Delivered {
         Delivered { useful: self.useful - earlier.useful, twice: self.twice - earlier.twice }
     }
 

@@ -6,10 +6,12 @@
 //! random programs over random networks and checks all their results.
 
 pub mod attack;
+pub mod batches;
 pub mod chaos;
 pub mod congestion;
 mod frame_pool;
 mod goodput;
+mod ideal;
 mod link;
 pub mod loss_rtt;
 mod marking;
