@@ -53,6 +53,7 @@ fn no_subcommand_panics_when_nobody_reads() {
         &["sim", "chaos", "--seeds", "1"],
         &["sim", "chaos", "--seeds", "1", "--json"],
         &["sim", "loss-rtt", "--only", "op=write,loss=0.01,rtt_ms=1"],
+        &["sim", "batches", "--batches", "20", "--only", "op=write,messages=16,rtt_ms=10,loss=1%,gap_ms=0"],
         &["completions", "bash"],
         &["help"],
     ] {

@@ -7,6 +7,7 @@ mod dist;
 mod features;
 mod fuzz;
 mod install;
+mod instructions;
 mod lab;
 mod licenses;
 mod miri;
@@ -34,6 +35,8 @@ usage: cargo xtask COMMAND
   dist [--udp] [deb] [tar]
                         target/dist: a Debian package, and an archive with a static program; --udp: the package without AF_XDP
   bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
+  instructions [--json] [--keep]
+                        instructions of each step of a message, by callgrind, beside those kept in benches/instructions.json
   mutants [--seeds N] [--json] [NAME…]
                         wrong versions of the transport, each of which the simulator must find wrong (1000 seeds)
   fuzz [--seconds N] [TARGET…]
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Some((&"kv", rest)) => setup::engines().and_then(|()| {
             program::run("uroce-kv", "network namespaces and AF_XDP", &["uroce-cli", "uroce-verbs"], rest)
         }),
+        Some((&"instructions", rest)) => instructions::run(rest),
         Some((&"mutants", rest)) => mutants::run(rest),
         Some((&"fuzz", rest)) => fuzz::run(rest),
         Some((&"coverage", rest)) => coverage::run(rest),

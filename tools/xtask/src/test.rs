@@ -1,7 +1,9 @@
 //! `cargo xtask test [--full] [--no-fail-fast] [STAGE…]`: what CI runs, stage by stage, stopping at the first that fails unless told not
 //! to.
 use crate::stage::{self, AfterFailure, Done, Stage};
-use crate::{Failure, Outcome, demo, features, fuzz, install, miri, mutants, program, sanitizers, setup, workspace};
+use crate::{
+    Failure, Outcome, demo, features, fuzz, install, instructions, miri, mutants, program, sanitizers, setup, workspace,
+};
 use rxe_rig::process;
 use std::path::Path;
 use std::process::Command;
@@ -206,6 +208,7 @@ fn stages() -> Vec<Stage> {
         ),
         // The command line against the kernel's rxe in a machine, and against itself, over AF_XDP in namespaces. A machine
         // takes one processor and is slow, namespaces wait for clocks: they run beside each other.
+        Stage::of("instructions", || instructions::run(&[])).in_lane("machines"),
         one_by_one("rig", "rxe-rig", |package, _| package == "rxe-rig").in_lane("machines"),
         one_by_one("machines", "uroce-cli in machines", |package, name| package == "uroce-cli" && name == MACHINES)
             .in_lane("machines"),
