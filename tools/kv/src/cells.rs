@@ -16,7 +16,7 @@ const COLD_BYTES: usize = 32 * MIB;
 /// A page of 16 tokens of a layer of Llama, which is what NIXL is asked to move.
 const PAGE_BYTES: usize = 64 * KIB;
 
-/// What is moved where there are more cells than time: by Mooncake, with go-back-N, and as UCX chooses.
+/// What is moved where there are more cells than time: by Mooncake, with CUBIC and go-back-N, and as UCX chooses.
 const LESS_BYTES: usize = 64 * MIB;
 
 /// The requests of Mooncake's batches.
@@ -68,10 +68,12 @@ pub fn plays(path: &Path, with_prompts: bool) -> Vec<Play> {
     let tcp = CONTROLS.map(Transport::Tcp);
     let mut plays = Vec::new();
     for op in [Op::Write, Op::Read] {
-        for transport in [Transport::Uroce].into_iter().chain(tcp) {
+        for transport in [Transport::Uroce, Transport::Tcp("bbr")] {
             plays.push(bulk(Program::Nixl, transport, op, PAGE_BYTES, BULK_BYTES));
         }
-        plays.push(bulk(Program::Nixl, Transport::UroceGoBackN, op, PAGE_BYTES, LESS_BYTES));
+        for transport in [Transport::Tcp("cubic"), Transport::UroceGoBackN] {
+            plays.push(bulk(Program::Nixl, transport, op, PAGE_BYTES, LESS_BYTES));
+        }
         let mut own = bulk(Program::Nixl, Transport::Uroce, op, PAGE_BYTES, LESS_BYTES);
         own.cell.ucx = UcxChoice::Own;
         plays.push(own);
@@ -119,9 +121,9 @@ pub fn small_plays(path: &Path) -> Vec<Play> {
     plays
 }
 
-/// Prompts as long as the line carries in some seconds.
+/// Prompts that the line carries, and the accelerator computes, in a second or two.
 fn prompts() -> [(Model, usize); 4] {
-    [(MODELS[0], 512), (MODELS[1], 256), (MODELS[2], 2048), (MODELS[3], 1024)]
+    [(MODELS[0], 256), (MODELS[1], 128), (MODELS[2], 1024), (MODELS[3], 512)]
 }
 
 fn cell(program: Program, transport: Transport, op: Op, block_bytes: usize, bytes: usize) -> Cell {
