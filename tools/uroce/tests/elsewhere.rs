@@ -28,9 +28,10 @@ const OPENS: &str = "struct ibv_context *x = ibv_open_device(list[0]); struct ib
                      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}};\n\
                      if (!ibv_create_qp(pd, &init)) return 3;";
 
-/// The lines that tell where traffic went.
+/// The lines that tell where traffic went: not those that say which link it takes, and what UCX was told.
 fn words(ended: &Ended) -> Vec<&str> {
-    let ours = |line: &&str| line.starts_with("uroce: ") && !line.contains("over UDP sockets");
+    let others = ["over UDP sockets", "for UCX"];
+    let ours = |line: &&str| line.starts_with("uroce: ") && !others.iter().any(|other| line.contains(other));
     ended.stderr.lines().filter(ours).collect()
 }
 
