@@ -182,8 +182,9 @@ impl Engine {
         }
         faults::receive();
         self.shared.turns.poll(&self.shared.core, |core| {
-            core.step_for_program();
+            let worked = core.step_for_program();
             self.shared.announce_events(core);
+            worked
         });
     }
 
@@ -277,14 +278,15 @@ impl Core {
     ///
     /// When the round brings something, and only acknowledges are owed for it, the program sees it first. A system call
     /// for an acknowledge costs as much as the round, and the program's answer, or its next poll, takes the acknowledge
-    /// along. If the program does neither, the background thread does, as for all that arrives from then on.
-    fn step_for_program(&mut self) {
+    /// along. If the program does neither, the background thread does, as for all that arrives from then on. Returns whether
+    /// anything was received or sent.
+    fn step_for_program(&mut self) -> bool {
         let (received, now) = self.receive();
         if received > 0 && !self.owes_acknowledges && self.endpoint.owes_only_acknowledges() {
             self.owes_acknowledges = true;
-            return;
+            return true;
         }
-        self.send(now);
+        self.send(now) + received > 0
     }
 
     /// Handles frames that have arrived. Returns their number, and the time at which they had.

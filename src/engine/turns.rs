@@ -2,7 +2,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::event_fd::EventFd;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{LockResult, Mutex, MutexGuard, thread};
 use crate::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub(super) struct Turns {
     /// Completion queues with a requested notification, approximately: their programs sleep and do not step.
     sleepers: AtomicBool,
     stop: AtomicBool,
+    /// Whether `wake` was signalled since the background thread last woke: another signal would be one system call more.
+    is_woken: AtomicBool,
     wake: EventFd,
 }
 
@@ -64,6 +66,7 @@ impl Turns {
             background_is_active: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
             wake: EventFd::new()?,
         })
     }
@@ -76,14 +79,20 @@ impl Turns {
         locked
     }
 
-    /// Has a program that polls do a `step`, unless another thread has the core or waits for it.
-    pub fn poll<T>(&self, core: &Mutex<T>, step: impl FnOnce(&mut T)) {
+    /// Has a program that polls do a `step`, unless another thread has the core or waits for it. A step that worked returns
+    /// true: it can have left something to a later one, such as an acknowledge or a timer.
+    pub fn poll<T>(&self, core: &Mutex<T>, step: impl FnOnce(&mut T) -> bool) {
         self.polls.fetch_add(1, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) == 0
             && let Ok(mut core) = core.try_lock()
         {
             self.count_step();
-            step(&mut core);
+            let worked = step(&mut core);
+            drop(core);
+            if worked && !mutated!("step-wakes-nobody", by "uroce-loom --test engine what_the_last_poll_before_a_sleep")
+            {
+                self.changed();
+            }
         } else if self.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
             thread::yield_now();
         }
@@ -107,17 +116,22 @@ impl Turns {
         if self.background_is_active.load(Ordering::Relaxed)
             && !mutated!("change-wakes-nobody", by "uroce --lib what_changes_wakes_the_background_thread")
         {
-            self.wake.signal();
+            self.wake_background();
         }
     }
 
-    /// Announces that the program will sleep: the background thread must watch from now on.
+    /// Announces that the program will sleep: the background thread must watch from now on. While it does, nobody is woken:
+    /// there are programs that request a notification a hundred thousand times a second, and look in between (NIXL).
     pub fn will_sleep(&self) {
         if !mutated!("sleep-not-announced", by "uroce-loom --test engine a_program_that_goes_to_sleep") {
-            self.sleepers.store(true, Ordering::Release);
+            self.sleepers.store(true, Ordering::Relaxed);
         }
-        if !mutated!("sleep-wakes-nobody", by "uroce-loom --test engine a_program_that_goes_to_sleep") {
-            self.wake.signal();
+        // Either this sees that the background thread has given its turn away, or that sees the sleeper.
+        fence(Ordering::SeqCst);
+        if !self.background_is_active.load(Ordering::Relaxed)
+            && !mutated!("sleep-wakes-nobody", by "uroce-loom --test engine a_program_that_goes_to_sleep")
+        {
+            self.wake_background();
         }
     }
 
@@ -125,7 +139,22 @@ impl Turns {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         if !mutated!("end-wakes-nobody", by "uroce --lib what_changes_wakes_the_background_thread") {
+            self.wake_background();
+        }
+    }
+
+    fn wake_background(&self) {
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
             self.wake.signal();
+        }
+    }
+
+    /// Has the background thread sleep until it is woken, until one of `fds` is readable, or for `timeout`.
+    fn wait(&self, fds: &[RawFd], timeout: Duration) {
+        self.wake.wait(fds, timeout);
+        // Before it looks at what has changed: what changes from now on wakes it anew.
+        if !mutated!("woken-once", by "uroce-loom --test engine") {
+            self.is_woken.swap(false, Ordering::AcqRel);
         }
     }
 
@@ -136,8 +165,9 @@ impl Turns {
         let mut watchful = 0;
         while !self.stop.load(Ordering::Acquire) {
             let before = self.steps.load(Ordering::Relaxed);
-            if !self.sleepers.load(Ordering::Acquire) {
-                self.wake.wait(if watchful > 0 { fds } else { &[] }, PASSIVE);
+            fence(Ordering::SeqCst);
+            if !self.sleepers.load(Ordering::Relaxed) {
+                self.wait(if watchful > 0 { fds } else { &[] }, PASSIVE);
                 if watchful > 0 && self.steps.load(Ordering::Relaxed) == before {
                     self.let_the_program_go_first(before, &now);
                 }
@@ -183,7 +213,7 @@ impl Turns {
                 break;
             }
             if !worked {
-                self.wake.wait(fds, sleep);
+                self.wait(fds, sleep);
             }
         }
         found.unwrap_or(false)
@@ -204,7 +234,12 @@ mod tests {
     #[test]
     fn polls_that_cannot_step_do_not_keep_the_background_thread_from_it() {
         let (turns, core) = (Turns::new().unwrap(), Mutex::new(0));
-        let poll = || turns.poll(&core, |steps| *steps += 1);
+        let poll = || {
+            turns.poll(&core, |steps| {
+                *steps += 1;
+                false
+            })
+        };
         let steps = || turns.steps.load(Ordering::Relaxed);
         turns.waiting.fetch_add(1, Ordering::Relaxed);
         poll();
@@ -236,10 +271,10 @@ mod tests {
             rounds += 1;
             match rounds {
                 5 => {
-                    turns.poll(&core, |()| ());
+                    turns.poll(&core, |()| false);
                     turns.will_sleep();
                 }
-                10 => turns.poll(&core, |()| ()),
+                10 => turns.poll(&core, |()| false),
                 _ => {}
             }
             Round { received: false, worked: true, sleep: Duration::ZERO }

@@ -17,43 +17,61 @@ mod event_fd {
         pub static TIME_PASSES: Cell<bool> = const { Cell::new(true) };
     }
 
-    /// As the real one, but that long waits end by a signal only.
-    pub struct EventFd {
-        signalled: Mutex<bool>,
+    loom::lazy_static! {
+        /// What ends the waits of a model's only event descriptor.
+        static ref REASONS: Reasons = Reasons::default();
+    }
+
+    /// What ends a wait.
+    #[derive(Default)]
+    struct Reasons {
+        /// A signal, and whether frames wait in a link.
+        signal_and_frames: Mutex<(bool, bool)>,
         changed: Condvar,
     }
 
+    /// As the real one, but that long waits end by a signal or frames only.
+    pub struct EventFd;
+
     impl EventFd {
         pub fn new() -> std::io::Result<EventFd> {
-            Ok(EventFd { signalled: Mutex::new(false), changed: Condvar::new() })
+            Ok(EventFd)
         }
 
         pub fn signal(&self) {
-            *self.signalled.lock().unwrap() = true;
-            self.changed.notify_one();
+            REASONS.signal_and_frames.lock().unwrap().0 = true;
+            REASONS.changed.notify_one();
         }
 
-        pub fn wait(&self, _fds: &[RawFd], timeout: Duration) {
+        pub fn wait(&self, fds: &[RawFd], timeout: Duration) {
             let ends = timeout <= PASSIVE && TIME_PASSES.get();
             if ends {
                 // The others get on meanwhile.
                 loom::thread::yield_now();
             }
-            let mut signalled = self.signalled.lock().unwrap();
-            while !*signalled && !ends {
-                signalled = self.changed.wait(signalled).unwrap();
+            let mut reasons = REASONS.signal_and_frames.lock().unwrap();
+            while !(ends || reasons.0 || reasons.1 && !fds.is_empty()) {
+                reasons = REASONS.changed.wait(reasons).unwrap();
             }
-            *signalled = false;
+            reasons.0 = false;
         }
+    }
+
+    /// Frames arrive: waits for the link's descriptors end.
+    pub fn frames_arrive() {
+        REASONS.signal_and_frames.lock().unwrap().1 = true;
+        REASONS.changed.notify_one();
     }
 }
 
 /// The models.
 pub mod models {
+    use std::os::fd::RawFd;
+
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    use super::event_fd::TIME_PASSES;
+    use super::event_fd::{TIME_PASSES, frames_arrive};
     use super::turns::{Round, Turns};
     use crate::time::{Duration, Instant};
 
@@ -66,9 +84,10 @@ pub mod models {
     }
 
     impl Core {
-        fn step(&mut self) {
+        fn step(&mut self) -> bool {
             self.steps += 1;
             self.is_done |= self.is_due;
+            self.is_due
         }
     }
 
@@ -81,6 +100,9 @@ pub mod models {
         Arc::new(Shared { turns: Turns::new().unwrap(), core: Mutex::new(Core::default()) })
     }
 
+    /// A link's descriptor.
+    const LINK: RawFd = 7;
+
     /// The background thread, which ends when all is done, and else sleeps for as long as it may.
     fn background(shared: &Shared) {
         let round = || {
@@ -91,7 +113,7 @@ pub mod models {
             }
             Round { received: false, worked: false, sleep: Duration::from_secs(1) }
         };
-        shared.turns.run_in_background(&[], || Instant::ZERO, round);
+        shared.turns.run_in_background(&[LINK], || Instant::ZERO, round);
     }
 
     /// A program changes something, and never steps: the background thread does what has become due, however deep it sleeps.
@@ -119,15 +141,38 @@ pub mod models {
         assert!(shared.core.lock().unwrap().is_done);
     }
 
-    /// A program polls, something comes that wakes nobody, and the program announces its sleep: the background thread sees to it,
-    /// at once and although the program has just polled.
+    /// A program polls, frames come, and the program announces its sleep: the background thread sees to them, at once and although
+    /// the program has just polled.
     pub fn a_program_that_goes_to_sleep_is_watched_for() {
+        a_program_sleeps(|program| {
+            program.turns.poll(&program.core, Core::step);
+            program.core.lock().unwrap().is_due = true;
+            frames_arrive();
+        });
+    }
+
+    /// A program's poll leaves something to a later step, and the program announces its sleep: the background thread does it, also
+    /// when it was asleep itself at the time of the poll.
+    pub fn what_the_last_poll_before_a_sleep_leaves_is_done() {
+        a_program_sleeps(|program| {
+            let mut stepped = false;
+            program.turns.poll(&program.core, |core| {
+                (stepped, core.is_due) = (true, true);
+                true
+            });
+            if !stepped {
+                program.core.lock().unwrap().is_due = true;
+                program.turns.changed();
+            }
+        });
+    }
+
+    fn a_program_sleeps(before: fn(&Shared)) {
         TIME_PASSES.set(false);
         let shared = shared();
         let program = shared.clone();
         let program = thread::spawn(move || {
-            program.turns.poll(&program.core, Core::step);
-            program.core.lock().unwrap().is_due = true;
+            before(&program);
             program.turns.will_sleep();
         });
         background(&shared);

@@ -19,6 +19,11 @@ fn a_program_that_goes_to_sleep_is_watched_for() {
 }
 
 #[test]
+fn what_the_last_poll_before_a_sleep_leaves_is_done() {
+    explore(2, models::what_the_last_poll_before_a_sleep_leaves_is_done);
+}
+
+#[test]
 fn polls_step_one_at_a_time() {
     explore(2, models::polls_step_one_at_a_time);
 }
