@@ -372,10 +372,16 @@ fn remove_if_left(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// From how many bytes on UCX shall send from where they lie. It compares what a copy costs with what registering costs, which
-/// its users have done before, by the port's speed: up to 56 Gb/s it copies, in pieces of 8256 bytes, so that few bytes are in
-/// flight. What fits into a piece it may copy.
-const UCX_ZCOPY_THRESH: (&str, &str) = ("UCX_ZCOPY_THRESH", "8256");
+/// What UCX is told, unless somebody else has.
+const UCX_VARIABLES: [(&str, &str); 2] = [
+    // From how many bytes on it sends from where they lie. It compares what a copy costs with what registering costs, which its
+    // users have done before, by the port's speed: up to 56 Gb/s it copies, in pieces of 8256 bytes, so that few bytes are in
+    // flight. What fits into a piece it may copy.
+    ("UCX_ZCOPY_THRESH", "8256"),
+    // Its threads wait for each other asleep. Spinning, one that waits on the holder's processor keeps it from going on: NIXL
+    // was 400 ms late of 90 on two processors.
+    ("UCX_USE_MT_MUTEX", "y"),
+];
 
 fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder) -> Result<(), Failure> {
     let before = |first: &OsStr, variable: &str| {
@@ -401,10 +407,12 @@ fn set_environment(command: &mut Command, arguments: &Arguments, folder: &Folder
             None => command.env_remove(name),
         };
     }
-    let (name, value) = UCX_ZCOPY_THRESH;
-    if env::var_os(name).is_none() {
+    let set = UCX_VARIABLES.into_iter().filter(|(name, _)| env::var_os(name).is_none());
+    let told: Vec<String> = set.clone().map(|(name, value)| format!("{name}={value}")).collect();
+    command.envs(set).env_remove("UROCE_UCX");
+    if !told.is_empty() {
         // The library says so, in programs that use UCX.
-        command.env(name, value).env("UROCE_UCX", format!("{name}={value}"));
+        command.env("UROCE_UCX", told.join(", "));
     }
     if let Some(interval) = arguments.device.interval {
         command.env("UROCE_INTERVAL", interval.as_secs_f64().to_string());

@@ -51,16 +51,24 @@ fn ucx_finds_the_device_by_itself_as_nobody_over_udp_sockets() {
     play(run_as_nobody, verbs_only, &VethPair::create(4500).unwrap(), "udp");
 }
 
-/// `uroce run` tells UCX from where on to send without a copy, unless somebody else has, and says so once.
+/// `uroce run` tells UCX from where on to send without a copy and how its threads wait, unless somebody else has, and says so
+/// once.
 #[test]
 fn what_is_set_for_ucx_is_said_once_and_only_when_it_was_set() {
     let pair = VethPair::create(4500).unwrap();
     let told = run(&pair.a, "--link xdp -- ucx_info -d").end().succeeded();
-    assert_eq!(told.stderr.matches("UCX_ZCOPY_THRESH=8256 for UCX").count(), 1, "{told:#?}");
-    // Set for `uroce run` itself, it stays what it is.
-    let mut command = pair.a.command(UROCE);
-    command.env("UCX_ZCOPY_THRESH", "auto").args(["run", "--link", "xdp", "ucx_info", "-d"]);
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !stderr.contains("for UCX"), "{stderr}");
+    let both = "uroce: UCX_ZCOPY_THRESH=8256, UCX_USE_MT_MUTEX=y for UCX";
+    assert_eq!(told.stderr.matches(both).count(), 1, "{told:#?}");
+    // Set for `uroce run` itself, they stay what they are.
+    let with = |variables: &[(&str, &str)]| {
+        let mut command = pair.a.command(UROCE);
+        command.envs(variables.iter().copied()).args(["run", "--link", "xdp", "ucx_info", "-d"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let one = with(&[("UCX_ZCOPY_THRESH", "auto")]);
+    assert!(one.contains("uroce: UCX_USE_MT_MUTEX=y for UCX"), "{one}");
+    let none = with(&[("UCX_ZCOPY_THRESH", "auto"), ("UCX_USE_MT_MUTEX", "n")]);
+    assert!(!none.contains("for UCX"), "{none}");
 }

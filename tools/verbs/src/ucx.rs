@@ -3,7 +3,8 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Once;
 
-/// What `uroce run` set for UCX, as `NAME=VALUE`. It is there only when nobody else had set that variable.
+/// What `uroce run` set for UCX, as `NAME=VALUE, NAME=VALUE`: variables that nobody else had set. It is there only when there
+/// are some.
 const TOLD: &str = "UROCE_UCX";
 
 /// Says once on stderr what was set, when this program uses UCX.
@@ -12,7 +13,7 @@ pub(crate) fn say_what_was_set() {
     let Some(told) = std::env::var_os(TOLD).filter(|_| is_loaded()) else { return };
     ONCE.call_once(|| {
         eprintln!(
-            "uroce: {} for UCX, which would copy large messages in pieces otherwise; set it yourself to keep another value",
+            "uroce: {} for UCX (docs/GUIDE.md, UCX, says why); what you set yourself stays as it is",
             told.display()
         );
     });
