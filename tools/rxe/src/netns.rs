@@ -1,6 +1,7 @@
 //! Network namespaces with names of our own, removed when dropped, and what runs inside them.
 use crate::error::{Result, RigError};
 use crate::process;
+use signal_hook::iterator::Signals;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -288,6 +289,18 @@ fn remove_at_exit() {
     ONCE.get_or_init(|| {
         // SAFETY: `at_exit` is an `extern "C"` function without arguments that does not unwind.
         unsafe { libc::atexit(at_exit) };
+        exit_at_signals();
+    });
+}
+
+/// Has Ctrl-C, and the signal that `kill` and `timeout` send, end this process by exit(3): so what is to be removed is.
+fn exit_at_signals() {
+    // Without it, the next sweep will do.
+    let Ok(mut signals) = Signals::new([libc::SIGINT, libc::SIGTERM]) else { return };
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            std::process::exit(128 + signal);
+        }
     });
 }
 

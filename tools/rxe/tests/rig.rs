@@ -1,8 +1,10 @@
 //! The rig itself: namespaces that come and go, machines that are reached from our side, captures, commands.
 #![allow(clippy::disallowed_methods, reason = "tests of a rig on the wall clock")]
 
-use rxe_rig::{Lab, LabOptions, VethPair, lab::PEER, netns};
+use rxe_rig::{Lab, LabOptions, VethPair, lab::PEER, netns, process};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -28,7 +30,7 @@ fn a_veth_pair_carries_datagrams_and_leaves_nothing_behind() {
     assert_eq!(listed, ["lo", VethPair::A.interface]);
     // What is pinned for BPF on this host is seen inside too.
     let file_system = ["-f", "-c", "%T", "/sys/fs/bpf"];
-    let outside = rxe_rig::process::run_args("stat", &file_system).unwrap();
+    let outside = process::run_args("stat", &file_system).unwrap();
     assert_eq!(pair.a.exec("stat", &file_system).unwrap(), outside);
     let features = pair.a.exec("ethtool", &["-k", VethPair::A.interface]).unwrap();
     assert!(features.contains("tx-checksumming: off"), "{features}");
@@ -36,6 +38,31 @@ fn a_veth_pair_carries_datagrams_and_leaves_nothing_behind() {
     for name in names {
         assert!(!Path::new("/run/netns").join(&name).exists(), "{name} is still there");
     }
+}
+
+/// It plays both parts: started by itself with this variable, it makes a pair, says so, and waits for the signal.
+#[test]
+fn a_program_that_is_interrupted_leaves_no_namespace_behind() {
+    const ROLE: &str = "UROCE_RIG_INTERRUPTED";
+    if std::env::var_os(ROLE).is_some() {
+        let pair = VethPair::create(1500).unwrap();
+        println!("made {} {}", pair.a.name(), pair.b.name());
+        std::thread::sleep(LIMIT);
+        unreachable!("nobody has interrupted it");
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let test = "a_program_that_is_interrupted_leaves_no_namespace_behind";
+    command.args(["--exact", test, "--nocapture"]).env(ROLE, "1").stdout(Stdio::piped());
+    let mut program = process::spawn(command).unwrap();
+    let lines = BufReader::new(program.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.into_iter().find(|line| line.contains("made ")).expect("it makes its namespaces");
+    let names: Vec<&str> = line.split_once("made ").unwrap().1.split_whitespace().collect();
+    let is_there = |name: &&str| Path::new("/run/netns").join(name).exists();
+    assert!(names.len() == 2 && names.iter().all(is_there), "{line}");
+    // SAFETY: no pointers; the process is ours, and not yet waited for.
+    unsafe { libc::kill(program.id() as libc::pid_t, libc::SIGINT) };
+    assert_eq!(program.wait().unwrap().code(), Some(128 + libc::SIGINT));
+    assert!(!names.iter().any(is_there), "{line}: still there");
 }
 
 #[test]
