@@ -27,6 +27,10 @@ const LANES: &str = "8";
 /// What UCX is told to leave it to itself: its own default, which `uroce run` then keeps.
 const UCX_OWN: (&str, &str) = ("UCX_ZCOPY_THRESH", "auto");
 
+/// What UCX is told over TCP as it is by `uroce run` over verbs: with two processors, threads that spin for each other make batches
+/// late whatever carries them.
+const UCX_MUTEX: (&str, &str) = ("UCX_USE_MT_MUTEX", "y");
+
 /// The sites' priority over ordinary programs, so that those have less of a say in what is measured. The network has a higher
 /// one.
 const NICE: [&str; 3] = ["nice", "-n", "-20"];
@@ -38,6 +42,15 @@ pub struct Tools {
     pub uroce: PathBuf,
     /// The folder with the environments `nixl` and `mooncake`.
     pub environments: PathBuf,
+    /// What the names of kept files begin with, if any are kept: each site's frames over verbs, and what it said on stderr.
+    pub kept: Option<PathBuf>,
+}
+
+impl Tools {
+    fn kept(&self, side: Side, suffix: &str) -> Option<PathBuf> {
+        let side = if side == Side::A { "posts" } else { "serves" };
+        self.kept.as_ref().map(|kept| PathBuf::from(format!("{}-{side}.{suffix}", kept.display())))
+    }
 }
 
 /// What a cell came to.
@@ -93,8 +106,13 @@ fn converse(wan: &Wan, tools: &Tools, cell: &Cell, outcome: &mut Outcome) -> Res
         }
     }
     // The one that posts fails when the other one does, and knows less.
-    let posted = posts.finish();
-    let served = serves.finish();
+    let (posted, served) = (posts.finish(), serves.finish());
+    for (side, said) in [(Side::A, &posted), (Side::B, &served)] {
+        if let Some(file) = tools.kept(side, "txt") {
+            let (Ok(text) | Err(text)) = said;
+            std::fs::write(&file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+    }
     served.and(posted)?;
     judge(cell, outcome)
 }
@@ -170,16 +188,12 @@ fn command(wan: &Wan, tools: &Tools, cell: &Cell, side: Side) -> Command {
     command.args(&NICE[1..]);
     if cell.is_over_verbs() {
         let recovery = if cell.transport == Transport::Uroce { "auto" } else { "go-back-n" };
-        command.arg(&tools.uroce).args([
-            "run",
-            "--dev",
-            &host.interface,
-            "--link",
-            "xdp",
-            "--recovery",
-            recovery,
-            "--",
-        ]);
+        let words = ["run", "--dev", &host.interface, "--link", "xdp", "--recovery", recovery];
+        command.arg(&tools.uroce).args(words);
+        if let Some(file) = tools.kept(side, "pcapng") {
+            command.arg("--capture").arg(file);
+        }
+        command.arg("--");
     }
     command.arg(python).arg(script).arg(cell.plan().to_string()).arg(PORT.to_string());
     if cell.program == Program::Mooncake {
@@ -198,7 +212,11 @@ fn variables(cell: &Cell, interface: &str) -> Vec<(&'static str, String)> {
         (Program::Nixl, true) => {
             vec![("UCX_TLS", "rc_verbs,ud_verbs,self".to_owned()), ("UCX_NET_DEVICES", format!("{interface}:1"))]
         }
-        (Program::Nixl, false) => vec![("UCX_TLS", "tcp,self".to_owned()), ("UCX_NET_DEVICES", interface.to_owned())],
+        (Program::Nixl, false) => vec![
+            ("UCX_TLS", "tcp,self".to_owned()),
+            ("UCX_NET_DEVICES", interface.to_owned()),
+            (UCX_MUTEX.0, UCX_MUTEX.1.to_owned()),
+        ],
         (Program::Mooncake, true) => vec![],
         (Program::Mooncake, false) => {
             vec![("MC_TCP_ENABLE_CONNECTION_POOL", "1".to_owned()), ("MC_TCP_LANES_PER_PEER", LANES.to_owned())]

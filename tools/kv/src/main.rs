@@ -33,6 +33,10 @@ struct Arguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
+    /// Keep in this folder what each site of a cell said on stderr, and its frames over verbs (pcapng)
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+
     /// Print one JSON object per cell instead of tables (docs/schemas/kv.json)
     #[arg(long)]
     json: bool,
@@ -57,6 +61,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err("network namespaces and AF_XDP need root: run it with sudo".into());
     }
     let tools = tools()?;
+    if let Some(folder) = &arguments.keep {
+        std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    }
     let profiles = arguments.profile.map_or_else(|| Profile::ALL.to_vec(), |profile| vec![profile]);
     let mut all = Vec::new();
     for profile in profiles {
@@ -101,7 +108,9 @@ fn over(
         // A network for each: what one left queued does not meet the next.
         let wan = Wan::start(Plan::simple(path.conditions(), arguments.seed))?;
         let begin = Instant::now();
-        let outcome = play(&wan, tools, &cell.cell);
+        let name = format!("{profile}-{}ms-{}-{}", path.rtt_ms(), path.loss, number + 1);
+        let kept = arguments.keep.as_ref().map(|folder| folder.join(name));
+        let outcome = play(&wan, &Tools { kept, ..tools.clone() }, &cell.cell);
         let played = Played { profile, path, play: cell.clone(), outcome };
         let seconds = begin.elapsed().as_secs_f64();
         eprintln!("kv: {profile} {} of {}, {seconds:.0} s: {}", number + 1, cells.len(), summary(&played));
@@ -121,5 +130,5 @@ fn tools() -> Result<Tools, Failure> {
             return Err(format!("{} is not there: {how} makes it", file.display()).into());
         }
     }
-    Ok(Tools { uroce, environments })
+    Ok(Tools { uroce, environments, kept: None })
 }

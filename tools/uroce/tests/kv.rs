@@ -16,7 +16,7 @@ const SEED: u64 = 1;
 #[test]
 fn blocks_arrive_as_they_were_over_all_transports() {
     let environments = File::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target directory");
-    let tools = Tools { uroce: UROCE.into(), environments: environments.to_owned() };
+    let tools = Tools { uroce: UROCE.into(), environments: environments.to_owned(), kept: None };
     let path = Path { rtt: Duration::from_millis(4), loss: 0.005 };
     let mut all = Vec::new();
     for one in small_plays(&path) {
