@@ -47,14 +47,10 @@ fn more_stages() -> Vec<Stage> {
         Stage::of("demo", || demo::run(&[])),
         // Every perftest with all that it allows, every pingpong, every program that connects by RDMA CM, ten of each
         // cause of failure; the interop stage plays some of it.
-        in_full("matrices", &["--test", "cli", "--test", "machines"], &MATRICES),
+        in_full("matrices", &COMMAND_LINE, &MATRICES),
         // All of rdma-core's tests here and on rxe; qperf on rxe; the README's lines with a clone and a build of their own; memory
         // that vanishes a thousand times in each way; the C programs under valgrind over both links.
-        in_full(
-            "programs",
-            &["--test", "cli", "--test", "machines"],
-            &["pyverbs::", "qperf::", "readme::", "vanish::", "c_programs::"],
-        ),
+        in_full("programs", &COMMAND_LINE, &["pyverbs::", "qperf::", "readme::", "vanish::", "c_programs::"]),
         // NCCL, Ceph and iSER, which are large, and Valkey and Rust's programs, which are compiled: they are played nowhere else.
         in_full("large", &apart, &[]),
         // The program with the library in itself, which is built for it, and once for both stages.
@@ -80,6 +76,9 @@ fn more_stages() -> Vec<Stage> {
         Stage::of("fuzzing", || fuzz::for_each(&fuzz::TARGETS, FUZZ_SECONDS)),
     ]
 }
+
+/// Both programs of tests of the command line, in namespaces and in machines.
+const COMMAND_LINE: [&str; 4] = ["--test", "cli", "--test", MACHINES];
 
 /// Tests of the command line that play a matrix of programs: all of it with UROCE_FULL.
 const MATRICES: [&str; 10] = [
@@ -183,8 +182,6 @@ fn stages() -> Vec<Stage> {
         features::stage(),
         // Everything that the stages after it run, compiled with the same features.
         of_workspace("build", &["--no-run"]),
-        // Unit tests, the examples as programs, and the tests of the parts together that need no other machine.
-        integration("unit", "all packages but those below", is_of_one_machine, &["--lib", "--bins", "--examples"], &[]),
         // Documentation examples.
         of_workspace("examples", &["--doc"]),
         // What docs.rs will show: every link leads somewhere.
@@ -207,7 +204,18 @@ fn stages() -> Vec<Stage> {
             &["check", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target"],
         ),
         // The command line against the kernel's rxe in a machine, and against itself, over AF_XDP in namespaces. A machine
-        // takes one processor and is slow, namespaces wait for clocks: they run beside each other.
+        // takes one processor and is slow, namespaces wait for clocks: they run beside each other. What only computes is
+        // in the lane of the machines, and keeps to one processor.
+        //
+        // Unit tests, the examples as programs, and the tests of the parts together that need no other machine.
+        integration(
+            "unit",
+            "all packages but those below",
+            is_of_one_machine,
+            &["--lib", "--bins", "--examples"],
+            ONE_BY_ONE,
+        )
+        .in_lane("machines"),
         Stage::of("instructions", || instructions::run(&[])).in_lane("machines"),
         one_by_one("rig", "rxe-rig", |package, _| package == "rxe-rig").in_lane("machines"),
         one_by_one("machines", "uroce-cli in machines", |package, name| package == "uroce-cli" && name == MACHINES)
