@@ -13,6 +13,7 @@ use crate::ethernet::{ETHERNET_BYTES, ether_type, is_ipv6};
 use super::frame_pool::{Condition, FramePool};
 use super::link::{Link, LinkProfile, Lost};
 use super::node::Node;
+use super::pauses::Pauses;
 use super::priority_queues::PriorityQueues;
 use super::random::Random;
 use super::switch::Switch;
@@ -203,6 +204,11 @@ impl Network {
         self.priority_queues.insert(link, PriorityQueues::default());
     }
 
+    /// Takes a node's processor away at these times: frames and timers wait.
+    pub fn set_pauses(&mut self, node: NodeId, pauses: Pauses) {
+        self.nodes[node.0].pauses = Some(pauses);
+    }
+
     /// Makes interfaces take frames while at most so many bytes wait in them.
     pub fn set_interface_bytes(&mut self, bytes: u64) {
         self.interface_bytes = bytes;
@@ -284,6 +290,14 @@ impl Network {
     pub fn step(&mut self, observer: &mut impl Observer) -> Option<Step> {
         let Reverse(Scheduled { at, event, .. }) = self.events.pop()?;
         self.now = at;
+        if let Some(end) = self.pause_end(&event) {
+            if let Event::Timer { node } = event {
+                let armed = &mut self.nodes[node as usize].armed;
+                *armed = armed.map(|armed| if armed == at { end } else { armed });
+            }
+            self.schedule(end, event);
+            return Some(Step::Moved);
+        }
         Some(match event {
             Event::Arrival { link, frame } => match self.links[link as usize].1 {
                 LinkEnd::Node(node) => {
@@ -326,6 +340,19 @@ impl Network {
             }
             Event::Wake(token) => Step::Woken(token),
         })
+    }
+
+    /// When the node that is to handle an event has its processor back; `None` when it has it.
+    fn pause_end(&mut self, event: &Event) -> Option<Instant> {
+        let node = match *event {
+            Event::Timer { node } | Event::Pull { node } | Event::Routes { node } => node as usize,
+            Event::Arrival { link, .. } => match self.links[link as usize].1 {
+                LinkEnd::Node(node) => node.0,
+                LinkEnd::Switch(_) => return None,
+            },
+            Event::Egress { .. } | Event::Wake(_) => return None,
+        };
+        self.nodes[node].pauses.as_mut()?.end_at(self.now)
     }
 
     fn schedule(&mut self, at: Instant, event: Event) {
@@ -386,7 +413,8 @@ impl Network {
             }
         }
         let node = &mut self.nodes[id.0];
-        if let Some(at) = node.endpoint.poll_timeout()
+        // After a pause, timers can be overdue.
+        if let Some(at) = node.endpoint.poll_timeout().map(|at| at.max(self.now))
             && node.armed.is_none_or(|armed| at < armed)
         {
             node.armed = Some(at);

@@ -2,6 +2,7 @@ use uroce::time::Instant;
 use uroce::transport::Endpoint;
 
 use super::network::LinkId;
+use super::pauses::Pauses;
 
 /// An endpoint and the interface that it sends with.
 pub struct Node {
@@ -13,6 +14,8 @@ pub struct Node {
     pub(super) armed: Option<Instant>,
     /// Whether an event is scheduled that makes it continue to send.
     pub(super) will_pull: bool,
+    /// When it has no processor; `None` for never.
+    pub(super) pauses: Option<Pauses>,
     /// The numbers of frames that it has sent and received.
     pub(super) sent: u64,
     pub(super) received: u64,
@@ -20,7 +23,7 @@ pub struct Node {
 
 impl Node {
     pub(super) fn new(endpoint: Endpoint) -> Node {
-        Node { endpoint, uplink: None, armed: None, will_pull: false, sent: 0, received: 0 }
+        Node { endpoint, uplink: None, armed: None, will_pull: false, pauses: None, sent: 0, received: 0 }
     }
 
     /// The numbers of frames that it has sent and received.

@@ -41,6 +41,10 @@ const SLOW_BPS: u64 = 200_000_000;
 const SLOW_ROUND_TRIP: Duration = Duration::from_micros(100);
 const SLOW_BUFFERS: [f64; 2] = [20.0, 200.0];
 
+/// A line of 300 Mb/s between two hosts that are busy, as in the comparison of NIXL over uroce and over TCP.
+const BUSY_BPS: u64 = 300_000_000;
+const BUSY_ROUND_TRIP: Duration = Duration::from_millis(30);
+
 /// Upper bound on the memory of each side of a flow, in bytes: its messages take turns.
 const REGION_BYTES: usize = 16 << 20;
 
@@ -63,7 +67,7 @@ impl CongestionCell {
         cells
     }
 
-    /// The cells of all other scenarios, without random loss.
+    /// The cells of all other scenarios; only busy hosts have random loss, too.
     pub fn scenarios(control: CongestionControl) -> Vec<CongestionCell> {
         let wan = |scenario, flows, buffer_bdp| CongestionCell {
             scenario,
@@ -100,6 +104,12 @@ impl CongestionCell {
         for buffer_bdp in SLOW_BUFFERS {
             let slow = wan(Scenario::SlowLink, 1, buffer_bdp);
             cells.push(CongestionCell { round_trip: SLOW_ROUND_TRIP, line_bps: SLOW_BPS, ..slow });
+        }
+        for buffer_bdp in [0.1, 1.0] {
+            for loss in [0.0, 0.01] {
+                let busy = wan(Scenario::BusyHosts, 1, buffer_bdp);
+                cells.push(CongestionCell { round_trip: BUSY_ROUND_TRIP, line_bps: BUSY_BPS, loss, ..busy });
+            }
         }
         for rival in CongestionControl::ALL.into_iter().chain([CUBIC]).filter(|rival| *rival != control) {
             for buffer_bdp in [0.1, 1.0] {

@@ -3,6 +3,7 @@ use uroce::transport::Endpoint;
 
 use crate::sim::link::{Faults, LinkProfile};
 use crate::sim::network::{LinkEnd, LinkId, Network, NodeId, SwitchId};
+use crate::sim::pauses::Pauses;
 use crate::sim::random::Random;
 
 use super::setup::Setup;
@@ -30,6 +31,12 @@ impl Chain {
                 })
             })
             .collect();
+        if let Some((between, length)) = setup.pauses {
+            for node in pairs.iter().flatten() {
+                let random = Random::new(seed, 3000 + node.0 as u64);
+                network.set_pauses(*node, Pauses::new(between, length, random));
+            }
+        }
         let switches: Vec<SwitchId> = (0..=setup.hops).map(|_| network.add_switch()).collect();
         let faults = Faults { loss: setup.loss, ..Faults::NONE };
         let fast = LinkProfile {

@@ -29,6 +29,8 @@ pub enum Scenario {
     Microburst,
     /// A link that is much slower than the way is short, behind a fast one.
     SlowLink,
+    /// Hosts whose processor often belongs to other programs: they look at packets late, and send late.
+    BusyHosts,
     /// A flow beside one of another controller.
     Versus(CongestionControl),
 }
@@ -50,6 +52,7 @@ impl Scenario {
             Scenario::Policer => "policer",
             Scenario::Microburst => "microburst",
             Scenario::SlowLink => "slow-link",
+            Scenario::BusyHosts => "busy-hosts",
             Scenario::Versus(_) => "versus",
         }
     }

@@ -25,6 +25,8 @@ pub(super) struct Setup {
     pub policer: Option<Policer>,
     /// The share of frames that are lost by chance in each direction, 0 to 1.
     pub loss: f64,
+    /// How long a host has its processor, from the shorter to the longer time, and for how long it then has not.
+    pub pauses: Option<([Duration; 2], Duration)>,
     pub flows: Vec<FlowPlan>,
     /// The flows whose convergence is looked at.
     pub watched: Range<usize>,
@@ -56,6 +58,11 @@ const POLICER_BURST: u64 = 64 << 10;
 
 /// Length of what each flow of an incast sends, in bytes.
 const INCAST_BYTES: u64 = 1 << 20;
+
+/// How long busy hosts have their processor, and for how long they then have not: a time slice of Linux, which two programs that
+/// never sleep take in turn.
+const BUSY: ([Duration; 2], Duration) =
+    ([Duration::from_millis(3), Duration::from_millis(9)], Duration::from_millis(3));
 
 /// How long after each other the flows of an incast send their first message: each has the bottleneck for itself.
 const GREETING_EVERY: Duration = Duration::from_micros(500);
@@ -104,6 +111,7 @@ impl Setup {
             marking,
             policer: None,
             loss: cell.loss,
+            pauses: None,
             watched: 0..flows.len(),
             flows,
             background: None,
@@ -177,6 +185,10 @@ impl Setup {
                 round_trips(WARM_UP, MEASURED)
             }
             Scenario::SlowLink => [Duration::from_millis(500); 2],
+            Scenario::BusyHosts => {
+                self.pauses = Some(BUSY);
+                round_trips(2 * WARM_UP, 4 * MEASURED)
+            }
             Scenario::Versus(rival) => {
                 second_half(&mut self.flows);
                 self.flows.iter_mut().filter(|flow| flow.group == 1).for_each(|flow| flow.control = rival);
