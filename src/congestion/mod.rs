@@ -11,6 +11,7 @@ mod delivery;
 mod flight;
 mod flood;
 mod flow_status;
+mod lateness;
 mod longest_frame;
 mod losses;
 mod near;

@@ -1,5 +1,6 @@
 use crate::time::{Duration, Instant};
 
+use super::lateness::Lateness;
 use super::{CongestionControl, Controller, Flight, FlowStatus, Progress, Rate};
 
 /// Paces packets: spaces them out so that they keep to a rate, which a [`Controller`] decides on, up to a cap.
@@ -19,6 +20,9 @@ pub struct Pacer {
     share: (u64, u64),
     /// Time that is caught up after a pause, at that share of a rate.
     burst: (Option<Rate>, Duration),
+    /// How late this host is, and the time that is allowed for it: caught up for, and in flight beside the window.
+    lateness: Lateness,
+    allowance: Duration,
 }
 
 #[derive(Debug)]
@@ -36,14 +40,25 @@ const BURST_MAX: Duration = Duration::from_millis(1);
 /// The rate of a link that does not report it: what most RNICs have today.
 const LINE: Rate = Rate::from_bits(100_000_000_000);
 
+const NANOS_IN_A_SECOND: u64 = 1_000_000_000;
+
 /// Length of the Ethernet header, in bytes: rates count it.
 const ETHERNET_BYTES: u64 = 14;
 
 impl Pacer {
     /// A pacer that keeps to what a controller of this kind decides, all of it, up to `cap`.
     pub fn new(kind: CongestionControl, cap: Option<Rate>) -> Pacer {
-        let burst = (None, Duration::ZERO);
-        Pacer { kind, cap, line: None, control: None, paid_at: Instant::ZERO, share: (1, 1), burst }
+        Pacer {
+            kind,
+            cap,
+            line: None,
+            control: None,
+            paid_at: Instant::ZERO,
+            share: (1, 1),
+            burst: (None, Duration::ZERO),
+            lateness: Lateness::default(),
+            allowance: Duration::ZERO,
+        }
     }
 
     /// The same pacer on a link of this rate.
@@ -69,6 +84,14 @@ impl Pacer {
         (self.paid_at > now).then_some(self.paid_at)
     }
 
+    /// Notes that this host saw so late that the next packet is allowed to go. Others had its processor, and will have it again:
+    /// what it did not send meanwhile goes at once, and as much is in flight beside the window while nobody looks at answers.
+    pub fn was_late(&mut self, late: Duration, now: Instant) {
+        self.lateness.take(late, now);
+        let shortest = self.control.as_ref().and_then(|control| control.flight.shortest());
+        self.allowance = self.lateness.allowance(shortest.unwrap_or_default());
+    }
+
     /// When the packet after one of `bytes` is allowed to go, if that one goes now and the cap decides. A controller adapts its
     /// rate to the acknowledges: more of them make it another controller.
     pub fn next_after(&self, now: Instant, bytes: usize) -> Instant {
@@ -80,8 +103,12 @@ impl Pacer {
     pub fn has_room(&self, in_flight_bytes: u64) -> bool {
         let (part, whole) = self.share;
         let is_within = |control: &Control| {
+            let unseen = control
+                .controller
+                .rate()
+                .map_or(0, |rate| u128::from(rate.bytes()) * self.allowance.as_nanos() / u128::from(NANOS_IN_A_SECOND));
             u128::from(in_flight_bytes) * u128::from(whole)
-                < u128::from(control.controller.window_bytes()) * u128::from(part)
+                < (u128::from(control.controller.window_bytes()) + unseen) * u128::from(part)
         };
         in_flight_bytes == 0 || self.control.as_deref().is_none_or(is_within)
     }
@@ -157,20 +184,22 @@ impl Pacer {
 
     /// When all is paid for once a packet of `bytes` has gone now.
     fn paid_after(&self, rate: Rate, now: Instant, bytes: usize) -> Instant {
-        let earliest = Instant::from_ns(now.as_ns().saturating_sub(self.burst.1.as_nanos() as u64));
+        let burst = self.burst.1.max(self.allowance);
+        let earliest = Instant::from_ns(now.as_ns().saturating_sub(burst.as_nanos() as u64));
         self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES)
     }
 
     /// How long bytes take at the share of `rate` that is used.
     fn takes(&self, rate: Rate, bytes: u64) -> Duration {
         let (part, whole) = self.share;
-        let scaled = bytes.saturating_mul(whole).saturating_mul(1_000_000_000);
+        let scaled = bytes.saturating_mul(whole).saturating_mul(NANOS_IN_A_SECOND);
         Duration::from_nanos(scaled.div_ceil(rate.bytes().saturating_mul(part)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Sample;
     use super::*;
 
     fn pacer(rate: Rate) -> Pacer {
@@ -211,6 +240,36 @@ mod tests {
         let now = Instant::from_ns(1_000_000_000);
         (0..1000).for_each(|_| pacer.sent(now, 9000));
         assert_eq!(pacer.wait(now), None);
+    }
+
+    #[test]
+    fn a_host_that_is_late_has_more_in_flight_and_catches_up_for_it() {
+        let mut pacer = Pacer::new(CongestionControl::Steady, None);
+        let ms = Duration::from_millis;
+        let mut now = Instant::from_ns(1_000_000_000);
+        pacer.sent(now, 986);
+        let sent_at = now;
+        now = now + ms(16);
+        let sample = Sample { sent_at, round_trip: ms(16), delay: ms(0), path: 0, is_marked: false };
+        pacer.take(&Progress { delivered_bytes: 1000, sample: Some(sample), ..Progress::default() }, 1, now);
+        let burst = |pacer: &mut Pacer| {
+            let mut packets = 0;
+            while pacer.wait(now).is_none() {
+                pacer.sent(now, 986);
+                packets += 1;
+            }
+            pacer.paid_at = Instant::ZERO;
+            packets
+        };
+        let room = |pacer: &Pacer| (1..).find(|bytes| !pacer.has_room(bytes * 1000)).expect("some are too many");
+        let (packets_before, room_before) = (burst(&mut pacer), room(&pacer));
+        let rate = pacer.rate().expect("a long way is paced").bytes();
+        pacer.was_late(ms(2), now);
+        // 2 ms of the rate, of which a burst was there before.
+        let caught_up = burst(&mut pacer) - packets_before;
+        let more = rate * 2 / 1_000_000;
+        assert!((more / 2..=more).contains(&caught_up), "{caught_up} of {more}");
+        assert!((more - 1..=more + 1).contains(&(room(&pacer) - room_before)), "{more}");
     }
 
     #[test]

@@ -745,7 +745,7 @@ impl QueuePairMachine {
                 traced!(debug, "path dark: its probes are not answered", qpn = self.connection.qpn, good = good);
             }
         }
-        self.paced_until = self.paced_until.filter(|until| *until > cx.now);
+        self.end_wait(cx.now);
         if let AnyResponder::Reliable(responder) = &mut self.responder
             && let Some(answers) = responder.answers_in_flight_mut()
         {
@@ -755,6 +755,13 @@ impl QueuePairMachine {
             self.fail(cx);
         }
         self.control_congestion(cx.now);
+    }
+
+    /// Ends the wait for the pacer, if its time has come.
+    fn end_wait(&mut self, now: Instant) {
+        if let Some(at) = self.paced_until.take_if(|at| *at <= now) {
+            self.pacer.was_late(now - at, now);
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
@@ -921,6 +928,7 @@ impl QueuePairMachine {
             None => (1, 1),
         };
         self.pacer.set_share(good.into(), count.into());
+        self.end_wait(cx.now);
         self.paced_until = self.pacer.wait(cx.now);
         if self.paced_until.is_some() {
             return match &mut self.responder {
