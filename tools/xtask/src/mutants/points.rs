@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const MARK: &str = concat!("mutated", "!(\"");
 
 /// Where there are points.
-const SOURCES: [&str; 2] = ["src", "tools/verbs/src"];
+const SOURCES: [&str; 3] = ["src", "transfer/src", "tools/verbs/src"];
 
 /// A point.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ mod tests {
     fn every_named_test_is_there() {
         let (root, points) = all();
         let mut tests = Vec::new();
-        for folder in ["src", "tests", "tools"] {
+        for folder in ["src", "tests", "tools", "transfer"] {
             rust_files(&root.join(folder), &mut tests).unwrap();
         }
         let sources: Vec<_> = tests.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
