@@ -19,6 +19,8 @@ mod attack;
 mod batches;
 mod cells;
 mod congestion;
+mod deadline;
+mod deadline_map;
 mod loss_rtt;
 mod path_failure;
 mod paths;
@@ -50,6 +52,7 @@ enum Table {
     PathFailure(path_failure::Arguments),
     Priorities(priorities::Arguments),
     Batches(batches::Arguments),
+    Deadline(deadline::Arguments),
     Attack(attack::Arguments),
 }
 
@@ -107,6 +110,7 @@ impl Arguments {
             Table::PathFailure(arguments) => arguments.options.json,
             Table::Priorities(arguments) => arguments.options.json,
             Table::Batches(arguments) => arguments.options.json,
+            Table::Deadline(arguments) => arguments.options.json,
             Table::Attack(arguments) => arguments.options.json,
         }
     }
@@ -121,6 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::PathFailure(arguments) => path_failure::run(arguments),
         Table::Priorities(arguments) => priorities::run(arguments),
         Table::Batches(arguments) => batches::run(arguments),
+        Table::Deadline(arguments) => deadline::run(arguments),
         Table::Attack(arguments) => attack::run(arguments),
     }
 }

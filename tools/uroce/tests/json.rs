@@ -100,6 +100,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         &["congestion", "--only", "scenario=incast"],
         &["priorities", "--only", "where=switch,bulk_load=95%"],
         &["batches", "--batches", "20", "--only", "op=write,messages=16,rtt_ms=10,loss=1%,gap_ms=0"],
+        &["deadline", "--chunks", "20", "--only", "loss_model=uniform,rtt_ms=10,loss=1%,repair_per_mille=60"],
         &["attack", "--packets", "10000", "--only", "victim=plain,attack=send-only"],
         LONG[0].1,
         LONG[1].1,

@@ -28,8 +28,8 @@ pub struct Receiver {
     reporter: Reporter,
     heard_at: Instant,
     end: Option<End>,
-    /// When the sender was last told of the end; `None` when it is to be told now.
-    ended_at: Option<Instant>,
+    /// How often the sender is to be told of the end now, and when it was told last.
+    farewells: (u8, Instant),
     counters: ReceiverCounters,
 }
 
@@ -139,9 +139,12 @@ pub struct ReceiverCounters {
 }
 
 /// The first repetition of a request comes after this, and each later one after twice as long, up to the longest: a lost
-/// request would cost all the time until then.
+/// request would cost all the time until then. Repetitions are short, and losses come in bursts.
 const FIRST_GAP: Duration = Duration::from_micros(250);
-const LONGEST_GAP: Duration = Duration::from_millis(100);
+const LONGEST_GAP: Duration = Duration::from_millis(8);
+
+/// The end is told so often at once: a sender that does not hear of it takes what it has sent for being on its way.
+const FAREWELLS: u8 = 4;
 
 /// A sender that goes on after the end is told of it once in this time.
 const END_GAP: Duration = Duration::from_millis(10);
@@ -165,7 +168,7 @@ impl Receiver {
             reporter: Reporter::default(),
             heard_at: now,
             end: None,
-            ended_at: None,
+            farewells: (FAREWELLS, now),
             counters: ReceiverCounters::default(),
             request,
         })
@@ -263,7 +266,7 @@ impl Receiver {
     /// nothing arrives before; `None` for never.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.end.is_some() {
-            return self.ended_at.is_none().then_some(self.heard_at);
+            return (self.farewells.0 > 0).then_some(self.heard_at);
         }
         let sends_at = match self.phase {
             Phase::Asking { at, .. } => at,
@@ -290,8 +293,8 @@ impl Receiver {
         }
         if self.end.is_some() {
             self.counters.late += 1;
-            if matches!(datagram.body, Body::Data(_)) {
-                self.ended_at = self.ended_at.filter(|at| now - *at < END_GAP);
+            if matches!(datagram.body, Body::Data(_)) && now - self.farewells.1 >= END_GAP {
+                self.farewells.0 = self.farewells.0.max(1);
             }
             return;
         }
@@ -387,10 +390,7 @@ impl Receiver {
     /// holds a path MTU, at least 1024 bytes.
     pub fn poll_transmit(&mut self, now: Instant, into: &mut [u8]) -> Option<usize> {
         let body = if let Some(end) = self.end {
-            if self.ended_at.is_some() {
-                return None;
-            }
-            self.ended_at = Some(now);
+            self.farewells = (self.farewells.0.checked_sub(1)?, now);
             Body::End(match end {
                 End::Complete => EndReason::Complete,
                 End::Deadline => EndReason::Deadline,

@@ -102,7 +102,7 @@ const OWED_MAX: usize = 64;
 /// Upper bound on the events that nobody has polled: the oldest are forgotten.
 const EVENTS_MAX: usize = 1024;
 
-/// A request ends when nothing was heard of it for so long: its receiver reports every 20 ms.
+/// A request ends when nothing was heard of it for so long: its receiver reports at least every 20 ms.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Length of a datagram at most, unless it is set: path MTU 4096.

@@ -56,7 +56,7 @@ pub struct Times {
 
 impl Times {
     /// The times of all batches, at least one, in any order.
-    fn of(mut all: Vec<Duration>) -> Times {
+    pub(super) fn of(mut all: Vec<Duration>) -> Times {
         all.sort_unstable();
         Times { median: all[all.len() / 2], p99: all[all.len() * 99 / 100], max: all[all.len() - 1] }
     }

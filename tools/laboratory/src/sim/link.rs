@@ -89,6 +89,19 @@ impl Faults {
         blackholes: Vec::new(),
         policer: None,
     };
+
+    /// The mean length of a burst, in frames.
+    const BURST: f64 = 8.0;
+
+    /// A link that loses a share of `loss` of its frames, 0 to 1: independently, or in bursts of eight on average.
+    pub fn losses(loss: f64, bursts: bool) -> Faults {
+        if !bursts {
+            return Faults { loss, ..Faults::NONE };
+        }
+        let leave = 1.0 / Faults::BURST;
+        let enter = leave * loss / (1.0 - loss);
+        Faults { bursts: Some(Bursts { enter, leave, loss: 1.0 }), ..Faults::NONE }
+    }
 }
 
 /// What happens to a frame that was given to a link.

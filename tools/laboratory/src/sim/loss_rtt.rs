@@ -5,7 +5,7 @@ use uroce::time::{Duration, Instant};
 use uroce::transport::{Endpoint, RecoveryMode, RecoverySettings};
 
 use super::goodput::{self, DataMeter, Goodput, RATE};
-use super::link::{Bursts, Faults, LinkProfile};
+use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network};
 use super::random::Random;
 use super::transfer::{Transfer, TransferError, TransferOperation};
@@ -85,17 +85,6 @@ impl Cell {
     /// The round trips of the table, in milliseconds.
     pub const ROUND_TRIPS_MS: [u64; 4] = [1, 10, 40, 100];
 
-    fn faults(&self) -> Faults {
-        match self.bursts {
-            false => Faults { loss: self.loss, ..Faults::NONE },
-            true => {
-                let leave = 1.0 / 8.0;
-                let enter = leave * self.loss / (1.0 - self.loss);
-                Faults { bursts: Some(Bursts { enter, leave, loss: 1.0 }), ..Faults::NONE }
-            }
-        }
-    }
-
     /// Runs the cell with all randomness from `seed`.
     ///
     /// # Errors
@@ -113,7 +102,7 @@ impl Cell {
             delay: self.round_trip / 2,
             queue_bytes: u64::MAX,
             marking: None,
-            faults: self.faults(),
+            faults: Faults::losses(self.loss, self.bursts),
         };
         for (from, to) in [(0, 1), (1, 0)] {
             network.add_link(LinkEnd::Node(nodes[from]), LinkEnd::Node(nodes[to]), profile.clone());

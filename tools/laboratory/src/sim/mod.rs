@@ -9,6 +9,7 @@ pub mod attack;
 pub mod batches;
 pub mod chaos;
 pub mod congestion;
+pub mod deadline;
 mod frame_pool;
 mod goodput;
 mod ideal;

@@ -13,6 +13,8 @@ pub(super) struct Reporter {
     /// Symbols that arrived since the latest report.
     unreported: u32,
     at: Instant,
+    /// From the latest report to the next, if nothing arrives.
+    idle: Duration,
     sequence: u32,
     /// Words of the bitmap that changed, the latest last.
     changed: Vec<u32>,
@@ -24,9 +26,10 @@ const REPORT_PACKETS: u32 = 13;
 /// A symbol is reported within this time.
 const REPORT_DELAY: Duration = Duration::from_millis(1);
 
-/// Reports come this often when nothing arrives: they show that the receiver is there, and what of the last symbols is
-/// missing.
-const REPORT_IDLE: Duration = Duration::from_millis(20);
+/// Reports come on when nothing arrives: they show that the receiver is there, and what of the last symbols is missing. The
+/// first comes after this, and each later one after twice as long, up to the longest.
+const FIRST_IDLE: Duration = Duration::from_millis(2);
+const LONGEST_IDLE: Duration = Duration::from_millis(20);
 
 impl Default for Reporter {
     fn default() -> Reporter {
@@ -35,6 +38,7 @@ impl Default for Reporter {
             newest: None,
             unreported: 0,
             at: Instant::ZERO,
+            idle: FIRST_IDLE,
             sequence: 0,
             changed: Vec::new(),
         }
@@ -75,7 +79,8 @@ impl Reporter {
         if self.at > now {
             return None;
         }
-        (self.at, self.unreported) = (now + REPORT_IDLE, 0);
+        self.idle = if self.unreported > 0 { FIRST_IDLE } else { (self.idle * 2).min(LONGEST_IDLE) };
+        (self.at, self.unreported) = (now + self.idle, 0);
         self.sequence = self.sequence.wrapping_add(1);
         let (newest, arrived_at) = self.newest.unwrap_or((0, now));
         let word = |index: &u32| WholeWord { index: *index, bits: whole.words()[*index as usize] };

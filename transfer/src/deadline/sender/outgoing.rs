@@ -36,6 +36,7 @@ pub(super) struct Outgoing {
     sent_at: Instant,
     stops_at: Instant,
     is_late: bool,
+    is_unheard: bool,
     losses: (u64, u64),
 }
 
@@ -53,8 +54,9 @@ pub(super) enum Sending {
 /// A receiver that hears nothing for so long is told that the sender is there.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Reports come every 20 ms: after a pause of several nobody knows what became of the rest.
-const UNHEARD: Duration = Duration::from_millis(100);
+/// Reports come every 20 ms: when three are missing, the receiver has ended or the path is cut, and nobody knows what became of
+/// the rest.
+const UNHEARD: Duration = Duration::from_millis(60);
 
 /// Length of the Ethernet header: rates count it.
 const ETHERNET_BYTES: usize = 14;
@@ -82,6 +84,7 @@ impl Outgoing {
             sent_at: Instant::ZERO,
             stops_at: Instant::ZERO + Duration::from_micros(u64::from(asked.left_us)),
             is_late: false,
+            is_unheard: false,
             losses: (0, 0),
         }
     }
@@ -102,7 +105,7 @@ impl Outgoing {
     }
 
     pub fn hear(&mut self, now: Instant) {
-        self.heard_at = now;
+        (self.heard_at, self.is_unheard) = (now, false);
     }
 
     pub fn heard_at(&self) -> Instant {
@@ -145,7 +148,7 @@ impl Outgoing {
 
     /// Takes a report, and returns what became of datagrams.
     pub fn take_report(&mut self, report: &Report, round_trip: &mut RoundTrip, now: Instant) -> Progress {
-        let was_unheard = now - self.heard_at > round_trip.unreported() + UNHEARD;
+        let was_unheard = std::mem::replace(&mut self.is_unheard, false);
         self.heard_at = now;
         let delay = Duration::from_micros(u64::from(report.delay_us));
         let sample = self.flight.sent_at(report.newest).map(|sent_at| Sample {
@@ -183,14 +186,25 @@ impl Outgoing {
         progress
     }
 
-    /// Takes the time: what was overtaken for long enough is lost.
+    /// Takes the time: what was overtaken for long enough is lost. Of a receiver that is not heard, nothing counts as in flight,
+    /// since other requests need the room, and it is sent nothing until it is heard again.
     pub fn find_lost(&mut self, round_trip: &RoundTrip, now: Instant) -> Progress {
-        Progress { lost_bytes: self.lose(round_trip, false, now), ..Progress::default() }
+        if now < self.unheard_at(round_trip) {
+            return Progress { lost_bytes: self.lose(round_trip, false, now), ..Progress::default() };
+        }
+        self.is_unheard = true;
+        let forgotten = self.flight.lose(now, Some(now));
+        Progress { forgotten_bytes: self.queue(forgotten), ..Progress::default() }
+    }
+
+    fn unheard_at(&self, round_trip: &RoundTrip) -> Instant {
+        self.heard_at + round_trip.unreported() + UNHEARD
     }
 
     /// When [`find_lost`](Self::find_lost) will find something.
     pub fn lost_at(&self, round_trip: &RoundTrip) -> Option<Instant> {
-        self.flight.lost_at(round_trip.overtaken())
+        let unheard_at = (!self.is_unheard).then(|| self.unheard_at(round_trip));
+        self.flight.lost_at(round_trip.overtaken()).into_iter().chain(unheard_at).min()
     }
 
     /// Takes for lost what must be; returns how many bytes that is.
@@ -198,6 +212,11 @@ impl Outgoing {
         let before = |time: Duration| Instant::from_ns(now.as_ns().saturating_sub(time.as_nanos() as u64));
         let unreported = is_reported.then(|| before(round_trip.unreported()));
         let lost = self.flight.lose(before(round_trip.overtaken()), unreported);
+        self.queue(lost)
+    }
+
+    /// Takes datagrams for lost, and queues the symbols that are to be sent once more; returns how many bytes were lost.
+    fn queue(&mut self, lost: Vec<(u32, Sent)>) -> u64 {
         self.losses.0 += lost.len() as u64;
         for (number, sent) in &lost {
             if let Some(open) = self.open.get_mut(&sent.block)
@@ -237,6 +256,7 @@ impl Outgoing {
     pub fn has_more(&self) -> bool {
         let has_new = || self.newest.and_then(|block| self.open.get(&block)).is_some_and(|open| open.next().is_some());
         !self.is_late
+            && !self.is_unheard
             && (!self.resend.is_empty() || has_new() || self.run.is_some() || !self.order.as_slice().is_empty())
     }
 
