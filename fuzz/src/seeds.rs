@@ -51,7 +51,7 @@ fn main() {
             }
         }
     }
-    for target in ["endpoint", "responder", "cm"] {
+    for target in ["endpoint", "responder", "cm", "deadline"] {
         let folder = corpus.join(target);
         fs::create_dir_all(&folder).expect("a folder");
         for number in 0..RANDOM_INPUTS {

@@ -27,6 +27,11 @@ local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
 local KINDS = { [1] = "request", [2] = "selective acknowledge", [3] = "probe of a path", [4] = "further addresses",
     [5] = "hello", [6] = "report of answers" }
 
+local DEADLINE_KINDS = { [1] = "request", [2] = "data", [3] = "report", [4] = "end", [5] = "refusal", [6] = "here" }
+local DEADLINE_ENDS = { [1] = "complete", [2] = "cancelled", [3] = "deadline passed", [4] = "failed" }
+local DEADLINE_REFUSALS = { [1] = "no such object", [2] = "other version", [3] = "other shape", [4] = "contradiction",
+    [5] = "busy", [6] = "replaced or withdrawn", [7] = "request unknown", [8] = "symbols too long" }
+
 local field = {
     icrc = ProtoField.string("uroce.icrc", "ICRC verdict", base.ASCII,
         "ok, bad, or absent when it cannot be judged: cut off by the snap length, or no room for it"),
@@ -97,6 +102,38 @@ local field = {
         nil, nil, "Such responses that arrived, modulo 2^24"),
     cnp = ProtoField.bool("uroce.cnp", "Congestion notification (CNP)", base.NONE, nil, nil,
         "The receiver's packets arrive with «congestion experienced» (IBTA A17.9.3)"),
+    deadline_kind = ProtoField.uint8("uroce.deadline.kind", "Deadline mode", base.DEC, DEADLINE_KINDS),
+    deadline_request = ProtoField.uint64("uroce.deadline.request", "Request", base.HEX, nil, nil, "Drawn by the receiver"),
+    deadline_object = ProtoField.uint64("uroce.deadline.object", "Object", base.DEC),
+    deadline_version = ProtoField.uint64("uroce.deadline.version", "Version", base.DEC),
+    deadline_bytes = ProtoField.uint64("uroce.deadline.bytes", "Bytes of the object", base.DEC),
+    deadline_block_bytes = ProtoField.uint32("uroce.deadline.block_bytes", "Bytes of a block", base.DEC),
+    deadline_symbol_bytes = ProtoField.uint16("uroce.deadline.symbol_bytes", "Bytes of a symbol", base.DEC),
+    deadline_repair = ProtoField.uint16("uroce.deadline.repair", "Repair symbols for a thousand", base.DEC),
+    deadline_left = ProtoField.uint32("uroce.deadline.left", "Left", base.DEC, nil, nil, "Microseconds until the deadline"),
+    deadline_part = ProtoField.uint8("uroce.deadline.part", "Part", base.DEC, nil, nil, "Of the request, from 0 on"),
+    deadline_parts = ProtoField.uint8("uroce.deadline.parts", "Parts", base.DEC),
+    deadline_runs = ProtoField.uint16("uroce.deadline.runs", "Runs", base.DEC, nil, nil, "How many"),
+    deadline_run = ProtoField.bytes("uroce.deadline.run", "Run"),
+    deadline_first = ProtoField.uint32("uroce.deadline.first", "First", base.DEC),
+    deadline_count = ProtoField.uint32("uroce.deadline.count", "Count", base.DEC),
+    deadline_number = ProtoField.uint32("uroce.deadline.number", "Number", base.DEC, nil, nil, "Of the datagram"),
+    deadline_block = ProtoField.uint32("uroce.deadline.block", "Block", base.DEC),
+    deadline_symbol = ProtoField.uint32("uroce.deadline.symbol", "Symbol", base.DEC,
+        nil, nil, "Of the block; repair symbols come after its own"),
+    deadline_checksum = ProtoField.uint32("uroce.deadline.checksum", "Checksum", base.HEX, nil, nil, "CRC-32 of the block"),
+    deadline_payload = ProtoField.bytes("uroce.deadline.payload", "Payload"),
+    deadline_sequence = ProtoField.uint32("uroce.deadline.sequence", "Sequence", base.DEC, nil, nil, "Of the report"),
+    deadline_newest = ProtoField.uint32("uroce.deadline.newest", "Newest", base.DEC, nil, nil, "The number that arrived last"),
+    deadline_delay = ProtoField.uint32("uroce.deadline.delay", "Delay", base.DEC,
+        nil, nil, "Microseconds since the newest arrived"),
+    deadline_ranges = ProtoField.uint16("uroce.deadline.ranges", "Ranges", base.DEC, nil, nil, "How many"),
+    deadline_words = ProtoField.uint16("uroce.deadline.words", "Words", base.DEC, nil, nil, "How many"),
+    deadline_word = ProtoField.bytes("uroce.deadline.word", "Whole blocks"),
+    deadline_index = ProtoField.uint32("uroce.deadline.index", "Index", base.DEC, nil, nil, "Of the word: 64 blocks each"),
+    deadline_bits = ProtoField.uint64("uroce.deadline.bits", "Bits", base.HEX, nil, nil, "A bit for each whole block"),
+    deadline_end = ProtoField.uint8("uroce.deadline.end", "Reason of the end", base.DEC, DEADLINE_ENDS),
+    deadline_refusal = ProtoField.uint8("uroce.deadline.refusal", "Reason of the refusal", base.DEC, DEADLINE_REFUSALS),
     hello_tags_all = ProtoField.bool("uroce.hello.tags_all", "Tags all", 8,
         { "all of the sender's requests have tags", "no" }, 0x02),
 }
@@ -107,6 +144,8 @@ local wrong = {
     trailer = ProtoExpert.new("uroce.trailer.malformed", "The trailer cannot be",
         expert.group.MALFORMED, expert.severity.ERROR),
     cnp = ProtoExpert.new("uroce.cnp.malformed", "A CNP has 16 bytes after its BTH",
+        expert.group.MALFORMED, expert.severity.ERROR),
+    deadline = ProtoExpert.new("uroce.deadline.malformed", "The datagram of deadline mode cannot be",
         expert.group.MALFORMED, expert.severity.ERROR),
     place = ProtoExpert.new("uroce.trailer.misplaced", "A trailer of this kind does not belong to this opcode",
         expert.group.PROTOCOL, expert.severity.WARN),
@@ -447,6 +486,105 @@ local function show_notification(tvb, tree, roce)
     if roce.stop - roce.bth ~= CNP_BYTES then item:add_proto_expert_info(wrong.cnp) end
 end
 
+-- Pairs of numbers, as runs of blocks and ranges of datagrams are.
+local function show_runs(tvb, tree, at, count)
+    for _ = 1, count do
+        local run = tree:add(field.deadline_run, tvb(at, 8))
+        local first, length = tvb(at, 4):uint(), tvb(at + 4, 4):uint()
+        run:set_text(string.format("Run: %d from %d on", length, first))
+        run:add(field.deadline_first, tvb(at, 4))
+        run:add(field.deadline_count, tvb(at + 4, 4))
+        at = at + 8
+    end
+    return at
+end
+
+local function show_deadline_request(tvb, tree, at)
+    tree:add(field.deadline_object, tvb(at + 16, 8))
+    tree:add(field.deadline_version, tvb(at + 24, 8))
+    tree:add(field.deadline_bytes, tvb(at + 32, 8))
+    tree:add(field.deadline_block_bytes, tvb(at + 40, 4))
+    tree:add(field.deadline_symbol_bytes, tvb(at + 44, 2))
+    tree:add(field.deadline_repair, tvb(at + 46, 2))
+    tree:add(field.deadline_left, tvb(at + 48, 4)):append_text(" µs")
+    tree:add(field.deadline_part, tvb(at + 52, 1))
+    tree:add(field.deadline_parts, tvb(at + 53, 1))
+    tree:add(field.deadline_runs, tvb(at + 54, 2))
+    show_runs(tvb, tree, at + 56, tvb(at + 54, 2):uint())
+end
+
+local function show_deadline_data(tvb, tree, at, bytes)
+    tree:add(field.deadline_version, tvb(at + 16, 8))
+    tree:add(field.deadline_number, tvb(at + 24, 4))
+    tree:add(field.deadline_block, tvb(at + 28, 4))
+    tree:add(field.deadline_symbol, tvb(at + 32, 4))
+    tree:add(field.deadline_checksum, tvb(at + 36, 4))
+    tree:add(field.deadline_payload, tvb(at + 40, bytes - 40))
+end
+
+local function show_deadline_report(tvb, tree, at)
+    tree:add(field.deadline_sequence, tvb(at + 16, 4))
+    tree:add(field.deadline_left, tvb(at + 20, 4)):append_text(" µs")
+    tree:add(field.deadline_newest, tvb(at + 24, 4))
+    tree:add(field.deadline_delay, tvb(at + 28, 4)):append_text(" µs")
+    tree:add(field.deadline_ranges, tvb(at + 32, 2))
+    tree:add(field.deadline_words, tvb(at + 34, 2))
+    local next = show_runs(tvb, tree, at + 40, tvb(at + 32, 2):uint())
+    for _ = 1, tvb(at + 34, 2):uint() do
+        local word = tree:add(field.deadline_word, tvb(next, 12))
+        word:add(field.deadline_index, tvb(next, 4))
+        word:add(field.deadline_bits, tvb(next + 4, 8))
+        next = next + 12
+    end
+end
+
+local function show_deadline_refusal(tvb, tree, at)
+    tree:add(field.deadline_refusal, tvb(at + 16, 1))
+    tree:add(field.deadline_block_bytes, tvb(at + 20, 4))
+    tree:add(field.deadline_version, tvb(at + 24, 8))
+    tree:add(field.deadline_bytes, tvb(at + 32, 8))
+end
+
+-- How many bytes a datagram of deadline mode has to have, by what it says; of data at least as many.
+local function deadline_bytes(tvb, at, bytes, kind)
+    if kind == 1 then return bytes < 56 and 56 or 56 + 8 * tvb(at + 54, 2):uint() end
+    if kind == 2 then return math.max(bytes, 41) end
+    if kind == 3 then return bytes < 40 and 40 or 40 + 8 * tvb(at + 32, 2):uint() + 12 * tvb(at + 34, 2):uint() end
+    return ({ [4] = 20, [5] = 40, [6] = 16 })[kind]
+end
+
+local UD_SEND_ONLY = 0x64
+local DETH_BYTES = 8
+local DEADLINE_HEADER_BYTES = 16
+local DEADLINE_MAGIC = "uDL1"
+
+-- Deadline mode is the payload of SENDs of unreliable datagrams that begins with its magic.
+local function show_deadline(tvb, tree, roce)
+    local at = roce.bth + BTH_BYTES + DETH_BYTES
+    if roce.broken or tvb:captured_len() < roce.stop or roce.stop - ICRC_BYTES < at + DEADLINE_HEADER_BYTES then return end
+    if tvb(roce.bth, 1):uint() ~= UD_SEND_ONLY or tvb:raw(at, 4) ~= DEADLINE_MAGIC then return end
+    local pad = bit32.band(bit32.rshift(tvb(roce.bth + 1, 1):uint(), 4), 3)
+    local bytes = roce.stop - ICRC_BYTES - pad - at
+    local kind = tvb(at + 4, 1):uint()
+    tree:add(field.deadline_kind, tvb(at + 4, 1))
+    tree:add(field.deadline_request, tvb(at + 8, 8))
+    local needed = deadline_bytes(tvb, at, bytes, kind)
+    if needed ~= bytes then
+        local text = needed and string.format("it says %d bytes, %d are there", needed, bytes) or "there is no such kind"
+        tree:add_proto_expert_info(wrong.deadline, "The datagram of deadline mode cannot be: " .. text)
+    elseif kind == 1 then
+        show_deadline_request(tvb, tree, at)
+    elseif kind == 2 then
+        show_deadline_data(tvb, tree, at, bytes)
+    elseif kind == 3 then
+        show_deadline_report(tvb, tree, at)
+    elseif kind == 4 then
+        tree:add(field.deadline_end, tvb(at + 16, 1))
+    elseif kind == 5 then
+        show_deadline_refusal(tvb, tree, at)
+    end
+end
+
 function uroce.dissector(tvb, pinfo, tree)
     local link = encapsulation()
     if link == nil or link.value ~= ENCAPSULATION_ETHERNET then return end
@@ -457,6 +595,7 @@ function uroce.dissector(tvb, pinfo, tree)
     if uroce.prefs.validate then show_icrc(tvb, pinfo, branch, roce) end
     show_extension(tvb, branch, roce)
     show_notification(tvb, branch, roce)
+    show_deadline(tvb, branch, roce)
 end
 
 register_postdissector(uroce)

@@ -477,6 +477,61 @@ fn reports_of_answers_are_shown_and_nothing_is_malformed_without() {
     assert_shown("answers", &SHOWN, &packets);
 }
 
+/// The BTH and DETH of a SEND of an unreliable datagram, with so many bytes of pad.
+fn datagram_headers(pad: usize) -> String {
+    format!("64 {pad}0 ffff 00 000012 00 000009 11111111 00 000007")
+}
+
+/// Every kind of datagram of deadline mode, and what a datagram that cannot be is said to be.
+#[test]
+fn datagrams_of_deadline_mode_are_shown() {
+    const SHOWN: [&str; 12] = [
+        "uroce.deadline.kind",
+        "uroce.deadline.request",
+        "uroce.deadline.version",
+        "uroce.deadline.bytes",
+        "uroce.deadline.left",
+        "uroce.deadline.first",
+        "uroce.deadline.count",
+        "uroce.deadline.number",
+        "uroce.deadline.symbol",
+        "uroce.deadline.bits",
+        "uroce.deadline.end",
+        "uroce.deadline.refusal",
+    ];
+    const HEAD: &str = "75444c31";
+    const ID: &str = "0x0102030405060708";
+    let datagram = |kind: &str, rest: &str, pad: usize| {
+        format!("{} {HEAD} {kind} 000000 0102030405060708 {rest} {}", datagram_headers(pad), "00".repeat(pad))
+    };
+    let request = "0000000000000005 0000000000000009 0000000000100000 00010000 0fc0 0028 000003e8 00 01 0002 \
+                   00000009 00000002 00000000 00000003";
+    let report = "00000001 000000ff 00000011 00000004 0002 0001 00000000 00000010 00000002 00000005 00000001 \
+                  00000000 8000000000000003";
+    let refusal = "02 000000 00010000 0000000000000007 0000000000000100";
+    let packets = [
+        (datagram("01", request, 0), ["1", ID, "9", "1048576", "1000", "9,0", "2,3", "", "", "", "", ""]),
+        (
+            datagram("02", "0000000000000009 00000007 00000003 00000102 01020304 aabbcc", 1),
+            ["2", ID, "9", "", "", "", "", "7", "258", "", "", ""],
+        ),
+        (datagram("03", report, 0), ["3", ID, "", "", "255", "16,5", "2,1", "", "", "0x8000000000000003", "", ""]),
+        (datagram("04", "03000000", 0), ["4", ID, "", "", "", "", "", "", "", "", "3", ""]),
+        (datagram("05", refusal, 0), ["5", ID, "7", "256", "", "", "", "", "", "", "", "2"]),
+        (datagram("06", "", 0), ["6", ID, "", "", "", "", "", "", "", "", "", ""]),
+        (format!("{} 75444c32 06 000000 0102030405060708", datagram_headers(0)), [""; 12]),
+    ];
+    let packets: Vec<_> = packets.iter().map(|(ib, expected)| (ib.as_str(), *expected)).collect();
+    assert_shown("deadline", &SHOWN, &packets);
+
+    let file = scratch("deadline-malformed.pcap");
+    let malformed = [datagram("06", "00000000", 0), datagram("01", "00000000", 0), datagram("07", "", 0)];
+    write(&file, malformed.iter().flat_map(|ib| frames_around(ib)));
+    let shown = tshark(&file, true, &["uroce.deadline.malformed", "uroce.deadline.request", "_ws.lua.error"]);
+    assert_eq!(shown.len(), 12);
+    assert!(shown.values().all(|fields| fields[0] == "1" && fields[1] == ID && fields[2].is_empty()), "{shown:?}");
+}
+
 /// The first frames of a transfer over 16 paths that lose: all is understood, with the script and without.
 #[test]
 fn a_sprayed_and_lossy_capture_is_understood() {
