@@ -11,6 +11,7 @@ mod classes;
 mod closed_pipe;
 mod completions;
 mod containers;
+mod deadline;
 mod decode;
 mod elsewhere;
 mod errors;

@@ -29,6 +29,13 @@ pub fn program(name: &str) -> PathBuf {
     compile("cc", name, &source(name), &["-libverbs", "-lrdmacm", "-lpthread"])
 }
 
+/// A C program of another folder of the repository, with `flags` at the end of the line.
+pub fn program_at(path: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    let name = source.file_stem().and_then(|name| name.to_str()).expect("a file of the repository").to_owned();
+    compile("cc", &name, &source, flags)
+}
+
 /// One of `tests/programs`, by a compiler that knows where its libraries are, with `flags` at the end of the line.
 pub fn program_by(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     compile(compiler, &format!("{name}-{compiler}"), &source(name), flags)
