@@ -5,7 +5,6 @@
 mod cell;
 mod cells;
 mod conversation;
-mod ideal;
 mod model;
 mod page;
 mod played;
@@ -18,7 +17,6 @@ mod tables;
 pub use cell::{Cell, Op, Program, Step, Transport, UcxChoice};
 pub use cells::{Play, Shows, plays, small_plays};
 pub use conversation::{Outcome, Tools, play};
-pub use ideal::request_time;
 pub use model::{Accelerator, H100, MODELS, Model, PAGE_TOKENS, slower};
 pub use page::page;
 pub use played::{FirstToken, Played};

@@ -111,7 +111,7 @@ fn over(
         let name = format!("{profile}-{}ms-{}-{}", path.rtt_ms(), path.loss, number + 1);
         let kept = arguments.keep.as_ref().map(|folder| folder.join(name));
         let outcome = play(&wan, &Tools { kept, ..tools.clone() }, &cell.cell);
-        let played = Played { profile, path, play: cell.clone(), outcome };
+        let played = Played::new(profile, path, cell.clone(), outcome);
         let seconds = begin.elapsed().as_secs_f64();
         eprintln!("kv: {profile} {} of {}, {seconds:.0} s: {}", number + 1, cells.len(), summary(&played));
         done.push(played);

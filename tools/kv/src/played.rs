@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
+use uroce_laboratory::sim::batches::Times;
 
 use crate::cell::{Program, UcxChoice};
 use crate::cells::{BATCH_BYTES, Play, Shows};
 use crate::conversation::Outcome;
-use crate::ideal::request_time;
 use crate::model::{H100, slower};
 use crate::profile::{LINE_BPS, Path, Profile};
 
@@ -18,6 +18,8 @@ pub struct Played {
     pub play: Play,
     /// What it came to.
     pub outcome: Outcome,
+    /// What an ideal selective repeat takes for a batch; `None` for a cell without batches.
+    pub ideal: Option<Times>,
 }
 
 /// Where the time of a prompt went, in milliseconds, from its request at the decode site to its first token there.
@@ -41,6 +43,12 @@ impl FirstToken {
 }
 
 impl Played {
+    /// A cell and what it came to, beside the ideal.
+    pub fn new(profile: Profile, path: Path, play: Play, outcome: Outcome) -> Played {
+        let ideal = (play.shows == Shows::Batches).then(|| path.ideal(BATCH_BYTES as u64));
+        Played { profile, path, play, outcome, ideal }
+    }
+
     /// The transfer on the warm connection, or, without one, the first.
     fn transfer(&self) -> Option<&Value> {
         self.outcome.end("warm").or_else(|| self.outcome.end("cold")).filter(|_| self.play.shows == Shows::Bulk)
@@ -65,9 +73,9 @@ impl Played {
         spans
     }
 
-    /// The share `quantile` of an ideal selective repeat's batches.
-    pub fn ideal_ms(&self, quantile: f64) -> f64 {
-        request_time(BATCH_BYTES as u64, &self.path, quantile, 1).as_secs_f64() * 1e3
+    /// The median of an ideal selective repeat's batches, and what 99 of 100 keep to, in milliseconds.
+    pub fn ideal_ms(&self) -> Option<[f64; 2]> {
+        self.ideal.map(|times| [times.median, times.p99].map(|time| time.as_secs_f64() * 1e3))
     }
 
     /// Each prompt's way to its first token, shortest first.
@@ -110,6 +118,7 @@ impl Played {
         let sockets = self.outcome.sockets.as_ref();
         let token = |share: f64| of_sorted(&tokens, share).map(|token| rounded(token.total_ms()));
         let has_batches = !batches.is_empty();
+        let ideal = self.ideal_ms().filter(|_| has_batches);
         json!({
             "schema": "uroce.kv/1",
             "program": cell.program.to_string(),
@@ -134,8 +143,8 @@ impl Played {
             "batches": has_batches.then_some(batches.len()),
             "transfer_p50_ms": of_sorted(&batches, 0.5).copied().map(rounded),
             "transfer_p99_ms": of_sorted(&batches, 0.99).copied().map(rounded),
-            "ideal_p50_ms": has_batches.then(|| rounded(self.ideal_ms(0.5))),
-            "ideal_p99_ms": has_batches.then(|| rounded(self.ideal_ms(0.99))),
+            "ideal_p50_ms": ideal.map(|[median, _]| rounded(median)),
+            "ideal_p99_ms": ideal.map(|[_, p99]| rounded(p99)),
             "model": model,
             "prompt_tokens": prompt_tokens,
             "ttft_ms": token(0.5),

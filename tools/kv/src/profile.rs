@@ -2,6 +2,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use uroce_laboratory::sim::batches::Times;
+use uroce_laboratory::sim::{Ideal, Random};
 use wan::{Conditions, Loss};
 
 /// What a byte on the wire costs: the emulator's rate, in bits a second of frames.
@@ -70,6 +72,14 @@ impl Path {
     pub fn conditions(&self) -> Conditions {
         let loss = if self.loss == 0.0 { Loss::Nothing } else { Loss::Uniform(self.loss) };
         Conditions { delay: self.rtt / 2, loss, rate_bps: Some(LINE_BPS), ..Conditions::default() }
+    }
+
+    /// What an ideal selective repeat takes for a request of so many bytes that is alone on the path.
+    pub fn ideal(&self, bytes: u64) -> Times {
+        /// How often it is played, and with which randomness.
+        const RUNS: usize = 20_000;
+        const SEED: u64 = 1;
+        Ideal::new(bytes, LINE_BPS, self.rtt, self.loss).times(RUNS, &mut Random::new(SEED, 0))
     }
 
     /// The round trip in milliseconds.

@@ -116,7 +116,7 @@ fn batches_row(played: &Played) -> Vec<String> {
         None => batches.len().to_string(),
     });
     row.extend([0.5, 0.99].map(|share| ms(of_sorted(&batches, share).copied())));
-    row.extend([0.5, 0.99].map(|share| ms(Some(played.ideal_ms(share)))));
+    row.extend([0, 1].map(|which: usize| ms(played.ideal_ms().map(|ideal| ideal[which]))));
     row
 }
 

@@ -22,7 +22,7 @@ fn blocks_arrive_as_they_were_over_all_transports() {
     for one in small_plays(&path) {
         let wan = Wan::start(Plan::simple(path.conditions(), SEED)).unwrap();
         let outcome = play(&wan, &tools, &one.cell);
-        all.push(Played { profile: Profile::Lossy, path, play: one, outcome });
+        all.push(Played::new(Profile::Lossy, path, one, outcome));
     }
     for played in &all {
         let (cell, outcome) = (&played.play.cell, &played.outcome);

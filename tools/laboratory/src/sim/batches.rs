@@ -4,7 +4,7 @@ use uroce::congestion::CongestionControl;
 use uroce::time::Duration;
 use uroce::transport::{Endpoint, RecoverySettings};
 
-use super::goodput::{DataMeter, FRAME, PAYLOAD};
+use super::goodput::DataMeter;
 use super::ideal::Ideal;
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network, NodeId, Step};
@@ -115,7 +115,8 @@ impl BatchCell {
 
     /// How long the path takes to send the data of a batch.
     pub fn serialisation() -> Duration {
-        Duration::from_nanos(packets() * frame_time().as_nanos() as u64)
+        let ideal = Ideal::new(BATCH_BYTES as u64, LINE_BPS, Duration::ZERO, 0.0);
+        ideal.frame * ideal.packets as u32
     }
 
     /// What 99 of 100 batches must keep to: two round trips and the serialisation where losses are rare, and three and a half
@@ -145,12 +146,12 @@ impl BatchCell {
         let after = seen(&network, &meter);
         let (delivered, dropped) = (after.0.since(before.0), after.1 - before.1);
         transfer.finish(&mut network, &mut meter)?;
-        let ideal = Ideal { packets: packets(), frame: frame_time(), round_trip: self.round_trip, loss: self.loss };
+        let ideal = Ideal::new(BATCH_BYTES as u64, LINE_BPS, self.round_trip, self.loss);
         let mut random = Random::new(seed, 9);
         Ok(Batches {
             first: times[0],
             batches: Times::of(times.split_off(WARM_UP as usize)),
-            ideal: Times::of((0..IDEAL_BATCHES).map(|_| ideal.batch(&mut random)).collect()),
+            ideal: ideal.times(IDEAL_BATCHES, &mut random),
             spurious_fraction: delivered.spurious_fraction(),
             queue_drops: dropped as f64 / delivered.useful.max(1) as f64,
         })
@@ -225,14 +226,4 @@ impl BatchCell {
         }
         (network, nodes)
     }
-}
-
-/// The data packets of a batch.
-fn packets() -> u64 {
-    BATCH_BYTES as u64 / PAYLOAD
-}
-
-/// How long the path takes to send a full frame.
-fn frame_time() -> Duration {
-    Duration::from_nanos(FRAME * 8_000_000_000 / LINE_BPS)
 }

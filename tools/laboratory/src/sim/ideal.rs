@@ -2,22 +2,36 @@ use std::collections::BTreeSet;
 
 use uroce::time::{Duration, Instant};
 
+use super::batches::Times;
+use super::goodput::{FRAME, PAYLOAD};
 use super::random::Random;
 
 /// An ideal selective repeat: it sends at the rate of the line, knows of each lost packet a round trip after it was sent,
 /// and sends it again at once. Nothing is lost on the way back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ideal {
+pub struct Ideal {
     /// The packets that are to arrive.
     pub packets: u64,
     /// How long the line takes to send one.
     pub frame: Duration,
+    /// The round trip without queues.
     pub round_trip: Duration,
     /// The share of packets that are lost, repairs too, 0 to 1 without the 1.
     pub loss: f64,
 }
 
 impl Ideal {
+    /// One for batches of `bytes` over a line of `line_bps`, in bits of Ethernet frames a second, at path MTU 4096.
+    pub fn new(bytes: u64, line_bps: u64, round_trip: Duration, loss: f64) -> Ideal {
+        let frame = Duration::from_nanos(FRAME * 8_000_000_000 / line_bps);
+        Ideal { packets: bytes.div_ceil(PAYLOAD), frame, round_trip, loss }
+    }
+
+    /// What `runs` batches take, at least one, each alone on the path.
+    pub fn times(&self, runs: usize, random: &mut Random) -> Times {
+        Times::of((0..runs).map(|_| self.batch(random)).collect())
+    }
+
     /// How long the packets take until the sender knows that the last one has arrived.
     pub fn batch(&self, random: &mut Random) -> Duration {
         // When each lost packet can be sent again, and which.
@@ -58,6 +72,25 @@ mod tests {
     #[test]
     fn without_losses_it_takes_the_serialisation_and_a_round_trip() {
         assert_eq!(IDEAL.batch(&mut Random::new(1, 0)), Duration::from_millis(80));
+    }
+
+    #[test]
+    fn batches_take_the_time_of_their_frames() {
+        // 512 frames of 4154 bytes at 300 Mb/s are 56.7 ms.
+        let ideal = Ideal::new(2 << 20, 300_000_000, Duration::from_millis(30), 0.0);
+        let Times { median, p99, max } = ideal.times(3, &mut Random::new(1, 0));
+        assert!((median.as_secs_f64() - 0.0867).abs() < 1e-4, "{median:?}");
+        assert_eq!([p99, max], [median; 2]);
+    }
+
+    #[test]
+    fn each_repair_that_is_lost_costs_a_round_trip() {
+        // Rarely the last packets are lost, so a repair costs less than a round trip; and never less than nothing.
+        let p99 =
+            |loss| Ideal::new(2 << 20, 300_000_000, IDEAL.round_trip, loss).times(20_000, &mut Random::new(1, 0)).p99;
+        let (few, many) = (p99(1e-3).as_secs_f64(), p99(1e-2).as_secs_f64());
+        assert!((0.0867..=0.1169).contains(&few), "seed 1: {few}");
+        assert!((0.1167..=0.147).contains(&many), "seed 1: {many}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod transfer;
 
 pub use frame_pool::Condition;
 pub use goodput::Goodput;
+pub use ideal::Ideal;
 pub use link::{Blackhole, Bursts, Faults, LinkProfile, Lost};
 pub use marking::Marking;
 pub use network::{LinkEnd, LinkId, Network, NodeId, Observer, Step, SwitchId, Tally};
