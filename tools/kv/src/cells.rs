@@ -1,8 +1,9 @@
 //! Which cells are played over a path.
 
+use uroce_laboratory::inference::{H100, MODELS, Model, PAGE_TOKENS};
+
 use crate::cell::{Cell, Op, Program, Step, Transport, UcxChoice};
-use crate::model::{H100, MODELS, Model, PAGE_TOKENS, slower};
-use crate::profile::Path;
+use crate::profile::SLOWER;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -64,7 +65,7 @@ pub struct Play {
 }
 
 /// All cells of a path. Prompts, and batches over TCP, are played on one path of a profile only: `with_prompts`.
-pub fn plays(path: &Path, with_prompts: bool) -> Vec<Play> {
+pub fn plays(with_prompts: bool) -> Vec<Play> {
     let tcp = CONTROLS.map(Transport::Tcp);
     let mut plays = Vec::new();
     for op in [Op::Write, Op::Read] {
@@ -91,14 +92,14 @@ pub fn plays(path: &Path, with_prompts: bool) -> Vec<Play> {
     plays.push(batches(Transport::Tcp("bbr")));
     for (model, tokens) in prompts() {
         for transport in [Transport::Uroce, Transport::Tcp("bbr")] {
-            plays.push(prompt(model, tokens, transport, path));
+            plays.push(prompt(model, tokens, transport));
         }
     }
     plays
 }
 
 /// A small version of each kind, which takes seconds.
-pub fn small_plays(path: &Path) -> Vec<Play> {
+pub fn small_plays() -> Vec<Play> {
     let tcp = Transport::Tcp("bbr");
     let mut plays = Vec::new();
     for (program, transport, op) in [
@@ -115,7 +116,7 @@ pub fn small_plays(path: &Path) -> Vec<Play> {
         *count = 8;
     }
     plays.push(batches);
-    let mut prompt = prompt(MODELS[2], 512, Transport::Uroce, path);
+    let mut prompt = prompt(MODELS[2], 512, Transport::Uroce);
     prompt.cell.steps.truncate(2);
     plays.push(prompt);
     plays
@@ -152,11 +153,11 @@ fn batches(transport: Transport) -> Play {
 }
 
 /// Layers of a model that leave while the next ones are computed, as much slower as the path is.
-fn prompt(model: Model, tokens: usize, transport: Transport, path: &Path) -> Play {
+fn prompt(model: Model, tokens: usize, transport: Transport) -> Play {
     let layer_blocks = tokens / PAGE_TOKENS;
     let blocks = layer_blocks * model.kv_layers;
     let mut cell = cell(Program::Nixl, transport, Op::Write, model.page_bytes(), blocks * model.page_bytes());
-    let compute_ms = 1e3 * slower(&path.conditions()) * model.prefill_s(tokens, &H100) / model.kv_layers as f64;
+    let compute_ms = 1e3 * SLOWER * model.prefill_s(tokens, &H100) / model.kv_layers as f64;
     let layers = Step::Layers { layer_blocks, compute_ms: vec![compute_ms; model.kv_layers] };
     let cold = (COLD_BYTES / model.page_bytes()).min(blocks);
     cell.steps = vec![Step::Transfer { name: "cold", blocks: cold }];
@@ -168,20 +169,17 @@ fn prompt(model: Model, tokens: usize, transport: Transport, path: &Path) -> Pla
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Profile;
 
     #[test]
     fn no_step_moves_more_than_there_is() {
-        for path in Profile::ALL.iter().flat_map(|profile| profile.paths()) {
-            for Play { cell, .. } in plays(&path, true).into_iter().chain(small_plays(&path)) {
-                for step in &cell.steps {
-                    let blocks = match step {
-                        Step::Transfer { blocks, .. } => *blocks,
-                        Step::Batches { batch_blocks, .. } => *batch_blocks,
-                        Step::Layers { layer_blocks, compute_ms } => layer_blocks * compute_ms.len(),
-                    };
-                    assert!((1..=cell.blocks).contains(&blocks), "{cell}: {step:?}");
-                }
+        for Play { cell, .. } in plays(true).into_iter().chain(small_plays()) {
+            for step in &cell.steps {
+                let blocks = match step {
+                    Step::Transfer { blocks, .. } => *blocks,
+                    Step::Batches { batch_blocks, .. } => *batch_blocks,
+                    Step::Layers { layer_blocks, compute_ms } => layer_blocks * compute_ms.len(),
+                };
+                assert!((1..=cell.blocks).contains(&blocks), "{cell}: {step:?}");
             }
         }
     }

@@ -5,7 +5,6 @@
 mod cell;
 mod cells;
 mod conversation;
-mod model;
 mod page;
 mod played;
 mod profile;
@@ -17,9 +16,8 @@ mod tables;
 pub use cell::{Cell, Op, Program, Step, Transport, UcxChoice};
 pub use cells::{Play, Shows, plays, small_plays};
 pub use conversation::{Outcome, Tools, play};
-pub use model::{Accelerator, H100, MODELS, Model, PAGE_TOKENS, slower};
 pub use page::page;
 pub use played::{FirstToken, Played};
-pub use profile::{LINE_BPS, Path, Profile};
+pub use profile::{LINE_BPS, Path, Profile, SLOWER};
 pub use sockets::DataSockets;
 pub use tables::{summary, tables};

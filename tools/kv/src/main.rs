@@ -70,7 +70,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let paths = profile.paths();
         let most_loss = paths.iter().map(|path| path.loss).fold(0.0, f64::max);
         for path in paths {
-            let cells = if arguments.small { small_plays(&path) } else { plays(&path, path.loss == most_loss) };
+            let cells = if arguments.small { small_plays() } else { plays(path.loss == most_loss) };
             all.extend(over(profile, path, cells, arguments, &tools)?);
         }
     }

@@ -1,9 +1,10 @@
 //! The page: pictures of what was played, and the tables behind them.
 
+use uroce_laboratory::inference::H100;
+
 use crate::cells::Shows;
-use crate::model::{H100, STANDS_FOR_BPS, slower};
 use crate::played::{FirstToken, Played, of_sorted};
-use crate::profile::{LINE_BPS, Path};
+use crate::profile::{LINE_BPS, Path, SLOWER, STANDS_FOR_BPS};
 use crate::svg::{Anchor, Svg, escaped};
 use crate::tables::{names, tables};
 
@@ -159,10 +160,9 @@ fn batches(all: &[Played]) -> String {
 }
 
 /// What a prompt's figures stand for.
-fn scaled(path: &Path) -> String {
-    let slower = slower(&path.conditions());
+fn scaled() -> String {
     format!(
-        "<p>No accelerator is here: compute is that of {}'s data sheet by equations, and {slower:.0} times slower, as this line is \
+        "<p>No accelerator is here: compute is that of {}'s data sheet by equations, and {SLOWER:.0} times slower, as this line is \
          than one of {:.0} Gb/s. Each layer leaves when it is computed.</p>\n",
         H100.name,
         STANDS_FOR_BPS / 1e9
@@ -199,7 +199,7 @@ fn first_tokens(all: &[Played]) -> String {
         ("step", "first token"),
     ]);
     let svg = svg.finish("time to first token");
-    format!("<h2>Time to first token, and where it went ({})</h2>\n{}{key}{svg}", first.path, scaled(&first.path))
+    format!("<h2>Time to first token, and where it went ({})</h2>\n{}{key}{svg}", first.path, scaled())
 }
 
 fn time_lines(all: &[Played]) -> String {

@@ -1,11 +1,11 @@
 use serde_json::{Value, json};
+use uroce_laboratory::inference::H100;
 use uroce_laboratory::sim::batches::Times;
 
 use crate::cell::{Program, UcxChoice};
 use crate::cells::{BATCH_BYTES, Play, Shows};
 use crate::conversation::Outcome;
-use crate::model::{H100, slower};
-use crate::profile::{LINE_BPS, Path, Profile};
+use crate::profile::{LINE_BPS, Path, Profile, SLOWER};
 
 /// A cell that was played over a path.
 #[derive(Clone, Debug)]
@@ -81,9 +81,8 @@ impl Played {
     /// Each prompt's way to its first token, shortest first.
     pub fn first_tokens(&self) -> Vec<FirstToken> {
         let Shows::Prompt { model, tokens } = &self.play.shows else { return Vec::new() };
-        let slower = slower(&self.path.conditions());
-        let compute_ms = 1e3 * slower * model.prefill_s(*tokens, &H100);
-        let step_ms = 1e3 * slower * model.first_token_s(*tokens, &H100);
+        let compute_ms = 1e3 * SLOWER * model.prefill_s(*tokens, &H100);
+        let step_ms = 1e3 * SLOWER * model.first_token_s(*tokens, &H100);
         let layers = self.layers();
         let last = layers.iter().filter_map(|layers| layers.iter().map(|layer| layer[2]).reduce(f64::max));
         let first_token = |last_ms: f64| FirstToken {

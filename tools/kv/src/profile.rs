@@ -9,6 +9,12 @@ use wan::{Conditions, Loss};
 /// What a byte on the wire costs: the emulator's rate, in bits a second of frames.
 pub const LINE_BPS: u64 = 300_000_000;
 
+/// The line that the emulated one stands for, in bits a second.
+pub const STANDS_FOR_BPS: f64 = 25e9;
+
+/// How many times slower compute is than it would be: as many as the line is, so that one hides the other as it would there.
+pub const SLOWER: f64 = STANDS_FOR_BPS / LINE_BPS as f64;
+
 /// Which paths are played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {

@@ -19,7 +19,7 @@ fn blocks_arrive_as_they_were_over_all_transports() {
     let tools = Tools { uroce: UROCE.into(), environments: environments.to_owned(), kept: None };
     let path = Path { rtt: Duration::from_millis(4), loss: 0.005 };
     let mut all = Vec::new();
-    for one in small_plays(&path) {
+    for one in small_plays() {
         let wan = Wan::start(Plan::simple(path.conditions(), SEED)).unwrap();
         let outcome = play(&wan, &tools, &one.cell);
         all.push(Played::new(Profile::Lossy, path, one, outcome));

@@ -1,7 +1,5 @@
 //! What a model's KV cache is, and how long an accelerator computes it: equations, since there is no accelerator here.
 
-use wan::Conditions;
-
 /// Tokens of a page of the cache, as vLLM has them.
 pub const PAGE_TOKENS: usize = 16;
 
@@ -106,15 +104,6 @@ impl Model {
         let bytes = 2.0 * self.active_parameters + (tokens * self.token_bytes()) as f64;
         bytes / (self.accelerators * accelerator.memory_bytes * accelerator.decode_share)
     }
-}
-
-/// The line that the emulated one stands for, in bits a second. Compute is as many times slower as the line is, so that one
-/// hides the other as it would there.
-pub const STANDS_FOR_BPS: f64 = 25e9;
-
-/// How many times slower everything runs on a path than at [`STANDS_FOR_BPS`].
-pub fn slower(path: &Conditions) -> f64 {
-    path.rate_bps.map_or(1.0, |bps| STANDS_FOR_BPS / bps as f64)
 }
 
 #[cfg(test)]
