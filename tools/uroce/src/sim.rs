@@ -21,6 +21,8 @@ mod cells;
 mod congestion;
 mod deadline;
 mod deadline_map;
+mod kv;
+mod kv_picture;
 mod loss_rtt;
 mod path_failure;
 mod paths;
@@ -53,6 +55,7 @@ enum Table {
     Priorities(priorities::Arguments),
     Batches(batches::Arguments),
     Deadline(deadline::Arguments),
+    Kv(kv::Arguments),
     Attack(attack::Arguments),
 }
 
@@ -111,6 +114,7 @@ impl Arguments {
             Table::Priorities(arguments) => arguments.options.json,
             Table::Batches(arguments) => arguments.options.json,
             Table::Deadline(arguments) => arguments.options.json,
+            Table::Kv(arguments) => arguments.options.json,
             Table::Attack(arguments) => arguments.options.json,
         }
     }
@@ -126,6 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::Priorities(arguments) => priorities::run(arguments),
         Table::Batches(arguments) => batches::run(arguments),
         Table::Deadline(arguments) => deadline::run(arguments),
+        Table::Kv(arguments) => kv::run(arguments),
         Table::Attack(arguments) => attack::run(arguments),
     }
 }

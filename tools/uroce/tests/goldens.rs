@@ -49,6 +49,15 @@ fn flows_that_share_a_bottleneck() {
     insta::assert_snapshot!(table);
 }
 
+/// What a line of 10 Gb/s lets a site serve, what it needs, and how far the table is from its packets.
+#[test]
+fn prompts_between_sites() {
+    let hybrid = "rtt_ms=10,transport=uroce|uroce-go-back-n,model=Kimi-Linear-48B";
+    let mut table = uroce(&format!("sim kv --only row=load,line_bps=10e9,{hybrid}"));
+    table += &uroce(&format!("sim kv --only row=check,line_bps=10e9,{hybrid}"));
+    insta::assert_snapshot!(table);
+}
+
 /// Of each service: a change of any packet that is sent changes the count of some seed.
 #[test]
 fn packets_by_seed() {

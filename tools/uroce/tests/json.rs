@@ -101,6 +101,12 @@ fn what_commands_print_is_as_the_schemas_say() {
         &["priorities", "--only", "where=switch,bulk_load=95%"],
         &["batches", "--batches", "20", "--only", "op=write,messages=16,rtt_ms=10,loss=1%,gap_ms=0"],
         &["deadline", "--chunks", "20", "--only", "loss_model=uniform,rtt_ms=10,loss=1%,repair_per_mille=60"],
+        &[
+            "kv",
+            "--only",
+            "transport=uroce-go-back-n,rtt_ms=2,model=Kimi-Linear-48B,prompt_tokens=8192,row=load|link|check",
+        ],
+        &["kv", "--only", "transport=uroce-go-back-n,rtt_ms=2,row=path,line_bps=1e9"],
         &["attack", "--packets", "10000", "--only", "victim=plain,attack=send-only"],
         LONG[0].1,
         LONG[1].1,

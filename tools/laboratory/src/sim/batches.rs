@@ -2,12 +2,12 @@
 
 use uroce::congestion::CongestionControl;
 use uroce::time::Duration;
-use uroce::transport::{Endpoint, RecoverySettings};
+use uroce::transport::RecoverySettings;
 
 use super::goodput::DataMeter;
 use super::ideal::Ideal;
-use super::link::{Faults, LinkProfile};
-use super::network::{LinkEnd, Network, NodeId, Step};
+use super::line::Line;
+use super::network::{Network, Step};
 use super::random::Random;
 use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
 
@@ -131,7 +131,8 @@ impl BatchCell {
     /// # Errors
     /// [`TransferError`] when a request failed, a batch did not complete in time, or the received bytes differ.
     pub fn run(&self, seed: u64) -> Result<Batches, TransferError> {
-        let (mut network, nodes) = self.network(seed);
+        let line = Line { bps: LINE_BPS, host_bps: HOST_BPS, round_trip: self.round_trip, loss: self.loss };
+        let (mut network, nodes) = line.network(seed);
         let mut transfer = Transfer::new(&mut network, nodes, self.plan(), seed);
         let mut meter = DataMeter::default();
         let mut times = Vec::new();
@@ -195,35 +196,5 @@ impl BatchCell {
             recovery: [recovery; 2],
             timeout: 16,
         }
-    }
-
-    /// Two hosts on links of their own, and between them the path: one queue in each direction, of a bandwidth-delay product.
-    fn network(&self, seed: u64) -> (Network, [NodeId; 2]) {
-        let mut network = Network::new(seed);
-        let nodes = [0, 1].map(|node| {
-            let mut random = Random::new(seed, 10 + node);
-            network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-        });
-        let path = LinkProfile {
-            bytes_per_second: LINE_BPS / 8,
-            delay: self.round_trip / 2,
-            queue_bytes: LINE_BPS / 8 * self.round_trip.as_millis() as u64 / 1000,
-            marking: None,
-            faults: Faults { loss: self.loss, ..Faults::NONE },
-        };
-        let host = LinkProfile {
-            bytes_per_second: HOST_BPS / 8,
-            delay: Duration::ZERO,
-            queue_bytes: u64::MAX,
-            faults: Faults::NONE,
-            ..path.clone()
-        };
-        for (from, to) in [(0, 1), (1, 0)] {
-            let switch = network.add_switch();
-            network.add_link(LinkEnd::Node(nodes[from]), LinkEnd::Switch(switch), host.clone());
-            let out = network.add_link(LinkEnd::Switch(switch), LinkEnd::Node(nodes[to]), path.clone());
-            network.add_route(switch, nodes[to], out);
-        }
-        (network, nodes)
     }
 }

@@ -145,7 +145,7 @@ fn number(text: &str) -> Option<f64> {
 }
 
 /// The outcomes, in the order of the cells.
-fn run_all<C: Cell>(cells: &[C], threads: u64, run: impl Fn(&C) -> C::Outcome + Sync) -> Vec<C::Outcome> {
+pub(super) fn run_all<C: Cell>(cells: &[C], threads: u64, run: impl Fn(&C) -> C::Outcome + Sync) -> Vec<C::Outcome> {
     let next = AtomicUsize::new(0);
     let outcomes: Mutex<Vec<Option<C::Outcome>>> = Mutex::new(cells.iter().map(|_| None).collect());
     std::thread::scope(|scope| {

@@ -85,7 +85,7 @@ fn values<T: PartialOrd + Copy>(squares: &[Square], of: impl Fn(&Square) -> T) -
 }
 
 /// The colour of a share.
-fn colour(fraction: f64) -> RGBColor {
+pub(super) fn colour(fraction: f64) -> RGBColor {
     let steps = (SCALE.len() - 1) as f64;
     let at = fraction.clamp(0.0, 1.0) * steps;
     let low = (at as usize).min(SCALE.len() - 2);
