@@ -28,6 +28,8 @@ mod path_failure;
 mod paths;
 pub(crate) mod picture;
 mod priorities;
+mod stream;
+mod stream_picture;
 mod svg;
 mod timeline;
 
@@ -56,6 +58,7 @@ enum Table {
     Batches(batches::Arguments),
     Deadline(deadline::Arguments),
     Kv(kv::Arguments),
+    Stream(stream::Arguments),
     Attack(attack::Arguments),
 }
 
@@ -115,6 +118,7 @@ impl Arguments {
             Table::Batches(arguments) => arguments.options.json,
             Table::Deadline(arguments) => arguments.options.json,
             Table::Kv(arguments) => arguments.options.json,
+            Table::Stream(arguments) => arguments.options.json,
             Table::Attack(arguments) => arguments.options.json,
         }
     }
@@ -131,6 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::Batches(arguments) => batches::run(arguments),
         Table::Deadline(arguments) => deadline::run(arguments),
         Table::Kv(arguments) => kv::run(arguments),
+        Table::Stream(arguments) => stream::run(arguments),
         Table::Attack(arguments) => attack::run(arguments),
     }
 }

@@ -56,6 +56,7 @@ fn no_subcommand_panics_when_nobody_reads() {
         &["sim", "batches", "--batches", "20", "--only", "op=write,messages=16,rtt_ms=10,loss=1%,gap_ms=0"],
         &["sim", "deadline", "--chunks", "20", "--only", "rtt_ms=10,loss=1%,repair_per_mille=60"],
         &["sim", "kv", "--only", "row=path,transport=uroce-go-back-n,rtt_ms=2,line_bps=1e9"],
+        &["sim", "stream", "--only", "rtt_ms=10,model=Nemotron-Nano-9B,chunk=chosen"],
         &["completions", "bash"],
         &["help"],
     ] {

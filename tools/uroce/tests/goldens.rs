@@ -58,6 +58,12 @@ fn prompts_between_sites() {
     insta::assert_snapshot!(table);
 }
 
+/// A cache that leaves while it is computed, with few short chunks on their way, and with the chosen ones.
+#[test]
+fn a_stream_by_its_chunks() {
+    insta::assert_snapshot!(uroce("sim stream --only rtt_ms=10,model=Nemotron-Nano-9B,chunk=65536|chosen"));
+}
+
 /// Of each service: a change of any packet that is sent changes the count of some seed.
 #[test]
 fn packets_by_seed() {

@@ -107,6 +107,7 @@ fn what_commands_print_is_as_the_schemas_say() {
             "transport=uroce-go-back-n,rtt_ms=2,model=Kimi-Linear-48B,prompt_tokens=8192,row=load|link|check",
         ],
         &["kv", "--only", "transport=uroce-go-back-n,rtt_ms=2,row=path,line_bps=1e9"],
+        &["stream", "--only", "rtt_ms=10,model=Nemotron-Nano-9B,chunk=chosen|1048576"],
         &["attack", "--packets", "10000", "--only", "victim=plain,attack=send-only"],
         LONG[0].1,
         LONG[1].1,

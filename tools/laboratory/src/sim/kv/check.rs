@@ -4,7 +4,7 @@ use crate::sim::line::Line;
 use crate::sim::random::Random;
 use crate::sim::transfer::TransferError;
 
-use super::pool::Pool;
+use super::pool::{Depth, Pool};
 use super::workload::{OBJECTIVE_SHARE, share};
 use super::{Fluid, KvTransport, Workload};
 
@@ -48,7 +48,7 @@ impl Check {
         let fluid_per_s = fluid.goodput_bps / (8 * workload.cache_bytes()) as f64;
         let per_s = LOAD * workload.most_per_s().min(fluid_per_s);
         let computed = workload.compute(Workload::arrivals(per_s, prompts, seed));
-        let mut pool = Pool::warm(line, transport, seed)?;
+        let mut pool = Pool::warm(line, transport, Depth::ample(&line, transport), seed)?;
         let ends = pool.carry(&computed.pieces)?;
         pool.finish()?;
         let packets = workload.first_tokens(&computed, &ends, line.round_trip);
@@ -80,7 +80,7 @@ mod tests {
         let workload = Workload { model: MODELS[2], tokens: 8 << 10, sending: Sending::Layers };
         let bps = 2_500_000_000;
         let line = Line { bps, host_bps: 4 * bps, round_trip: Duration::from_millis(10), loss: 0.001 };
-        for transport in [KvTransport::Uroce, KvTransport::GoBackN, KvTransport::Bbr] {
+        for transport in [KvTransport::Uroce, KvTransport::GoBackN] {
             let fluid = Fluid::measure(line, transport, 1).unwrap();
             let compared = Check { line, transport, workload, prompts: 8 }.run(&fluid, 1).unwrap();
             let [median, p90] = compared.difference();

@@ -6,7 +6,7 @@ use crate::sim::line::Line;
 use crate::sim::random::Random;
 use crate::sim::transfer::TransferError;
 
-use super::pool::{MESSAGE_BYTES, Pool};
+use super::pool::{Depth, MESSAGE_BYTES, Pool};
 use super::{KvTransport, Piece};
 
 /// A transport over a line, without its packets: pieces leave one after the other at its goodput, and each is acknowledged a
@@ -43,7 +43,7 @@ impl Fluid {
     /// # Errors
     /// [`TransferError`] when a request failed, or the received bytes differ.
     pub fn measure(line: Line, transport: KvTransport, seed: u64) -> Result<Fluid, TransferError> {
-        let mut pool = Pool::warm(line, transport, seed)?;
+        let mut pool = Pool::warm(line, transport, Depth::ample(&line, transport), seed)?;
         let guess_bps = pool.keep_busy(line.round_trip * BUSY_ROUND_TRIPS)?;
         let [least, most] = SHORT_BYTES;
         let in_flight = (guess_bps / 8.0 * line.round_trip.as_secs_f64()).clamp(least, most);

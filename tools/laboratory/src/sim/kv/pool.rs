@@ -17,14 +17,25 @@ pub(super) struct Pool {
     arrived: Arrived,
     /// Messages that each connection was asked to carry.
     asked: Vec<u64>,
-    outstanding: u64,
+    depth: Depth,
+    /// The messages of a connection that keep it busy.
+    busy: u64,
 }
 
-/// Length of a message, in bytes.
+/// The messages of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Depth {
+    /// Length of each, in bytes. Pieces are filled up to whole messages.
+    pub message_bytes: u64,
+    /// How many of them can be on their way at once.
+    pub outstanding: u64,
+}
+
+/// Length of a message, in bytes, where nothing else is said.
 pub(super) const MESSAGE_BYTES: u64 = 64 << 10;
 
-/// Upper bound on the memory of each side of a connection, in bytes: its messages take turns.
-const REGION_BYTES: usize = 16 << 20;
+/// What the memory of each side of a connection is at most, in bytes, if a message fits: messages take turns.
+const REGION_BYTES: u64 = 16 << 20;
 
 /// The local ACK timeout codes: 268 ms, and 67 ms where a round trip is at most half of it.
 const TIMEOUTS: [u8; 2] = [16, 14];
@@ -42,28 +53,40 @@ struct Arrived(Vec<(Qpn, DataMeter)>);
 /// A piece that takes longer than this has failed.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
+impl Depth {
+    /// What keeps each connection busy, whatever the length of pieces.
+    pub fn ample(line: &Line, transport: KvTransport) -> Depth {
+        Depth { message_bytes: MESSAGE_BYTES, outstanding: Depth::in_flight(line, transport) / MESSAGE_BYTES }
+    }
+
+    /// The bytes of a connection that keep the line and its queue full.
+    fn in_flight(line: &Line, transport: KvTransport) -> u64 {
+        2 * line.bdp_bytes() / transport.connections() as u64 + (8 << 20)
+    }
+}
+
 impl Pool {
     /// The connections of a transport, which have sent without a pause and are idle now.
     ///
     /// # Errors
     /// [`TransferError`] when a request failed.
-    pub fn warm(line: Line, transport: KvTransport, seed: u64) -> Result<Pool, TransferError> {
+    pub fn warm(line: Line, transport: KvTransport, depth: Depth, seed: u64) -> Result<Pool, TransferError> {
         let (mut network, nodes) = line.network(seed);
         let count = transport.connections();
-        let in_flight = 2 * line.bdp_bytes() / count as u64 + (8 << 20);
-        let outstanding = in_flight / MESSAGE_BYTES;
+        let Depth { message_bytes, outstanding } = depth;
+        let busy = Depth::in_flight(&line, transport).div_ceil(message_bytes).min(outstanding);
         let plan = TransferPlan {
             operation: TransferOperation::Write,
-            message_bytes: MESSAGE_BYTES as usize,
+            message_bytes: message_bytes as usize,
             outstanding: outstanding as usize,
-            region_bytes: (outstanding * MESSAGE_BYTES).min(REGION_BYTES as u64) as usize,
+            region_bytes: ((outstanding * message_bytes).min(REGION_BYTES).max(message_bytes)) as usize,
             recovery: [transport.recovery(); 2],
             timeout: TIMEOUTS[usize::from(line.round_trip <= SHORT)],
         };
         let connections: Vec<Transfer> = (0..count).map(|_| Transfer::new(&mut network, nodes, plan, seed)).collect();
         let arrived =
             Arrived(connections.iter().map(|connection| (connection.qpns()[1], DataMeter::default())).collect());
-        let mut pool = Pool { network, connections, arrived, asked: vec![0; count], outstanding };
+        let mut pool = Pool { network, connections, arrived, asked: vec![0; count], depth, busy };
         let at_least = if transport.is_slow_to_settle() && line.loss > 0.0 { WARM_UP_CUBIC } else { WARM_UP_AT_LEAST };
         pool.keep_busy((line.round_trip * WARM_UP_ROUND_TRIPS).max(at_least))?;
         Ok(pool)
@@ -102,7 +125,7 @@ impl Pool {
         let mut goals: Vec<Vec<u64>> = Vec::new();
         while ends.len() < pieces.len() {
             if next < pieces.len() && self.network.now() >= began + pieces[next].at {
-                self.ask(pieces[next].bytes.div_ceil(MESSAGE_BYTES));
+                self.ask(pieces[next].bytes.div_ceil(self.depth.message_bytes));
                 goals.push(self.asked.clone());
                 next += 1;
                 continue;
@@ -136,14 +159,14 @@ impl Pool {
 
     fn has_completed(&self, messages: &[u64]) -> bool {
         let mut all = self.connections.iter().zip(messages);
-        all.all(|(connection, messages)| connection.completed_bytes() >= messages * MESSAGE_BYTES)
+        all.all(|(connection, messages)| connection.completed_bytes() >= messages * self.depth.message_bytes)
     }
 
-    /// Asks for messages until each connection has as many as it may.
+    /// Asks for messages until each connection has as many as keep it busy.
     fn refill(&mut self) {
         for number in 0..self.connections.len() {
-            let completed = self.connections[number].completed_bytes() / MESSAGE_BYTES;
-            self.asked[number] = self.asked[number].max(completed + self.outstanding);
+            let completed = self.connections[number].completed_bytes() / self.depth.message_bytes;
+            self.asked[number] = self.asked[number].max(completed + self.busy);
         }
         self.post();
     }
