@@ -23,6 +23,7 @@ mod deadline;
 mod deadline_map;
 mod kv;
 mod kv_picture;
+mod layers;
 mod loss_rtt;
 mod path_failure;
 mod paths;
@@ -59,6 +60,7 @@ enum Table {
     Deadline(deadline::Arguments),
     Kv(kv::Arguments),
     Stream(stream::Arguments),
+    Layers(layers::Arguments),
     Attack(attack::Arguments),
 }
 
@@ -119,6 +121,7 @@ impl Arguments {
             Table::Deadline(arguments) => arguments.options.json,
             Table::Kv(arguments) => arguments.options.json,
             Table::Stream(arguments) => arguments.options.json,
+            Table::Layers(arguments) => arguments.options.json,
             Table::Attack(arguments) => arguments.options.json,
         }
     }
@@ -136,6 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::Deadline(arguments) => deadline::run(arguments),
         Table::Kv(arguments) => kv::run(arguments),
         Table::Stream(arguments) => stream::run(arguments),
+        Table::Layers(arguments) => layers::run(arguments),
         Table::Attack(arguments) => attack::run(arguments),
     }
 }

@@ -57,6 +57,7 @@ fn no_subcommand_panics_when_nobody_reads() {
         &["sim", "deadline", "--chunks", "20", "--only", "rtt_ms=10,loss=1%,repair_per_mille=60"],
         &["sim", "kv", "--only", "row=path,transport=uroce-go-back-n,rtt_ms=2,line_bps=1e9"],
         &["sim", "stream", "--only", "rtt_ms=10,model=Nemotron-Nano-9B,chunk=chosen"],
+        &["sim", "layers", "--only", "element=float16,deadline_ms=160"],
         &["completions", "bash"],
         &["help"],
     ] {

@@ -108,6 +108,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         ],
         &["kv", "--only", "transport=uroce-go-back-n,rtt_ms=2,row=path,line_bps=1e9"],
         &["stream", "--only", "rtt_ms=10,model=Nemotron-Nano-9B,chunk=chosen|1048576"],
+        &["layers", "--only", "element=float16,deadline_ms=160"],
         &["attack", "--packets", "10000", "--only", "victim=plain,attack=send-only"],
         LONG[0].1,
         LONG[1].1,

@@ -81,7 +81,8 @@ fn more_stages() -> Vec<Stage> {
 const COMMAND_LINE: [&str; 4] = ["--test", "cli", "--test", MACHINES];
 
 /// Tests of the command line that play a matrix of programs: all of it with UROCE_FULL.
-const MATRICES: [&str; 10] = [
+const MATRICES: [&str; 11] = [
+    "deadline::",
     "perftest::",
     "rxe_pingpong::",
     "rxe_run::",

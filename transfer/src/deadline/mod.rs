@@ -7,6 +7,8 @@
 //!
 //! With coding, a block survives as many losses as it has repair symbols, without a round trip.
 //!
+//! With [`Layers`], the upper halves of all elements of a tensor go first, and the lower ones while time is left.
+//!
 //! Nothing falls back: a peer that does not answer in this mode is an [error](Failure::NoDeadlineMode).
 //! docs/EXTENSIONS.md has every bit on the wire.
 //!
@@ -44,6 +46,7 @@
 mod arrivals;
 mod bitmap;
 mod coding;
+mod layers;
 mod receiver;
 mod request;
 mod run;
@@ -53,6 +56,7 @@ mod values;
 pub mod wire;
 
 pub use bitmap::Bitmap;
+pub use layers::{Joined, Layers, LayersError};
 pub use receiver::{DeadlineError, End, Failure, Receiver, ReceiverCounters};
 pub use request::{Request, RequestError};
 pub use run::Run;

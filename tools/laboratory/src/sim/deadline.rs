@@ -1,13 +1,12 @@
 //! Deadline mode: how long a chunk of 1 MiB takes until the receiver has it, with repair symbols and by selective repeat,
 //! over a long path that loses packets.
 
-use std::collections::BTreeMap;
-
-use uroce::time::{Duration, Instant};
-use uroce_transfer::deadline::{End, Receiver, Request, Sender, Shape, Source, Values};
+use uroce::time::Duration;
+use uroce_transfer::deadline::{End, Request, Shape, Values};
 
 use super::batches::Times;
-use super::link::{Faults, Link, LinkProfile};
+pub use super::deadline_path::LINE_BPS;
+use super::deadline_path::{DeadlinePath, FRAME_OVERHEAD, PATIENCE, SYMBOL_BYTES};
 use super::random::Random;
 
 /// One cell of the table: chunks over one path, one after the other.
@@ -50,27 +49,14 @@ pub struct DeadlineError {
     pub what: String,
 }
 
-/// The rate of the path, in bits of Ethernet frames a second.
-pub const LINE_BPS: u64 = 300_000_000;
-
 /// Length of a chunk, in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Length of a symbol, in bytes: what fits into path MTU 4096.
-const SYMBOL_BYTES: u16 = Shape::SYMBOL_BYTES_MAX;
-
-/// Before those that are measured: chunks in one request, in which the rate is found, and then single ones.
-const WARM_UP_BLOCKS: u32 = 100;
+/// Chunks before those that are measured, after the rate is found.
 const WARM_UP: usize = 20;
 
 /// Chunks without losses: nothing is random in them.
 const LOSSLESS_CHUNKS: usize = 20;
-
-/// A chunk that takes longer than this has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Bytes of a frame beside its datagram: Ethernet, IPv4, UDP, BTH, DETH and ICRC.
-const FRAME_OVERHEAD: usize = 14 + 20 + 8 + 12 + 8 + 4;
 
 /// How much longer than without losses 99 of 100 chunks can take with enough repair symbols, at 1 % of loss and 100 ms.
 const WITHIN: f64 = 1.05;
@@ -136,9 +122,12 @@ impl DeadlineCell {
     }
 
     fn play(&self, seed: u64) -> Result<Deadlines, DeadlineError> {
-        let mut path = PathPair::new(self, seed);
-        let first = path.chunk(self, 0)?;
-        path.find_rate()?;
+        let mut path = DeadlinePath::new(self.round_trip, (self.loss, self.bursts), seed);
+        let mut random = Random::new(seed, 7);
+        let bytes: Vec<u8> = (0..CHUNK_BYTES / 8).flat_map(|_| random.u64().to_ne_bytes()).collect();
+        path.sender.offer(OBJECT, Values::new(VERSION, CHUNK_BYTES as u32, bytes.clone()).expect("a chunk is a block"));
+        let first = self.chunk(&mut path, &bytes, 0)?;
+        path.find_rate();
         let mut times = Vec::new();
         let (mut before, mut repaired) = (path.sender.counters(), 0);
         for number in 0..WARM_UP + self.chunks {
@@ -146,7 +135,7 @@ impl DeadlineCell {
             if number == WARM_UP {
                 before = counters;
             }
-            times.push(path.chunk(self, 2 + number)?);
+            times.push(self.chunk(&mut path, &bytes, 1 + number)?);
             let is_measured = number >= WARM_UP;
             repaired += usize::from(is_measured && path.sender.counters().retransmitted > counters.retransmitted);
         }
@@ -163,140 +152,28 @@ impl DeadlineCell {
             repaired: repaired as f64 / self.chunks as f64,
         })
     }
+
+    /// How long a chunk takes until its receiver has it.
+    fn chunk(&self, path: &mut DeadlinePath, bytes: &[u8], number: usize) -> Result<Duration, DeadlineError> {
+        let wrong = |what: String| DeadlineError { number, what };
+        let began = path.now;
+        let shape = Shape::new(CHUNK_BYTES as u64, CHUNK_BYTES as u32, SYMBOL_BYTES).expect("a chunk is a block");
+        let request = Request::new(OBJECT, VERSION, shape).with_repair(self.repair_per_mille).by(began + PATIENCE);
+        let receiver = path.transfer(request).map_err(|error| wrong(error.to_string()))?;
+        match receiver.end() {
+            Some(End::Complete) if receiver.block(0) == Some(bytes) => Ok(path.now - began),
+            Some(End::Complete) => Err(wrong("its bytes are wrong".to_owned())),
+            end => Err(wrong(format!("it is not whole: {end:?}"))),
+        }
+    }
 }
+
+const OBJECT: u64 = 1;
+const VERSION: u64 = 1;
 
 impl Deadlines {
     /// How much longer 99 of 100 chunks take than without losses and without repair symbols.
     pub fn slowdown(&self) -> f64 {
         self.chunks.p99.as_secs_f64() / self.lossless_p99.as_secs_f64()
-    }
-}
-
-/// A sender, and the links to its receivers and back.
-struct PathPair {
-    now: Instant,
-    sender: Sender,
-    bytes: Vec<u8>,
-    /// From the sender, and to it.
-    links: [Link; 2],
-    /// Datagrams by their arrival, and whether they go to the sender.
-    on_the_way: BTreeMap<(Instant, u64), (bool, Vec<u8>)>,
-    sequence: u64,
-    buffer: Vec<u8>,
-}
-
-const OBJECT: u64 = 1;
-const LONG_OBJECT: u64 = 2;
-const VERSION: u64 = 1;
-
-/// Bytes that are as good as any others.
-struct Zeros(u64);
-
-impl Source for Zeros {
-    fn bytes(&self) -> u64 {
-        self.0
-    }
-
-    fn read(&self, _offset: u64, into: &mut [u8]) {
-        into.fill(0);
-    }
-}
-
-impl PathPair {
-    fn new(cell: &DeadlineCell, seed: u64) -> PathPair {
-        let profile = LinkProfile {
-            bytes_per_second: LINE_BPS / 8,
-            delay: cell.round_trip / 2,
-            // A bandwidth-delay product, and never less than a start's burst.
-            queue_bytes: (LINE_BPS / 8 * cell.round_trip.as_millis() as u64 / 1000).max(256 << 10),
-            marking: None,
-            faults: Faults::losses(cell.loss, cell.bursts),
-        };
-        let mut random = Random::new(seed, 7);
-        let bytes: Vec<u8> = (0..CHUNK_BYTES / 8).flat_map(|_| random.u64().to_ne_bytes()).collect();
-        let mut sender = Sender::new([0; 32].map(|_: u8| random.u32() as u8));
-        let values = Values::new(VERSION, CHUNK_BYTES as u32, bytes.clone()).expect("a chunk is a block");
-        sender.offer(OBJECT, values);
-        let zeros = Zeros(u64::from(WARM_UP_BLOCKS) * CHUNK_BYTES as u64);
-        sender.offer(LONG_OBJECT, Values::new(VERSION, CHUNK_BYTES as u32, zeros).expect("chunks are blocks"));
-        PathPair {
-            now: Instant::from_ns(1_000_000_000),
-            sender,
-            bytes,
-            links: [100, 101].map(|stream| Link::new(profile.clone(), Random::new(seed, stream))),
-            on_the_way: BTreeMap::new(),
-            sequence: 0,
-            buffer: vec![0; 4096],
-        }
-    }
-
-    fn pass(&mut self, is_to_sender: bool, len: usize) {
-        let link = &mut self.links[usize::from(is_to_sender)];
-        if let Ok(passage) = link.pass(self.now, (len + FRAME_OVERHEAD) as u64) {
-            self.sequence += 1;
-            let datagram = (is_to_sender, self.buffer[..len].to_vec());
-            self.on_the_way.insert((passage.arrival, self.sequence), datagram);
-        }
-    }
-
-    /// A transfer that is long enough for the controller to find the rate.
-    fn find_rate(&mut self) -> Result<(), DeadlineError> {
-        let bytes = u64::from(WARM_UP_BLOCKS) * CHUNK_BYTES as u64;
-        let shape = Shape::new(bytes, CHUNK_BYTES as u32, SYMBOL_BYTES).expect("chunks are blocks");
-        self.transfer(1, Request::new(LONG_OBJECT, VERSION, shape)).map(drop)
-    }
-
-    /// How long a chunk takes until its receiver has it.
-    fn chunk(&mut self, cell: &DeadlineCell, number: usize) -> Result<Duration, DeadlineError> {
-        let began = self.now;
-        let shape = Shape::new(CHUNK_BYTES as u64, CHUNK_BYTES as u32, SYMBOL_BYTES).expect("a chunk is a block");
-        let request = Request::new(OBJECT, VERSION, shape).with_repair(cell.repair_per_mille);
-        let receiver = self.transfer(number, request)?;
-        if receiver.block(0) != Some(&self.bytes) {
-            return Err(DeadlineError { number, what: "its bytes are wrong".to_owned() });
-        }
-        Ok(self.now - began)
-    }
-
-    /// Plays a request to its end.
-    fn transfer(&mut self, number: usize, request: Request) -> Result<Receiver, DeadlineError> {
-        let wrong = |what: String| DeadlineError { number, what };
-        let request = request.by(self.now + PATIENCE).with_patience(PATIENCE);
-        let mut receiver = Receiver::new(number as u64, request, self.now).map_err(|error| wrong(error.to_string()))?;
-        while receiver.end().is_none() {
-            self.step(&mut receiver).ok_or_else(|| wrong("nothing happens any more".to_owned()))?;
-        }
-        // Its last words go on their way.
-        while let Some(len) = receiver.poll_transmit(self.now, &mut self.buffer) {
-            self.pass(true, len);
-        }
-        match receiver.end() {
-            Some(End::Complete) => Ok(receiver),
-            end => Err(wrong(format!("it is not whole: {end:?}"))),
-        }
-    }
-
-    fn step(&mut self, receiver: &mut Receiver) -> Option<()> {
-        while let Some(len) = receiver.poll_transmit(self.now, &mut self.buffer) {
-            self.pass(true, len);
-        }
-        while let Some(len) = self.sender.poll_transmit(self.now, &mut self.buffer) {
-            self.pass(false, len);
-        }
-        let arrival = self.on_the_way.first_key_value().map(|((at, _), _)| *at);
-        let timers = [receiver.poll_timeout(), self.sender.poll_timeout()];
-        let timer = timers.into_iter().flatten().min().map(|at| at.max(self.now + Duration::from_nanos(1)));
-        self.now = [arrival, timer].into_iter().flatten().min()?;
-        receiver.handle_timeout(self.now);
-        self.sender.handle_timeout(self.now);
-        while let Some(entry) = self.on_the_way.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let (is_to_sender, datagram) = entry.remove();
-            if is_to_sender {
-                self.sender.handle_datagram(self.now, &datagram);
-            } else {
-                receiver.handle_datagram(self.now, &datagram);
-            }
-        }
-        Some(())
     }
 }
