@@ -450,3 +450,37 @@ fn requests_that_contradict_themselves_are_refused() {
     assert_eq!(part(2, 0, VERSION, 0), Some(Reason::Contradiction));
     assert_eq!(sender.counters().refused, 2);
 }
+
+/// A stranger asks in somebody else's name, and reports for half a minute that nothing has arrived: the sender learns of no
+/// number, and sends a few windows.
+#[test]
+fn who_sees_no_answers_gets_few_of_them_sent_to_others() {
+    let mut sender = sender();
+    let mut bytes = [0; 4096];
+    let asked = uroce_transfer::deadline::wire::RequestPart {
+        object: OBJECT,
+        version: VERSION,
+        shape: shape(),
+        repair_per_mille: 0,
+        left_us: 60_000_000,
+        part: 0,
+        parts: 1,
+        runs: vec![Run { first: 0, count: BLOCKS }],
+    };
+    let len = Datagram { request: 1, body: Body::Request(asked) }.write(&mut bytes).unwrap();
+    sender.handle_datagram(BEGIN, &bytes[..len]);
+    let mut sent = 0;
+    for step in 1..1500 {
+        let now = BEGIN + ms(20 * u64::from(step));
+        let nothing =
+            Report { sequence: step, left_us: 60_000_000, newest: 0, delay_us: 0, arrived: vec![], words: vec![] };
+        let len = Datagram { request: 1, body: Body::Report(nothing) }.write(&mut bytes).unwrap();
+        sender.handle_datagram(now, &bytes[..len]);
+        sender.handle_timeout(now);
+        while let Some(len) = sender.poll_transmit(now, &mut bytes) {
+            sent += len;
+        }
+    }
+    // At once, and after 1.1, 3.4, 7.9 and 16.9 seconds.
+    assert!((131_072..6 * 131_072).contains(&sent), "{sent}");
+}

@@ -33,6 +33,11 @@ impl Flight {
         self.bytes
     }
 
+    /// Whether anything is known to have arrived.
+    pub fn is_proven(&self) -> bool {
+        self.newest.is_some()
+    }
+
     pub fn sent(&mut self, number: u32, sent: Sent) {
         self.bytes += sent.bytes;
         self.unacknowledged.insert(number, sent);

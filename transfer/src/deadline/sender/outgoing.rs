@@ -37,6 +37,8 @@ pub(super) struct Outgoing {
     stops_at: Instant,
     is_late: bool,
     is_unheard: bool,
+    /// How often something was lost before anything was known to have arrived.
+    unproven: u32,
     losses: (u64, u64),
 }
 
@@ -57,6 +59,9 @@ const QUIET: Duration = Duration::from_millis(20);
 /// Reports come every 20 ms: when three are missing, the receiver has ended or the path is cut, and nobody knows what became of
 /// the rest.
 const UNHEARD: Duration = Duration::from_millis(60);
+
+/// The wait for a first sign that anything has arrived is doubled so often at most.
+const UNPROVEN_MAX: u32 = 10;
 
 /// Length of the Ethernet header: rates count it.
 const ETHERNET_BYTES: usize = 14;
@@ -85,6 +90,7 @@ impl Outgoing {
             stops_at: Instant::ZERO + Duration::from_micros(u64::from(asked.left_us)),
             is_late: false,
             is_unheard: false,
+            unproven: 0,
             losses: (0, 0),
         }
     }
@@ -210,8 +216,10 @@ impl Outgoing {
     /// Takes for lost what must be; returns how many bytes that is.
     fn lose(&mut self, round_trip: &RoundTrip, is_reported: bool, now: Instant) -> u64 {
         let before = |time: Duration| Instant::from_ns(now.as_ns().saturating_sub(time.as_nanos() as u64));
-        let unreported = is_reported.then(|| before(round_trip.unreported()));
-        let lost = self.flight.lose(before(round_trip.overtaken()), unreported);
+        // Anybody can report that nothing has arrived, and have it sent to somebody else: less and less often.
+        let wait = round_trip.unreported() * (1 << self.unproven.min(UNPROVEN_MAX));
+        let lost = self.flight.lose(before(round_trip.overtaken()), is_reported.then(|| before(wait)));
+        self.unproven += u32::from(!lost.is_empty() && !self.flight.is_proven());
         self.queue(lost)
     }
 
