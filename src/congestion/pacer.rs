@@ -20,15 +20,31 @@ pub struct Pacer {
     share: (u64, u64),
     /// Time that is caught up after a pause, at that share of a rate.
     burst: (Option<Rate>, Duration),
-    /// How late this host is, and the time that is allowed for it: caught up for, and in flight beside the window.
-    lateness: Lateness,
-    allowance: Duration,
 }
 
 #[derive(Debug)]
 struct Control {
     controller: Box<dyn Controller>,
     flight: Flight,
+    /// How late this host is, and the time that is allowed for it: caught up for, and in flight beside the window.
+    lateness: Lateness,
+    allowance: Duration,
+}
+
+impl Control {
+    fn new(controller: Box<dyn Controller>) -> Control {
+        let (flight, lateness, allowance) = (Flight::default(), Lateness::default(), Duration::ZERO);
+        Control { controller, flight, lateness, allowance }
+    }
+
+    /// Bytes that are in flight beside the window, since nobody looks at answers while this host is late.
+    fn unseen_bytes(&self) -> u64 {
+        if self.allowance.is_zero() {
+            return 0;
+        }
+        let rate = self.controller.rate().map_or(0, Rate::bytes);
+        rate.saturating_mul(self.allowance.as_nanos() as u64) / NANOS_IN_A_SECOND
+    }
 }
 
 /// Burst after a pause, in bytes: as much as Linux's pacing sends in one piece (net/ipv4/tcp_output.c,
@@ -48,17 +64,8 @@ const ETHERNET_BYTES: u64 = 14;
 impl Pacer {
     /// A pacer that keeps to what a controller of this kind decides, all of it, up to `cap`.
     pub fn new(kind: CongestionControl, cap: Option<Rate>) -> Pacer {
-        Pacer {
-            kind,
-            cap,
-            line: None,
-            control: None,
-            paid_at: Instant::ZERO,
-            share: (1, 1),
-            burst: (None, Duration::ZERO),
-            lateness: Lateness::default(),
-            allowance: Duration::ZERO,
-        }
+        let burst = (None, Duration::ZERO);
+        Pacer { kind, cap, line: None, control: None, paid_at: Instant::ZERO, share: (1, 1), burst }
     }
 
     /// The same pacer on a link of this rate.
@@ -87,9 +94,10 @@ impl Pacer {
     /// Notes that this host saw so late that the next packet is allowed to go. Others had its processor, and will have it again:
     /// what it did not send meanwhile goes at once, and as much is in flight beside the window while nobody looks at answers.
     pub fn was_late(&mut self, late: Duration, now: Instant) {
-        self.lateness.take(late, now);
-        let shortest = self.control.as_ref().and_then(|control| control.flight.shortest());
-        self.allowance = self.lateness.allowance(shortest.unwrap_or_default());
+        if let Some(control) = &mut self.control {
+            control.lateness.take(late, now);
+            control.allowance = control.lateness.allowance(control.flight.shortest().unwrap_or_default());
+        }
     }
 
     /// When the packet after one of `bytes` is allowed to go, if that one goes now and the cap decides. A controller adapts its
@@ -103,12 +111,8 @@ impl Pacer {
     pub fn has_room(&self, in_flight_bytes: u64) -> bool {
         let (part, whole) = self.share;
         let is_within = |control: &Control| {
-            let unseen = control
-                .controller
-                .rate()
-                .map_or(0, |rate| u128::from(rate.bytes()) * self.allowance.as_nanos() / u128::from(NANOS_IN_A_SECOND));
-            u128::from(in_flight_bytes) * u128::from(whole)
-                < (u128::from(control.controller.window_bytes()) + unseen) * u128::from(part)
+            let most = control.controller.window_bytes().saturating_add(control.unseen_bytes());
+            u128::from(in_flight_bytes) * u128::from(whole) < u128::from(most) * u128::from(part)
         };
         in_flight_bytes == 0 || self.control.as_deref().is_none_or(is_within)
     }
@@ -165,7 +169,7 @@ impl Pacer {
         if self.control.is_none()
             && let Some(controller) = self.kind.start(self.line())
         {
-            self.control = Some(Box::new(Control { controller, flight: Flight::default() }));
+            self.control = Some(Box::new(Control::new(controller)));
         }
     }
 
@@ -184,7 +188,7 @@ impl Pacer {
 
     /// When all is paid for once a packet of `bytes` has gone now.
     fn paid_after(&self, rate: Rate, now: Instant, bytes: usize) -> Instant {
-        let burst = self.burst.1.max(self.allowance);
+        let burst = self.control.as_ref().map_or(self.burst.1, |control| control.allowance.max(self.burst.1));
         let earliest = Instant::from_ns(now.as_ns().saturating_sub(burst.as_nanos() as u64));
         self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES)
     }
