@@ -6,11 +6,11 @@ use super::random::Random;
 #[derive(Clone, Debug)]
 pub struct Pauses {
     /// The shortest and the longest time between two pauses.
-    pub between: [Duration; 2],
+    between: [Duration; 2],
     /// How long each lasts.
-    pub length: Duration,
+    length: Duration,
     /// What decides on the times between.
-    pub random: Random,
+    random: Random,
     /// The latest pause that was drawn: its beginning and its end.
     latest: [Instant; 2],
 }
