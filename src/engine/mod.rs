@@ -18,13 +18,13 @@ mod clock;
 mod event_fd;
 mod hops;
 mod process;
-mod signals;
+pub(crate) mod thread;
 mod turns;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 
 use crate::frame::Frame;
 use crate::link::{Gone, Link};
@@ -40,7 +40,6 @@ use turns::{PASSIVE, Round, Turns};
 
 pub(crate) use event_fd::{EventFd, poll_readable};
 pub use process::Process;
-pub(crate) use signals::without_signals;
 
 /// Upper bound on the frames received, and on the packets sent, in one step.
 ///
@@ -129,9 +128,7 @@ impl Engine {
         });
         let thread = {
             let shared = shared.clone();
-            without_signals(|| {
-                std::thread::Builder::new().name("uroce".to_owned()).spawn(move || shared.run_in_background())
-            })?
+            thread::start(Builder::new().name("uroce".to_owned()), move || shared.run_in_background())?
         };
         Ok(Engine { shared, thread: Some(thread) })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::Forked;
 use crate::cm::{CmEvent, InUse, Listener, MAD_BYTES, Mad, Manager, Outgoing, ServiceId};
-use crate::engine::{EventFd, without_signals};
+use crate::engine::{EventFd, thread};
 use crate::link::Requests;
 use crate::link::udp::RefusalProbe;
 use crate::memory::{Access, MapError};
@@ -145,7 +145,7 @@ impl ConnectionManager {
         let thread = {
             let shared = shared.clone();
             let builder = std::thread::Builder::new().name("uroce-cm".to_owned());
-            without_signals(|| builder.spawn(move || shared.run(&on_event)))?
+            thread::start(builder, move || shared.run(&on_event))?
         };
         Ok(ConnectionManager { shared, thread: Some(thread) })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::net::{Shutdown, sockopt};
 
-use crate::engine::without_signals;
+use crate::engine::thread;
 
 use super::Context;
 use super::published::Published;
@@ -43,7 +43,7 @@ impl Publication {
         let thread = {
             let shared = shared.clone();
             let builder = std::thread::Builder::new().name("uroce-snapshots".to_owned()).stack_size(STACK_BYTES);
-            without_signals(|| builder.spawn(move || shared.run()))?
+            thread::start(builder, move || shared.run())?
         };
         Ok(Publication { shared, thread: Some(thread) })
     }

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fmt, io};
 
-use crate::engine::without_signals;
+use crate::engine::thread;
 use crate::time::Instant;
 
 use super::Context;
@@ -170,7 +170,7 @@ impl Context {
         let thread = {
             let shared = shared.clone();
             let builder = std::thread::Builder::new().name("uroce-counters".to_owned());
-            without_signals(|| builder.spawn(move || shared.run(interval)))?
+            thread::start(builder, move || shared.run(interval))?
         };
         Ok(CounterWatch { shared, thread: Some(thread) })
     }

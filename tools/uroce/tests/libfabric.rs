@@ -34,8 +34,13 @@ fn play(
     let mut server = start(&pair.a, &line(""));
     server.listens(&pair.a, PORT, LIMIT)?;
     let client = start(&pair.b, &line(&VethPair::A.ipv4.to_string()));
-    for ended in [client.end_within(LIMIT)?, server.end_within(LIMIT)?] {
-        ended.check()?;
+    let client = client.end_within(LIMIT)?;
+    let server = server.end_within(LIMIT)?;
+    // The one that failed first is seldom the one that is asked first.
+    if client.check().and(server.check()).is_err() {
+        return Err(format!("{client:#?}\n{server:#?}"));
+    }
+    for ended in [client, server] {
         // It prints a line for each size, and the last is that of the largest.
         let sizes = ended.stdout.lines().filter(|line| line.split_whitespace().nth(1) == Some("10")).count();
         let sent = sent_packets(&ended.stderr);
