@@ -151,7 +151,7 @@ class Site:
         self.clock = Clock(plan["limit_s"])
 
     def play(self):
-        steps = {"transfer": self.transfer, "batches": self.batches, "layers": self.layers}
+        steps = {"transfer": self.transfer, "batches": self.batches, "pieces": self.pieces}
         for step in self.plan["steps"]:
             if not steps[step["step"]](step):
                 break
@@ -216,25 +216,26 @@ class Site:
         blocks = min(len(spans), places) * each
         return self.end(blocks, name="batches", spans_ms=[round(span, 3) for span in spans], cut=not done)
 
-    def layers(self, step):
-        """Layers, each of which is there when its compute is over, and leaves then."""
-        each, compute_ms = step["layer_blocks"], step["compute_ms"]
+    def pieces(self, step):
+        """Pieces of a cache, each of which leaves when it is there; where there is no place left, in those of the first."""
+        each, at_ms = step["piece_blocks"], step["at_ms"]
+        places = self.area.blocks // each
         self.fill()
         begin_ms = self.clock.now_ms()
-        pending, spans = {}, [None] * len(compute_ms)
-        produced_ms, layer = 0.0, 0
-        while layer < len(compute_ms) or pending:
+        pending, spans = {}, [None] * len(at_ms)
+        piece = 0
+        while piece < len(at_ms) or pending:
             now_ms = self.clock.now_ms() - begin_ms
-            while layer < len(compute_ms) and now_ms >= produced_ms + compute_ms[layer]:
-                produced_ms += compute_ms[layer]
-                pending[layer] = self.engine.post(range(layer * each, (layer + 1) * each))
-                spans[layer] = [round(produced_ms, 3), round(self.clock.now_ms() - begin_ms, 3)]
-                layer += 1
+            while piece < len(at_ms) and now_ms >= at_ms[piece]:
+                first = piece % places * each
+                pending[piece] = self.engine.post(range(first, first + each))
+                spans[piece] = [round(at_ms[piece], 3), round(self.clock.now_ms() - begin_ms, 3)]
+                piece += 1
             for number in [number for number, handle in pending.items() if self.engine.is_done(handle)]:
                 spans[number].append(round(self.clock.now_ms() - begin_ms, 3))
                 self.engine.release(pending.pop(number))
             if self.clock.is_over():
                 break
             time.sleep(POLL_S)
-        cut = bool(pending) or layer < len(compute_ms)
-        return self.end(len(compute_ms) * each, name="layers", spans_ms=spans, cut=cut)
+        cut = bool(pending) or piece < len(at_ms)
+        return self.end(min(len(at_ms), places) * each, name="pieces", spans_ms=spans, cut=cut)

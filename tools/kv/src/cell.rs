@@ -56,12 +56,13 @@ pub enum Step {
         /// How many requests.
         count: usize,
     },
-    /// Layers that leave when they are computed.
-    Layers {
+    /// Pieces of caches that leave when they are computed, each into the places after those of the piece before; after the last
+    /// places the first ones are used again.
+    Pieces {
         /// The blocks of each.
-        layer_blocks: usize,
-        /// How long each is computed.
-        compute_ms: Vec<f64>,
+        piece_blocks: usize,
+        /// When each is there, since the step began; no earlier than the one before.
+        at_ms: Vec<f64>,
     },
 }
 
@@ -93,8 +94,8 @@ impl Step {
             Step::Batches { batch_blocks, count } => {
                 json!({"step": "batches", "batch_blocks": batch_blocks, "count": count})
             }
-            Step::Layers { layer_blocks, compute_ms } => {
-                json!({"step": "layers", "layer_blocks": layer_blocks, "compute_ms": compute_ms})
+            Step::Pieces { piece_blocks, at_ms } => {
+                json!({"step": "pieces", "piece_blocks": piece_blocks, "at_ms": at_ms})
             }
         }
     }

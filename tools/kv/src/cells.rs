@@ -3,6 +3,7 @@
 use uroce_laboratory::inference::{H100, MODELS, Model, PAGE_TOKENS};
 
 use crate::cell::{Cell, Op, Program, Step, Transport, UcxChoice};
+use crate::load::ScaledPrompt;
 use crate::profile::SLOWER;
 
 const KIB: usize = 1 << 10;
@@ -98,6 +99,14 @@ pub fn plays(with_prompts: bool) -> Vec<Play> {
     plays
 }
 
+/// Whose prompts a second are looked for, and by how much these are shorter, and over what.
+pub fn loads() -> impl Iterator<Item = (ScaledPrompt, Transport)> {
+    // The first is limited by the line, the second by its compute.
+    let prompts = [(MODELS[0], 32.0), (MODELS[2], 8.0)].map(|(model, shorter)| ScaledPrompt::new(model, shorter));
+    let transports = [Transport::Uroce, Transport::Tcp("bbr"), Transport::Tcp("cubic"), Transport::UroceGoBackN];
+    prompts.into_iter().flat_map(move |prompt| transports.map(|transport| (prompt, transport)))
+}
+
 /// A small version of each kind, which takes seconds.
 pub fn small_plays() -> Vec<Play> {
     let tcp = Transport::Tcp("bbr");
@@ -127,7 +136,7 @@ fn prompts() -> [(Model, usize); 4] {
     [(MODELS[0], 256), (MODELS[1], 128), (MODELS[2], 1024), (MODELS[3], 512)]
 }
 
-fn cell(program: Program, transport: Transport, op: Op, block_bytes: usize, bytes: usize) -> Cell {
+pub(crate) fn cell(program: Program, transport: Transport, op: Op, block_bytes: usize, bytes: usize) -> Cell {
     let (ucx, blocks) = (UcxChoice::Ours, bytes / block_bytes);
     Cell { program, transport, op, ucx, blocks, block_bytes, steps: Vec::new(), limit_s: LIMIT_S }
 }
@@ -158,7 +167,8 @@ fn prompt(model: Model, tokens: usize, transport: Transport) -> Play {
     let blocks = layer_blocks * model.kv_layers;
     let mut cell = cell(Program::Nixl, transport, Op::Write, model.page_bytes(), blocks * model.page_bytes());
     let compute_ms = 1e3 * SLOWER * model.prefill_s(tokens, &H100) / model.kv_layers as f64;
-    let layers = Step::Layers { layer_blocks, compute_ms: vec![compute_ms; model.kv_layers] };
+    let at_ms = (1..=model.kv_layers).map(|layer| layer as f64 * compute_ms).collect();
+    let layers = Step::Pieces { piece_blocks: layer_blocks, at_ms };
     let cold = (COLD_BYTES / model.page_bytes()).min(blocks);
     cell.steps = vec![Step::Transfer { name: "cold", blocks: cold }];
     cell.steps.extend(std::iter::repeat_n(layers, PROMPTS));
@@ -177,7 +187,7 @@ mod tests {
                 let blocks = match step {
                     Step::Transfer { blocks, .. } => *blocks,
                     Step::Batches { batch_blocks, .. } => *batch_blocks,
-                    Step::Layers { layer_blocks, compute_ms } => layer_blocks * compute_ms.len(),
+                    Step::Pieces { piece_blocks, at_ms } => piece_blocks * at_ms.len(),
                 };
                 assert!((1..=cell.blocks).contains(&blocks), "{cell}: {step:?}");
             }

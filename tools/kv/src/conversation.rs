@@ -71,6 +71,13 @@ impl Outcome {
     pub fn end(&self, name: &str) -> Option<&Value> {
         self.ends.iter().find(|end| end["name"] == name)
     }
+
+    /// Of each step that moved all of its pieces these: when each was computed, posted, and done, in milliseconds.
+    pub fn pieces(&self) -> Vec<Vec<[f64; 3]>> {
+        let whole = self.ends.iter().filter(|end| end["name"] == "pieces" && end["cut"] == false);
+        let times = |piece: &Value| Some([piece[0].as_f64()?, piece[1].as_f64()?, piece[2].as_f64()?]);
+        whole.filter_map(|end| end["spans_ms"].as_array()?.iter().map(times).collect()).collect()
+    }
 }
 
 /// Plays a cell. What goes wrong in it is in its outcome.

@@ -5,6 +5,7 @@
 mod cell;
 mod cells;
 mod conversation;
+mod load;
 mod page;
 mod played;
 mod profile;
@@ -14,10 +15,11 @@ mod svg;
 mod tables;
 
 pub use cell::{Cell, Op, Program, Step, Transport, UcxChoice};
-pub use cells::{Play, Shows, plays, small_plays};
+pub use cells::{Play, Shows, loads, plays, small_plays};
 pub use conversation::{Outcome, Tools, play};
+pub use load::{Load, ScaledPrompt, Served};
 pub use page::page;
 pub use played::{FirstToken, Played};
 pub use profile::{LINE_BPS, Path, Profile, SLOWER};
 pub use sockets::DataSockets;
-pub use tables::{summary, tables};
+pub use tables::{load_table, summary, tables};

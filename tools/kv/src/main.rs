@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use kv::{Path, Play, Played, Profile, Tools, page, play, plays, small_plays, summary, tables};
+use kv::{
+    Outcome, Path, Play, Played, Profile, Served, Tools, load_table, loads, page, play, plays, small_plays, summary,
+    tables,
+};
 use wan::{Plan, Wan};
 
 /// KV caches between a prefill and a decode site: NIXL and Mooncake, over uroce and over TCP, through an emulated wide area
@@ -28,6 +31,10 @@ struct Arguments {
     /// Play a small version of each kind of cell
     #[arg(long)]
     small: bool,
+
+    /// Look for the most prompts a second that a site serves in time, instead of cells (docs/schemas/kv.load.json)
+    #[arg(long, conflicts_with_all = ["small", "keep"])]
+    load: bool,
 
     /// Decides which frames are lost
     #[arg(long, default_value_t = 1)]
@@ -65,6 +72,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     }
     let profiles = arguments.profile.map_or_else(|| Profile::ALL.to_vec(), |profile| vec![profile]);
+    if arguments.load {
+        return load(&profiles, arguments, &tools);
+    }
     let mut all = Vec::new();
     for profile in profiles {
         let paths = profile.paths();
@@ -91,6 +101,38 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(format!("{failed} of {} cells failed", all.len()).into());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Looks for the prompts a second that a site serves in time over each path.
+fn load(profiles: &[Profile], arguments: &Arguments, tools: &Tools) -> Result<ExitCode, Failure> {
+    let paths = profiles.iter().flat_map(|profile| profile.paths().into_iter().map(|path| (*profile, path)));
+    let mut all = Vec::new();
+    for (profile, path) in paths {
+        for (prompt, transport) in loads() {
+            let line = prompt.line(transport);
+            if arguments.only.as_ref().is_some_and(|text| !line.contains(text)) {
+                continue;
+            }
+            let served = prompt.serve((profile, path), transport, arguments.seed, |cell| {
+                match Wan::start(Plan::simple(path.conditions(), arguments.seed)) {
+                    Ok(wan) => play(&wan, tools, cell),
+                    Err(error) => Outcome { failure: Some(error.to_string()), ..Outcome::default() },
+                }
+            });
+            let Served { lambda_max_per_s, ideal_per_s, .. } = served;
+            eprintln!("kv: {profile}, {path}, {line}: {lambda_max_per_s:.2} of {ideal_per_s:.2} prompts a second");
+            all.push(served);
+        }
+    }
+    match arguments.json {
+        true => all.iter().for_each(|served| println!("{}", served.to_json())),
+        false => println!("{}", load_table(&all)),
+    }
+    if all.is_empty() {
+        return Err("no search is called like that".into());
+    }
+    let failed = all.iter().filter(|served| served.failure.is_some()).count();
+    if failed > 0 { Err(format!("{failed} of {} searches failed", all.len()).into()) } else { Ok(ExitCode::SUCCESS) }
 }
 
 /// Plays cells over a path, and says what each came to.

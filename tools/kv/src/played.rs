@@ -96,11 +96,9 @@ impl Played {
         all
     }
 
-    /// Of each prompt that arrived whole the layers: when each was computed, posted, and done, in milliseconds.
+    /// Of each prompt that arrived whole the layers.
     pub fn layers(&self) -> Vec<Vec<[f64; 3]>> {
-        let whole = self.outcome.ends.iter().filter(|end| end["name"] == "layers" && end["cut"] == false);
-        let times = |layer: &Value| Some([layer[0].as_f64()?, layer[1].as_f64()?, layer[2].as_f64()?]);
-        whole.filter_map(|end| end["spans_ms"].as_array()?.iter().map(times).collect()).collect()
+        self.outcome.pieces()
     }
 
     /// As docs/schemas/kv.json has it.

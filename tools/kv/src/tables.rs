@@ -2,6 +2,7 @@ use comfy_table::{Table, presets};
 
 use crate::cell::{Program, UcxChoice};
 use crate::cells::Shows;
+use crate::load::Served;
 use crate::played::{Played, of_sorted};
 use crate::profile::LINE_BPS;
 
@@ -55,6 +56,36 @@ pub fn tables(all: &[Played]) -> String {
     ];
     add(&prompts, of(|shows| matches!(shows, Shows::Prompt { .. })).map(prompt_row).collect());
     parts.join("\n\n")
+}
+
+/// A table of what sites serve in time.
+pub fn load_table(all: &[Served]) -> String {
+    let header =
+        ["round trip, loss", "model", "transport", "objective", "ideal", "prompts a second", "of the ideal", "loads"];
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
+    let row = |served: &Served| {
+        let found = match &served.failure {
+            Some(why) => [format!("failed: {why}"), "-".to_owned()],
+            None => {
+                let share = served.lambda_max_per_s / served.ideal_per_s;
+                [format!("{:.2}", served.lambda_max_per_s), format!("{:.0} %", 100.0 * share)]
+            }
+        };
+        let [lambda_max, share] = found;
+        [
+            served.path.to_string(),
+            served.prompt.model.name.to_owned(),
+            served.transport_name(),
+            ms(Some(served.objective.as_secs_f64() * 1e3)),
+            format!("{:.2}", served.ideal_per_s),
+            lambda_max,
+            share,
+            served.loads.len().to_string(),
+        ]
+    };
+    table.add_rows(all.iter().map(row));
+    table.to_string()
 }
 
 /// What a line of progress says of a cell.

@@ -1,17 +1,33 @@
 //! `cargo xtask kv` in small: NIXL's agents and Mooncake's engines move blocks between two sites, over uroce and over TCP, through a
 //! network that loses frames. All blocks are compared, and what carried them is looked at.
 
-use std::collections::BTreeSet;
 use std::path::Path as File;
 use std::time::Duration;
 
-use kv::{Path, Played, Profile, Shows, Tools, page, play, small_plays};
+use kv::{Outcome, Path, Played, Profile, Served, Shows, Step, Tools, loads, page, play, small_plays};
 use wan::{Plan, Wan};
 
 use super::json;
 use crate::common::programs::UROCE;
 
 const SEED: u64 = 1;
+
+/// A search of the load that a site serves, which ends with the first load: ten prompts of a hundred, without computing for long.
+fn served(path: Path, tools: &Tools) -> Served {
+    let (prompt, transport) = loads().next().expect("there are some");
+    let served = prompt.serve((Profile::Lossy, path), transport, SEED, |cell| {
+        let mut cell = cell.clone();
+        let Some(Step::Pieces { at_ms, .. }) = cell.steps.last_mut() else { panic!("no pieces: {cell}") };
+        at_ms.truncate(at_ms.len() / 10);
+        let wan = Wan::start(Plan::simple(path.conditions(), SEED)).unwrap();
+        let outcome = play(&wan, tools, &cell);
+        let pieces = outcome.pieces().pop().unwrap_or_else(|| panic!("seed {SEED}, {cell}: {outcome:#?}"));
+        assert!(pieces.len() == 320 && outcome.failure.is_none(), "seed {SEED}, {cell}: {outcome:#?}");
+        Outcome { failure: Some("a test of ten prompts".to_owned()), ..outcome }
+    });
+    assert_eq!(served.loads.len(), 1, "{served:?}");
+    served
+}
 
 #[test]
 fn blocks_arrive_as_they_were_over_all_transports() {
@@ -32,9 +48,10 @@ fn blocks_arrive_as_they_were_over_all_transports() {
         let is_prompt = matches!(played.play.shows, Shows::Prompt { .. });
         assert_eq!(played.first_tokens().len(), usize::from(is_prompt), "seed {SEED}, {cell}: {outcome:#?}");
     }
-    let lines: String = all.iter().map(|played| format!("{}\n", played.to_json())).collect();
+    let mut lines: String = all.iter().map(|played| format!("{}\n", played.to_json())).collect();
+    lines += &format!("{}\n", served(path, &tools).to_json());
     let [_, seen] = json::judge(&lines);
-    assert_eq!(seen, BTreeSet::from(["uroce.kv/1".to_owned()]));
+    assert_eq!(seen, ["uroce.kv/1", "uroce.kv.load/1"].map(str::to_owned).into());
     let page = page(&all);
     assert!(all.iter().all(|played| page.contains(&played.play.cell.transport_name())), "{page}");
 }

@@ -40,6 +40,7 @@ const PROMPTS: usize = 2000;
 /// What the objective is, in times of a prompt that meets no other, over a line that loses nothing; and for which share of
 /// prompts it holds.
 const OBJECTIVE: u32 = 2;
+/// The share.
 pub const OBJECTIVE_SHARE: f64 = 0.9;
 
 /// How exactly the load is searched for, and the least one that counts, as a part of what the site can compute.
@@ -144,19 +145,7 @@ impl Workload {
     /// those that the site can compute.
     pub fn lambda_max(&self, objective: Duration, fluid: &Fluid, round_trip: Duration, seed: u64) -> f64 {
         let keeps = |per_s: f64| self.p90(per_s, fluid, round_trip, seed) <= objective;
-        let (mut low, mut high) = (LEAST_LOAD * self.most_per_s(), self.most_per_s());
-        if !keeps(low) {
-            return 0.0;
-        }
-        while high - low > PRECISION * high {
-            let middle = (low + high) / 2.0;
-            if keeps(middle) {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        low
+        most_that_keeps([LEAST_LOAD * self.most_per_s(), self.most_per_s()], keeps)
     }
 
     fn play(&self, arrivals: Vec<Duration>, fluid: &Fluid, round_trip: Duration, seed: u64) -> Vec<Duration> {
@@ -164,6 +153,23 @@ impl Workload {
         let ends = fluid.carry(&computed.pieces, &mut Random::new(seed, 22));
         self.first_tokens(&computed, &ends, round_trip)
     }
+}
+
+/// The highest of the loads between two that keeps to an objective, to 2 %, when the greater of the two does not; 0 when the lesser
+/// does not either.
+pub fn most_that_keeps([mut low, mut high]: [f64; 2], mut keeps: impl FnMut(f64) -> bool) -> f64 {
+    if !keeps(low) {
+        return 0.0;
+    }
+    while high - low > PRECISION * high {
+        let middle = (low + high) / 2.0;
+        if keeps(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
 }
 
 /// The one below which a share of all are; they are in order, and at least one.
