@@ -30,6 +30,13 @@ impl Instant {
     }
 }
 
+/// The earliest of several points in time, some of which may be never; `None` when all are.
+pub(crate) fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Option<Instant> {
+    // The last point that can be named stands for never: packets ask for their deadlines, and this takes no branches.
+    let earliest = times.iter().fold(u64::MAX, |earliest, at| earliest.min(at.map_or(u64::MAX, Instant::as_ns)));
+    (earliest != u64::MAX).then_some(Instant(earliest))
+}
+
 impl Add<Duration> for Instant {
     type Output = Instant;
 

@@ -106,6 +106,9 @@ impl Flight {
     /// sample. `None` before the first such sample.
     pub fn queue(&self, since: Instant) -> Option<Duration> {
         let is_new = |path: &&PathDelay| path.shortest().is_some() && path.sent_at >= since;
+        if let [path] = &self.paths[..] {
+            return Some(path).filter(is_new).map(|path| path.queue);
+        }
         let mut queues: ArrayVec<Duration, MAX_PATHS> =
             self.paths.iter().filter(is_new).map(|path| path.queue).collect();
         queues.sort_unstable();

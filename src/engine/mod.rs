@@ -30,7 +30,7 @@ use crate::frame::Frame;
 use crate::link::{Gone, Link};
 use crate::memory::faults;
 use crate::sync::{Mutex, MutexGuard};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, earliest};
 use crate::transport::{Endpoint, Event};
 use crate::wire::Qpn;
 
@@ -410,7 +410,7 @@ impl Shared {
         let (received, sent) = core.step();
         let worked = received + sent > 0 || core.hops.has_more();
         self.announce_events(&mut core);
-        let next = [core.endpoint.poll_timeout(), core.link.poll_timeout()].into_iter().flatten().min();
+        let next = earliest([core.endpoint.poll_timeout(), core.link.poll_timeout()]);
         let now = self.clock.now();
         let sleep = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
         // More to send but no buffer, or a closed window: transmissions complete without waking anybody.

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use super::loopback::{HERE, Loopback};
 use super::{EthernetHeader, Hop, HopError, Imposed, Link, Requests, summed};
 use crate::frame::{Frame, FrameBytes};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, earliest};
 use crate::wire::{Addresses, Bth, ICRC_BYTES, Qpn, icrc};
 
 /// How long each step looks for packets through the kernel after one came or left: an answer to it may follow.
@@ -236,7 +236,7 @@ impl<N: Link, K: Link> Link for SharedLink<N, K> {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.network.poll_timeout(), self.kernel.poll_timeout()].into_iter().flatten().min()
+        earliest([self.network.poll_timeout(), self.kernel.poll_timeout()])
     }
 
     fn mode(&self) -> String {

@@ -7,7 +7,7 @@ use super::fault::{Corruption, Fate, FaultEngine, FaultSpec, HoldQueue};
 use super::{Capture, EthernetHeader, Hop, HopError, Imposed, Link, Requests};
 use crate::frame::{Frame, FrameBytes};
 use crate::pcap::{Direction, Record};
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 use crate::wire::Bth;
 
 /// Upper bound on the frames that wait in each direction; more are dropped, as by a full queue in a network. At 4 KiB
@@ -406,9 +406,9 @@ impl<L: Link> Link for Tapped<L> {
             if !faults.received_ready.is_empty() || !faults.sent_ready.is_empty() {
                 return Some(Instant::ZERO);
             }
-            [faults.sent.poll_timeout(), faults.received.poll_timeout()].into_iter().flatten().min()
+            earliest([faults.sent.poll_timeout(), faults.received.poll_timeout()])
         });
-        [self.inner.poll_timeout(), capture, faults].into_iter().flatten().min()
+        earliest([self.inner.poll_timeout(), capture, faults])
     }
 
     fn mode(&self) -> String {

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use crate::congestion::{Progress, Sample};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, earliest};
 
 use super::stream::Stream;
 use super::{Departure, RoundTrip};
@@ -705,7 +705,7 @@ impl Scoreboard {
     pub fn deadline(&self) -> Option<Instant> {
         let overtaken = self.overtaken.front().map(|(_, since)| *since + self.answers_late());
         let asked = self.asked.front().map(|(_, _, at)| *at + self.patience() + self.spread);
-        [self.probe_at, overtaken, asked, self.lost_at, self.ends_at].into_iter().flatten().min()
+        earliest([self.probe_at, overtaken, asked, self.lost_at, self.ends_at])
     }
 
     /// Makes a probe due now, if something is in flight. Intervals between probes grow beyond those between retries.

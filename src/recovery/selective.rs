@@ -1,5 +1,5 @@
 use crate::congestion::Progress;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, earliest};
 
 use super::{Answer, Departure, Expired, PathReport, Recovery, Said, Scoreboard, Trigger, Wants};
 
@@ -181,7 +181,7 @@ impl Recovery for Selective {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        [self.board.deadline(), self.silent_at].into_iter().flatten().min()
+        earliest([self.board.deadline(), self.silent_at])
     }
 
     fn handle_timeout(&mut self, now: Instant) -> Expired {

@@ -530,7 +530,7 @@ impl Endpoint {
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, mut request: SendRequest) -> Result<(), PostError> {
         let missing = self.missing(qpn);
         request.destination.iter_mut().for_each(|destination| self.impose_port(&mut destination.path));
-        self.with(now, qpn, |qp, cx| qp.post_send(request, cx)).unwrap_or(Err(missing))
+        self.with(now, qpn, |qp, cx| qp.post_send(&mut request, cx)).unwrap_or(Err(missing))
     }
 
     /// Posts a receive request to a queue pair.

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 
 use crate::frame::Hop;
 use crate::path::PathSet;
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 use crate::wire::{AddressList, IpHeader, PathProbe, Qpn};
 
 use super::attributes::Path;
@@ -200,7 +200,7 @@ impl Multipath {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        [self.set.deadline(), self.rails.deadline()].into_iter().flatten().min()
+        earliest([self.set.deadline(), self.rails.deadline()])
     }
 
     /// Handles the time `now`.

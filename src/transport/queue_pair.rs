@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::congestion::{CongestionControl, FlowStatus, Pacer};
 use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, earliest};
 use crate::wire::{
     AcknowledgeTrailer, AddressList, AnswerReport, Cnp, Flow, Hello, IpHeader, Opcode, Operation, Packet, PathMtu,
     PathProbe, Psn, QKey, Qpn, Tagged,
@@ -472,7 +472,8 @@ impl QueuePairMachine {
         }
     }
 
-    pub(super) fn post_send(&mut self, request: SendRequest, cx: &mut Context<'_>) -> Result<(), PostError> {
+    /// Takes `request` out of its place if it is posted.
+    pub(super) fn post_send(&mut self, request: &mut SendRequest, cx: &mut Context<'_>) -> Result<(), PostError> {
         match self.state {
             State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {}
             other => return Err(PostError::State(other)),
@@ -768,7 +769,7 @@ impl QueuePairMachine {
     pub(super) fn deadline(&self, multipath: Option<&Multipath>) -> Option<Instant> {
         let requester = self.requester.deadline().filter(|_| self.state.sends());
         let paths = multipath.filter(|_| self.state.receives()).and_then(Multipath::deadline);
-        [requester, self.paced_until, paths, self.answers_deadline()].into_iter().flatten().min()
+        earliest([requester, self.paced_until, paths, self.answers_deadline()])
     }
 
     /// When a full congestion window need not wait for answers in flight any more.

@@ -175,7 +175,8 @@ impl Requester {
         Psn::of(self.recovery.upcoming())
     }
 
-    pub fn post(&mut self, request: SendRequest, path_mtu: PathMtu) -> Result<(), PostError> {
+    /// Takes `request` out of its place if it is posted.
+    pub fn post(&mut self, request: &mut SendRequest, path_mtu: PathMtu) -> Result<(), PostError> {
         let len = request.data.len();
         let operation = &request.operation;
         let limit = match self.service {
@@ -210,7 +211,7 @@ impl Requester {
             operation if operation.is_atomic() => 1,
             _ => path_mtu.packets(len as usize),
         };
-        self.queue.push(request, packets);
+        self.queue.push(request.take(), packets);
         Ok(())
     }
 
@@ -467,7 +468,7 @@ impl Requester {
             if let Some(status) = self.queue.oldest().and_then(|wqe| wqe.failed) {
                 return self.fail_oldest(status, connection, cx);
             }
-            let Some(wqe) = self.queue.pop_complete(first) else { return Ok(()) };
+            let Some(wqe) = self.queue.oldest_complete(first) else { return Ok(()) };
             self.patience.has_answered_large |= wqe.len > Cause::SMALL_BYTES;
             cx.counters.rdma_sends += u64::from(wqe.kind() == CompletionKind::Send);
             if wqe.request.signaled || mutated!("unsignaled-completion-reported") {
@@ -476,6 +477,7 @@ impl Requester {
                     connection.complete_send(wqe.request.wr_id, wqe.kind(), Status::Success, byte_len, cx);
                 }
             }
+            self.queue.discard_oldest();
         }
     }
 

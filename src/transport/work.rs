@@ -244,6 +244,12 @@ pub struct Destination {
 }
 
 impl SendRequest {
+    /// Takes the request out of its place, and leaves one without data there: requests are large, and moving them through
+    /// every function on their way costs more than what these do.
+    pub(super) fn take(&mut self) -> SendRequest {
+        SendRequest { data: std::mem::replace(&mut self.data, Data::EMPTY), ..*self }
+    }
+
     /// A signaled request, not solicited, without fence and destination.
     pub fn new(wr_id: u64, operation: SendOperation, data: Data) -> SendRequest {
         SendRequest { wr_id, operation, data, signaled: true, solicited: false, fence: false, destination: None }

@@ -19,7 +19,7 @@ use crate::link::membership::{Memberships, Place};
 use crate::link::neighbour::{NextHops, Released, Step};
 use crate::link::netlink::{Interface, Netlink};
 use crate::link::{EthernetHeader, Hop, HopError, Link, Requests, gid, host};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, earliest};
 
 /// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv6 40,
 /// UDP 8, BTH 12, AtomicETH 28 bytes.
@@ -588,7 +588,7 @@ impl Link for XdpLink {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.retry_at, self.next_hops.poll_timeout()].into_iter().flatten().min()
+        earliest([self.retry_at, self.next_hops.poll_timeout()])
     }
 
     fn mode(&self) -> String {

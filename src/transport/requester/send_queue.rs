@@ -259,15 +259,26 @@ impl SendQueue {
         self.wqes.front()
     }
 
-    /// Removes the oldest request, if it is complete when everything before packet number `first` is done.
-    pub fn pop_complete(&mut self, first: u64) -> Option<Wqe> {
-        self.wqes.front().filter(|wqe| wqe.is_complete(first))?;
-        self.pop()
+    /// The oldest request, if it is complete when everything before packet number `first` is done.
+    pub fn oldest_complete(&self, first: u64) -> Option<&Wqe> {
+        self.oldest().filter(|wqe| wqe.is_complete(first))
     }
 
     /// Removes the oldest request.
     pub fn pop(&mut self) -> Option<Wqe> {
-        let wqe = self.wqes.pop_front()?;
+        self.leave_oldest();
+        self.wqes.pop_front()
+    }
+
+    /// Discards the oldest request where it is: requests are large. There must be one.
+    pub fn discard_oldest(&mut self) {
+        self.leave_oldest();
+        self.wqes.drain(..1);
+    }
+
+    /// Counts the oldest request no more, which goes.
+    fn leave_oldest(&mut self) {
+        let Some(wqe) = self.wqes.front() else { return };
         self.cursor = match self.cursor.index.checked_sub(1) {
             Some(index) => {
                 // Not earlier: the peer must still remember those that come after an incomplete one.
@@ -276,7 +287,6 @@ impl SendQueue {
             }
             None => Cursor::default(),
         };
-        Some(wqe)
     }
 
     /// The index of the request that a sent packet number belongs to.

@@ -50,10 +50,10 @@ fn messages_of_half_the_psn_space_are_refused_and_all_shorter_ones_up_to_two_gib
         for path_mtu in PathMtu::ALL {
             let longest = if path_mtu == PathMtu::Mtu256 { (1 << 31) - 256 } else { 1 << 31 };
             let mut requester = requester(Psn::new(0xff_fff0));
-            let error = requester.post(request(1, operation, longest + 1), path_mtu).unwrap_err();
+            let error = requester.post(&mut request(1, operation, longest + 1), path_mtu).unwrap_err();
             assert_eq!(error, PostError::TooLong { len: longest + 1, limit: longest });
             assert_eq!(requester.posted(), Psn::new(0xff_fff0), "nothing was posted");
-            requester.post(request(1, operation, longest), path_mtu).unwrap();
+            requester.post(&mut request(1, operation, longest), path_mtu).unwrap();
             let packets = longest as u32 / path_mtu.bytes() as u32;
             assert_eq!(requester.posted(), Psn::new(0xff_fff0).plus(packets));
             // The last packet's offset, and its bytes, fit into what headers carry.
@@ -68,8 +68,8 @@ fn messages_of_half_the_psn_space_are_refused_and_all_shorter_ones_up_to_two_gib
 fn requests_in_flight_never_span_half_the_psn_space() {
     for first_psn in [0, 5, 0x7f_ffff, 0x80_0000, 0xff_fffe].map(Psn::new) {
         let (mut world, mut requester) = (World::new(PathMtu::Mtu256), requester(first_psn));
-        requester.post(request(1, SendOperation::Read(REMOTE), (1 << 31) - 256), PathMtu::Mtu256).unwrap();
-        requester.post(request(2, SendOperation::Read(REMOTE), 1), PathMtu::Mtu256).unwrap();
+        requester.post(&mut request(1, SendOperation::Read(REMOTE), (1 << 31) - 256), PathMtu::Mtu256).unwrap();
+        requester.post(&mut request(2, SendOperation::Read(REMOTE), 1), PathMtu::Mtu256).unwrap();
         assert!(world.sends(&mut requester));
         assert!(!world.sends(&mut requester), "the window is closed");
         let end = first_psn.plus(SPAN_PACKETS);
@@ -98,11 +98,11 @@ fn requests_in_flight_never_span_half_the_psn_space() {
 fn requests_in_flight_are_found_whatever_is_posted_behind_them() {
     for first_psn in [0, 5, 0x7f_ffff, 0x80_0000, 0xff_fffe].map(Psn::new) {
         let (mut world, mut requester) = (World::new(PathMtu::Mtu4096), requester(first_psn));
-        requester.post(request(0, SendOperation::Read(REMOTE), 3 * 4096), PathMtu::Mtu4096).unwrap();
-        requester.post(request(1, SendOperation::Read(REMOTE), 4096), PathMtu::Mtu4096).unwrap();
+        requester.post(&mut request(0, SendOperation::Read(REMOTE), 3 * 4096), PathMtu::Mtu4096).unwrap();
+        requester.post(&mut request(1, SendOperation::Read(REMOTE), 4096), PathMtu::Mtu4096).unwrap();
         // Each takes 2^19 of the 2^24.
         (2..102).for_each(|wr_id| {
-            requester.post(request(wr_id, SendOperation::Write(REMOTE), 1 << 31), PathMtu::Mtu4096).unwrap();
+            requester.post(&mut request(wr_id, SendOperation::Write(REMOTE), 1 << 31), PathMtu::Mtu4096).unwrap();
         });
         assert!(world.sends(&mut requester) && world.sends(&mut requester));
         let found: Vec<_> =
