@@ -51,7 +51,7 @@ fn main() {
             }
         }
     }
-    for target in ["endpoint", "responder", "cm", "deadline"] {
+    for target in ["endpoint", "responder", "cm", "deadline", "stream"] {
         let folder = corpus.join(target);
         fs::create_dir_all(&folder).expect("a folder");
         for number in 0..RANDOM_INPUTS {

@@ -46,6 +46,7 @@ mod sharing;
 mod sim;
 mod stat;
 mod storms;
+mod stream;
 mod tshark;
 mod ucx;
 mod udp;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// What there is in `fuzz/`, the longest first.
-pub(crate) const TARGETS: [&str; 6] = ["endpoint", "responder", "decode", "capture", "cm", "deadline"];
+pub(crate) const TARGETS: [&str; 7] = ["endpoint", "responder", "decode", "capture", "cm", "deadline", "stream"];
 
 /// Builds with libFuzzer and the address sanitizer.
 const CARGO_FUZZ: &str = "0.13.2";

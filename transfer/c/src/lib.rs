@@ -1,12 +1,12 @@
-//! `liburoce_transfer_c.so`: what `include/uroce_deadline.h` declares, over `uroce_transfer::deadline`.
+//! `liburoce_transfer_c.so`: what the headers in `include` declare, over `uroce_transfer`.
 //!
 //! Every pointer of a caller is as the header says: valid, and not used by another thread meanwhile.
 #![allow(clippy::missing_safety_doc, reason = "the header says what callers owe")]
 
 use std::slice;
 
-mod receiver;
-mod sender;
+mod deadline;
+mod stream;
 
 /// No time at which anything is to be done.
 const NEVER: u64 = u64::MAX;

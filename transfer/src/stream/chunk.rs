@@ -51,6 +51,18 @@ pub fn chunks(parts: &[Part], chunk_bytes: u64) -> impl Iterator<Item = Chunk> {
     })
 }
 
+/// The parts that are left to send when the first `held` bytes of a stream are at the receiver already. Those that are there have
+/// no bytes.
+pub fn rest(parts: &[Part], held: u64) -> Vec<Part> {
+    let mut held = held;
+    let left = |part: &Part| {
+        let there = part.bytes.min(held);
+        held -= there;
+        Part { bytes: part.bytes - there, ..*part }
+    };
+    parts.iter().map(left).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +89,13 @@ mod tests {
         assert_eq!(of(&[part(1, 4), part(2, 0), part(3, 4)], 4), [(0, 4, 2, 2), (4, 4, 3, 3)]);
         assert_eq!(of(&[part(1, 0)], 4), []);
         assert_eq!(of(&[], 4), []);
+    }
+
+    #[test]
+    fn what_is_held_is_not_left() {
+        let parts = [part(1, 4), part(2, 3), part(3, 2)];
+        assert_eq!(rest(&parts, 0), parts);
+        assert_eq!(rest(&parts, 5), [part(1, 0), part(2, 2), part(3, 2)]);
+        assert_eq!(rest(&parts, 9), [part(1, 0), part(2, 0), part(3, 0)]);
     }
 }

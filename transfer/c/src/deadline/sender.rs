@@ -1,7 +1,7 @@
 use uroce::time::Instant;
 use uroce_transfer::deadline::{Sender, Source, Values};
 
-use super::{NEVER, buffer, bytes};
+use crate::{NEVER, buffer, bytes};
 
 /// Bytes of a program.
 struct Lent {

@@ -3,7 +3,7 @@ use std::ptr;
 use uroce::time::{Duration, Instant};
 use uroce_transfer::deadline::{End, Receiver, Request, Run, Shape};
 
-use super::{NEVER, buffer, bytes, say};
+use crate::{NEVER, buffer, bytes, say};
 
 /// `struct uroce_deadline_run`.
 #[repr(C)]

@@ -1,0 +1,4 @@
+//! `include/uroce_deadline.h`.
+
+mod receiver;
+mod sender;
