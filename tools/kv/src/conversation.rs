@@ -33,7 +33,7 @@ const UCX_MUTEX: (&str, &str) = ("UCX_USE_MT_MUTEX", "y");
 
 /// The sites' priority over ordinary programs, so that those have less of a say in what is measured. The network has a higher
 /// one.
-const NICE: [&str; 3] = ["nice", "-n", "-20"];
+pub(crate) const NICE: [&str; 3] = ["nice", "-n", "-20"];
 
 /// Where everything is.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    fn kept(&self, side: Side, suffix: &str) -> Option<PathBuf> {
+    pub(crate) fn kept(&self, side: Side, suffix: &str) -> Option<PathBuf> {
         let side = if side == Side::A { "posts" } else { "serves" };
         self.kept.as_ref().map(|kept| PathBuf::from(format!("{}-{side}.{suffix}", kept.display())))
     }

@@ -11,6 +11,9 @@ mod played;
 mod profile;
 mod site;
 mod sockets;
+pub mod stream;
+mod stream_page;
+mod streamed;
 mod svg;
 mod tables;
 
@@ -22,4 +25,6 @@ pub use page::page;
 pub use played::{FirstToken, Played};
 pub use profile::{LINE_BPS, Path, Profile, SLOWER};
 pub use sockets::DataSockets;
+pub use stream_page::{stream_page, stream_summary, stream_tables};
+pub use streamed::Streamed;
 pub use tables::{load_table, summary, tables};

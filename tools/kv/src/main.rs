@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use kv::{
-    Outcome, Path, Play, Played, Profile, Served, Tools, load_table, loads, page, play, plays, small_plays, summary,
-    tables,
+    Outcome, Path, Play, Played, Profile, Served, Streamed, Tools, load_table, loads, page, play, plays, small_plays,
+    stream, stream_page, stream_summary, stream_tables, summary, tables,
 };
 use wan::{Plan, Wan};
 
@@ -33,8 +33,13 @@ struct Arguments {
     small: bool,
 
     /// Look for the most prompts a second that a site serves in time, instead of cells (docs/schemas/kv.load.json)
-    #[arg(long, conflicts_with_all = ["small", "keep"])]
+    #[arg(long, conflicts_with_all = ["small", "keep", "streams"])]
     load: bool,
+
+    /// Instead of the engines, stream caches in chunks while they are computed, by the library: the time by the length of a chunk,
+    /// with the chosen one. Leaves a page at target/kv/streams.html
+    #[arg(long, conflicts_with_all = ["only", "small"])]
+    streams: bool,
 
     /// Decides which frames are lost
     #[arg(long, default_value_t = 1)]
@@ -75,6 +80,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.load {
         return load(&profiles, arguments, &tools);
     }
+    if arguments.streams {
+        return streams(&profiles, arguments, &tools);
+    }
     let mut all = Vec::new();
     for profile in profiles {
         let paths = profile.paths();
@@ -87,15 +95,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if all.is_empty() {
         return Err("no cell is called like that".into());
     }
-    let file = tools.environments.join("kv/kv.html");
-    std::fs::create_dir_all(tools.environments.join("kv"))
-        .and_then(|()| std::fs::write(&file, page(&all)))
-        .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     match arguments.json {
         true => all.iter().for_each(|played| println!("{}", played.to_json())),
         false => println!("{}", tables(&all)),
     }
-    eprintln!("kv: {}", file.display());
+    leave(&tools, "kv.html", &page(&all))?;
     let failed = all.iter().filter(|played| played.outcome.failure.is_some()).count();
     if failed > 0 {
         return Err(format!("{failed} of {} cells failed", all.len()).into());
@@ -133,6 +137,55 @@ fn load(profiles: &[Profile], arguments: &Arguments, tools: &Tools) -> Result<Ex
     }
     let failed = all.iter().filter(|served| served.failure.is_some()).count();
     if failed > 0 { Err(format!("{failed} of {} searches failed", all.len()).into()) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// Leaves a page.
+fn leave(tools: &Tools, name: &str, page: &str) -> Result<(), Failure> {
+    let folder = tools.environments.join("kv");
+    let file = folder.join(name);
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&file, page))
+        .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    eprintln!("kv: {}", file.display());
+    Ok(())
+}
+
+/// Plays streams over all paths of profiles.
+fn streams(profiles: &[Profile], arguments: &Arguments, tools: &Tools) -> Result<ExitCode, Failure> {
+    let program = stream::program(tools)?;
+    let lengths: Vec<Option<u64>> = stream::CHUNKS.map(Some).into_iter().chain([None]).collect();
+    let chunks: Vec<u64> =
+        std::iter::repeat_n(&lengths, stream::ROUNDS).flatten().map(|length| length.unwrap_or(0)).collect();
+    let mut all = Vec::new();
+    for (profile, path) in profiles.iter().flat_map(|profile| profile.paths().into_iter().map(|path| (*profile, path)))
+    {
+        for prompt in stream::PROMPTS {
+            let wan = Wan::start(Plan::simple(path.conditions(), arguments.seed))?;
+            let name = format!("{profile}-{}ms-{}-{}-{}", path.rtt_ms(), path.loss, prompt.model.name, prompt.tokens);
+            let kept = arguments.keep.as_ref().map(|folder| folder.join(name));
+            let played = stream::play(&wan, &Tools { kept, ..tools.clone() }, &program, &prompt, &chunks);
+            let of_length = |number: usize| -> Vec<_> {
+                let said = played.as_deref().unwrap_or_default();
+                said.iter().skip(number).step_by(lengths.len()).cloned().collect()
+            };
+            let transfer_ms = Streamed::transfer_ms(&path, &of_length(stream::CHUNKS.len() - 1));
+            for (number, chunk) in lengths.iter().copied().enumerate() {
+                let (said, failure) = (of_length(number), played.as_ref().err().cloned());
+                let streamed = Streamed { profile, path, prompt, chunk, said, transfer_ms, failure };
+                eprintln!("kv: {}", stream_summary(&streamed));
+                all.push(streamed);
+            }
+        }
+    }
+    match arguments.json {
+        true => all.iter().for_each(|streamed| println!("{}", streamed.to_json())),
+        false => println!("{}", stream_tables(&all)),
+    }
+    leave(tools, "streams.html", &stream_page(&all))?;
+    match all.iter().filter(|streamed| streamed.failure.is_some()).count() {
+        0 => Ok(ExitCode::SUCCESS),
+        failed => Err(format!("{failed} of {} cells failed", all.len()).into()),
+    }
 }
 
 /// Plays cells over a path, and says what each came to.

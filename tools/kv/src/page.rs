@@ -8,7 +8,7 @@ use crate::profile::{LINE_BPS, Path, SLOWER, STANDS_FOR_BPS};
 use crate::svg::{Anchor, Svg, escaped};
 use crate::tables::{names, tables};
 
-const STYLE: &str = "
+pub(crate) const STYLE: &str = "
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1c2126; --soft: #5b6670; --grid: #d9dee3;
   --uroce: #1769aa; --plain: #8fb8d8; --tcp: #b8860b; --compute: #7a869a; --transfer: #1769aa; --path: #b4531f; --step: #3f8f5b; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14181c; --ink: #e6eaee; --soft: #9aa6b1; --grid: #323a42;
@@ -18,13 +18,14 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } h3 { fon
 p { color: var(--soft); } svg { width: 100%; height: auto; } pre { overflow-x: auto; font-size: 12px; }
 text { fill: var(--ink); font: 12px system-ui, sans-serif; } .small { fill: var(--soft); font-size: 11px; } .grid { stroke: var(--grid); }
 .mark { stroke: var(--ink); stroke-width: 2; } .uroce { fill: var(--uroce); } .plain { fill: var(--plain); } .tcp { fill: var(--tcp); }
+.curve { stroke-width: 2; } .curve.transfer { stroke: var(--transfer); } .curve.path { stroke: var(--path); }
 .compute { fill: var(--compute); } .transfer { fill: var(--transfer); } .path { fill: var(--path); } .step { fill: var(--step); }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
 .key.uroce { background: var(--uroce); } .key.plain { background: var(--plain); } .key.tcp { background: var(--tcp); }
 .key.compute { background: var(--compute); } .key.transfer { background: var(--transfer); } .key.path { background: var(--path); } .key.step { background: var(--step); }
 ";
 
-const WIDTH: f64 = 900.0;
+pub(crate) const WIDTH: f64 = 900.0;
 /// Where names end and bars begin, and where bars end.
 const LEFT: f64 = 300.0;
 const RIGHT: f64 = 830.0;
@@ -47,7 +48,7 @@ pub fn page(all: &[Played]) -> String {
 }
 
 /// What a key of colours says: classes and words.
-fn keys(keys: &[(&str, &str)]) -> String {
+pub(crate) fn keys(keys: &[(&str, &str)]) -> String {
     let spans = keys.iter().map(|(class, words)| format!("<span class=\"key {class}\"></span>{words}"));
     format!("<p>{}</p>\n", spans.collect::<String>())
 }
@@ -160,7 +161,7 @@ fn batches(all: &[Played]) -> String {
 }
 
 /// What a prompt's figures stand for.
-fn scaled() -> String {
+pub(crate) fn scaled() -> String {
     format!(
         "<p>No accelerator is here: compute is that of {}'s data sheet by equations, and {SLOWER:.0} times slower, as this line is \
          than one of {:.0} Gb/s. Each layer leaves when it is computed.</p>\n",

@@ -4,7 +4,10 @@
 use std::path::Path as File;
 use std::time::Duration;
 
-use kv::{Outcome, Path, Played, Profile, Served, Shows, Step, Tools, loads, page, play, small_plays};
+use kv::{
+    Outcome, Path, Played, Profile, Served, Shows, Step, Streamed, Tools, loads, page, play, small_plays, stream,
+    stream_page,
+};
 use wan::{Plan, Wan};
 
 use super::json;
@@ -29,10 +32,39 @@ fn served(path: Path, tools: &Tools) -> Served {
     served
 }
 
+fn tools() -> Tools {
+    let environments = File::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target directory");
+    Tools { uroce: UROCE.into(), environments: environments.to_owned(), kept: None }
+}
+
+/// `--streams` in small: the line that it would print has all its fields, and the page has the stream.
+#[test]
+fn a_cache_leaves_while_it_is_computed() {
+    let path = Path { rtt: Duration::from_millis(4), loss: 0.005 };
+    let wan = Wan::start(Plan::simple(path.conditions(), SEED)).unwrap();
+    let (tools, prompt) = (tools(), stream::SMALL_PROMPT);
+    let program = stream::program(&tools).unwrap();
+    let said = stream::play(&wan, &tools, &program, &prompt, &[0, 10_000]).unwrap();
+    let all: Vec<Streamed> = [None, Some(10_000)]
+        .into_iter()
+        .zip(said)
+        .map(|(chunk, said)| {
+            let profile = Profile::Lossy;
+            let said = vec![said];
+            let transfer_ms = Streamed::transfer_ms(&path, &said);
+            Streamed { profile, path, prompt, chunk, said, transfer_ms, failure: None }
+        })
+        .collect();
+    let lines: String = all.iter().map(|streamed| format!("{}\n", streamed.to_json())).collect();
+    let [_, seen] = json::judge(&lines);
+    assert_eq!(seen, ["uroce.kv.stream/1".to_owned()].into());
+    assert_eq!(all[1].to_json()["chunk_bytes"], 10_000, "seed {SEED}: {lines}");
+    assert!(stream_page(&all).contains(prompt.model.name));
+}
+
 #[test]
 fn blocks_arrive_as_they_were_over_all_transports() {
-    let environments = File::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target directory");
-    let tools = Tools { uroce: UROCE.into(), environments: environments.to_owned(), kept: None };
+    let tools = tools();
     let path = Path { rtt: Duration::from_millis(4), loss: 0.005 };
     let mut all = Vec::new();
     for one in small_plays() {

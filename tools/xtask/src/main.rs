@@ -107,7 +107,8 @@ fn main() -> ExitCode {
             program::run("uroce-wan", "network namespaces and packet sockets", beside, rest)
         }
         Some((&"kv", rest)) => setup::engines().and_then(|()| {
-            program::run("uroce-kv", "network namespaces and AF_XDP", &["uroce-cli", "uroce-verbs"], rest)
+            let beside = ["uroce-cli", "uroce-verbs", "uroce-transfer-c"];
+            program::run("uroce-kv", "network namespaces and AF_XDP", &beside, rest)
         }),
         Some((&"instructions", rest)) => instructions::run(rest),
         Some((&"mutants", rest)) => mutants::run(rest),
