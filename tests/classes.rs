@@ -1,9 +1,11 @@
 //! Queue pairs of several classes in one endpoint, and whose packets it sends first: read from the packets.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
+use uroce::congestion::{CongestionControl, Controller, Flight, OwnController, Progress, Rate};
 use uroce::memory::{Access, HostMemory};
-use uroce::time::Instant;
+use uroce::time::{Duration, Instant};
 use uroce::transport::{
     Class, CompletionRing, Data, Destination, Path, QpAttributes, RecoverySettings, Remote, SendOperation, SendRequest,
     Service, State, Treatment,
@@ -193,6 +195,67 @@ fn a_cap_holds_towards_every_peer() {
     let sent = requests(&mut host);
     let of = |peer: u32| sent.iter().filter(|sent| **sent == peer).count();
     assert!((1..3).contains(&of(0)) && of(1) == 20, "a burst, and all: {sent:?}");
+}
+
+thread_local! {
+    /// What controllers were told of urgent messages.
+    static TOLD: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A controller that notes what it is told of urgent messages.
+#[derive(Debug)]
+struct Told;
+
+impl Controller for Told {
+    fn take(&mut self, _: &Progress, _: &Flight, _: Instant) {}
+
+    fn notified(&mut self, _: &Flight, _: Instant) {}
+
+    fn set_beside_urgent(&mut self, is_beside: bool, _: &Flight, _: Instant) {
+        TOLD.with_borrow_mut(|told| told.push(is_beside));
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        None
+    }
+
+    fn window_bytes(&self) -> u64 {
+        u64::MAX
+    }
+}
+
+/// What the controllers of two queue pairs are told: one of class `class`, and one of class `other`. The first waits for an
+/// answer from before a message of the other on, until ten seconds after it.
+fn told(class: Class, other: Class) -> Vec<bool> {
+    let own = OwnController { name: "told", start: |_| Box::new(Told) };
+    let mut host = host();
+    host.endpoint.set_recovery(RecoverySettings::default().with_congestion(CongestionControl::Own(own)));
+    let [first, second] = [(class, 0), (other, 1)].map(|(class, peer)| {
+        let qpn = host.endpoint.create_queue_pair(host.init(Service::Rc, 64, None, MTU)).unwrap();
+        // A second, and eight of them before it gives up.
+        let peering = Peering { timeout: 18, ..Peering::new(path_of(class), Qpn::new(peer)) };
+        peering.connect(&mut host.endpoint, NOW, qpn);
+        qpn
+    });
+    write(&mut host, first, 4);
+    requests(&mut host);
+    write(&mut host, second, 1);
+    let mut buffer = vec![0; 2048];
+    while let Some(at) = host.endpoint.poll_timeout().filter(|at| *at < NOW + Duration::from_secs(10)) {
+        host.endpoint.handle_timeout(at);
+        while host.endpoint.poll_transmit(at, &mut buffer).is_some() {}
+    }
+    TOLD.take()
+}
+
+#[test]
+fn who_is_to_wait_for_urgent_messages_is_told_while_they_are_under_way() {
+    for class in [Class::Bulk, Class::Scavenger] {
+        assert_eq!(told(class, Class::Urgent), [true, false], "{class}");
+        assert_eq!(told(class, Class::Normal), [], "{class}");
+    }
+    assert_eq!(told(Class::Normal, Class::Urgent), []);
+    assert_eq!(told(Class::Urgent, Class::Urgent), []);
 }
 
 /// ACKs leave their class by request only, and only where they cannot overtake READ responses.

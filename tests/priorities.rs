@@ -9,9 +9,9 @@ const SEED: u64 = 1;
 fn bounded(meeting: Meeting, load: f64) -> Priorities {
     let cell = PriorityCell { meeting, load, tokens: 2000 };
     let result = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
-    assert!(cell.is_bounded() && result.classes.p99 <= result.bound, "seed {SEED}, {cell:?}: {result:?}");
+    assert!(result.classes.p99 <= result.bound, "seed {SEED}, {cell:?}: {result:?}");
     for latency in [result.classes, result.one_class] {
-        assert!((load - 0.02..1.001).contains(&latency.load), "seed {SEED}, {cell:?}: {result:?}");
+        assert!((load - 0.03..1.001).contains(&latency.load), "seed {SEED}, {cell:?}: {result:?}");
     }
     result
 }
@@ -42,9 +42,11 @@ fn over_a_line_that_is_one_queue_what_waits_waits_at_the_host() {
     assert!(wait(&result, result.one_class.p99) > 50 * wait(&result, result.classes.p99), "{result:?}");
 }
 
-/// The host has nothing that waits, so classes change nothing: bulk keeps the queue short by its rates.
+/// The host has nothing that waits. Bulk keeps the queue short: by its rates, and where nobody tells it one, for tokens.
 #[test]
-fn in_a_queue_far_away_a_token_waits_as_bulk_does() {
-    let result = bounded(Meeting::Wan, 0.95);
-    assert_eq!(result.bound, result.idle + Duration::from_micros(800));
+fn in_a_queue_far_away_a_token_waits_for_little_since_bulk_gives_way() {
+    for load in [0.95, 1.0] {
+        let result = bounded(Meeting::Wan, load);
+        assert_eq!(result.bound, result.idle + Duration::from_micros(800));
+    }
 }

@@ -17,6 +17,9 @@ pub trait Controller: Debug + Send + Sync {
     /// Takes a congestion notification packet (CNP): packets arrive marked. It can be forged.
     fn notified(&mut self, flight: &Flight, now: Instant);
 
+    /// Takes whether urgent messages of this host are under way, which wait for what this controller keeps in queues.
+    fn set_beside_urgent(&mut self, _is_beside: bool, _flight: &Flight, _now: Instant) {}
+
     /// The rate that is kept to from now on; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate>;
 

@@ -29,12 +29,23 @@ struct Control {
     /// How late this host is, and the time that is allowed for it: caught up for, and in flight beside the window.
     lateness: Lateness,
     allowance: Duration,
+    /// Whether urgent messages of this host are under way.
+    is_beside_urgent: bool,
 }
 
 impl Control {
     fn new(controller: Box<dyn Controller>) -> Control {
         let (flight, lateness, allowance) = (Flight::default(), Lateness::default(), Duration::ZERO);
-        Control { controller, flight, lateness, allowance }
+        Control { controller, flight, lateness, allowance, is_beside_urgent: false }
+    }
+
+    /// Time that is caught up, where that is `usual` for a host that is never late. Beside urgent messages it is short: what
+    /// goes at once stands in a queue, which a rate of little less than the line's empties slowly. What a host is late by is
+    /// caught up all the same, since its urgent messages are as late.
+    fn burst(&self, usual: Duration) -> Duration {
+        let most = (self.flight.shortest().unwrap_or_default() / CALM_BURST).max(BURST_MIN);
+        let on_time = if self.is_beside_urgent { usual.min(most) } else { usual };
+        self.allowance.max(on_time)
     }
 
     /// Bytes that are in flight beside the window, since nobody looks at answers while this host is late.
@@ -52,6 +63,9 @@ impl Control {
 const BURST_BYTES: u64 = 64 << 10;
 const BURST_MIN: Duration = Duration::from_micros(50);
 const BURST_MAX: Duration = Duration::from_millis(1);
+
+/// The part of a round trip that a host that is on time catches up at most beside urgent messages.
+const CALM_BURST: u32 = 64;
 
 /// The rate of a link that does not report it: what most RNICs have today.
 const LINE: Rate = Rate::from_bits(100_000_000_000);
@@ -130,6 +144,14 @@ impl Pacer {
         }
     }
 
+    /// Takes whether urgent messages of this host are under way: what is kept in queues, they wait for.
+    pub fn set_beside_urgent(&mut self, is_beside: bool, now: Instant) {
+        if let Some(control) = self.control.as_mut().filter(|control| control.is_beside_urgent != is_beside) {
+            control.is_beside_urgent = is_beside;
+            control.controller.set_beside_urgent(is_beside, &control.flight, now);
+        }
+    }
+
     /// Takes a congestion notification packet. Returns whether a controller has begun, which reacts to it.
     pub fn notified(&mut self, now: Instant) -> bool {
         if let Some(control) = &mut self.control {
@@ -188,7 +210,7 @@ impl Pacer {
 
     /// When all is paid for once a packet of `bytes` has gone now.
     fn paid_after(&self, rate: Rate, now: Instant, bytes: usize) -> Instant {
-        let burst = self.control.as_ref().map_or(self.burst.1, |control| control.allowance.max(self.burst.1));
+        let burst = self.control.as_ref().map_or(self.burst.1, |control| control.burst(self.burst.1));
         let earliest = Instant::from_ns(now.as_ns().saturating_sub(burst.as_nanos() as u64));
         self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES)
     }
@@ -274,6 +296,31 @@ mod tests {
         let more = rate * 2 / 1_000_000;
         assert!((more / 2..=more).contains(&caught_up), "{caught_up} of {more}");
         assert!((more - 1..=more + 1).contains(&(room(&pacer) - room_before)), "{more}");
+    }
+
+    #[test]
+    fn beside_urgent_messages_a_host_that_is_on_time_catches_up_little() {
+        let mut pacer = Pacer::new(CongestionControl::Steady, Some(Rate::from_bits(80_000_000)));
+        let ms = Duration::from_millis;
+        let sent_at = Instant::from_ns(1_000_000_000);
+        let now = sent_at + ms(16);
+        pacer.sent(sent_at, 986);
+        let sample = Sample { sent_at, round_trip: ms(16), delay: ms(0), path: 0, is_marked: false };
+        pacer.take(&Progress { delivered_bytes: 1000, sample: Some(sample), ..Progress::default() }, 1, now);
+        let burst = |pacer: &mut Pacer, is_beside| {
+            pacer.set_beside_urgent(is_beside, now);
+            pacer.paid_at = Instant::ZERO;
+            let mut packets = 0;
+            while pacer.wait(now).is_none() {
+                pacer.sent(now, 986);
+                packets += 1;
+            }
+            packets
+        };
+        // At 10 MB/s: a millisecond, and a quarter of one.
+        assert_eq!([false, true, false].map(|is_beside| burst(&mut pacer, is_beside)), [11, 3, 11]);
+        pacer.was_late(ms(2), now);
+        assert_eq!([false, true].map(|is_beside| burst(&mut pacer, is_beside)), [21, 21], "what it is late by");
     }
 
     #[test]

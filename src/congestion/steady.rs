@@ -1,7 +1,7 @@
 use crate::time::{Duration, Instant};
 
 use super::chance::{Chance, Verdict};
-use super::climb::{Climb, Seen};
+use super::climb::{Climb, Gait, Seen};
 use super::delivery::Delivery;
 use super::flood::Flood;
 use super::near::Near;
@@ -13,6 +13,8 @@ use super::{Controller, Flight, LongestFrame, Progress, Rate};
 ///
 /// On a way shorter than 500 µs delays are the hosts' own: a thread that sleeps, packets handled in batches. There it keeps
 /// 512 packets in flight, and fewer only when packets arrive marked or stand in a queue for long.
+///
+/// Beside urgent messages of the same host it keeps to 97 to 100 % of what arrives, and the queue to 0.5 % of a round trip.
 #[derive(Debug)]
 pub struct Steady {
     /// Bytes of packets in flight.
@@ -36,6 +38,8 @@ pub struct Steady {
     /// What the losses of the latest round said.
     verdict: Verdict,
     rate: Option<Rate>,
+    /// Whether urgent messages of this host are under way, which wait for what stands in queues.
+    is_beside_urgent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,6 +118,18 @@ const RAMP_QUEUE: u32 = 8;
 const TRAIN_PACE: f64 = 16.0;
 const PACE: f64 = 1.05;
 
+/// The same beside urgent messages: the rate is what fits, and no report that comes late is made up for.
+const CALM_PACE: f64 = 1.0;
+
+/// The bounds of a step towards a fair window beside them: a short queue tells little of it, and more than is free is queue.
+const CALM_LESS: f64 = 0.98;
+const CALM_MORE: f64 = 1.01;
+
+/// Beside urgent messages, the delay in queues up to which a window grows: this share of a round trip, or a little more
+/// than hosts add themselves, in seconds.
+const CALM_SHARE: f64 = 0.005;
+const CALM_LEAST: f64 = 1.5 * HOST_DELAY;
+
 impl Default for Steady {
     /// A controller without history.
     fn default() -> Steady {
@@ -133,6 +149,7 @@ impl Default for Steady {
             chance: Chance::default(),
             verdict: Verdict::Usual,
             rate: None,
+            is_beside_urgent: false,
         }
     }
 }
@@ -140,6 +157,14 @@ impl Default for Steady {
 impl Steady {
     /// The delay in queues up to which the window grows.
     fn target(&self, base: Duration) -> f64 {
+        if self.is_beside_urgent {
+            return (base.as_secs_f64() * CALM_SHARE).max(CALM_LEAST);
+        }
+        self.usual_target(base)
+    }
+
+    /// The same with no urgent messages under way, and at the start, which overruns a queue anyway.
+    fn usual_target(&self, base: Duration) -> f64 {
         let base = base.as_secs_f64();
         let short = (base / 4e-3).sqrt().min(1.0);
         (TARGET * short).max(HOST_DELAY) + (BURST_BYTES / self.line).min(base * BURST_SHARE)
@@ -160,8 +185,12 @@ impl Steady {
         self.begin_round(flight, now);
         if phase == Phase::Cruise {
             let queue = flight.queue(Instant::ZERO).unwrap_or_default();
-            self.begin_climb(Climb::new(0.0, now + queue));
+            self.begin_climb(Climb::new(self.gait(), 0.0, now + queue));
         }
+    }
+
+    fn gait(&self) -> Gait {
+        if self.is_beside_urgent { Gait::CALM } else { Gait::USUAL }
     }
 
     fn begin_climb(&mut self, climb: Climb) {
@@ -199,7 +228,7 @@ impl Steady {
             // Of a train that is sent at once less arrives than of packets that are sent evenly.
             Phase::Trains => self.begin_phase(Phase::Ramp(2.0 * arriving), flight, now),
             Phase::Ramp(_) => self.begin_phase(Phase::Cruise, flight, now),
-            Phase::Cruise => self.begin_climb(Climb::new(0.0, now)),
+            Phase::Cruise => self.begin_climb(Climb::new(self.gait(), 0.0, now)),
         }
     }
 
@@ -207,7 +236,7 @@ impl Steady {
     fn find_queue(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) -> Option<f64> {
         let sample = progress.sample?;
         let queue = flight.queue(self.phase_began).filter(|_| sample.sent_at >= self.phase_began);
-        if queue.is_none_or(|queue| queue.as_secs_f64() <= self.target(base)) {
+        if queue.is_none_or(|queue| queue.as_secs_f64() <= self.usual_target(base)) {
             self.round.full = 0;
             return None;
         }
@@ -258,7 +287,7 @@ impl Steady {
     fn end_round(&mut self, flight: &Flight, base: Duration, now: Instant) {
         let Some(queue) = self.round.queue[1].or(self.round.queue[0]) else { return };
         self.delivery.end(flight, now);
-        self.verdict = self.chance.look(flight, queue.as_secs_f64() > 2.0 * self.target(base));
+        self.verdict = self.chance.look(flight, queue.as_secs_f64() > 2.0 * self.usual_target(base));
         match self.verdict {
             Verdict::Usual | Verdict::Unclear => {}
             Verdict::Trial => self.window *= 1.0 - Chance::TRIAL,
@@ -266,7 +295,7 @@ impl Steady {
             Verdict::Excess => {
                 let sure = self.delivery.sure(base);
                 self.window = sure.clamp(self.window / 2.0, self.window / (1.0 - Chance::TRIAL));
-                self.begin_climb(Climb::new(self.window * STEP / 8.0, now));
+                self.begin_climb(Climb::new(self.gait(), self.window * STEP / 8.0, now));
             }
         }
         self.window = self.window.max(LEAST_WINDOW);
@@ -285,12 +314,18 @@ impl Steady {
         let (Some(sample), Some(queue)) = (progress.sample, flight.queue(Instant::ZERO)) else { return };
         let seen = Seen { queue: queue.as_secs_f64(), sent_at: sample.sent_at, target, base, now };
         let Some(top) = climb.take(&seen, self.window) else { return };
-        let fit = top.fit.max(self.delivery.sure(base)).clamp(self.window / 2.0, self.window);
-        let share = top.share(fit);
+        // Beside urgent messages a part is left free of what surely arrives, too.
+        let free = if self.is_beside_urgent { Gait::CALM.free } else { 0.0 };
+        let sure = self.delivery.sure(base) * (1.0 - free);
+        let fit = top.fit.max(sure).clamp(self.window / 2.0, self.window);
+        let share = match self.is_beside_urgent {
+            true => top.share(fit).clamp(CALM_LESS, CALM_MORE),
+            false => top.share(fit),
+        };
         // What others take over does not arrive again.
         self.delivery.leave(share.min(1.0));
         self.window = (fit * share).max(LEAST_WINDOW);
-        self.begin_climb(Climb::after(&top, base, now));
+        self.begin_climb(Climb::after(&top, self.gait(), base, now));
     }
 }
 
@@ -341,6 +376,7 @@ impl Controller for Steady {
         let paced = match self.phase {
             Phase::Trains => self.window * TRAIN_PACE,
             Phase::Ramp(_) => self.window * PACE,
+            Phase::Cruise if self.is_beside_urgent => self.window * CALM_PACE,
             Phase::Cruise => self.window * PACE + self.climb.as_ref().map_or(0.0, |climb| climb.grows_by()),
         };
         let bits = paced * 8.0 / (base + flight.queue(Instant::ZERO).unwrap_or_default()).as_secs_f64();
@@ -349,6 +385,18 @@ impl Controller for Steady {
 
     fn sent(&mut self, bytes: u64, _now: Instant) {
         self.packet.take(bytes);
+    }
+
+    fn set_beside_urgent(&mut self, is_beside: bool, flight: &Flight, now: Instant) {
+        self.is_beside_urgent = is_beside;
+        if self.phase == Phase::Cruise {
+            if let (true, Some(base)) = (is_beside, flight.shortest()) {
+                let queue = flight.queue(Instant::ZERO).unwrap_or_default();
+                let fits = base.max(SHORTEST).div_duration_f64(base.max(SHORTEST) + queue);
+                self.window = (self.window * fits).max(LEAST_WINDOW);
+            }
+            self.begin_climb(Climb::new(self.gait(), 0.0, now));
+        }
     }
 
     fn notified(&mut self, flight: &Flight, now: Instant) {
@@ -398,6 +446,23 @@ mod tests {
             flight.take(&progress, 0, now);
             steady.take(&progress, flight, now);
         }
+    }
+
+    #[test]
+    fn what_stands_in_a_queue_goes_when_urgent_messages_begin_and_less_may_stand_there() {
+        let (mut flight, ms) = (Flight::default(), Duration::from_millis);
+        for round_trip in [30, 33].map(ms) {
+            let sample = Sample { sent_at: Instant::ZERO, round_trip, delay: ms(0), path: 0, is_marked: false };
+            flight.take(&Progress { sample: Some(sample), ..Progress::default() }, 0, Instant::ZERO + round_trip);
+        }
+        let mut steady = Steady { window: 1.1e6, phase: Phase::Cruise, ..Steady::default() };
+        let usual = steady.target(ms(30));
+        steady.set_beside_urgent(true, &flight, Instant::ZERO + ms(40));
+        assert!((0.9999e6..1.0001e6).contains(&steady.window), "{steady:?}");
+        assert!(steady.target(ms(30)) == CALM_LEAST && usual > 1.9 * CALM_LEAST, "{usual}");
+        assert!((0.0049..0.0051).contains(&(steady.target(ms(100)) / 0.1)));
+        steady.set_beside_urgent(false, &flight, Instant::ZERO + ms(50));
+        assert!((0.9999e6..1.0001e6).contains(&steady.window) && steady.target(ms(30)) == usual, "{steady:?}");
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(super) struct Context<'a> {
     pub multipath: &'a mut Option<Box<Multipath>>,
     /// Bytes of requests that arrived early and wait at other queue pairs of the endpoint.
     pub waiting_elsewhere: usize,
+    /// Until when urgent messages count as under way, after the latest was posted.
+    pub urgent_until: &'a mut Instant,
     /// Whether a completion queue had no room, and is in error.
     pub has_lost_completion: bool,
 }

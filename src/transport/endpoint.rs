@@ -45,6 +45,8 @@ pub struct Endpoint {
     timers: Timers,
     /// Queue pairs that can have something to send.
     schedule: Schedule,
+    /// Until when urgent messages count as under way.
+    urgent_until: Instant,
     identification: u16,
     /// IPv4 identification and UDP source port, where the link imposes them.
     imposed: Option<(u16, u16)>,
@@ -144,6 +146,7 @@ impl Endpoint {
             events: VecDeque::new(),
             timers: Timers::default(),
             schedule: Schedule::default(),
+            urgent_until: Instant::ZERO,
             identification,
             imposed: None,
             next_pd: 1,
@@ -803,6 +806,7 @@ impl Endpoint {
             identification,
             timers,
             schedule,
+            urgent_until,
             local_rails,
             hop_seekers,
             waiting_bytes,
@@ -820,6 +824,7 @@ impl Endpoint {
             identification,
             multipath,
             waiting_elsewhere,
+            urgent_until,
             has_lost_completion: false,
         };
         let result = work(qp, context);

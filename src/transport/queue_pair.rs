@@ -40,6 +40,9 @@ use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 /// Of so many packets in a row one asks for an acknowledge, whatever the recovery.
 const ASKS_WITHIN: u64 = 64;
 
+/// How long urgent messages count as under way after the latest was posted: who reads waits no longer for a next word.
+const URGENT_LASTS: Duration = Duration::from_secs(5);
+
 /// A queue pair: its state, and its roles.
 #[derive(Debug)]
 pub struct QueuePairMachine {
@@ -485,6 +488,13 @@ impl QueuePairMachine {
         if self.connection.service == Service::Ud {
             self.take_class_of_datagram();
         }
+        // The connection manager's messages set up what is to come: nobody waits for each of them.
+        if self.class == Class::Urgent
+            && self.connection.service != Service::Gsi
+            && !mutated!("urgent-is-not-told", by "uroce --test classes who_is_to_wait_for_urgent_messages")
+        {
+            *cx.urgent_until = cx.now + URGENT_LASTS;
+        }
         if matches!(self.state, State::Error | State::SendQueueError) {
             self.requester.flush(&self.connection, cx);
         }
@@ -595,7 +605,7 @@ impl QueuePairMachine {
         if self.requester.handle_response(packet, trailer, &self.connection, cx).is_err() {
             self.fail(cx);
         }
-        self.control_congestion(cx.now);
+        self.control_congestion(cx);
         self.check_drained(cx);
     }
 
@@ -755,7 +765,7 @@ impl QueuePairMachine {
         if self.state.sends() && self.requester.handle_timeout(&self.connection, cx).is_err() {
             self.fail(cx);
         }
-        self.control_congestion(cx.now);
+        self.control_congestion(cx);
     }
 
     /// Ends the wait for the pacer, if its time has come.
@@ -831,10 +841,13 @@ impl QueuePairMachine {
     }
 
     /// Tells the congestion controller what became of packets.
-    fn control_congestion(&mut self, now: Instant) {
+    fn control_congestion(&mut self, cx: &Context<'_>) {
         if !self.pacer.is_controlled() {
             return;
         }
+        let now = cx.now;
+        let gives_way = matches!(self.class, Class::Bulk | Class::Scavenger);
+        self.pacer.set_beside_urgent(gives_way && now < *cx.urgent_until, now);
         let in_flight_bytes = self.in_flight_bytes();
         self.pacer.take(&self.requester.progress(), in_flight_bytes, now);
         if let AnyResponder::Reliable(responder) = &mut self.responder

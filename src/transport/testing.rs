@@ -61,6 +61,7 @@ impl World {
             identification,
             multipath: &mut None,
             waiting_elsewhere: 0,
+            urgent_until: &mut Instant::ZERO.clone(),
             has_lost_completion: false,
         };
         work(connection, &mut cx)

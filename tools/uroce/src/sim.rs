@@ -33,6 +33,7 @@ mod stream;
 mod stream_picture;
 mod svg;
 mod timeline;
+mod tokens;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,6 +57,7 @@ enum Table {
     Paths(paths::Arguments),
     PathFailure(path_failure::Arguments),
     Priorities(priorities::Arguments),
+    Tokens(tokens::Arguments),
     Batches(batches::Arguments),
     Deadline(deadline::Arguments),
     Kv(kv::Arguments),
@@ -117,6 +119,7 @@ impl Arguments {
             Table::Paths(arguments) => arguments.options.json,
             Table::PathFailure(arguments) => arguments.options.json,
             Table::Priorities(arguments) => arguments.options.json,
+            Table::Tokens(arguments) => arguments.options.json,
             Table::Batches(arguments) => arguments.options.json,
             Table::Deadline(arguments) => arguments.options.json,
             Table::Kv(arguments) => arguments.options.json,
@@ -135,6 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::Paths(arguments) => paths::run(arguments),
         Table::PathFailure(arguments) => path_failure::run(arguments),
         Table::Priorities(arguments) => priorities::run(arguments),
+        Table::Tokens(arguments) => tokens::run(arguments),
         Table::Batches(arguments) => batches::run(arguments),
         Table::Deadline(arguments) => deadline::run(arguments),
         Table::Kv(arguments) => kv::run(arguments),

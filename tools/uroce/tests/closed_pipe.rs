@@ -53,6 +53,7 @@ fn no_subcommand_panics_when_nobody_reads() {
         &["sim", "chaos", "--seeds", "1"],
         &["sim", "chaos", "--seeds", "1", "--json"],
         &["sim", "loss-rtt", "--only", "op=write,loss=0.01,rtt_ms=1"],
+        &["sim", "tokens", "--tokens", "200", "--only", "line_bps=300e6,rtt_ms=30,flows=1,loss=0"],
         &["sim", "batches", "--batches", "20", "--only", "op=write,messages=16,rtt_ms=10,loss=1%,gap_ms=0"],
         &["sim", "deadline", "--chunks", "20", "--only", "rtt_ms=10,loss=1%,repair_per_mille=60"],
         &["sim", "kv", "--only", "row=path,transport=uroce-go-back-n,rtt_ms=2,line_bps=1e9"],

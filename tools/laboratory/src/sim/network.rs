@@ -13,6 +13,7 @@ use crate::ethernet::{ETHERNET_BYTES, ether_type, is_ipv6};
 use super::frame_pool::{Condition, FramePool};
 use super::link::{Link, LinkProfile, Lost};
 use super::node::Node;
+use super::paired_losses::PairedLosses;
 use super::pauses::Pauses;
 use super::priority_queues::PriorityQueues;
 use super::random::Random;
@@ -96,6 +97,8 @@ pub struct Network {
     links: Vec<(Link, LinkEnd)>,
     /// The queues of links that send by class.
     priority_queues: BTreeMap<LinkId, PriorityQueues>,
+    /// Losses of links beside those of their profiles.
+    paired_losses: BTreeMap<LinkId, PairedLosses>,
     interface_bytes: u64,
     switches: Vec<Switch>,
     /// The node of each address that endpoints ask for.
@@ -145,6 +148,7 @@ impl Network {
             nodes: Vec::new(),
             links: Vec::new(),
             priority_queues: BTreeMap::new(),
+            paired_losses: BTreeMap::new(),
             interface_bytes: INTERFACE_BYTES,
             switches: Vec::new(),
             addresses: BTreeMap::new(),
@@ -202,6 +206,12 @@ impl Network {
     /// no queue is ever full.
     pub fn add_priority_queues(&mut self, link: LinkId) {
         self.priority_queues.insert(link, PriorityQueues::default());
+    }
+
+    /// Makes a link lose this share of packets, 0 to 1, whatever else goes over it: another network of the same seed loses
+    /// the same packets, if it sends them.
+    pub fn lose_the_same(&mut self, link: LinkId, share: f64) {
+        self.paired_losses.insert(link, PairedLosses::new(self.seed, share));
     }
 
     /// Takes a node's processor away at these times: frames and timers wait.
@@ -451,6 +461,9 @@ impl Network {
             Ok(passage) => passage,
             Err(why) => return self.lose(frame, why, observer),
         };
+        if self.paired_losses.get_mut(&id).is_some_and(|losses| losses.lose(&in_flight.bytes)) {
+            return self.lose(frame, Lost::Chance, observer);
+        }
         let arrival = |frame| Event::Arrival { link: id.0 as u32, frame };
         if passage.marked && mark_congestion(&mut in_flight.bytes) {
             self.tally.marked += 1;

@@ -37,7 +37,7 @@ pub struct PriorityCell {
 pub struct Priorities {
     /// The median without bulk.
     pub idle: Duration,
-    /// The latency that 99 % of tokens must keep to with classes, where it [is bounded](PriorityCell::is_bounded).
+    /// The latency that 99 % of tokens must keep to with classes.
     pub bound: Duration,
     /// With tokens urgent and bulk of its class.
     pub classes: Latency,
@@ -126,11 +126,6 @@ impl PriorityCell {
     pub fn table() -> Vec<PriorityCell> {
         let cell = |meeting, load| PriorityCell { meeting, load, tokens: 10_000 };
         Meeting::ALL.iter().flat_map(|meeting| [0.95, 1.0].map(|load| cell(*meeting, load))).collect()
-    }
-
-    /// Whether tokens must keep to the bound. In a queue that knows no classes they wait as long as bulk makes them.
-    pub fn is_bounded(&self) -> bool {
-        self.load < 1.0 || self.meeting != Meeting::Wan
     }
 
     /// Runs the cell with all randomness from `seed`.

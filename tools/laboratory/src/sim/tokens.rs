@@ -13,6 +13,7 @@ use uroce::wire::{Key, PathMtu, Qpn};
 use crate::world::{Peering, path, queue_pair};
 
 use super::network::{Network, NodeId, Observer};
+use super::planes::FIRST_PORT;
 use super::transfer::TransferError;
 
 /// Short messages from one node to another, each sent when its time comes, and how long each takes until the receiver
@@ -41,6 +42,9 @@ const OUTSTANDING: usize = 4096;
 
 const MTU: PathMtu = PathMtu::Mtu4096;
 
+/// The UDP source port: not that of [transfers](super::transfer).
+const SOURCE_PORT: u16 = FIRST_PORT + 1;
+
 impl Tokens {
     /// Connects `nodes` of `network` with a queue pair of `class` each.
     pub fn new(network: &mut Network, nodes: [NodeId; 2], settings: RecoverySettings, class: Class) -> Tokens {
@@ -60,6 +64,7 @@ impl Tokens {
             let address = |side: &Side| Ipv4Addr::new(10, 0, 0, 1 + side.node.0 as u8);
             let mut path = path(address(here), address(there), there.node.0 as u64);
             path.flow.traffic_class = class.dscp() << 2;
+            path.flow.source_port = SOURCE_PORT;
             let peering = Peering { path_mtu: MTU, ..Peering::new(path, there.qpn) };
             peering.connect(network.endpoint(here.node), now, here.qpn);
         }
