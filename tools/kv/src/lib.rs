@@ -16,6 +16,7 @@ mod stream_page;
 mod streamed;
 mod svg;
 mod tables;
+mod tokens;
 
 pub use cell::{Cell, Op, Program, Step, Transport, UcxChoice};
 pub use cells::{Play, Shows, loads, plays, small_plays};
@@ -28,3 +29,4 @@ pub use sockets::DataSockets;
 pub use stream_page::{stream_page, stream_summary, stream_tables};
 pub use streamed::Streamed;
 pub use tables::{load_table, summary, tables};
+pub use tokens::{Beside, TokenPlan, TokensPlayed, play_tokens};

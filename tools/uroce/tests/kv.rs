@@ -5,9 +5,10 @@ use std::path::Path as File;
 use std::time::Duration;
 
 use kv::{
-    Outcome, Path, Played, Profile, Served, Shows, Step, Streamed, Tools, loads, page, play, small_plays, stream,
-    stream_page,
+    Beside, Outcome, Path, Played, Profile, Served, Shows, Step, Streamed, TokenPlan, TokensPlayed, Tools, loads, page,
+    play, play_tokens, small_plays, stream, stream_page,
 };
+use uroce::verbs::LinkKind;
 use wan::{Plan, Wan};
 
 use super::json;
@@ -86,4 +87,28 @@ fn blocks_arrive_as_they_were_over_all_transports() {
     assert_eq!(seen, ["uroce.kv/1", "uroce.kv.load/1"].map(str::to_owned).into());
     let page = page(&all);
     assert!(all.iter().all(|played| page.contains(&played.play.cell.transport_name())), "{page}");
+}
+
+/// `uroce-tokens` in small: all tokens arrive, none earlier than the path lets it, beside transfers that move on.
+#[test]
+fn tokens_arrive_beside_transfers_at_full_rate() {
+    let plan = TokenPlan {
+        path: "delay=5ms,rate=100M".parse().unwrap(),
+        tokens: 300,
+        every: Duration::from_millis(2),
+        flows: 2,
+        warm_up: 300,
+        seed: SEED,
+        link: LinkKind::Udp,
+    };
+    let played: Vec<TokensPlayed> = Beside::ALL.map(|beside| play_tokens(&plan, beside).unwrap()).into();
+    let lines: String = played.iter().map(|one| format!("{}\n", one.to_json(&plan, &played[0]))).collect();
+    for one in &played {
+        assert_eq!(one.latencies.len(), plan.tokens, "seed {SEED}: {lines}");
+        assert!(one.quantile(0.0) >= plan.path.delay, "seed {SEED}: {lines}");
+        assert!(one.lateness.frames() > 2 * plan.tokens as u64, "seed {SEED}: {lines}");
+        assert_eq!(one.goodput_bps > 0.0, one.beside != Beside::Nothing, "seed {SEED}: {lines}");
+    }
+    let [_, seen] = json::judge(&lines);
+    assert_eq!(seen, ["uroce.kv.tokens/1".to_owned()].into());
 }
