@@ -39,13 +39,18 @@ impl Control {
         Control { controller, flight, lateness, allowance, is_beside_urgent: false }
     }
 
-    /// Time that is caught up, where that is `usual` for a host that is never late. Beside urgent messages it is short: what
-    /// goes at once stands in a queue, which a rate of little less than the line's empties slowly. What a host is late by is
-    /// caught up all the same, since its urgent messages are as late.
+    /// The time that is allowed for this host's lateness, or another one, within what it is beside urgent messages: what goes
+    /// at once stands in a queue, which a rate of little less than the line's empties slowly.
+    fn calm(&self, usual: Duration) -> Duration {
+        match self.is_beside_urgent {
+            true => usual.min((self.flight.shortest().unwrap_or_default() / CALM_BURST).max(BURST_MIN)),
+            false => usual,
+        }
+    }
+
+    /// Time that is caught up, where that is `usual` for a host that is never late.
     fn burst(&self, usual: Duration) -> Duration {
-        let most = (self.flight.shortest().unwrap_or_default() / CALM_BURST).max(BURST_MIN);
-        let on_time = if self.is_beside_urgent { usual.min(most) } else { usual };
-        self.allowance.max(on_time)
+        self.calm(self.allowance.max(usual))
     }
 
     /// Bytes that are in flight beside the window, since nobody looks at answers while this host is late.
@@ -54,7 +59,7 @@ impl Control {
             return 0;
         }
         let rate = self.controller.rate().map_or(0, Rate::bytes);
-        rate.saturating_mul(self.allowance.as_nanos() as u64) / NANOS_IN_A_SECOND
+        rate.saturating_mul(self.calm(self.allowance).as_nanos() as u64) / NANOS_IN_A_SECOND
     }
 }
 
@@ -64,7 +69,7 @@ const BURST_BYTES: u64 = 64 << 10;
 const BURST_MIN: Duration = Duration::from_micros(50);
 const BURST_MAX: Duration = Duration::from_millis(1);
 
-/// The part of a round trip that a host that is on time catches up at most beside urgent messages.
+/// The part of a round trip that a host catches up at most beside urgent messages.
 const CALM_BURST: u32 = 64;
 
 /// The rate of a link that does not report it: what most RNICs have today.
@@ -299,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_urgent_messages_a_host_that_is_on_time_catches_up_little() {
+    fn beside_urgent_messages_little_is_caught_up() {
         let mut pacer = Pacer::new(CongestionControl::Steady, Some(Rate::from_bits(80_000_000)));
         let ms = Duration::from_millis;
         let sent_at = Instant::from_ns(1_000_000_000);
@@ -320,7 +325,7 @@ mod tests {
         // At 10 MB/s: a millisecond, and a quarter of one.
         assert_eq!([false, true, false].map(|is_beside| burst(&mut pacer, is_beside)), [11, 3, 11]);
         pacer.was_late(ms(2), now);
-        assert_eq!([false, true].map(|is_beside| burst(&mut pacer, is_beside)), [21, 21], "what it is late by");
+        assert_eq!([false, true].map(|is_beside| burst(&mut pacer, is_beside)), [21, 3], "a host that is late");
     }
 
     #[test]
