@@ -39,7 +39,7 @@ pub struct Scoreboard {
     missing: VecDeque<u64>,
     /// Answers that a later one has overtaken, and since when.
     overtaken: VecDeque<(u64, Instant)>,
-    /// Answers that were requested again: position, attempt and time.
+    /// Answers that were requested again: position, attempt, and until when they are waited for, the earliest first.
     asked: VecDeque<(u64, u8, Instant)>,
     /// Answers before this position were received, or are in one of the queues above.
     frontier: u64,
@@ -194,6 +194,9 @@ const ORDER_KEPT: u32 = 1 << 30;
 
 /// The longest interval between probes is this power of two times the first.
 const PROBE_BACKOFF_MAX: u32 = 5;
+
+/// The same of the time for which an answer is waited for that was requested again.
+const ASKED_BACKOFF_MAX: u8 = 5;
 
 impl Scoreboard {
     /// A scoreboard with nothing in flight; the next position is `start`. `first_patience` is the retransmission
@@ -383,13 +386,18 @@ impl Scoreboard {
 
     /// Records that the answers at `count` positions from `position` on were requested again.
     pub fn asked(&mut self, position: u64, count: u32, now: Instant) {
+        // The request and the answer may both take the slowest path.
+        let patience = self.patience() + self.spread;
         for at in position..position + u64::from(count) {
             let entry = self.slot(at);
             entry.at_us = micros(now);
             entry.attempt = entry.attempt.saturating_add(1);
             entry.flags &= !QUEUED;
             let attempt = entry.attempt;
-            self.asked.push_back((at, attempt, now));
+            // A peer that keeps to a rate may take longer for all that was requested again: each time it has twice as long.
+            let until = now + patience * (1 << (attempt - 1).min(ASKED_BACKOFF_MAX));
+            let index = self.asked.partition_point(|(_, _, other)| *other <= until);
+            self.asked.insert(index, (at, attempt, until));
         }
     }
 
@@ -632,11 +640,9 @@ impl Scoreboard {
             self.overtaken.pop_front();
             self.miss(position);
         }
-        // The request and the answer may both take the slowest path.
-        let patience = self.patience() + self.spread;
-        while let Some(&(position, attempt, at)) = self.asked.front() {
+        while let Some(&(position, attempt, until)) = self.asked.front() {
             let waits = self.awaits_answer(position) && self.slot(position).attempt == attempt;
-            if waits && at + patience > now {
+            if waits && until > now {
                 break;
             }
             self.asked.pop_front();
@@ -704,7 +710,7 @@ impl Scoreboard {
     /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     pub fn deadline(&self) -> Option<Instant> {
         let overtaken = self.overtaken.front().map(|(_, since)| *since + self.answers_late());
-        let asked = self.asked.front().map(|(_, _, at)| *at + self.patience() + self.spread);
+        let asked = self.asked.front().map(|(_, _, until)| *until);
         earliest([self.probe_at, overtaken, asked, self.lost_at, self.ends_at])
     }
 

@@ -182,6 +182,30 @@ fn answers_are_missing_when_a_later_one_has_come_and_are_asked_for_again_togethe
     assert_eq!(board.settle(at(1700)), 8);
 }
 
+/// Found with a host that was late: what it requested again, its peer's low rate could not bring in time, so it was requested
+/// once more, and counted as lost each time.
+#[test]
+fn an_answer_that_is_asked_for_again_has_twice_as_long_each_time() {
+    let mut board = Scoreboard::new(0, us(100_000));
+    board.sent(0, packet(4000, true, 0), at(0));
+    board.measured(0, 0, Some(us(0)), false, at(800));
+    board.arrived(0, at(800));
+    assert_eq!(board.patience(), us(2400));
+    let mut asked = Vec::new();
+    // All others come one after the other.
+    for position in (0..4000).filter(|position| *position != 2) {
+        let now = at(800 + 50 * position);
+        board.answered(position, now);
+        board.settle(now);
+        if let Some(Wants::Answers(2, 1)) = board.wants() {
+            board.asked(2, 1, now);
+            asked.push(now);
+        }
+    }
+    let pauses: Vec<_> = asked.windows(2).map(|pair| (pair[1] - pair[0]).as_micros() / 100 * 100).collect();
+    assert_eq!(pauses, [2400, 4800, 9600, 19_200, 38_400, 76_800]);
+}
+
 #[test]
 fn silence_has_the_oldest_sent_again_less_and_less_often() {
     let mut board = board(100, |_| 0);
