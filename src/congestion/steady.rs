@@ -241,9 +241,10 @@ impl Steady {
             return None;
         }
         let arrived_at = Instant::from_ns(now.as_ns().saturating_sub(sample.delay.as_nanos() as u64));
-        // A train is longer than a few acknowledges.
+        // A train is longer than a few acknowledges. What is sent evenly by several is heard of seldom by each.
         let gap = arrived_at.saturating_since(std::mem::replace(&mut self.round.full_at, arrived_at));
-        self.round.full = if gap > base / 16 { 1 } else { self.round.full + 1 };
+        let is_apart = self.phase == Phase::Trains && gap > base / 16;
+        self.round.full = if is_apart { 1 } else { self.round.full + 1 };
         if self.round.full == 1 {
             self.round.full_from = (arrived_at, flight.delivered_bytes());
         }
@@ -463,6 +464,23 @@ mod tests {
         assert!((0.0049..0.0051).contains(&(steady.target(ms(100)) / 0.1)));
         steady.set_beside_urgent(false, &flight, Instant::ZERO + ms(50));
         assert!((0.9999e6..1.0001e6).contains(&steady.window) && steady.target(ms(30)) == usual, "{steady:?}");
+    }
+
+    /// Else flows that share a line with a deep buffer fill it: each hears of one in so many of its packets.
+    #[test]
+    fn a_start_ends_at_a_queue_that_is_heard_of_seldom() {
+        let (mut flight, ms) = (Flight::default(), Duration::from_millis);
+        let mut steady = Steady { window: 1.1e6, phase: Phase::Ramp(37e6), ..Steady::default() };
+        // A fifth of a round trip lies between two samples, and the queue becomes longer.
+        for (number, queue) in [0, 0, 1, 2, 3].into_iter().enumerate() {
+            let sent_at = Instant::from_ns(number as u64 * 6_000_000);
+            let sample = Sample { sent_at, round_trip: ms(30 + queue), delay: ms(0), path: 0, is_marked: false };
+            let progress = Progress { delivered_bytes: 13 * FRAME, sample: Some(sample), ..Progress::default() };
+            assert_eq!(steady.phase, Phase::Ramp(37e6), "sample {number}");
+            flight.take(&progress, 1_000_000, sent_at + sample.round_trip);
+            steady.take(&progress, &flight, sent_at + sample.round_trip);
+        }
+        assert_eq!(steady.phase, Phase::Cruise);
     }
 
     #[test]
