@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use kv::{
-    Outcome, Path, Play, Played, Profile, Served, Streamed, Tools, load_table, loads, page, play, plays, small_plays,
-    stream, stream_page, stream_summary, stream_tables, summary, tables,
+    DemoPlan, Outcome, Path, Play, Played, Profile, Served, Streamed, Tools, demo_picture, demo_table, load_table,
+    loads, page, play, plays, small_plays, stream, stream_page, stream_summary, stream_tables, summary, tables,
 };
 use wan::{Plan, Wan};
 
@@ -40,6 +40,11 @@ struct Arguments {
     /// with the chosen one. Leaves a page at target/kv/streams.html
     #[arg(long, conflicts_with_all = ["only", "small"])]
     streams: bool,
+
+    /// Instead of the engines, show streaming, priority and deadlines over one path: 30 ms, 0.1 % (docs/schemas/kv.demo.json).
+    /// Leaves a picture at target/kv/demo.svg
+    #[arg(long, conflicts_with_all = ["profile", "only", "small", "keep", "load", "streams"])]
+    demo: bool,
 
     /// Decides which frames are lost
     #[arg(long, default_value_t = 1)]
@@ -73,6 +78,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err("network namespaces and AF_XDP need root: run it with sudo".into());
     }
     let tools = tools()?;
+    if arguments.demo {
+        let demo = DemoPlan::usual(arguments.seed).play(&tools)?;
+        match arguments.json {
+            true => println!("{}", demo.to_json()),
+            false => println!("{}", demo_table(&demo)),
+        }
+        leave(&tools, "demo.svg", &demo_picture(&demo))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(folder) = &arguments.keep {
         std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     }
@@ -152,7 +166,7 @@ fn leave(tools: &Tools, name: &str, page: &str) -> Result<(), Failure> {
 
 /// Plays streams over all paths of profiles.
 fn streams(profiles: &[Profile], arguments: &Arguments, tools: &Tools) -> Result<ExitCode, Failure> {
-    let program = stream::program(tools)?;
+    let program = stream::program(tools, "stream")?;
     let lengths: Vec<Option<u64>> = stream::CHUNKS.map(Some).into_iter().chain([None]).collect();
     let chunks: Vec<u64> =
         std::iter::repeat_n(&lengths, stream::ROUNDS).flatten().map(|length| length.unwrap_or(0)).collect();

@@ -64,17 +64,17 @@ impl Prompt {
     }
 }
 
-/// Makes the program, in the folder of the pictures.
+/// Makes a program of `transfer/c/examples`, in the folder of the pictures.
 ///
 /// # Errors
 /// What the compiler says.
-pub fn program(tools: &Tools) -> Result<PathBuf, String> {
+pub fn program(tools: &Tools, name: &str) -> Result<PathBuf, String> {
     let transfer = File::new(env!("CARGO_MANIFEST_DIR")).join("../../transfer/c");
     let folder = tools.environments.join("kv");
     std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let program = folder.join("stream");
+    let program = folder.join(name);
     let mut compiler = Command::new("cc");
-    compiler.arg("-O2").arg("-o").arg(&program).arg(transfer.join("examples/stream.c"));
+    compiler.arg("-O2").arg("-o").arg(&program).arg(transfer.join("examples").join(name).with_extension("c"));
     compiler.arg("-I").arg(transfer.join("include"));
     // Where cargo puts the library: beside the program, or with what other crates need.
     let beside = tools.uroce.parent().unwrap_or(File::new("/"));
@@ -85,7 +85,7 @@ pub fn program(tools: &Tools) -> Result<PathBuf, String> {
     let output = output.map_err(|error| format!("cc (cargo xtask setup): {error}"))?;
     match output.status.success() {
         true => Ok(program),
-        false => Err(format!("the program of streams does not compile: {}", String::from_utf8_lossy(&output.stderr))),
+        false => Err(format!("{name}.c does not compile: {}", String::from_utf8_lossy(&output.stderr))),
     }
 }
 

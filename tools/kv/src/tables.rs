@@ -2,6 +2,7 @@ use comfy_table::{Table, presets};
 
 use crate::cell::{Program, UcxChoice};
 use crate::cells::Shows;
+use crate::demo::{Demo, Fetched, REPAIR_PER_MILLE};
 use crate::load::Served;
 use crate::played::{Played, of_sorted};
 use crate::profile::LINE_BPS;
@@ -56,6 +57,33 @@ pub fn tables(all: &[Played]) -> String {
     ];
     add(&prompts, of(|shows| matches!(shows, Shows::Prompt { .. })).map(prompt_row).collect());
     parts.join("\n\n")
+}
+
+/// What a demonstration came to.
+pub fn demo_table(demo: &Demo) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(["", "", ""]);
+    let mut add = |what: &str, which: String, came_to: String| {
+        table.add_row([what.to_owned(), which, came_to]);
+    };
+    let of_a_cache = [("compute", "compute_ms"), ("there, in chunks", "total_ms")];
+    for (which, field) in of_a_cache {
+        add("streaming", which.to_owned(), ms(Some(demo.streamed_ms(field))));
+    }
+    add("streaming", "there, sent when all is computed".to_owned(), ms(Some(demo.after_ms())));
+    for played in &demo.tokens {
+        let [median, p99] = [0.5, 0.99].map(|share| played.quantile(share).as_secs_f64() * 1e3);
+        let goodput = played.goodput_bps / 1e6;
+        let came_to = format!("median {median:.2} ms, 99 % {p99:.2} ms, transfer {goodput:.0} Mb/s");
+        add("tokens", played.beside.to_string(), came_to);
+    }
+    for (repair, fetched) in [0, REPAIR_PER_MILLE].into_iter().zip(&demo.fetched) {
+        for Fetched { deadline_ms, whole, blocks } in fetched {
+            let which = format!("{deadline_ms} ms, {} % repair symbols", repair / 10);
+            add("deadline", which, format!("{whole} of {blocks} blocks"));
+        }
+    }
+    table.to_string()
 }
 
 /// A table of what sites serve in time.

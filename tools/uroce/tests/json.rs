@@ -22,7 +22,8 @@ const LONG: [(&str, &[&str]); 2] = [
 ];
 
 /// What no command of uroce prints; `kv.rs` tries it.
-const ELSEWHERE: [&str; 4] = ["uroce.kv/1", "uroce.kv.load/1", "uroce.kv.stream/1", "uroce.kv.tokens/1"];
+const ELSEWHERE: [&str; 5] =
+    ["uroce.kv/1", "uroce.kv.demo/1", "uroce.kv.load/1", "uroce.kv.stream/1", "uroce.kv.tokens/1"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

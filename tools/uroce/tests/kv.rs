@@ -5,8 +5,8 @@ use std::path::Path as File;
 use std::time::Duration;
 
 use kv::{
-    Beside, Outcome, Path, Played, Profile, Served, Shows, Step, Streamed, TokenPlan, TokensPlayed, Tools, loads, page,
-    play, play_tokens, small_plays, stream, stream_page,
+    Beside, DemoPlan, Outcome, Path, Played, Profile, Served, Shows, Step, Streamed, TokenPlan, TokensPlayed, Tools,
+    demo_picture, demo_table, loads, page, play, play_tokens, small_plays, stream, stream_page,
 };
 use uroce::verbs::LinkKind;
 use wan::{Plan, Wan};
@@ -44,7 +44,7 @@ fn a_cache_leaves_while_it_is_computed() {
     let path = Path { rtt: Duration::from_millis(4), loss: 0.005 };
     let wan = Wan::start(Plan::simple(path.conditions(), SEED)).unwrap();
     let (tools, prompt) = (tools(), stream::SMALL_PROMPT);
-    let program = stream::program(&tools).unwrap();
+    let program = stream::program(&tools, "stream").unwrap();
     let said = stream::play(&wan, &tools, &program, &prompt, &[0, 10_000]).unwrap();
     let all: Vec<Streamed> = [None, Some(10_000)]
         .into_iter()
@@ -111,4 +111,27 @@ fn tokens_arrive_beside_transfers_at_full_rate() {
     }
     let [_, seen] = json::judge(&lines);
     assert_eq!(seen, ["uroce.kv.tokens/1".to_owned()].into());
+}
+
+/// `--demo` in small: streaming, priority and deadlines, and the picture that it would leave.
+#[test]
+fn streaming_priority_and_deadlines_are_shown() {
+    let plan = DemoPlan {
+        path: Path { rtt: Duration::from_millis(4), loss: 0.005 },
+        prompt: stream::SMALL_PROMPT,
+        tokens: [200, 100],
+        object_bytes: 1 << 20,
+        deadlines_ms: vec![10, 2000],
+        ..DemoPlan::usual(SEED)
+    };
+    let demo = plan.play(&tools()).unwrap();
+    // A mebibyte takes 28 ms.
+    let [early, late] = [0, 1].map(|number: usize| demo.fetched.each_ref().map(|fetched| fetched[number]));
+    assert!(early.iter().all(|fetched| fetched.whole < fetched.blocks), "seed {SEED}: {demo:#?}");
+    assert!(late.iter().all(|fetched| fetched.whole == fetched.blocks), "seed {SEED}: {demo:#?}");
+    assert!(demo.tokens.iter().all(|played| played.latencies.len() == 200), "seed {SEED}: {demo:#?}");
+    assert!(demo.after_ms() > demo.streamed_ms("compute_ms"), "seed {SEED}: {demo:#?}");
+    let [_, seen] = json::judge(&format!("{}\n", demo.to_json()));
+    assert_eq!(seen, ["uroce.kv.demo/1".to_owned()].into());
+    assert!(demo_table(&demo).contains("deadline") && demo_picture(&demo).contains("xmlns="));
 }
