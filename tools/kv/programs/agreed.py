@@ -21,7 +21,7 @@ POOL_STEP = 251
 # What arrived of a block is counted in pieces.
 PIECE_BYTES = 64 << 10
 # How long the sites wait for each other beyond the cell's own time.
-PATIENCE_S = 60
+PATIENCE_S = 120
 # How often the site that posts asks whether a request is done.
 POLL_S = 0.001
 

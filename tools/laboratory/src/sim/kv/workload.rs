@@ -37,10 +37,10 @@ pub struct Computed {
 /// Prompts of which the share is looked at that keeps to the objective.
 const PROMPTS: usize = 2000;
 
-/// What the objective is, in times of a prompt that meets no other, over a line that loses nothing; and for which share of
-/// prompts it holds.
-const OBJECTIVE: u32 = 2;
-/// The share.
+/// What the objective is, in times of a prompt that meets no other, over a line that loses nothing.
+pub const OBJECTIVE: u32 = 2;
+
+/// For which share of prompts it holds.
 pub const OBJECTIVE_SHARE: f64 = 0.9;
 
 /// How exactly the load is searched for, and the least one that counts, as a part of what the site can compute.
