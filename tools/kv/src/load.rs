@@ -60,6 +60,9 @@ pub struct Load {
 /// Prompts of a load: one in ten may miss the objective.
 const PROMPTS: usize = 100;
 
+/// The least load that an ideal transport is asked for, as a part of what the site can compute: the line can carry less.
+const IDEAL_LEAST_SHARE: f64 = 0.01;
+
 /// The least load that is played, as a part of the ideal one: a hundred prompts take longer the fewer come.
 const LEAST_SHARE: f64 = 0.4;
 
@@ -107,7 +110,7 @@ impl ScaledPrompt {
             share(&workload.first_tokens(computed, ends, path.rtt), OBJECTIVE_SHARE).saturating_sub(excess)
         };
         let most = workload.most_per_s();
-        let ideal_per_s = most_that_keeps([LEAST_SHARE * most, most], |per_s| {
+        let ideal_per_s = most_that_keeps([IDEAL_LEAST_SHARE * most, most], |per_s| {
             let computed = prompts(per_s);
             // All of its delays are the same.
             p90(&computed, &ideal.carry(&computed.pieces, &mut Random::new(0, 0))) <= objective
@@ -224,6 +227,14 @@ mod tests {
         assert_eq!((workload.tokens, workload.cache_bytes()), (128, 128 * 8064));
         let prefill_s = MODELS[2].prefill_s(ScaledPrompt::TOKENS, &H100);
         assert!((workload.prefill().as_secs_f64() - prefill_s / 8.0).abs() < 1e-6, "{:?}", workload.prefill());
+    }
+
+    #[test]
+    fn an_ideal_transport_serves_some_of_all_prompts_that_are_played() {
+        for (prompt, _) in crate::cells::loads() {
+            let served = prompt.serve((Profile::Lossy, PATH), Transport::Uroce, 1, |cell| play(cell, 10_000.0));
+            assert!(served.ideal_per_s > 0.0 && served.lambda_max_per_s == 0.0, "{served:?}");
+        }
     }
 
     /// 2 × 3e9 bytes of weights and 264 MB of cache, at 2.345e12 a second: 2.7 ms, and an eighth of it here.
