@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use uroce::time::{Duration, Instant};
 
-use super::wire::{Body, MESSAGE_BYTES, Message, Reason};
+use super::wire::{Body, MESSAGE_BYTES, Reason};
 use super::{Cut, End, Failure, PATIENCE, Place, Stream};
 
 /// The end of a stream that gets it: it says how many parts are whole.
@@ -95,8 +95,7 @@ impl Receiver {
 
     /// The next message to be sent to the sender.
     pub fn poll_message(&mut self) -> Option<[u8; MESSAGE_BYTES]> {
-        let terms = self.stream.terms();
-        self.owed.take().map(|body| Message { terms, body }.to_bytes())
+        self.owed.take().map(|body| self.stream.message(body))
     }
 
     /// Takes a message of the sender.
@@ -104,22 +103,15 @@ impl Receiver {
         if self.end.is_some() {
             return;
         }
-        let message = match Message::parse(bytes) {
-            Ok(message) => message,
-            Err(malformed) => return self.fail(Failure::Malformed(malformed), None),
-        };
-        let difference = self.stream.terms().difference(&message.terms);
-        match (message.body, difference) {
-            (Body::Refusal(Reason::Terms), Some(difference)) => self.fail(Failure::Differs(difference), None),
-            (Body::Refusal(reason), _) => self.fail(Failure::Refused(reason), None),
-            (_, Some(difference)) => self.fail(Failure::Differs(difference), Some(Reason::Terms)),
-            (Body::Begin { from, chunk_bytes }, None) if self.cut.is_none() && from == self.held => {
+        match self.stream.read(bytes) {
+            Ok(Body::Begin { from, chunk_bytes }) if self.cut.is_none() && from == self.held => {
                 match Cut::new(from, self.stream.parts.bytes(), chunk_bytes.into()) {
                     Ok(cut) => self.begin(cut, now),
                     Err(error) => self.fail(Failure::Chunks(error), Some(Reason::Chunks)),
                 }
             }
-            (Body::Invitation { .. } | Body::Begin { .. }, None) => self.fail(Failure::Unexpected, Some(Reason::Order)),
+            Ok(_) => self.fail(Failure::Unexpected, Some(Reason::Order)),
+            Err((failure, refusal)) => self.fail(failure, refusal),
         }
     }
 
@@ -192,6 +184,7 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::Message;
     use super::super::{CutError, Difference, Parts};
     use super::*;
 

@@ -1,6 +1,6 @@
 use uroce::time::{Duration, Instant};
 
-use super::wire::{Body, MESSAGE_BYTES, Message, Reason};
+use super::wire::{Body, MESSAGE_BYTES, Reason};
 use super::{Cut, CutError, End, Failure, PATIENCE, Place, Stream};
 
 /// The end of a stream that sends it: it says which chunk may be posted now.
@@ -129,27 +129,19 @@ impl Sender {
         if self.end.is_some() {
             return;
         }
-        let message = match Message::parse(bytes) {
-            Ok(message) => message,
-            Err(malformed) => return self.fail(Failure::Malformed(malformed), None),
-        };
-        let difference = self.stream.terms().difference(&message.terms);
-        match (message.body, difference, self.phase) {
-            (Body::Refusal(Reason::Terms), Some(difference), _) => self.fail(Failure::Differs(difference), None),
-            (Body::Refusal(reason), ..) => self.fail(Failure::Refused(reason), None),
-            (_, Some(difference), _) => self.fail(Failure::Differs(difference), Some(Reason::Terms)),
-            (Body::Invitation { held, place }, None, Phase::Waiting) => {
+        match (self.stream.read(bytes), self.phase) {
+            (Ok(Body::Invitation { held, place }), Phase::Waiting) => {
                 self.heard_at = now;
                 self.phase = Phase::Invited { held, place };
             }
-            (Body::Invitation { .. } | Body::Begin { .. }, ..) => self.fail(Failure::Unexpected, Some(Reason::Order)),
+            (Ok(_), _) => self.fail(Failure::Unexpected, Some(Reason::Order)),
+            (Err((failure, refusal)), _) => self.fail(failure, refusal),
         }
     }
 
     /// The next message to be sent to the receiver.
     pub fn poll_message(&mut self) -> Option<[u8; MESSAGE_BYTES]> {
-        let terms = self.stream.terms();
-        self.owed.take().map(|body| Message { terms, body }.to_bytes())
+        self.owed.take().map(|body| self.stream.message(body))
     }
 
     /// Begins with chunks of `chunk_bytes`, 1 to 2^31.

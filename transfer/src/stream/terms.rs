@@ -1,4 +1,5 @@
-use super::Parts;
+use super::wire::{Body, MESSAGE_BYTES, Message, Reason};
+use super::{Failure, Parts};
 
 /// A stream, as both of its ends have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,22 @@ impl Stream {
         let Stream { name, version, parts } = self;
         let (bytes, count) = (parts.bytes(), parts.count() as u32);
         Terms { name: *name, version: *version, bytes, parts: count, checksum: parts.checksum() }
+    }
+
+    /// The message with this body.
+    pub(super) fn message(&self, body: Body) -> [u8; MESSAGE_BYTES] {
+        Message { terms: self.terms(), body }.to_bytes()
+    }
+
+    /// What the peer's message says, or why the stream fails by it, and what the peer is to be told of that.
+    pub(super) fn read(&self, bytes: &[u8]) -> Result<Body, (Failure, Option<Reason>)> {
+        let message = Message::parse(bytes).map_err(|malformed| (Failure::Malformed(malformed), None))?;
+        match (message.body, self.terms().difference(&message.terms)) {
+            (Body::Refusal(Reason::Terms), Some(difference)) => Err((Failure::Differs(difference), None)),
+            (Body::Refusal(reason), _) => Err((Failure::Refused(reason), None)),
+            (_, Some(difference)) => Err((Failure::Differs(difference), Some(Reason::Terms))),
+            (body, None) => Ok(body),
+        }
     }
 }
 
