@@ -33,7 +33,7 @@ const UCX_MUTEX: (&str, &str) = ("UCX_USE_MT_MUTEX", "y");
 
 /// The sites' priority over ordinary programs, so that those have less of a say in what is measured. The network has a higher
 /// one.
-pub(crate) const NICE: [&str; 3] = ["nice", "-n", "-20"];
+const NICE: [&str; 3] = ["nice", "-n", "-20"];
 
 /// Where everything is.
 #[derive(Clone, Debug)]
@@ -190,18 +190,12 @@ fn command(wan: &Wan, tools: &Tools, cell: &Cell, side: Side) -> Command {
     };
     let python = tools.environments.join(environment).join("bin/python3");
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs").join(script);
-    let namespace = wan.namespace(side);
-    let mut command = namespace.command(NICE[0]);
-    command.args(&NICE[1..]);
-    if cell.is_over_verbs() {
+    let mut command = if cell.is_over_verbs() {
         let recovery = if cell.transport == Transport::Uroce { "auto" } else { "go-back-n" };
-        let words = ["run", "--dev", &host.interface, "--link", "xdp", "--recovery", recovery];
-        command.arg(&tools.uroce).args(words);
-        if let Some(file) = tools.kept(side, "pcapng") {
-            command.arg("--capture").arg(file);
-        }
-        command.arg("--");
-    }
+        by_uroce(wan, tools, side, &["--recovery", recovery])
+    } else {
+        before_others(wan, side)
+    };
     command.arg(python).arg(script).arg(cell.plan().to_string()).arg(PORT.to_string());
     if cell.program == Program::Mooncake {
         command.arg(&host.interface).arg(host.ipv4.to_string());
@@ -210,6 +204,24 @@ fn command(wan: &Wan, tools: &Tools, cell: &Cell, side: Side) -> Command {
         command.arg(other.ipv4.to_string());
     }
     command.envs(variables(cell, &host.interface)).env("HOME", "/").env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// A command of a site, before ordinary programs.
+fn before_others(wan: &Wan, side: Side) -> Command {
+    let mut command = wan.namespace(side).command(NICE[0]);
+    command.args(&NICE[1..]);
+    command
+}
+
+/// The same by `uroce run` with these options more; the program's words come after.
+pub(crate) fn by_uroce(wan: &Wan, tools: &Tools, side: Side, options: &[&str]) -> Command {
+    let mut command = before_others(wan, side);
+    command.arg(&tools.uroce).args(["run", "--dev", &wan.host(side, 0).interface, "--link", "xdp"]).args(options);
+    if let Some(file) = tools.kept(side, "pcapng") {
+        command.arg("--capture").arg(file);
+    }
+    command.arg("--");
     command
 }
 

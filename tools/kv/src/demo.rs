@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use uroce::verbs::LinkKind;
 use wan::{Plan, Side, Wan};
 
-use crate::conversation::{NICE, Tools};
+use crate::conversation::{Tools, by_uroce};
 use crate::profile::{LINE_BPS, Path};
 use crate::site::Site;
 use crate::stream::{self, Prompt};
@@ -111,15 +111,9 @@ impl DemoPlan {
     fn fetch(&self, tools: &Tools, program: &File, repair_per_mille: u64) -> Result<Vec<Fetched>, String> {
         let wan = self.wan()?;
         let start = |side: Side, words: &[String]| {
-            let mut command = wan.namespace(side).command(NICE[0]);
-            command.args(&NICE[1..]).arg(&tools.uroce).args(["run", "--dev", &wan.host(side, 0).interface]);
-            command.args(["--link", "xdp", "--"]).arg(program);
-            command
-                .arg("-b")
-                .arg(self.object_bytes.to_string())
-                .arg("-r")
-                .arg(repair_per_mille.to_string())
-                .args(words);
+            let mut command = by_uroce(&wan, tools, side, &[]);
+            command.arg(program).arg("-b").arg(self.object_bytes.to_string());
+            command.arg("-r").arg(repair_per_mille.to_string()).args(words);
             Site::start(command)
         };
         let _serves = start(Side::A, &["serve".to_owned()])?;

@@ -20,11 +20,10 @@ const STYLE: &str = "
 .head { font-size: 14px; font-weight: 600; } .grid { stroke: var(--grid); } .compute { fill: var(--compute); } .ours { fill: var(--ours); }
 .other { fill: var(--other); }";
 
-/// A bar of a panel: from where to where, and what is said behind it.
+/// A bar of a panel: its length, and what is said behind it.
 struct Bar {
     class: &'static str,
     name: String,
-    from: f64,
     to: f64,
     words: String,
 }
@@ -50,12 +49,12 @@ pub fn demo_picture(demo: &Demo) -> String {
 }
 
 fn streams(demo: &Demo) -> Vec<Bar> {
-    let bar = |class, name: &str, from, to, words| Bar { class, name: name.to_owned(), from, to, words };
+    let bar = |class, name: &str, to| Bar { class, name: name.to_owned(), to, words: format!("{to:.0} ms") };
     let [compute, streamed, after] = [demo.streamed_ms("compute_ms"), demo.streamed_ms("total_ms"), demo.after_ms()];
     vec![
-        bar("compute", "computed", 0.0, compute, format!("{compute:.0} ms")),
-        bar("ours", "there, in chunks", 0.0, streamed, format!("{streamed:.0} ms")),
-        bar("other", "there, sent when all is computed", 0.0, after, format!("{after:.0} ms")),
+        bar("compute", "computed", compute),
+        bar("ours", "there, in chunks", streamed),
+        bar("other", "there, sent when all is computed", after),
     ]
 }
 
@@ -71,7 +70,7 @@ fn tokens(demo: &Demo) -> Vec<Bar> {
             Beside::Nothing => String::new(),
             _ => format!("; the transfer has {:.0} Mb/s", played.goodput_bps / 1e6),
         };
-        Bar { class, name: name.to_owned(), from: 0.0, to: p90, words: format!("{p90:.1} ms{goodput}") }
+        Bar { class, name: name.to_owned(), to: p90, words: format!("{p90:.1} ms{goodput}") }
     });
     bars.collect()
 }
@@ -81,7 +80,6 @@ fn fetched(demo: &Demo) -> Vec<Bar> {
     let bars = demo.fetched[0].iter().zip(&demo.fetched[1]).map(|(plain, repaired)| Bar {
         class: "ours",
         name: format!("after {} ms", plain.deadline_ms),
-        from: 0.0,
         to: share(plain),
         words: format!(
             "{:.0} %; with {} % repair symbols {:.0} %",
@@ -104,11 +102,7 @@ fn panel(svg: &mut Svg, top: f64, head: &str, unit: &str, bars: &[Bar]) -> f64 {
     for (number, bar) in bars.iter().enumerate() {
         let y = first + ROW * number as f64;
         svg.text("", Anchor::End, [LEFT - 8.0, y + 12.0], &bar.name);
-        svg.bar(
-            bar.class,
-            [place(bar.from), y, place(bar.to) - place(bar.from), ROW - 6.0],
-            &format!("{}: {}", bar.name, bar.words),
-        );
+        svg.bar(bar.class, [LEFT, y, place(bar.to) - LEFT, ROW - 6.0], &format!("{}: {}", bar.name, bar.words));
         svg.text("small", Anchor::Start, [place(bar.to) + 6.0, y + 11.0], &bar.words);
     }
     bottom + 26.0

@@ -8,7 +8,7 @@ use serde_json::Value;
 use uroce_laboratory::inference::{H100, MODELS, Model};
 use wan::{Side, Wan};
 
-use crate::conversation::{NICE, Tools};
+use crate::conversation::{Tools, by_uroce};
 use crate::profile::SLOWER;
 use crate::site::Site;
 
@@ -102,13 +102,9 @@ pub fn play(
     chunks: &[u64],
 ) -> Result<Vec<[Value; 2]>, String> {
     let words = |side: Side| {
-        let (host, other) = (wan.host(side, 0), wan.host(Side::A, 0));
-        let mut command = wan.namespace(side).command(NICE[0]);
-        command.args(&NICE[1..]).arg(&tools.uroce).args(["run", "--dev", &host.interface, "--link", "xdp"]);
-        if let Some(file) = tools.kept(side, "pcapng") {
-            command.arg("--capture").arg(file);
-        }
-        command.arg("--").arg(program);
+        let other = wan.host(Side::A, 0);
+        let mut command = by_uroce(wan, tools, side, &[]);
+        command.arg(program);
         command.arg("-l").arg(prompt.parts().to_string()).arg("-b").arg(prompt.part_bytes().to_string());
         command.arg("-q").arg(OUTSTANDING.to_string()).arg("-t").arg(PATIENCE.as_millis().to_string());
         if side == Side::A {
