@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use common::{Path, Step, To, World, contents, ms};
-use uroce::time::Instant;
+use uroce::time::{Duration, Instant};
 use uroce_laboratory::sim::Random;
 use uroce_transfer::deadline::wire::{Body, Data, Datagram, EndReason, Reason, Report, WholeWord};
 use uroce_transfer::deadline::{
-    DeadlineError, End, Failure, Receiver, Request, RequestError, Run, Sender, SenderEnd, SenderEvent, Shape, Source,
-    Values,
+    DeadlineError, End, Failure, History, Receiver, Request, RequestError, Run, Sender, SenderEnd, SenderEvent, Shape,
+    Source, Values,
 };
 
 const BEGIN: Instant = Instant::from_ns(5_000_000_000);
@@ -483,4 +483,40 @@ fn who_sees_no_answers_gets_few_of_them_sent_to_others() {
     }
     // At once, and after 1.1, 3.4, 7.9 and 16.9 seconds.
     assert!((131_072..6 * 131_072).contains(&sent), "{sent}");
+}
+
+/// Requests of a quarter of the object, with deadlines of which 90 of 100 requests keep to, over a path that loses 2 % and becomes
+/// five times as long. Only blocks that are whole by a deadline count.
+#[test]
+fn deadlines_by_history_are_kept_to_and_follow_the_path() {
+    const SHARE: f64 = 0.9;
+    const REQUESTS: usize = 400;
+    let (mut sender, mut now) = (Some(sender()), BEGIN);
+    let mut history = History::new(SHARE);
+    let mut ended: Vec<(End, Duration)> = Vec::new();
+    for number in 0..REQUESTS as u64 {
+        let count = BLOCKS / 4;
+        let bytes = u64::from(count) * BLOCK_BYTES as u64;
+        let deadline = history.deadline(bytes).unwrap_or(ms(2000));
+        let runs = vec![Run { first: number as u32 % 4 * count, count }];
+        let receiver = Receiver::new(100 + number, request().with_runs(runs).by(now + deadline), now).unwrap();
+        let mut world = World::new(sender.take().unwrap(), receiver, Path::default(), number, now);
+        world.path.loss = 0.02;
+        world.path.delay = if number < REQUESTS as u64 / 2 { ms(5) } else { ms(25) };
+        world.run();
+        let (end, lasted) = (world.receiver.end().unwrap(), world.now - now);
+        history.record(&world.receiver, lasted);
+        ended.push((end, lasted));
+        // The sender hears of the end, and has nothing left to send.
+        world.run_until(world.now + ms(200));
+        (sender, now) = (world.sender.take(), world.now);
+    }
+    // Three deviations of a hundred trials are 0.09.
+    let (before, after) = (&ended[50..150], &ended[300..400]);
+    for some in [before, after] {
+        let whole = some.iter().filter(|(end, _)| *end == End::Complete).count();
+        assert!(whole as f64 / some.len() as f64 > SHARE - 0.09, "{whole}: {ended:?}");
+    }
+    let longest = |some: &[(End, Duration)]| some.iter().map(|(_, lasted)| *lasted).max();
+    assert!(longest(before) < Some(ms(100)) && longest(after) > Some(ms(50)), "{ended:?}");
 }

@@ -174,6 +174,31 @@ fn a_client_that_is_killed_asks_only_for_the_rest_when_it_is_started_again() {
     fetches_the_rest(&pair, &file);
 }
 
+/// Eight requests have the deadline that the program named, and the others one by what those before took. That can be no longer
+/// than twice the longest of them, which is known to a microsecond.
+#[test]
+fn deadlines_follow_what_earlier_requests_took() {
+    let pair = VethPair::create(4500).unwrap();
+    let shape = "-b 300000 -k 30000";
+    let _server = serve(OVER_XDP, &pair, "loss=0.05,seed=7", shape);
+    const FIRST_MS: f64 = 20_000.0;
+    let words = format!("{shape} -t {FIRST_MS} -q 900 -n 30");
+    let ended = fetch(OVER_XDP, &pair, "loss=0.05,seed=8", &words).end_within(LIMIT).unwrap();
+    let results = results(&ended.stdout);
+    assert_eq!(results.len(), 30, "{ended:#?}");
+    let number = |result: &Value, name: &str| result[name].as_f64().unwrap();
+    let mut known = Vec::new();
+    for result in &results {
+        let deadline = number(result, "deadline_ms");
+        let longest = known.iter().copied().fold(0.0, f64::max);
+        match known.len() {
+            ..8 => assert_eq!(deadline, FIRST_MS, "{result}"),
+            _ => assert!(deadline > 0.0 && deadline <= 2.0 * longest + 0.001, "{result}: {longest}"),
+        }
+        known.push(number(result, "milliseconds"));
+    }
+}
+
 #[test]
 fn python_moves_blocks_by_ctypes() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/deadline.py");

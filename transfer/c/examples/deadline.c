@@ -12,6 +12,8 @@
  *   -v VERSION       (1)
  *   -r PER_MILLE     repair symbols for a thousand (0)
  *   -t MS[,MS...]    deadlines, one after the other for each request (1000)
+ *   -q PER_MILLE     of requests, so many of a thousand are to be whole: deadlines by what earlier ones took, -t until
+ *                    eight are known
  *   -n REQUESTS      how often it is fetched (1)
  *   -f FILE          keeps whole blocks in FILE, and which these are in FILE.map; fetches only what is missing there
  *
@@ -49,7 +51,7 @@ struct options {
     int gid_index, requests;
     uint64_t bytes, version;
     uint32_t block_bytes;
-    uint16_t repair_per_mille;
+    uint16_t repair_per_mille, whole_per_mille;
 };
 
 struct verbs {
@@ -307,7 +309,7 @@ static const char *END_NAMES[] = {"goes on", "complete", "deadline", "cancelled"
 
 /* Fetches what is missing once; returns how it ended. */
 static enum uroce_deadline_end fetch_once(struct verbs *verbs, const struct options *options, struct kept *kept,
-                                          int number, uint64_t deadline_ms) {
+                                          int number, uint64_t deadline_ns, uroce_deadline_history *history) {
     uint32_t blocks = (uint32_t)((options->bytes + options->block_bytes - 1) / options->block_bytes);
     struct uroce_deadline_run *runs = calloc(blocks, sizeof *runs);
     size_t run_count = 0;
@@ -325,7 +327,7 @@ static enum uroce_deadline_end fetch_once(struct verbs *verbs, const struct opti
     oracle.symbols = calloc(blocks, oracle.symbols_max);
     oracle.count = calloc(blocks, sizeof *oracle.count);
     if (getrandom(&oracle.request, sizeof oracle.request, 0) != sizeof oracle.request) fail("getrandom");
-    uint64_t began = now_ns(), deadline = began + deadline_ms * 1000000;
+    uint64_t began = now_ns(), deadline = began + deadline_ns;
     struct uroce_deadline_request request = {OBJECT, options->version, options->bytes, options->block_bytes, symbol_bytes,
                                              options->repair_per_mille, deadline, 0, runs, run_count};
     char error[512] = "";
@@ -383,9 +385,10 @@ static enum uroce_deadline_end fetch_once(struct verbs *verbs, const struct opti
         for (size_t at = 0; at < length && is_equal; at++)
             is_equal = values[at] == value((uint64_t)block * options->block_bytes + at, options->version);
     }
-    printf("{\"request\": %d, \"end\": \"%s\", \"error\": \"%s\", \"blocks\": %u, \"wanted\": %u, \"whole\": %u, "
-           "\"datagrams\": %llu, \"milliseconds\": %.1f, \"exact\": %s, \"contents_equal\": %s}\n",
-           number, END_NAMES[end], error, blocks, wanted, whole, (unsigned long long)oracle.datagrams,
+    if (history) uroce_deadline_history_record(history, receiver, ended - began);
+    printf("{\"request\": %d, \"deadline_ms\": %.3f, \"end\": \"%s\", \"error\": \"%s\", \"blocks\": %u, \"wanted\": %u, \"whole\": %u, "
+           "\"datagrams\": %llu, \"milliseconds\": %.3f, \"exact\": %s, \"contents_equal\": %s}\n",
+           number, (double)deadline_ns / 1e6, END_NAMES[end], error, blocks, wanted, whole, (unsigned long long)oracle.datagrams,
            (double)(ended - began) / 1e6, is_exact ? "true" : "false", is_equal ? "true" : "false");
     fflush(stdout);
     uroce_deadline_receiver_free(receiver);
@@ -409,17 +412,21 @@ static int fetch(struct verbs *verbs, const struct options *options) {
     int tcp = connect_to(options);
     exchange(verbs, options, tcp);
     const char *deadlines = options->deadlines;
+    uroce_deadline_history *history = options->whole_per_mille ? uroce_deadline_history_new(options->whole_per_mille) : NULL;
     bool has_failed = false;
     for (int number = 0; number < options->requests; number++) {
         struct kept kept;
         open_kept(&kept, options, blocks);
         char *rest;
-        uint64_t deadline_ms = strtoull(deadlines, &rest, 10);
-        has_failed |= fetch_once(verbs, options, &kept, number, deadline_ms) == UROCE_DEADLINE_FAILED;
+        uint64_t deadline_ns = strtoull(deadlines, &rest, 10) * 1000000;
+        uint64_t by_history = history ? uroce_deadline_history_deadline(history, options->bytes) : 0;
+        if (by_history) deadline_ns = by_history;
+        has_failed |= fetch_once(verbs, options, &kept, number, deadline_ns, history) == UROCE_DEADLINE_FAILED;
         deadlines = *rest == ',' ? rest + 1 : options->deadlines;
         free(kept.is_whole);
         if (kept.file >= 0) close(kept.file), close(kept.map);
     }
+    uroce_deadline_history_free(history);
     close(tcp);
     return has_failed;
 }
@@ -428,7 +435,7 @@ int main(int argc, char **argv) {
     struct options options = {.port = "18620", .deadlines = "1000", .requests = 1, .bytes = 4 << 20, .version = 1,
                               .block_bytes = 64 << 10};
     int option;
-    while ((option = getopt(argc, argv, "d:g:p:b:k:v:r:t:n:f:")) != -1) {
+    while ((option = getopt(argc, argv, "d:g:p:b:k:v:r:t:q:n:f:")) != -1) {
         switch (option) {
         case 'd': options.device = optarg; break;
         case 'g': options.gid_index = atoi(optarg); break;
@@ -438,6 +445,7 @@ int main(int argc, char **argv) {
         case 'v': options.version = strtoull(optarg, NULL, 10); break;
         case 'r': options.repair_per_mille = (uint16_t)atoi(optarg); break;
         case 't': options.deadlines = optarg; break;
+        case 'q': options.whole_per_mille = (uint16_t)atoi(optarg); break;
         case 'n': options.requests = atoi(optarg); break;
         case 'f': options.file = optarg; break;
         default: return 2;

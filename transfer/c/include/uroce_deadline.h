@@ -20,6 +20,7 @@ extern "C" {
 
 typedef struct uroce_deadline_sender uroce_deadline_sender;
 typedef struct uroce_deadline_receiver uroce_deadline_receiver;
+typedef struct uroce_deadline_history uroce_deadline_history;
 
 /* Blocks one after the other. */
 struct uroce_deadline_run {
@@ -84,6 +85,17 @@ size_t uroce_deadline_receiver_missing(const uroce_deadline_receiver *receiver, 
 int uroce_deadline_receiver_set_deadline(uroce_deadline_receiver *receiver, uint64_t deadline_ns, uint64_t now_ns);
 /* Ends the transfer: blocks that are whole stay so. */
 void uroce_deadline_receiver_cancel(uroce_deadline_receiver *receiver);
+
+/* What earlier requests to a peer took, and by it the deadline for the next one. Of requests with such deadlines so many of
+ * a thousand are to be whole: 1 to 999; NULL for other numbers. */
+uroce_deadline_history *uroce_deadline_history_new(uint16_t whole_per_mille);
+void uroce_deadline_history_free(uroce_deadline_history *history);
+/* Takes a request that has ended after so long. One that nobody answered missed its deadline; otherwise what has failed or
+ * was cancelled does not count. */
+void uroce_deadline_history_record(uroce_deadline_history *history, const uroce_deadline_receiver *receiver,
+                                   uint64_t took_ns);
+/* How long the next request may take, in nanoseconds, if it asks for so many bytes; 0 while fewer than eight are known. */
+uint64_t uroce_deadline_history_deadline(const uroce_deadline_history *history, uint64_t bytes);
 
 /* A sender to one peer. `seed` is drawn at random. A datagram has at most `datagram_bytes`, the path MTU. */
 uroce_deadline_sender *uroce_deadline_sender_new(const uint8_t seed[32], size_t datagram_bytes);

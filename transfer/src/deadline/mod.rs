@@ -7,6 +7,8 @@
 //!
 //! With coding, a block survives as many losses as it has repair symbols, without a round trip.
 //!
+//! What earlier requests took tells the deadline of the next one, if the program has none of its own ([`History`]).
+//!
 //! With [`Layers`], the upper halves of all elements of a tensor go first, and the lower ones while time is left.
 //!
 //! Nothing falls back: a peer that does not answer in this mode is an [error](Failure::NoDeadlineMode).
@@ -46,6 +48,7 @@
 mod arrivals;
 mod bitmap;
 mod coding;
+mod history;
 mod layers;
 mod receiver;
 mod request;
@@ -56,6 +59,7 @@ mod values;
 pub mod wire;
 
 pub use bitmap::Bitmap;
+pub use history::History;
 pub use layers::{Joined, Layers, LayersError};
 pub use receiver::{DeadlineError, End, Failure, Receiver, ReceiverCounters};
 pub use request::{Request, RequestError};

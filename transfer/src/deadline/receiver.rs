@@ -197,6 +197,12 @@ impl Receiver {
         self.told.pop_front()
     }
 
+    /// Length of all blocks that were asked for, in bytes.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        let wanted = (0..).zip(&self.slots).filter(|(_, slot)| !matches!(slot, Slot::Unwanted));
+        wanted.map(|(block, _)| self.request.shape.block_len(block) as u64).sum()
+    }
+
     /// The blocks that were asked for and are not whole, the most important first: what a further request asks for.
     pub fn missing(&self) -> Vec<Run> {
         let blocks = self.request.runs.iter().flat_map(|run| run.blocks());

@@ -44,6 +44,10 @@ for name, result, arguments in [
     ("receiver_missing", size, [P, c.POINTER(Run), size]),
     ("receiver_set_deadline", c.c_int, [P, u64, u64]),
     ("receiver_cancel", None, [P]),
+    ("history_new", P, [c.c_uint16]),
+    ("history_free", None, [P]),
+    ("history_record", None, [P, P, u64]),
+    ("history_deadline", u64, [P, u64]),
     ("sender_new", P, [text, size]),
     ("sender_free", None, [P]),
     ("sender_offer", c.c_int, [P, c.POINTER(Object)]),
@@ -129,4 +133,20 @@ assert not receiver_new(1, c.byref(request(runs=[(4, 2), (5, 1)])[0]), MS, error
 assert error.value == b"block 5 is wanted twice", error.value
 assert not receiver_new(1, c.byref(request(deadline_ns=1)[0]), MS, error, 512)
 assert error.value.startswith(b"the deadline passed"), error.value
+assert not history_new(0) and not history_new(1000)
+history = history_new(900)
+assert history_deadline(history, 1000) == 0
+complete, _, _ = play(request())
+passed, _, _ = play(request(deadline_ns=2 * MS))
+failed, _, _ = play(request(version=4))
+for took in range(1, 21):
+    history_record(history, complete, took * MS)
+    history_record(history, failed, MS)
+assert history_deadline(history, len(VALUES)) == 18 * MS
+for _ in range(200):
+    history_record(history, passed, 18 * MS)
+assert history_deadline(history, len(VALUES)) == 2 * 18 * MS
+for receiver in complete, passed, failed:
+    receiver_free(receiver)
+history_free(history)
 print("all transfers compared")

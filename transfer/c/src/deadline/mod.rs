@@ -1,4 +1,5 @@
 //! `include/uroce_deadline.h`.
 
+mod history;
 mod receiver;
 mod sender;
