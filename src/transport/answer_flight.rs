@@ -41,6 +41,9 @@ struct Flight {
 /// One READ response in so many asks for a report. It is no multiple of a usual number of paths.
 const REPORT_EVERY: u32 = 13;
 
+/// How many bits the peer's count of responses has.
+const COUNT_BITS: u32 = 24;
+
 /// Responses of which nothing was heard for so many round trips are not waited for.
 const PATIENCE_ROUND_TRIPS: u32 = 4;
 const PATIENCE_AT_LEAST: Duration = Duration::from_millis(50);
@@ -92,12 +95,14 @@ impl AnswerFlight {
 
     /// Takes the peer's report. Responses on one path arrive in the order in which they were sent.
     pub fn take(&mut self, report: &AnswerReport, now: Instant) {
-        let count = report.arrived.wrapping_sub(self.arrived) % (1 << 24);
-        if count as usize > self.flights.len() + self.uncounted.unsigned_abs() as usize {
-            // A report that was overtaken by a later one, or one that cannot be.
+        let count = report.arrived.wrapping_sub(self.arrived) % (1 << COUNT_BITS);
+        if count >= 1 << (COUNT_BITS - 1) {
+            // It was overtaken by a later one.
             return;
         }
         self.arrived = report.arrived;
+        // Responses that were requested again may have come as well, but no more can be new than were sent.
+        let count = count.min((self.flights.len() + self.uncounted.unsigned_abs() as usize) as u32);
         let each = self.each();
         let (mut landed, mut landed_bytes) = (0, 0);
         if let Some(index) = self.find(report) {
@@ -270,6 +275,27 @@ mod tests {
         let sample = flight.progress().sample.expect("it is the third");
         assert_eq!((sample.sent_at, sample.round_trip), (at(50), Duration::from_micros(39_500)));
         assert_eq!(flight.bytes(), 0);
+    }
+
+    #[test]
+    fn responses_that_come_though_they_were_requested_again_do_not_end_the_count() {
+        let mut flight = AnswerFlight::default();
+        (0..40).for_each(|number| flight.sent(psn(number), 1000, 0, at(0)));
+        flight.asked_again(&(psn(0)..psn(40)));
+        assert_eq!((flight.progress().lost_bytes, flight.bytes()), (40_000, 0));
+        // They were only late. The peer counts them, and what is sent from now on.
+        flight.sent(psn(40), 1000, 0, at(60));
+        flight.take(&report(39, 0, 40), at(70));
+        flight.take(&report(40, 1, 41), at(100));
+        let sample = flight.progress().sample.expect("the last one was found");
+        assert_eq!((sample.sent_at, flight.bytes()), (at(60), 0));
+        // An older report changes nothing.
+        flight.sent(psn(41), 1000, 0, at(110));
+        flight.take(&report(39, 0, 40), at(120));
+        assert_eq!((flight.progress(), flight.bytes()), (Progress::default(), 1000));
+        // And a peer that counts what was never sent says no more than that.
+        flight.take(&report(41, 1, 1_000_041), at(130));
+        assert!(flight.progress().delivered_bytes <= 2000);
     }
 
     #[test]
