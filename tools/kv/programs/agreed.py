@@ -116,9 +116,21 @@ class Stream:
         return self.receive()
 
 
+def connected(host, port):
+    """A connection to the other site, which may begin later than this one."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection((host, port), PATIENCE_S)
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL_S)
+
+
 def meet(port, host):
     if host is not None:
-        return Stream(socket.create_connection((host, port), PATIENCE_S))
+        return Stream(connected(host, port))
     with socket.create_server(("", port)) as listener:
         listener.settimeout(PATIENCE_S)
         say(event="listens")

@@ -93,13 +93,14 @@ fn converse(wan: &Wan, tools: &Tools, cell: &Cell, outcome: &mut Outcome) -> Res
     if let Some(control) = cell.control() {
         [Side::A, Side::B].into_iter().try_for_each(|side| use_control(wan, side, control))?;
     }
+    // Engines take seconds to begin: both do at once.
     let serves = Site::start(command(wan, tools, cell, Side::B))?;
+    let mut posts = Site::start(command(wan, tools, cell, Side::A))?;
     let begin = Instant::now();
     match serves.next(begin + PATIENCE)? {
         Some(event) if event["event"] == "listens" => {}
         other => return Err(format!("the site that serves does not begin: {other:?}, {:?}", serves.finish())),
     }
-    let mut posts = Site::start(command(wan, tools, cell, Side::A))?;
     let end = Instant::now() + Duration::from_secs(cell.limit_s) + PATIENCE;
     while let Some(event) = posts.next(end)? {
         match event["event"].as_str() {

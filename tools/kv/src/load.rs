@@ -1,10 +1,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uroce_laboratory::inference::{H100, Model, PAGE_TOKENS};
-use uroce_laboratory::sim::kv::{
-    Computed, Fluid, OBJECTIVE, OBJECTIVE_SHARE, Sending, Workload, most_that_keeps, share,
-};
+use uroce_laboratory::inference::{Model, PAGE_TOKENS};
+use uroce_laboratory::sim::kv::{Computed, Fluid, OBJECTIVE_SHARE, Sending, Workload, most_that_keeps, share};
 use uroce_laboratory::sim::{Line, Random};
 
 use crate::cell::{Cell, Op, Program, Step, Transport};
@@ -17,11 +15,7 @@ use crate::profile::{LINE_BPS, Path, Profile};
 /// seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaledPrompt {
-    /// The model, as it is.
-    pub model: Model,
-    /// By how much cache and compute are smaller beyond the line.
-    pub shorter: f64,
-    /// What is played: fewer tokens, on an accelerator that takes for them the time that is wanted.
+    /// What is played.
     pub workload: Workload,
 }
 
@@ -80,15 +74,13 @@ impl ScaledPrompt {
     /// The line that the emulated one stands for, in bits a second.
     pub const STANDS_FOR_BPS: u64 = 10_000_000_000;
 
-    /// The prompt of a model.
+    /// The prompt of a model, so many times shorter beyond the line.
     pub fn new(model: Model, shorter: f64) -> ScaledPrompt {
         let share = LINE_BPS as f64 / Self::STANDS_FOR_BPS as f64 / shorter;
         let pages = (Self::TOKENS as f64 * share / PAGE_TOKENS as f64).round().max(1.0);
-        let tokens = pages as usize * PAGE_TOKENS;
-        let wanted_s = model.prefill_s(Self::TOKENS, &H100) / shorter;
-        let accelerators = model.accelerators * model.prefill_s(tokens, &H100) / wanted_s;
-        let scaled = Model { accelerators, ..model };
-        ScaledPrompt { model, shorter, workload: Workload { model: scaled, tokens, sending: Sending::Layers } }
+        let cached_tokens = pages as usize * PAGE_TOKENS;
+        let whole = Workload::new(model, Self::TOKENS, Sending::Layers);
+        ScaledPrompt { workload: Workload { shorter, cached_tokens, ..whole } }
     }
 
     /// The most prompts a second that a site serves in time, over a transport whose cells are played by `play`. The times of arrival
@@ -103,11 +95,10 @@ impl ScaledPrompt {
         let workload = self.workload;
         let line = Line { bps: LINE_BPS, host_bps: 10 * LINE_BPS, round_trip: path.rtt, loss: 0.0 };
         let ideal = Fluid::ideal(&line);
-        let excess = self.excess();
-        let objective = workload.objective(&ideal, path.rtt) - excess * OBJECTIVE;
+        let objective = workload.objective(&ideal, path.rtt);
         let prompts = |per_s| workload.compute(Workload::arrivals(per_s, PROMPTS, seed));
         let p90 = |computed: &Computed, ends: &[Duration]| {
-            share(&workload.first_tokens(computed, ends, path.rtt), OBJECTIVE_SHARE).saturating_sub(excess)
+            share(&workload.first_tokens(computed, ends, path.rtt), OBJECTIVE_SHARE)
         };
         let most = workload.most_per_s();
         let ideal_per_s = most_that_keeps([IDEAL_LEAST_SHARE * most, most], |per_s| {
@@ -135,22 +126,14 @@ impl ScaledPrompt {
         Served { profile, path, prompt: self, transport, objective, ideal_per_s, lambda_max_per_s, loads, failure }
     }
 
-    /// By how much the first step of the workload is too long. It reads weights, however few the tokens are, and an accelerator
-    /// that is as much slower as a short prompt wants takes long for that.
-    fn excess(&self) -> Duration {
-        let wanted_s = self.model.first_token_s(Self::TOKENS, &H100) / self.shorter;
-        let step_s = self.workload.model.first_token_s(self.workload.tokens, &H100);
-        Duration::from_secs_f64((step_s - wanted_s).max(0.0))
-    }
-
     /// What it is called, over a transport.
     pub fn line(&self, transport: Transport) -> String {
-        format!("{} over {}", self.model.name, transport_name(transport))
+        format!("{} over {}", self.workload.model.name, transport_name(transport))
     }
 
     /// NIXL's WRITEs of these prompts' layers.
     fn cell(&self, transport: Transport, computed: &Computed, objective: Duration) -> Cell {
-        let (model, layer_blocks) = (self.workload.model, self.workload.tokens / PAGE_TOKENS);
+        let (model, layer_blocks) = (self.workload.model, self.workload.cached_tokens / PAGE_TOKENS);
         let of_a_prompt = layer_blocks * model.kv_layers;
         let bytes = PLACES * of_a_prompt * model.page_bytes();
         let mut cell = cell(Program::Nixl, transport, Op::Write, model.page_bytes(), bytes);
@@ -188,10 +171,10 @@ impl Served {
             "rtt_ms": self.path.rtt_ms(),
             "loss": self.path.loss,
             "line_bps": LINE_BPS,
-            "model": self.prompt.model.name,
+            "model": workload.model.name,
             "prompt_tokens": ScaledPrompt::TOKENS,
             "stands_for_bps": ScaledPrompt::STANDS_FOR_BPS,
-            "shorter": self.prompt.shorter,
+            "shorter": workload.shorter,
             "cache_bytes": workload.cache_bytes(),
             "prefill_ms": ms(workload.prefill()),
             "prompts": PROMPTS,
@@ -212,7 +195,7 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uroce_laboratory::inference::MODELS;
+    use uroce_laboratory::inference::{H100, MODELS};
 
     const PATH: Path = Path { rtt: Duration::from_millis(30), loss: 0.001 };
 
@@ -224,7 +207,7 @@ mod tests {
     #[test]
     fn a_prompt_is_as_much_smaller_as_the_line() {
         let workload = prompt().workload;
-        assert_eq!((workload.tokens, workload.cache_bytes()), (128, 128 * 8064));
+        assert_eq!((workload.cached_tokens, workload.cache_bytes()), (128, 128 * 8064));
         let prefill_s = MODELS[2].prefill_s(ScaledPrompt::TOKENS, &H100);
         assert!((workload.prefill().as_secs_f64() - prefill_s / 8.0).abs() < 1e-6, "{:?}", workload.prefill());
     }
@@ -240,9 +223,7 @@ mod tests {
     /// 2 × 3e9 bytes of weights and 264 MB of cache, at 2.345e12 a second: 2.7 ms, and an eighth of it here.
     #[test]
     fn a_step_is_as_much_shorter_as_the_rest() {
-        let (prompt, ideal) = (prompt(), Fluid { goodput_bps: 1e15, delays: vec![PATH.rtt] });
-        let unloaded = prompt.workload.unloaded(&ideal, PATH.rtt, 0) - prompt.excess();
-        let step = unloaded - prompt.workload.prefill() - 2 * PATH.rtt;
+        let step = prompt().workload.step();
         assert!((0.000_32..0.000_35).contains(&step.as_secs_f64()), "{step:?}");
     }
 

@@ -103,7 +103,7 @@ pub fn load_table(all: &[Served]) -> String {
         let [lambda_max, share] = found;
         [
             served.path.to_string(),
-            served.prompt.model.name.to_owned(),
+            served.prompt.workload.model.name.to_owned(),
             served.transport_name(),
             ms(Some(served.objective.as_secs_f64() * 1e3)),
             format!("{:.2}", served.ideal_per_s),

@@ -113,7 +113,7 @@ impl Row {
             measured.extend(MEASURED_BPS.iter().flat_map(|bps| of(path, &|_| Kind::Path { bps: *bps })));
             for model in MODELS {
                 for tokens in PROMPT_TOKENS {
-                    let workload = Workload { model, tokens, sending: Sending::Layers };
+                    let workload = Workload::new(model, tokens, Sending::Layers);
                     links.extend(of(path, &|_| Kind::Link { workload }));
                     let after = Workload { sending: Sending::After, ..workload };
                     let all = [workload, after]
@@ -125,7 +125,7 @@ impl Row {
                 }
             }
             let kimi = MODELS[2];
-            let workload = Workload { model: kimi, tokens: CHECKED_TOKENS, sending: Sending::Layers };
+            let workload = Workload::new(kimi, CHECKED_TOKENS, Sending::Layers);
             for bps in [MEASURED_BPS[2], FORECAST_BPS] {
                 if bps <= MEASURED_BPS[2] || path.0 <= FORECAST_RTT_MS {
                     checks.extend(of(path, &|_| Kind::Check { bps, workload }));

@@ -69,7 +69,7 @@ fn all(micro_batches: u32) -> Vec<StreamCell> {
             for chunk_bytes in CHUNKS.map(Some).into_iter().chain([None]) {
                 let round_trip = Duration::from_millis(rtt_ms);
                 let line = Line { bps: LINE_BPS, host_bps: 4 * LINE_BPS, round_trip, loss };
-                let workload = Workload { model, tokens, sending: Sending::Layers };
+                let workload = Workload::new(model, tokens, Sending::Layers);
                 cells.push(StreamCell { line, workload, micro_batches, chunk_bytes });
             }
         }

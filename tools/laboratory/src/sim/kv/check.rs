@@ -77,7 +77,7 @@ mod tests {
     /// 66 MB a prompt over 2.5 Gb/s, of which one packet in a thousand is lost.
     #[test]
     fn a_fluid_takes_as_long_as_its_packets() {
-        let workload = Workload { model: MODELS[2], tokens: 8 << 10, sending: Sending::Layers };
+        let workload = Workload::new(MODELS[2], 8 << 10, Sending::Layers);
         let bps = 2_500_000_000;
         let line = Line { bps, host_bps: 4 * bps, round_trip: Duration::from_millis(10), loss: 0.001 };
         for transport in [KvTransport::Uroce, KvTransport::GoBackN] {

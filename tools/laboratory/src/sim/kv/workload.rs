@@ -14,6 +14,10 @@ pub struct Workload {
     pub tokens: usize,
     /// When the cache leaves.
     pub sending: Sending,
+    /// By how much all compute is shorter than on an [`H100`]: 1, unless a slower line stands for a fast one.
+    pub shorter: f64,
+    /// The tokens whose cache is sent: all of them, or fewer for such a line.
+    pub cached_tokens: usize,
 }
 
 /// When the parts of a cache are handed to the transport.
@@ -38,7 +42,7 @@ pub struct Computed {
 const PROMPTS: usize = 2000;
 
 /// What the objective is, in times of a prompt that meets no other, over a line that loses nothing.
-pub const OBJECTIVE: u32 = 2;
+const OBJECTIVE: u32 = 2;
 
 /// For which share of prompts it holds.
 pub const OBJECTIVE_SHARE: f64 = 0.9;
@@ -58,14 +62,24 @@ impl Sending {
 }
 
 impl Workload {
+    /// Prompts of a model as they are.
+    pub fn new(model: Model, tokens: usize, sending: Sending) -> Workload {
+        Workload { model, tokens, sending, shorter: 1.0, cached_tokens: tokens }
+    }
+
     /// How long the site computes a prompt.
     pub fn prefill(&self) -> Duration {
-        Duration::from_secs_f64(self.model.prefill_s(self.tokens, &H100))
+        Duration::from_secs_f64(self.model.prefill_s(self.tokens, &H100) / self.shorter)
+    }
+
+    /// How long the step takes that makes the first token.
+    pub fn step(&self) -> Duration {
+        Duration::from_secs_f64(self.model.first_token_s(self.tokens, &H100) / self.shorter)
     }
 
     /// The cache of a prompt, in bytes.
     pub fn cache_bytes(&self) -> u64 {
-        (self.tokens * self.model.token_bytes()) as u64
+        (self.cached_tokens * self.model.token_bytes()) as u64
     }
 
     /// The prompts that a site can compute in a second.
@@ -109,7 +123,7 @@ impl Workload {
     /// `ends`: the prompt's way, queue, prefill, what of the transfer is not hidden behind it, the word that all is there, and
     /// the first step.
     pub fn first_tokens(&self, computed: &Computed, ends: &[Duration], round_trip: Duration) -> Vec<Duration> {
-        let step = Duration::from_secs_f64(self.model.first_token_s(self.tokens, &H100));
+        let step = self.step();
         let pieces = computed.pieces.len() / computed.arrivals.len();
         let last = ends.iter().skip(pieces - 1).step_by(pieces);
         let mut all: Vec<Duration> =
@@ -189,16 +203,13 @@ mod tests {
     }
 
     fn workload(sending: Sending) -> Workload {
-        Workload { model: MODELS[2], tokens: 32 << 10, sending }
+        Workload::new(MODELS[2], 32 << 10, sending)
     }
 
     /// 264 MB at 10 Gb/s are 211 ms, and a layer of them is a seventh.
     #[test]
     fn a_prompt_alone_takes_what_is_not_hidden() {
-        let fixed = |workload: &Workload| {
-            let step = workload.model.first_token_s(workload.tokens, &H100);
-            workload.prefill().as_secs_f64() + 2.0 * ROUND_TRIP.as_secs_f64() + step
-        };
+        let fixed = |workload: &Workload| (workload.prefill() + 2 * ROUND_TRIP + workload.step()).as_secs_f64();
         for (sending, layers) in [(Sending::Layers, 1.0), (Sending::After, 7.0)] {
             let workload = workload(sending);
             let exposed = layers * workload.cache_bytes() as f64 * 8.0 / 7.0 / 10e9;
@@ -211,7 +222,7 @@ mod tests {
     /// known (M/D/1: at a load of 0.5 one in ten waits longer than 1.09 services or so).
     #[test]
     fn queues_are_those_of_a_server_with_a_fixed_time() {
-        let workload = Workload { tokens: 128 << 10, ..workload(Sending::After) };
+        let workload = Workload::new(MODELS[2], 128 << 10, Sending::After);
         let (service, none) = (workload.prefill().as_secs_f64(), Duration::from_nanos(1));
         let endless = Fluid { goodput_bps: 1e15, delays: vec![none] };
         let alone = workload.unloaded(&endless, none, 1).as_secs_f64();
