@@ -23,6 +23,8 @@ pub struct AnswerFlight {
     /// Responses that left the flight and that the peer has not counted.
     uncounted: i64,
     copy: u8,
+    /// The PSN after the newest that was sent, while some are in flight.
+    next: Psn,
     /// The newest round trip.
     round_trip: Option<Duration>,
     progress: Progress,
@@ -35,8 +37,12 @@ struct Flight {
     /// 0 when it has come, or is lost.
     bytes: u16,
     path: u8,
+    /// The copy, and [`AGAIN`].
     copy: u8,
 }
+
+/// It was sent before. Several requests for it can have come before the first of their responses went out, all of one copy.
+const AGAIN: u8 = 32;
 
 /// One READ response in so many asks for a report. It is no multiple of a usual number of paths.
 const REPORT_EVERY: u32 = 13;
@@ -65,7 +71,12 @@ impl AnswerFlight {
         self.expire(now);
         let bytes = bytes.min(u16::MAX.into()) as u16;
         (self.count, self.bytes) = (self.count + 1, self.bytes + u64::from(bytes));
-        self.flights.push_back(Flight { at: now, psn, bytes, path, copy: self.copy });
+        let is_again = !self.flights.is_empty() && psn.is_before(self.next);
+        if !is_again {
+            self.next = psn.plus(1);
+        }
+        let copy = if is_again { self.copy | AGAIN } else { self.copy };
+        self.flights.push_back(Flight { at: now, psn, bytes, path, copy });
     }
 
     /// Bytes of responses in flight. Those that the peer has counted are not, though it is not known which they are.
@@ -133,7 +144,7 @@ impl AnswerFlight {
     fn find(&self, report: &AnswerReport) -> Option<usize> {
         let is_it = |index: &usize| {
             let flight = &self.flights[*index];
-            flight.psn == report.newest && flight.bytes > 0 && flight.copy == report.copy
+            flight.psn == report.newest && flight.bytes > 0 && flight.copy % AGAIN == report.copy
         };
         let first = self.flights.front()?.psn;
         // Most of them have been sent once, one after the other.
@@ -144,7 +155,7 @@ impl AnswerFlight {
     fn sample(&mut self, flight: &Flight, report: &AnswerReport, now: Instant) {
         let delay = Duration::from_micros(report.delay_us.into());
         let round_trip = now.saturating_since(flight.at).saturating_sub(delay);
-        if report.delay_us == u16::MAX {
+        if report.delay_us == u16::MAX || flight.copy & AGAIN != 0 {
             return;
         }
         self.round_trip = Some(round_trip);
@@ -165,7 +176,7 @@ impl AnswerFlight {
 
     /// Records that the peer requests responses again, from the first PSN up to before the second: they are lost.
     pub fn asked_again(&mut self, psns: &Range<Psn>) {
-        self.copy = (self.copy + 1) % 32;
+        self.copy = (self.copy + 1) % AGAIN;
         let (mut lost, mut lost_bytes) = (0, 0);
         for flight in &mut self.flights {
             if flight.psn.since(psns.start) >= 0 && flight.psn.is_before(psns.end) {
@@ -275,6 +286,20 @@ mod tests {
         let sample = flight.progress().sample.expect("it is the third");
         assert_eq!((sample.sent_at, sample.round_trip), (at(50), Duration::from_micros(39_500)));
         assert_eq!(flight.bytes(), 0);
+    }
+
+    #[test]
+    fn a_response_that_was_requested_twice_before_it_went_out_measures_nothing() {
+        let mut flight = AnswerFlight::default();
+        (0..10).for_each(|number| flight.sent(psn(number), 1000, 0, at(0)));
+        // Both requests come before the first of their responses is sent: these are one copy.
+        (0..2).for_each(|_| flight.asked_again(&(psn(5)..psn(8))));
+        [40, 44].into_iter().for_each(|at_ms| (5..8).for_each(|number| flight.sent(psn(number), 1000, 0, at(at_ms))));
+        flight.sent(psn(10), 1000, 0, at(45));
+        flight.take(&report(7, 2, 8), at(50));
+        assert_eq!(flight.progress().sample, None);
+        flight.take(&report(10, 2, 12), at(55));
+        assert_eq!(flight.progress().sample.map(|sample| sample.sent_at), Some(at(45)));
     }
 
     #[test]
