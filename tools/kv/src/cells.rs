@@ -18,8 +18,9 @@ const COLD_BYTES: usize = 32 * MIB;
 /// A page of 16 tokens of a layer of Llama, which is what NIXL is asked to move.
 const PAGE_BYTES: usize = 64 * KIB;
 
-/// What is moved where there are more cells than time: by Mooncake, with CUBIC and go-back-N, and as UCX chooses.
+/// What is moved where there are more cells than time: by Mooncake and with CUBIC, and with go-back-N and as UCX chooses.
 const LESS_BYTES: usize = 64 * MIB;
+const LEAST_BYTES: usize = 32 * MIB;
 
 /// The requests of Mooncake's batches.
 const MOONCAKE_REQUESTS: [usize; 2] = [128 * KIB, MIB];
@@ -73,10 +74,9 @@ pub fn plays(with_prompts: bool) -> Vec<Play> {
         for transport in [Transport::Uroce, Transport::Tcp("bbr")] {
             plays.push(bulk(Program::Nixl, transport, op, PAGE_BYTES, BULK_BYTES));
         }
-        for transport in [Transport::Tcp("cubic"), Transport::UroceGoBackN] {
-            plays.push(bulk(Program::Nixl, transport, op, PAGE_BYTES, LESS_BYTES));
-        }
-        let mut own = bulk(Program::Nixl, Transport::Uroce, op, PAGE_BYTES, LESS_BYTES);
+        plays.push(bulk(Program::Nixl, Transport::Tcp("cubic"), op, PAGE_BYTES, LESS_BYTES));
+        plays.push(bulk(Program::Nixl, Transport::UroceGoBackN, op, PAGE_BYTES, LEAST_BYTES));
+        let mut own = bulk(Program::Nixl, Transport::Uroce, op, PAGE_BYTES, LEAST_BYTES);
         own.cell.ucx = UcxChoice::Own;
         plays.push(own);
     }
