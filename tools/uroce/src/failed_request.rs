@@ -89,7 +89,8 @@ impl FailedRequest {
         let Around { at, program, mtu, .. } = around;
         let Completion { status, cause, .. } = self.completion;
         match (status, cause) {
-            (Status::RetryExceeded, _) if *program == PeerProgram::Ended => {
+            // A flushed receive can be seen before the send request whose retries were in vain.
+            (Status::RetryExceeded, _) | (Status::WrFlush, None) if *program == PeerProgram::Ended => {
                 format!("the peer's program at {at} has ended, its TCP connection is closed: look at its output")
             }
             (_, Some(Cause::LargeUnanswered)) => too_small(at, *mtu),
@@ -183,8 +184,11 @@ mod tests {
     fn a_peer_that_has_ended_explains_silence_and_no_nak() {
         let around = |program, is_uroce| Around { at: "10.0.0.1".to_owned(), program, is_uroce, mtu: PathMtu::Mtu4096 };
         let never = failed(Status::RetryExceeded, Some(Cause::NeverAnswered));
-        let said = never.in_words(&around(PeerProgram::Ended, true), Some(true));
-        assert!(said.contains("program at 10.0.0.1 has ended") && said.contains("0xc1"), "{said}");
+        for silent in [&never, &failed(Status::WrFlush, None)] {
+            let said = silent.in_words(&around(PeerProgram::Ended, true), Some(true));
+            assert!(said.contains("program at 10.0.0.1 has ended"), "{said}");
+        }
+        assert!(never.to_string().contains("0xc1"), "{never}");
         let said = never.in_words(&around(PeerProgram::Unknown, false), None);
         assert!(said.contains("never answered") && said.contains("same test, -s, -n, -q and -c?"), "{said}");
         let refused = failed(Status::RemoteAccess, Some(Cause::AccessRefused));
