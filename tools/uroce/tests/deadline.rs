@@ -17,6 +17,7 @@ use crate::common::compared::{OVER_UDP, OVER_XDP, Start};
 use crate::common::compiled::program_at;
 use crate::common::plays_all;
 use crate::common::programs::{Running, UROCE, sent_packets, start};
+use crate::common::small_disk::SmallDisk;
 
 const PORT: u16 = 18620;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -171,6 +172,19 @@ fn a_client_that_is_killed_asks_only_for_the_rest_when_it_is_started_again() {
     let client = fetch(OVER_XDP, &pair, LOSS, &format!("{LARGE} -f {}", file.display()));
     has_kept(&file, Instant::now() + LIMIT);
     client.stop();
+    fetches_the_rest(&pair, &file);
+}
+
+#[test]
+fn a_disk_that_is_full_is_an_error_and_what_is_kept_is_whole() {
+    let (pair, file) = (VethPair::create(4500).unwrap(), kept("deadline-kept"));
+    let _server = serve(OVER_XDP, &pair, LOSS, LARGE);
+    let disk = SmallDisk::mount("deadline-disk", 2 << 20);
+    let words = format!("{LARGE} -f {}", disk.file("blocks").display());
+    let ended = fetch(OVER_XDP, &pair, LOSS, &words).end_within(LIMIT).unwrap();
+    assert!(ended.status.code() == Some(1) && ended.stdout.is_empty(), "{ended:#?}");
+    assert!(ended.stderr.contains("deadline: keeping a block: No space left on device"), "{ended:#?}");
+    disk.move_to(file.parent().unwrap());
     fetches_the_rest(&pair, &file);
 }
 

@@ -14,6 +14,7 @@ use crate::common::captures::scratch;
 use crate::common::compared::{OVER_UDP, OVER_XDP, Start};
 use crate::common::compiled::program_at;
 use crate::common::programs::{Running, UROCE, sent_packets, start};
+use crate::common::small_disk::SmallDisk;
 
 const PORT: u16 = 18630;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -182,6 +183,20 @@ fn a_path_that_is_cut_is_an_error_at_both_ends_and_the_rest_comes_when_it_is_bac
     fetches_the_rest(&pair, &file);
     let sent = lines(&sender.end_within(LIMIT).unwrap().succeeded().stdout);
     assert!(sent[0]["end"] == "failed" && sent[1]["end"] == "complete", "{sent:?}");
+}
+
+#[test]
+fn a_disk_that_is_full_is_an_error_and_what_is_kept_is_whole() {
+    let (pair, file) = (VethPair::create(4500).unwrap(), kept("stream-kept"));
+    let _sender = sends(OVER_XDP, &pair, &format!("{LARGE} {COMPUTED} -n 2"));
+    let disk = SmallDisk::mount("stream-disk", 4 << 20);
+    let words = format!("{LARGE} -f {}", disk.file("bytes").display());
+    let ended = fetches(OVER_XDP, &pair, &words).end_within(LIMIT).unwrap();
+    assert!(ended.status.code() == Some(1) && ended.stdout.is_empty(), "{ended:#?}");
+    assert!(ended.stderr.contains("stream: keeping bytes: No space left on device"), "{ended:#?}");
+    disk.move_to(file.parent().unwrap());
+    assert!(held(&file) < 4 << 20, "more is held than there was room for");
+    fetches_the_rest(&pair, &file);
 }
 
 #[test]

@@ -283,12 +283,22 @@ struct kept {
     uint8_t *is_whole; /* a byte for each block */
 };
 
+/* Writes all of it: a disk that becomes full takes a part first. */
+static bool write_all(int file, const void *values, size_t bytes, uint64_t at) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t more = pwrite(file, (const uint8_t *)values + done, bytes - done, (off_t)(at + done));
+        if (more <= 0) return false;
+        done += (size_t)more;
+    }
+    return true;
+}
+
 static void keep(struct kept *kept, const struct options *options, uint32_t block, const void *values, size_t bytes) {
     kept->is_whole[block] = '1';
     if (kept->file < 0) return;
     /* The bytes first: a block that the map has is whole. */
-    if (pwrite(kept->file, values, bytes, (off_t)block * options->block_bytes) != (ssize_t)bytes ||
-        fdatasync(kept->file) || pwrite(kept->map, "1", 1, block) != 1)
+    if (!write_all(kept->file, values, bytes, (uint64_t)block * options->block_bytes) || fdatasync(kept->file) ||
+        !write_all(kept->map, "1", 1, block))
         fail("keeping a block");
 }
 

@@ -394,14 +394,24 @@ static void open_kept(struct kept *kept, const struct options *options, uint8_t 
         fail("reading what is kept");
 }
 
+/* Writes all of it: a disk that becomes full takes a part first. */
+static bool write_all(int file, const void *values, size_t bytes, uint64_t at) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t more = pwrite(file, (const uint8_t *)values + done, bytes - done, (off_t)(at + done));
+        if (more <= 0) return false;
+        done += (size_t)more;
+    }
+    return true;
+}
+
 static void keep(struct kept *kept, const uint8_t *memory, uint64_t whole) {
     if (kept->file < 0 || whole == kept->bytes) return;
     /* The bytes first: what is counted is there. */
     size_t more = whole - kept->bytes;
     char text[32];
     int length = snprintf(text, sizeof text, "%llu\n", (unsigned long long)whole);
-    if (pwrite(kept->file, memory + kept->bytes, more, (off_t)kept->bytes) != (ssize_t)more || fdatasync(kept->file) ||
-        pwrite(kept->count, text, (size_t)length, 0) != length)
+    if (!write_all(kept->file, memory + kept->bytes, more, kept->bytes) || fdatasync(kept->file) ||
+        !write_all(kept->count, text, (size_t)length, 0))
         fail("keeping bytes");
     kept->bytes = whole;
 }

@@ -11,6 +11,7 @@ pub mod perftest;
 pub mod processes;
 pub mod programs;
 pub mod qperf;
+pub mod small_disk;
 pub mod tally;
 
 /// Whether all of a matrix is to be played, not a sample of it: `cargo xtask test --full` sets UROCE_FULL.
