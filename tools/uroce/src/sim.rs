@@ -24,6 +24,7 @@ mod deadline_map;
 mod kv;
 mod kv_picture;
 mod layers;
+mod layers_picture;
 mod loss_rtt;
 mod path_failure;
 mod paths;

@@ -1,16 +1,18 @@
 //! `uroce sim layers`: what a tensor is worth at a deadline, with precision layers and without.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use uroce_laboratory::sim::layers::{LOSS, LayersCell, Quality, ROUND_TRIP, TOKENS};
 
 use super::cells::{self, Cell, Options};
+use super::layers_picture;
 use crate::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
-  uroce sim layers --only element=float16
+  uroce sim layers --only element=float16 --svg layers.svg
   uroce sim layers --json | jq 'select(.layered) | [.element, .deadline_ms, .relative_l2]'";
 
 /// What 32 tokens of Llama 3 8B's KV cache are worth at a deadline, over 300 Mb/s, 100 ms and 1 % of loss: with the upper
@@ -24,6 +26,9 @@ pub(super) struct Arguments {
     /// separated by commas. A key that is not given matches all its values.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
+    /// Also draw the error by the deadline into this SVG file.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    svg: Option<PathBuf>,
 }
 
 impl Cell for LayersCell {
@@ -77,5 +82,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cells = LayersCell::table();
     cells::keep(&mut cells, &arguments.only)?;
     let seed = arguments.options.seed;
-    Ok(cells::play(&cells, &arguments.options, |cell: &LayersCell| cell.run(seed)).exit_code())
+    let sheet = cells::play(&cells, &arguments.options, |cell: &LayersCell| cell.run(seed));
+    if let Some(file) = &arguments.svg {
+        let played: Vec<_> = cells.into_iter().zip(sheet.outcomes.iter().copied()).collect();
+        layers_picture::draw(file, &played).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(sheet.exit_code())
 }
