@@ -230,12 +230,12 @@ class Site:
 
     def pieces(self, step):
         """Pieces of a cache, each of which leaves when it is there; where there is no place left, in those of the first."""
-        each, at_ms = step["piece_blocks"], step["at_ms"]
+        each, at_ms, limit = step["piece_blocks"], step["at_ms"], step["limit"]
         places = self.area.blocks // each
         self.fill()
         begin_ms = self.clock.now_ms()
         pending, spans = {}, [None] * len(at_ms)
-        piece = 0
+        late, piece = set(), 0
         while piece < len(at_ms) or pending:
             now_ms = self.clock.now_ms() - begin_ms
             while piece < len(at_ms) and now_ms >= at_ms[piece]:
@@ -246,6 +246,11 @@ class Site:
             for number in [number for number, handle in pending.items() if self.engine.is_done(handle)]:
                 spans[number].append(round(self.clock.now_ms() - begin_ms, 3))
                 self.engine.release(pending.pop(number))
+            if limit:
+                due_ms = limit["due_ms"]
+                late |= {number for number in pending if due_ms[number] and self.clock.now_ms() - begin_ms > due_ms[number]}
+                if len(late) > limit["count"]:
+                    break
             if self.clock.is_over():
                 break
             time.sleep(POLL_S)

@@ -63,7 +63,18 @@ pub enum Step {
         piece_blocks: usize,
         /// When each is there, since the step began; no earlier than the one before.
         at_ms: Vec<f64>,
+        /// What ends the step early.
+        limit: Option<LateLimit>,
     },
+}
+
+/// How many pieces may be late; with one more there is nothing left to find out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LateLimit {
+    /// When each is to have arrived, since the step began; `None` for pieces that do not count.
+    pub due_ms: Vec<Option<f64>>,
+    /// How many may be later.
+    pub count: usize,
 }
 
 /// A conversation of two sites.
@@ -94,8 +105,9 @@ impl Step {
             Step::Batches { batch_blocks, count } => {
                 json!({"step": "batches", "batch_blocks": batch_blocks, "count": count})
             }
-            Step::Pieces { piece_blocks, at_ms } => {
-                json!({"step": "pieces", "piece_blocks": piece_blocks, "at_ms": at_ms})
+            Step::Pieces { piece_blocks, at_ms, limit } => {
+                let limit = limit.as_ref().map(|LateLimit { due_ms, count }| json!({"due_ms": due_ms, "count": count}));
+                json!({"step": "pieces", "piece_blocks": piece_blocks, "at_ms": at_ms, "limit": limit})
             }
         }
     }

@@ -168,7 +168,7 @@ fn prompt(model: Model, tokens: usize, transport: Transport) -> Play {
     let mut cell = cell(Program::Nixl, transport, Op::Write, model.page_bytes(), blocks * model.page_bytes());
     let compute_ms = 1e3 * SLOWER * model.prefill_s(tokens, &H100) / model.kv_layers as f64;
     let at_ms = (1..=model.kv_layers).map(|layer| layer as f64 * compute_ms).collect();
-    let layers = Step::Pieces { piece_blocks: layer_blocks, at_ms };
+    let layers = Step::Pieces { piece_blocks: layer_blocks, at_ms, limit: None };
     let cold = (COLD_BYTES / model.page_bytes()).min(blocks);
     cell.steps = vec![Step::Transfer { name: "cold", blocks: cold }];
     cell.steps.extend(std::iter::repeat_n(layers, PROMPTS));
@@ -187,7 +187,7 @@ mod tests {
                 let blocks = match step {
                     Step::Transfer { blocks, .. } => *blocks,
                     Step::Batches { batch_blocks, .. } => *batch_blocks,
-                    Step::Pieces { piece_blocks, at_ms } => piece_blocks * at_ms.len(),
+                    Step::Pieces { piece_blocks, at_ms, .. } => piece_blocks * at_ms.len(),
                 };
                 assert!((1..=cell.blocks).contains(&blocks), "{cell}: {step:?}");
             }

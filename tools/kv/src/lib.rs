@@ -20,7 +20,7 @@ mod svg;
 mod tables;
 mod tokens;
 
-pub use cell::{Cell, Op, Program, Step, Transport, UcxChoice};
+pub use cell::{Cell, LateLimit, Op, Program, Step, Transport, UcxChoice};
 pub use cells::{Play, Shows, loads, plays, small_plays};
 pub use conversation::{Outcome, Tools, play};
 pub use demo::{Demo, DemoPlan, Fetched};

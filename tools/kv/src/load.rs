@@ -2,10 +2,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use uroce_laboratory::inference::{Model, PAGE_TOKENS};
-use uroce_laboratory::sim::kv::{Computed, Fluid, OBJECTIVE_SHARE, Sending, Workload, most_that_keeps, share};
+use uroce_laboratory::sim::kv::{
+    Computed, Fluid, OBJECTIVE_SHARE, Sending, Workload, bisected, most_that_keeps, share,
+};
 use uroce_laboratory::sim::{Line, Random};
 
-use crate::cell::{Cell, Op, Program, Step, Transport};
+use crate::cell::{Cell, LateLimit, Op, Program, Step, Transport};
 use crate::cells::cell;
 use crate::conversation::Outcome;
 use crate::profile::{LINE_BPS, Path, Profile};
@@ -60,6 +62,9 @@ const IDEAL_LEAST_SHARE: f64 = 0.01;
 /// The least load that is played, as a part of the ideal one: a hundred prompts take longer the fewer come.
 const LEAST_SHARE: f64 = 0.4;
 
+/// How far below the ideal the next load is, when that is too much, as a part of it.
+const FIRST_BELOW: f64 = 0.04;
+
 /// Prompts whose caches have places of their own.
 const PLACES: usize = 8;
 
@@ -112,16 +117,24 @@ impl ScaledPrompt {
                 return false;
             }
             let computed = prompts(per_s);
-            let outcome = play(&self.cell(transport, &computed, objective));
+            let outcome = play(&self.cell((transport, path), &computed, objective));
             failure = outcome.failure.clone();
             let ends = outcome.pieces().pop().map(|pieces| pieces.iter().map(|piece| ms(piece[2])).collect::<Vec<_>>());
             let kept_to = ends.map(|ends| p90(&computed, &ends));
             loads.push(Load { per_s, p90: kept_to });
             kept_to.is_some_and(|p90| p90 <= objective)
         };
-        let lambda_max_per_s = match keeps(ideal_per_s) {
-            true => ideal_per_s,
-            false => most_that_keeps([LEAST_SHARE * ideal_per_s, ideal_per_s], keeps),
+        // Most are near the ideal, or far from it: each next load is twice as far.
+        let (mut low, mut high, mut below) = (ideal_per_s, ideal_per_s, FIRST_BELOW);
+        let lambda_max_per_s = loop {
+            if keeps(low) {
+                break bisected([low, high], keeps);
+            }
+            if low <= LEAST_SHARE * ideal_per_s {
+                break 0.0;
+            }
+            (low, high) = (ideal_per_s * (1.0 - below).max(LEAST_SHARE), low);
+            below *= 2.0;
         };
         Served { profile, path, prompt: self, transport, objective, ideal_per_s, lambda_max_per_s, loads, failure }
     }
@@ -131,8 +144,8 @@ impl ScaledPrompt {
         format!("{} over {}", self.workload.model.name, transport_name(transport))
     }
 
-    /// NIXL's WRITEs of these prompts' layers.
-    fn cell(&self, transport: Transport, computed: &Computed, objective: Duration) -> Cell {
+    /// NIXL's WRITEs of these prompts' layers. It ends when so many prompts are late that the objective is missed.
+    fn cell(&self, (transport, path): (Transport, Path), computed: &Computed, objective: Duration) -> Cell {
         let (model, layer_blocks) = (self.workload.model, self.workload.cached_tokens / PAGE_TOKENS);
         let of_a_prompt = layer_blocks * model.kv_layers;
         let bytes = PLACES * of_a_prompt * model.page_bytes();
@@ -142,9 +155,22 @@ impl ScaledPrompt {
         cell.limit_s = (last + objective * OBJECTIVES_MORE + COLD_LIMIT).as_secs();
         cell.steps = vec![
             Step::Transfer { name: "cold", blocks: of_a_prompt },
-            Step::Pieces { piece_blocks: layer_blocks, at_ms },
+            Step::Pieces { piece_blocks: layer_blocks, at_ms, limit: Some(self.limit(path, computed, objective)) },
         ];
         cell
+    }
+
+    /// The last piece of a prompt is to be there early enough for the word of it and the first step.
+    fn limit(&self, path: Path, computed: &Computed, objective: Duration) -> LateLimit {
+        let left_ms = (objective.saturating_sub(path.rtt + self.workload.step())).as_secs_f64() * 1e3;
+        let pieces = computed.pieces.len() / computed.arrivals.len();
+        let due_ms = |piece: usize| {
+            let arrival = computed.arrivals[piece / pieces];
+            (piece % pieces == pieces - 1).then_some(arrival.as_secs_f64() * 1e3 + left_ms)
+        };
+        let prompts = computed.arrivals.len();
+        let count = prompts - 1 - (prompts as f64 * OBJECTIVE_SHARE) as usize;
+        LateLimit { due_ms: (0..computed.pieces.len()).map(due_ms).collect(), count }
     }
 }
 
@@ -235,6 +261,28 @@ mod tests {
         Outcome { ends: vec![end], ..Outcome::default() }
     }
 
+    /// A cell that ends at its limit misses its objective, and one with as many late prompts as there may be does not.
+    #[test]
+    fn the_limit_is_where_the_objective_is_missed() {
+        let workload = prompt().workload;
+        let computed = workload.compute(Workload::arrivals(3.0, PROMPTS, 1));
+        let objective = Duration::from_millis(400);
+        let limit = prompt().limit(PATH, &computed, objective);
+        let late_by = |late: usize| {
+            let mut left = late;
+            let ends = limit.due_ms.iter().map(|due| match due {
+                Some(due) if left > 0 => {
+                    left -= 1;
+                    ms(due + 0.1)
+                }
+                Some(due) => ms(due - 0.1),
+                None => Duration::ZERO,
+            });
+            share(&workload.first_tokens(&computed, &ends.collect::<Vec<_>>(), PATH.rtt), OBJECTIVE_SHARE)
+        };
+        assert!(late_by(limit.count) <= objective && late_by(limit.count + 1) > objective, "{limit:?}");
+    }
+
     #[test]
     fn a_transport_that_delays_serves_less_and_one_that_fails_says_why() {
         let serve =
@@ -242,7 +290,7 @@ mod tests {
         let [quick, slow, never] = [31.0, 100.0, 10_000.0].map(serve);
         assert_eq!((quick.lambda_max_per_s, quick.loads.len()), (quick.ideal_per_s, 1), "{quick:?}");
         assert!(slow.lambda_max_per_s < 0.9 * slow.ideal_per_s && slow.lambda_max_per_s > 0.0, "{slow:?}");
-        assert_eq!((never.lambda_max_per_s, never.loads.len()), (0.0, 2), "{never:?}");
+        assert_eq!((never.lambda_max_per_s, never.loads.len()), (0.0, 6), "{never:?}");
         let failed = prompt().serve((Profile::Lossy, PATH), Transport::Uroce, 1, |_| Outcome {
             failure: Some("no".into()),
             ..Outcome::default()

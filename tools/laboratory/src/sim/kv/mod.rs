@@ -15,4 +15,4 @@ pub use fluid::{Fluid, Fluids};
 pub use piece::Piece;
 pub use stream::{Conditions, MESSAGE, OUTSTANDING, StreamCell, Streamed};
 pub use transport::{KvTransport, POOL};
-pub use workload::{Computed, OBJECTIVE_SHARE, Sending, Workload, most_that_keeps, share};
+pub use workload::{Computed, OBJECTIVE_SHARE, Sending, Workload, bisected, most_that_keeps, share};

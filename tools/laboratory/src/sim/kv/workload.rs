@@ -171,10 +171,12 @@ impl Workload {
 
 /// The highest of the loads between two that keeps to an objective, to 2 %, when the greater of the two does not; 0 when the lesser
 /// does not either.
-pub fn most_that_keeps([mut low, mut high]: [f64; 2], mut keeps: impl FnMut(f64) -> bool) -> f64 {
-    if !keeps(low) {
-        return 0.0;
-    }
+pub fn most_that_keeps([low, high]: [f64; 2], mut keeps: impl FnMut(f64) -> bool) -> f64 {
+    if keeps(low) { bisected([low, high], keeps) } else { 0.0 }
+}
+
+/// The same when the lesser one does.
+pub fn bisected([mut low, mut high]: [f64; 2], mut keeps: impl FnMut(f64) -> bool) -> f64 {
     while high - low > PRECISION * high {
         let middle = (low + high) / 2.0;
         if keeps(middle) {
