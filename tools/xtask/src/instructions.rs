@@ -10,7 +10,7 @@ use std::process::Command;
 const PLAYS: [(&str, usize); 6] =
     [("send", 64), ("write", 64), ("read", 64), ("send", 65536), ("write", 65536), ("read", 65536)];
 
-/// The steps of a message, and what each is counted by: as benches/instructions.rs has them.
+/// The steps of a message, and what each is counted by: as benches/play has them.
 const STEPS: [(&str, &str); 6] = [
     ("post", "messages"),
     ("request", "requests"),
@@ -79,7 +79,7 @@ fn count(bench: &Path, operation: &str, bytes: usize) -> Result<Value, Failure> 
     let times = |what: &str| taken[what].as_f64().filter(|times| *times > 0.0);
     let mut row = Map::new();
     for (step, what) in STEPS {
-        let cost = inclusive(&costs, &format!("instructions::{step}"));
+        let cost = inclusive(&costs, &format!("instructions::play::{step}"));
         let each = times(what).filter(|_| cost > 0).map(|times| (cost as f64 / times).round());
         let each = each.ok_or_else(|| Failure::Failed(format!("{operation} {bytes}: no {step} was counted")))?;
         row.insert(step.to_owned(), json!(each));
