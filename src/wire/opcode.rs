@@ -93,6 +93,21 @@ pub(super) mod ext {
     pub const ATOMIC_ACK: u8 = 32;
     pub const IMMDT: u8 = 64;
     pub const IETH: u8 = 128;
+
+    /// Each with its length in bytes.
+    pub const LENGTHS: [(u8, u8); 8] =
+        [(DETH, 8), (FETH, 4), (RETH, 16), (ATOMIC, 28), (AETH, 4), (ATOMIC_ACK, 8), (IMMDT, 4), (IETH, 4)];
+
+    /// Length of the headers in `set`, in bytes.
+    pub const fn bytes(set: u8) -> u8 {
+        let (mut bytes, mut index) = (0, 0);
+        while index < LENGTHS.len() {
+            let (bit, len) = LENGTHS[index];
+            bytes += if set & bit != 0 { len } else { 0 };
+            index += 1;
+        }
+        bytes
+    }
 }
 
 /// The operations that RC and UC share: name, operation, position, extended headers, payload allowed.
@@ -102,7 +117,7 @@ use Operation as Op;
 use Position as Pos;
 
 /// By the low five bits of an RC opcode. UC has the first twelve; the last two are of IBTA A19.
-const RC: [Option<Row>; 30] = [
+static ROWS: [Option<Row>; RC_OPERATIONS] = [
     Some(Row("SEND_FIRST", Op::Send, Pos::First, 0, true)),
     Some(Row("SEND_MIDDLE", Op::Send, Pos::Middle, 0, true)),
     Some(Row("SEND_LAST", Op::Send, Pos::Last, 0, true)),
@@ -135,11 +150,49 @@ const RC: [Option<Row>; 30] = [
     Some(Row("ATOMIC_WRITE", Op::AtomicWrite, Pos::Only, ext::RETH, true)),
 ];
 
+const RC_OPERATIONS: usize = 30;
 const UC_OPERATIONS: usize = 12;
-const UD_SEND_ONLY: Row = Row("SEND_ONLY", Op::Send, Pos::Only, ext::DETH, true);
-const UD_SEND_ONLY_IMM: Row = Row("SEND_ONLY_WITH_IMMEDIATE", Op::Send, Pos::Only, ext::DETH | ext::IMMDT, true);
+static UD_SEND_ONLY: Row = Row("SEND_ONLY", Op::Send, Pos::Only, ext::DETH, true);
+static UD_SEND_ONLY_IMM: Row = Row("SEND_ONLY_WITH_IMMEDIATE", Op::Send, Pos::Only, ext::DETH | ext::IMMDT, true);
 /// The CNP's 16 reserved bytes are its payload as far as lengths go (IBTA Annex A17.9.3).
-const CNP: Row = Row("CNP", Op::Cnp, Pos::Only, 0, true);
+static CNP: Row = Row("CNP", Op::Cnp, Pos::Only, 0, true);
+
+/// What each packet is asked for several times: of every opcode at its place, so that one look answers.
+#[derive(Clone, Copy)]
+struct Facts {
+    operation: Operation,
+    position: Position,
+    /// Bits of [`ext`], and the length of these headers.
+    extensions: u8,
+    extension_bytes: u8,
+    is_known: bool,
+    may_have_payload: bool,
+    is_response: bool,
+}
+
+static FACTS: [Facts; 256] = {
+    let mut facts = [Facts::of(Opcode(0)); 256];
+    let mut code = 0;
+    while code < facts.len() {
+        facts[code] = Facts::of(Opcode(code as u8));
+        code += 1;
+    }
+    facts
+};
+
+impl Facts {
+    const fn of(opcode: Opcode) -> Facts {
+        let (operation, position, extensions, is_known, may_have_payload) = match opcode.row() {
+            Some(Row(_, operation, position, extensions, payload)) => {
+                (*operation, *position, *extensions, true, *payload)
+            }
+            None => (Operation::Unknown(opcode.0), Position::Only, 0, false, false),
+        };
+        let is_response = matches!(operation, Op::ReadResponse | Op::Acknowledge | Op::AtomicAcknowledge);
+        let extension_bytes = ext::bytes(extensions);
+        Facts { operation, position, extensions, extension_bytes, is_known, may_have_payload, is_response }
+    }
+}
 
 #[allow(missing_docs)] // the names are the documentation: IBTA Table 38
 impl Opcode {
@@ -194,45 +247,46 @@ impl Opcode {
         }
     }
 
-    fn row(self) -> Option<&'static Row> {
-        const ROWS: &[Option<Row>; 30] = &RC;
+    const fn row(self) -> Option<&'static Row> {
         let operation = (self.0 & 0x1f) as usize;
-        match self.service() {
-            TransportService::Rc => ROWS.get(operation)?.as_ref(),
-            TransportService::Uc => ROWS[..UC_OPERATIONS].get(operation)?.as_ref(),
-            TransportService::Ud => match operation {
-                4 => Some(&UD_SEND_ONLY),
-                5 => Some(&UD_SEND_ONLY_IMM),
-                _ => None,
-            },
-            TransportService::Cnp => (operation == 1).then_some(&CNP),
-            TransportService::Unknown(_) => None,
+        match (self.service(), operation) {
+            (TransportService::Rc, 0..RC_OPERATIONS) | (TransportService::Uc, 0..UC_OPERATIONS) => {
+                ROWS[operation].as_ref()
+            }
+            (TransportService::Ud, 4) => Some(&UD_SEND_ONLY),
+            (TransportService::Ud, 5) => Some(&UD_SEND_ONLY_IMM),
+            (TransportService::Cnp, 1) => Some(&CNP),
+            _ => None,
         }
+    }
+
+    fn facts(self) -> &'static Facts {
+        &FACTS[usize::from(self.0)]
     }
 
     /// Whether this stack implements the opcode.
     pub fn is_known(self) -> bool {
-        self.row().is_some()
+        self.facts().is_known
     }
 
     /// What the packet requests or answers.
     pub fn operation(self) -> Operation {
-        self.row().map_or(Operation::Unknown(self.0), |row| row.1)
+        self.facts().operation
     }
 
     /// Where the packet stands in its message; reserved opcodes count as `Only`.
     pub fn position(self) -> Position {
-        self.row().map_or(Position::Only, |row| row.2)
+        self.facts().position
     }
 
     /// Whether the packet can carry payload (IBTA Table 38).
     pub fn may_have_payload(self) -> bool {
-        self.row().is_some_and(|row| row.4)
+        self.facts().may_have_payload
     }
 
     /// Whether the packet belongs to a responder's answer: READ response, acknowledge, atomic acknowledge.
     pub fn is_response(self) -> bool {
-        matches!(self.operation(), Op::ReadResponse | Op::Acknowledge | Op::AtomicAcknowledge)
+        self.facts().is_response
     }
 
     /// Whether an ImmDt header is present.
@@ -247,21 +301,12 @@ impl Opcode {
 
     /// The set of extended headers, bits of [`ext`].
     pub(super) fn extensions(self) -> u8 {
-        self.row().map_or(0, |row| row.3)
+        self.facts().extensions
     }
 
     /// Length of the extended headers between BTH and payload, in bytes.
     pub fn extension_bytes(self) -> usize {
-        let set = self.extensions();
-        let bytes = |bit: u8, len: usize| if set & bit != 0 { len } else { 0 };
-        bytes(ext::DETH, 8)
-            + bytes(ext::FETH, 4)
-            + bytes(ext::RETH, 16)
-            + bytes(ext::ATOMIC, 28)
-            + bytes(ext::AETH, 4)
-            + bytes(ext::ATOMIC_ACK, 8)
-            + bytes(ext::IMMDT, 4)
-            + bytes(ext::IETH, 4)
+        self.facts().extension_bytes.into()
     }
 }
 

@@ -154,21 +154,11 @@ impl<'a> Packet<'a> {
         &self,
         bit: u8,
     ) -> Option<&'a T> {
-        const ORDER: [(u8, usize); 8] = [
-            (ext::DETH, 8),
-            (ext::FETH, 4),
-            (ext::RETH, 16),
-            (ext::ATOMIC, 28),
-            (ext::AETH, 4),
-            (ext::ATOMIC_ACK, 8),
-            (ext::IMMDT, 4),
-            (ext::IETH, 4),
-        ];
         let set = self.bth.opcode().extensions();
         if set & bit == 0 {
             return None;
         }
-        let offset: usize = ORDER.iter().filter(|(b, _)| set & b != 0 && *b < bit).map(|(_, len)| len).sum();
+        let offset = usize::from(ext::bytes(set & (bit - 1)));
         T::ref_from_prefix(&self.extensions[offset..]).ok().map(|(header, _)| header)
     }
 
