@@ -60,6 +60,15 @@ impl Span<'_> {
         self.len == 0
     }
 
+    /// The first `len` bytes of it.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn first(self, len: usize) -> Self {
+        assert!(len <= self.len, "the first {len} of {} bytes", self.len);
+        Span { len, ..self }
+    }
+
     /// The addresses of the span's bytes in this process, for any key and address that named them.
     pub fn addresses(&self) -> std::ops::Range<usize> {
         let start = self.start as usize;

@@ -267,20 +267,20 @@ impl Inbound {
     ) -> Result<(), Refusal> {
         let position = packet.bth().opcode().position();
         let payload = packet.payload();
-        let (key, address, rest, message_bytes) = match (packet.reth(), &self.message) {
+        let len = placed.unwrap_or(payload.len() as u32);
+        let (key, address, rest, message_bytes, whole) = match (packet.reth(), &self.message) {
             (Some(reth), _) => {
                 check_message_length(reth)?;
                 self.check_access(Access::REMOTE_WRITE)?;
-                let (key, address, len) = (reth.key(), reth.address(), reth.length());
+                let (key, address, total) = (reth.key(), reth.address(), reth.length());
                 // The whole range is checked before the first byte is placed.
-                let bytes = if mutated!("write-length-not-checked") { 0 } else { len.into() };
-                cx.memory.remote(connection.scope(), key, address, bytes, Access::REMOTE_WRITE)?;
-                (key, address, len, len)
+                let bytes = if mutated!("write-length-not-checked") { len } else { total };
+                let whole = cx.memory.remote(connection.scope(), key, address, bytes.into(), Access::REMOTE_WRITE)?;
+                (key, address, total, total, Some(whole))
             }
-            (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total),
+            (None, Some(Incoming::Write { key, address, rest, total })) => (*key, *address, *rest, *total, None),
             _ => return Err(Refusal::INVALID),
         };
-        let len = placed.unwrap_or(payload.len() as u32);
         let fits = if position.ends() { len == rest } else { len < rest };
         if !fits {
             return Err(Refusal::INVALID);
@@ -292,8 +292,11 @@ impl Inbound {
         if needs_receive && self.queue.front(cx.shared).is_none() {
             return Err(Refusal::NotReady);
         }
-        // The key is checked for each packet: the region can be gone since the first.
-        let span = cx.memory.remote(connection.scope(), key, address, len.into(), Access::REMOTE_WRITE)?;
+        let span = match whole {
+            Some(whole) => whole.first(len as usize),
+            // The key is checked for each packet: the region can be gone since the first.
+            None => cx.memory.remote(connection.scope(), key, address, len.into(), Access::REMOTE_WRITE)?,
+        };
         if placed.is_none() && !(position.ends() && mutated!("ack-before-placement")) {
             span.write(payload)?;
         }
