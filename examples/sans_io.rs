@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         done = a.cq.poll();
         if is_quiet && done.is_none() {
             // Nothing moves by itself: the time passes up to the next timer.
-            let next = [&a, &b].into_iter().filter_map(|host| host.endpoint.poll_timeout()).min();
+            let next = [&mut a, &mut b].into_iter().filter_map(|host| host.endpoint.poll_timeout()).min();
             now = next.ok_or("no timer is armed, and nothing is done")?.max(now + Duration::from_nanos(1));
             [&mut a, &mut b].into_iter().for_each(|host| host.endpoint.handle_timeout(now));
         }

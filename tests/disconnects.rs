@@ -398,7 +398,7 @@ impl World {
             }
             let timers = self
                 .programs
-                .iter()
+                .iter_mut()
                 .flat_map(|one| [one.manager.poll_timeout(), one.host.endpoint.poll_timeout(), one.asks_at]);
             let arrival = self.network.keys().next().map(|(at, _)| *at);
             let Some(next) = timers.flatten().chain(arrival).min() else { break };

@@ -126,14 +126,23 @@ impl Pacer {
         rate.map_or(now, |rate| now.max(self.paid_after(rate, now, bytes)))
     }
 
-    /// Whether a further packet can be in flight beside `in_flight_bytes`. One always can.
+    /// Whether a further packet can be in flight beside `in_flight_bytes`.
     pub fn has_room(&self, in_flight_bytes: u64) -> bool {
-        let (part, whole) = self.share;
-        let is_within = |control: &Control| {
-            let most = control.controller.window_bytes().saturating_add(control.unseen_bytes());
-            u128::from(in_flight_bytes) * u128::from(whole) < u128::from(most) * u128::from(part)
+        in_flight_bytes < self.limit_bytes()
+    }
+
+    /// Bytes that can be in flight: a further packet can go while there are fewer. One always can.
+    pub fn limit_bytes(&self) -> u64 {
+        let Some(control) = &self.control else { return u64::MAX };
+        let window = control.controller.window_bytes().saturating_add(control.unseen_bytes());
+        let limit = match self.share {
+            (part, whole) if part == whole => window,
+            (part, whole) => {
+                let limit = (u128::from(window) * u128::from(part)).div_ceil(whole.into());
+                limit.try_into().unwrap_or(u64::MAX)
+            }
         };
-        in_flight_bytes == 0 || self.control.as_deref().is_none_or(is_within)
+        limit.max(1)
     }
 
     /// Whether a controller has begun, which must be told [what becomes of packets](Self::take).

@@ -43,6 +43,9 @@ pub struct Endpoint {
     counters: Counters,
     events: VecDeque<Event>,
     timers: Timers,
+    /// Queue pairs whose deadlines can have changed since their timers were armed, each once: packets come in batches, and a
+    /// deadline is needed after them.
+    to_arm: Vec<Qpn>,
     /// Queue pairs that can have something to send.
     schedule: Schedule,
     /// Until when urgent messages count as under way.
@@ -80,6 +83,8 @@ struct Slot {
     multipath: Option<Box<Multipath>>,
     /// Whether it is in the endpoint's queue of those that can have next hops to resolve.
     seeks_hops: bool,
+    /// Whether it is among the endpoint's queue pairs whose timers are to be armed.
+    is_to_arm: bool,
 }
 
 impl Slot {
@@ -95,6 +100,9 @@ impl Slot {
 /// Timer entries, beyond four a queue pair, above which those left behind are swept out. They are few enough not to
 /// matter, and many enough that sweeping costs less than arming.
 const IDLE_TIMERS: usize = 64;
+
+/// Upper bound on the queue pairs whose timers are to be armed: as many as an engine's batch has packets.
+const TO_ARM_MAX: usize = 64;
 
 /// Upper bound on the queue pairs of an endpoint, which must find a free 24-bit number by drawing.
 const MAX_QUEUE_PAIRS: usize = 1 << 20;
@@ -145,6 +153,7 @@ impl Endpoint {
             counters: Counters::default(),
             events: VecDeque::new(),
             timers: Timers::default(),
+            to_arm: Vec::new(),
             schedule: Schedule::default(),
             urgent_until: Instant::ZERO,
             identification,
@@ -351,7 +360,7 @@ impl Endpoint {
             self.shared.attach(srq)?;
         }
         let queue_pair = QueuePairMachine::new(qpn, init, self.recovery);
-        let slot = Slot { queue_pair, counters: Counters::default(), multipath: None, seeks_hops: false };
+        let slot = Slot { queue_pair, counters: Counters::default(), multipath: None, seeks_hops: false, is_to_arm: false };
         self.queue_pairs.insert(qpn.value(), Box::new(slot));
         Ok(qpn)
     }
@@ -690,7 +699,7 @@ impl Endpoint {
     /// Handles the time `now`: wakes every queue pair whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.schedule.handle_timeout(now);
-        while let Some((at, qpn)) = self.timers.pop_due(now) {
+        while let Some((at, qpn)) = self.pop_due(now) {
             self.with(now, qpn, |qp, cx| {
                 if qp.armed != Some(at) {
                     return; // left behind; an earlier one counts
@@ -703,8 +712,33 @@ impl Endpoint {
         }
     }
 
+    /// Removes the next timer, if it is due.
+    fn pop_due(&mut self, now: Instant) -> Option<(Instant, Qpn)> {
+        self.arm_timers();
+        self.timers.pop_due(now)
+    }
+
+    /// Arms the timers of the queue pairs whose deadlines can have changed.
+    fn arm_timers(&mut self) {
+        let Endpoint { queue_pairs, timers, to_arm, .. } = self;
+        for qpn in to_arm.drain(..) {
+            let Some(slot) = queue_pairs.get_mut(&qpn.value()) else { continue };
+            slot.is_to_arm = false;
+            let qp = &mut slot.queue_pair;
+            let deadline = qp.deadline(slot.multipath.as_deref());
+            if let Some(deadline) = deadline.filter(|deadline| qp.armed.is_none_or(|armed| *deadline < armed)) {
+                qp.armed = Some(deadline);
+                timers.arm(deadline, qpn);
+            }
+        }
+        if timers.len() > 4 * queue_pairs.len() + IDLE_TIMERS {
+            timers.sweep(|at, qpn| queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.armed == Some(at)));
+        }
+    }
+
     /// When [`handle_timeout`](Endpoint::handle_timeout) must be called, `None` for never. It can turn out to be early.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        self.arm_timers();
         match self.schedule.deadline() {
             None => self.timers.next(),
             Some(held) => Some(self.timers.next().map_or(held, |timer| timer.min(held))),
@@ -797,6 +831,9 @@ impl Endpoint {
         qpn: Qpn,
         work: impl FnOnce(&mut QueuePairMachine, &mut Context<'_>) -> T,
     ) -> Option<(T, bool)> {
+        if self.to_arm.len() >= TO_ARM_MAX {
+            self.arm_timers();
+        }
         let imposed = self.imposed;
         let Endpoint {
             queue_pairs,
@@ -804,7 +841,7 @@ impl Endpoint {
             shared,
             events,
             identification,
-            timers,
+            to_arm,
             schedule,
             urgent_until,
             local_rails,
@@ -835,7 +872,7 @@ impl Endpoint {
             *multipath = qp.multipath(local_rails, imposed.is_some(), now);
         }
         slot.seek_hops(qpn, hop_seekers);
-        let Slot { queue_pair: qp, multipath, .. } = slot;
+        let Slot { queue_pair: qp, multipath, is_to_arm, .. } = slot;
         match qp.lane {
             None if qp.may_transmit(multipath.as_deref()) => {
                 qp.lane = Some(qp.class());
@@ -845,16 +882,8 @@ impl Endpoint {
             Some(lane) if lane == qp.class() => {}
             Some(lane) => change_lane(schedule, now, lane, qp),
         }
-        if let Some(deadline) = qp.deadline(multipath.as_deref())
-            && qp.armed.is_none_or(|armed| deadline < armed)
-        {
-            qp.armed = Some(deadline);
-            timers.arm(deadline, qpn);
-            if timers.len() > 4 * queue_pairs.len() + IDLE_TIMERS {
-                timers.sweep(|at, qpn| {
-                    queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.armed == Some(at))
-                });
-            }
+        if !std::mem::replace(is_to_arm, true) {
+            to_arm.push(qpn);
         }
         Some((result, has_lost_completion))
     }

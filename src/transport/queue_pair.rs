@@ -77,6 +77,24 @@ pub struct QueuePairMachine {
     pub(super) armed: Option<Instant>,
 }
 
+/// What the congestion window holds: bytes that are in flight, and that can be.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    in_flight: u64,
+    limit: u64,
+}
+
+impl Window {
+    /// Whether it has room for a new packet when `more` bytes are in flight, too.
+    fn has_room_beside(self, more: u64) -> bool {
+        self.in_flight + more < self.limit
+    }
+
+    fn has_room(self) -> bool {
+        self.has_room_beside(0)
+    }
+}
+
 /// The receiving side of a queue pair, by service.
 #[derive(Debug)]
 enum AnyResponder {
@@ -140,6 +158,13 @@ impl AnyResponder {
     fn is_saved(&self, psn: Psn) -> bool {
         matches!(self, AnyResponder::Reliable(responder) if responder.is_saved(psn))
     }
+}
+
+/// Whether the window has room for an answer with data. What the peer has requested again takes the place of what was lost,
+/// and asks for a report when all earlier ones that asked were lost.
+fn has_room_for_answers(responder: &Responder, window: Window) -> bool {
+    let is_small = || responder.answers_in_flight().is_none_or(AnswerFlight::is_small);
+    window.has_room() || responder.answers_again() || is_small()
 }
 
 /// The pacer of a queue pair with these settings.
@@ -785,7 +810,7 @@ impl QueuePairMachine {
     /// When a full congestion window need not wait for answers in flight any more.
     fn answers_deadline(&self) -> Option<Instant> {
         let AnyResponder::Reliable(responder) = &self.responder else { return None };
-        responder.answers_in_flight()?.expires_at().filter(|_| !self.has_room())
+        responder.answers_in_flight()?.expires_at().filter(|_| !self.window().has_room())
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) can have a packet.
@@ -800,20 +825,21 @@ impl QueuePairMachine {
             // Everything waits, except answers that are exempt from the rate.
             return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_at_once());
         }
+        let window = self.window();
         let answers = match &self.responder {
-            AnyResponder::Reliable(responder) => match self.has_room_for_answers(responder) {
+            AnyResponder::Reliable(responder) => match has_room_for_answers(responder, window) {
                 true => responder.has_answers(),
                 false => responder.owes_at_once(),
             },
             AnyResponder::Unreliable(_) | AnyResponder::Datagram(_) => false,
         };
-        answers || self.may_request()
+        answers || self.may_request(window)
     }
 
     /// Whether a plain acknowledge is all that it has to send.
     pub(super) fn owes_only_an_acknowledge(&self) -> bool {
         let owes_more = self.owes_hello() || self.owes_notification();
-        self.owes_acknowledge() && !owes_more && !self.may_request()
+        self.owes_acknowledge() && !owes_more && !self.may_request(self.window())
     }
 
     /// Bytes of packets in flight: requests, and answers to READs.
@@ -866,27 +892,20 @@ impl QueuePairMachine {
         }
     }
 
-    /// Whether the congestion window has room for a new request packet.
-    fn has_room(&self) -> bool {
-        self.pacer.has_room(self.in_flight_bytes())
-    }
-
-    /// Whether it has room for an answer with data. What the peer has requested again takes the place of what was lost,
-    /// and asks for a report when all earlier ones that asked were lost.
-    fn has_room_for_answers(&self, responder: &Responder) -> bool {
-        let is_small = || responder.answers_in_flight().is_none_or(AnswerFlight::is_small);
-        responder.answers_again() || is_small() || self.has_room()
+    /// What the congestion window holds now.
+    fn window(&self) -> Window {
+        Window { in_flight: self.in_flight_bytes(), limit: self.pacer.limit_bytes() }
     }
 
     /// Whether a new request packet can go out. One more than the window goes when a smaller window leaves nothing that asks
     /// for an acknowledge: it asks, and nothing else would move on.
-    fn may_send_new(&self) -> bool {
-        self.has_room() || self.requester.is_unanswered()
+    fn may_send_new(&self, window: Window) -> bool {
+        window.has_room() || self.requester.is_unanswered()
     }
 
     /// Whether a request packet can go out.
-    fn may_request(&self) -> bool {
-        self.state.sends() && self.requester.may_transmit(self.may_send_new())
+    fn may_request(&self, window: Window) -> bool {
+        self.state.sends() && self.requester.may_transmit(self.may_send_new(window))
     }
 
     fn owes_hello(&self) -> bool {
@@ -1026,17 +1045,18 @@ impl QueuePairMachine {
     fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if !self.acknowledge_is_next && self.owes_acknowledge() {
             self.acknowledge_is_next = true;
-            if let Some(transmit) = self.poll_request(out, cx) {
+            if let Some(transmit) = self.poll_request(self.window(), out, cx) {
                 return Some(transmit);
             }
         }
         self.acknowledge_is_next = false;
+        let window = self.window();
         // Answers go out even in the error state: the NAK that led there is among them.
         let is_full =
-            matches!(&self.responder, AnyResponder::Reliable(responder) if !self.has_room_for_answers(responder));
+            matches!(&self.responder, AnyResponder::Reliable(responder) if !has_room_for_answers(responder, window));
         if is_full && let AnyResponder::Reliable(responder) = &mut self.responder {
             let owed = if responder.owes_at_once() { responder.poll_owed(out, &self.connection, cx) } else { None };
-            return owed.or_else(|| self.poll_request(out, cx));
+            return owed.or_else(|| self.poll_request(window, out, cx));
         }
         while let AnyResponder::Reliable(responder) = &mut self.responder {
             match responder.poll_transmit(out, &self.connection, cx) {
@@ -1046,7 +1066,7 @@ impl QueuePairMachine {
                 Err(Fatal) => self.fail(cx),
             }
         }
-        self.poll_request(out, cx)
+        self.poll_request(window, out, cx)
     }
 
     /// A datagram queue pair has the class of the next datagram.
@@ -1065,17 +1085,16 @@ impl QueuePairMachine {
         }
     }
 
-    fn poll_request(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+    fn poll_request(&mut self, window: Window, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if !self.state.sends() {
             return None;
         }
         let new_messages = self.state != State::SendQueueDrained;
-        let in_flight = self.in_flight_bytes();
         let mtu = self.connection.path_mtu.bytes() as u64;
         // Of more packets, one asks for an acknowledge anyway.
-        let is_last = (in_flight < ASKS_WITHIN * mtu && !self.pacer.has_room(in_flight + mtu)) || !self.has_room();
+        let is_last = (window.in_flight < ASKS_WITHIN * mtu && !window.has_room_beside(mtu)) || !window.has_room();
         let next_at = if self.is_paced() { self.pacer.next_after(cx.now, mtu as usize) } else { cx.now };
-        let admission = Admission { new_packets: self.may_send_new(), new_messages, is_last, next_at };
+        let admission = Admission { new_packets: self.may_send_new(window), new_messages, is_last, next_at };
         match self.requester.poll_transmit(admission, out, &self.connection, cx) {
             Ok(transmit) => {
                 if self.connection.service == Service::Ud {

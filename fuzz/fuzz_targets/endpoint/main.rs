@@ -241,7 +241,7 @@ impl World {
 
     /// Goes on by a while, or to the next timeout.
     fn wait(&mut self, input: &mut Input<'_>) {
-        let timeout = self.nodes.iter().filter_map(|node| node.endpoint.poll_timeout()).min();
+        let timeout = self.nodes.iter_mut().filter_map(|node| node.endpoint.poll_timeout()).min();
         self.now = match (input.byte(), timeout) {
             (0..180, Some(timeout)) => self.now.max(timeout),
             _ => self.now + Duration::from_nanos(1 << (input.byte() % 34)),

@@ -416,7 +416,7 @@ impl Pair {
     /// Advances to the next event before `end`. Returns `false` when there is none.
     pub fn step(&mut self, end: Instant) -> bool {
         Side::BOTH.into_iter().for_each(|side| drop(self.transmit(side)));
-        let timeout = self.ends.iter().filter_map(|end| end.host.endpoint.poll_timeout()).min();
+        let timeout = self.ends.iter_mut().filter_map(|end| end.host.endpoint.poll_timeout()).min();
         let arrival = self.wire.front().map(|(at, ..)| *at);
         let Some(next) = [timeout, arrival].into_iter().flatten().min().filter(|next| *next <= end) else {
             return false;
