@@ -109,6 +109,7 @@ impl<'a> RoceFrame<'a> {
     /// # Errors
     /// [`FrameError`] when the frame is not UDP to port 4791, or when a length, version, option or fragment field is
     /// wrong. [`FrameError::is_foreign`] separates other traffic from malformed RoCE v2.
+    #[inline]
     pub fn parse(frame: FrameBytes<'a>) -> Result<RoceFrame<'a>, FrameError> {
         let head = frame.head;
         let short = |layer, have| FrameError::TooShort { layer, have };

@@ -47,6 +47,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// [`PacketError::TooShort`] when headers, pad and ICRC do not fit; [`PacketError::Unaligned`] when the length is
     /// not a multiple of four; [`PacketError::CnpLength`] when it is not that of a CNP.
+    #[inline]
     pub fn parse(ib: FrameBytes<'a>) -> Result<Packet<'a>, PacketError> {
         let have = ib.len();
         let short = |opcode, need| PacketError::TooShort { opcode, need, have };
@@ -92,6 +93,7 @@ impl<'a> Packet<'a> {
 
     /// An extended packet without its tag, and the tag. Until then the tag counts as payload. `None` when the packet is
     /// too short for one.
+    #[inline]
     pub fn split_tag(&self) -> Option<(Packet<'a>, u32)> {
         let rest = self.body.len().checked_sub(Self::TAG_BYTES).filter(|rest| *rest >= self.bth.pad())?;
         let tag = u32::from_be_bytes(self.body.last_chunk()?);
@@ -101,6 +103,7 @@ impl<'a> Packet<'a> {
 
     /// A request without its trailer, and the trailer. Until then the trailer counts as payload; the tag must be split
     /// off before. `None` when there is no valid trailer.
+    #[inline]
     pub fn split_trailer(&self) -> Option<(Packet<'a>, RequestTrailer)> {
         let trailer = RequestTrailer::at_end(self.body)?;
         let trailer_bytes = trailer.bytes();
