@@ -121,7 +121,7 @@ impl Flow {
         let udp_length = (UDP_BYTES + ib_bytes) as u16;
         let udp = match self.addresses {
             Addresses::V4 { source, destination } => {
-                let (ip, udp) = out.split_at_mut(20);
+                let (ip, udp) = out.split_first_chunk_mut::<IPV4_BYTES>().expect("the caller has room for the headers");
                 ip[0] = 0x45;
                 ip[1] = self.traffic_class;
                 ip[2..4].copy_from_slice(&(20 + udp_length).to_be_bytes());
@@ -155,10 +155,16 @@ impl Flow {
     }
 }
 
-/// The internet checksum of an IPv4 header (RFC 1071). It is zero over a header with a right checksum. Over a header
-/// with a zero in that field, it is the value to put there.
-pub(super) fn ipv4_checksum(header: &[u8]) -> u16 {
-    etherparse::checksum::Sum16BitWords::new().add_slice(header).ones_complement().to_be()
+/// Length of an IPv4 header without options, in bytes.
+const IPV4_BYTES: usize = 20;
+
+/// The internet checksum of an IPv4 header without options (RFC 1071). It is zero over a header with a right checksum. Over
+/// a header with a zero in that field, it is the value to put there.
+pub(super) fn ipv4_checksum(header: &[u8; IPV4_BYTES]) -> u16 {
+    let sum: u64 = header.as_chunks().0.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    // Of five words, the third fold leaves no carry.
+    let fold = |sum: u64| (sum >> 16) + (sum & 0xffff);
+    !fold(fold(fold(sum))) as u16
 }
 
 #[cfg(test)]

@@ -249,7 +249,7 @@ impl IpHeader<'_> {
     /// Whether the IPv4 header checksum is right; always true for IPv6, which has none. The ICRC does not cover it.
     pub fn checksum_ok(&self) -> bool {
         match self {
-            IpHeader::V4(ip) => ipv4_checksum(ip.slice()) == 0,
+            IpHeader::V4(ip) => ip.slice().first_chunk().is_some_and(|header| ipv4_checksum(header) == 0),
             IpHeader::V6(_) => true,
         }
     }

@@ -11,9 +11,15 @@ use crate::frame::FrameBytes;
 
 use super::{Bth, ICRC_BYTES};
 
-/// IPv4 20 or IPv6 40, UDP 8 and BTH 12 bytes: the part with masked fields.
-const MASKED_MAX: usize = 40 + UDP_BYTES + Bth::BYTES;
 const UDP_BYTES: usize = 8;
+
+/// Bytes of ones where an InfiniBand packet has its LRH.
+const LRH_BYTES: usize = 8;
+
+/// The masked part: the LRH, an IP header of `ip_bytes` without options or extensions, UDP and BTH.
+const fn masked_bytes(ip_bytes: usize) -> usize {
+    LRH_BYTES + ip_bytes + UDP_BYTES + Bth::BYTES
+}
 
 /// A hasher without input. A new one probes the processor's features, which costs as much as 64 bytes of CRC.
 static PRISTINE: LazyLock<Hasher> = LazyLock::new(Hasher::new);
@@ -23,36 +29,52 @@ static PRISTINE: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 /// The first nibble selects IPv4 (20 bytes of header, no options) or IPv6 (40 bytes, no extension headers). `None` when
 /// that nibble is neither 4 nor 6, or when `packet.head` ends before the BTH does.
 pub fn compute(packet: FrameBytes<'_>) -> Option<u32> {
-    let ip_bytes = match packet.head.first()? >> 4 {
-        4 => 20,
-        6 => 40,
-        _ => return None,
-    };
-    let masked_bytes = ip_bytes + UDP_BYTES + Bth::BYTES;
-    let (headers, rest) = packet.head.split_at_checked(masked_bytes)?;
-
-    let mut masked = [0xff; 8 + MASKED_MAX];
-    let image = &mut masked[8..8 + masked_bytes];
-    image.copy_from_slice(headers);
-    if ip_bytes == 20 {
-        image[1] = 0xff; // type of service
-        image[8] = 0xff; // time to live
-        image[10..12].fill(0xff); // header checksum
-    } else {
-        image[0] |= 0x0f; // traffic class and flow label
-        image[1..4].fill(0xff);
-        image[7] = 0xff; // hop limit
+    let FrameBytes { head, tail } = packet;
+    match head.first()? >> 4 {
+        4 => {
+            let (headers, rest) = head.split_at_checked(masked_bytes(20) - LRH_BYTES)?;
+            let mut image: [u8; masked_bytes(20)] = image(headers);
+            let ip = &mut image[LRH_BYTES..];
+            ip[1] = 0xff; // type of service
+            ip[8] = 0xff; // time to live
+            ip[10..12].fill(0xff); // header checksum
+            Some(crc(&image, rest, tail))
+        }
+        6 => {
+            let (headers, rest) = head.split_at_checked(masked_bytes(40) - LRH_BYTES)?;
+            let mut image: [u8; masked_bytes(40)] = image(headers);
+            let ip = &mut image[LRH_BYTES..];
+            ip[0] |= 0x0f; // traffic class and flow label
+            ip[1..4].fill(0xff);
+            ip[7] = 0xff; // hop limit
+            Some(crc(&image, rest, tail))
+        }
+        _ => None,
     }
-    image[ip_bytes + 6..ip_bytes + 8].fill(0xff); // UDP checksum
-    image[ip_bytes + UDP_BYTES + 4] = 0xff; // FECN, BECN and the reserved bits beside them
+}
 
+/// The masked part of a packet with these headers, before the fields of IP are masked. Its length is known when it is
+/// compiled: the copy is a few moves.
+#[inline]
+fn image<const N: usize>(headers: &[u8]) -> [u8; N] {
+    let mut image = [0xff; N];
+    image[LRH_BYTES..].copy_from_slice(headers);
+    let bth = N - Bth::BYTES;
+    image[bth - 2..bth].fill(0xff); // UDP checksum
+    image[bth + 4] = 0xff; // FECN, BECN and the reserved bits beside them
+    image
+}
+
+/// The CRC of the masked part and what follows it, in one or two parts.
+#[inline]
+fn crc(masked: &[u8], rest: &[u8], tail: &[u8]) -> u32 {
     let mut crc = PRISTINE.clone();
-    crc.update(&masked[..8 + masked_bytes]);
+    crc.update(masked);
     crc.update(rest);
-    if !packet.tail.is_empty() {
-        crc.update(packet.tail);
+    if !tail.is_empty() {
+        crc.update(tail);
     }
-    Some(crc.finalize())
+    crc.finalize()
 }
 
 /// The ICRC in the last four bytes of `packet`, which can lie across the two parts. `None` when there are fewer bytes.
