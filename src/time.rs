@@ -10,6 +10,8 @@ pub use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
+const NANOS_IN_A_SECOND: u64 = 1_000_000_000;
+
 impl Instant {
     /// The epoch itself: zero nanoseconds.
     pub const ZERO: Instant = Instant(0);
@@ -42,7 +44,8 @@ impl Add<Duration> for Instant {
 
     /// Adds `rhs`; saturates at 2^64 − 1 ns (year 2554 on a Unix epoch).
     fn add(self, rhs: Duration) -> Instant {
-        Instant(self.0.saturating_add(rhs.as_nanos().try_into().unwrap_or(u64::MAX)))
+        let ns = rhs.as_secs().saturating_mul(NANOS_IN_A_SECOND).saturating_add(rhs.subsec_nanos().into());
+        Instant(self.0.saturating_add(ns))
     }
 }
 

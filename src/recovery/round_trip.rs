@@ -6,6 +6,8 @@ pub struct RoundTrip {
     smoothed: Option<Duration>,
     variation: Duration,
     least: Option<Duration>,
+    /// What [`patience`](Self::patience) says after a sample: each packet asks for it.
+    patience: Duration,
 }
 
 /// Allowance beside the round trip: the peer can be busy, and timers are not finer.
@@ -22,6 +24,7 @@ impl RoundTrip {
                 *smoothed = (*smoothed * 7 + rtt) / 8;
             }
         }
+        self.patience = self.smoothed.unwrap_or_default() + (self.variation * 4).max(GRANULARITY);
     }
 
     /// The smoothed round-trip time; `None` before the first sample.
@@ -37,6 +40,6 @@ impl RoundTrip {
     /// The time without a sign after which something counts as lost: a round trip and its variation (RFC 9002, 6.2.1).
     /// It is `first` before the first sample.
     pub fn patience(&self, first: Duration) -> Duration {
-        self.smoothed.map_or(first, |smoothed| smoothed + (self.variation * 4).max(GRANULARITY))
+        self.smoothed.map_or(first, |_| self.patience)
     }
 }
