@@ -211,7 +211,7 @@ impl Requester {
             operation if operation.is_atomic() => 1,
             _ => path_mtu.packets(len as usize),
         };
-        self.queue.push(request.take(), packets);
+        self.queue.push(request, packets);
         Ok(())
     }
 

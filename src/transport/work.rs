@@ -191,6 +191,14 @@ impl Data {
         self.len() == 0
     }
 
+    /// Moves it to `place`, which has no bytes. Of the room for entries only what is used is copied.
+    pub(super) fn move_to(&mut self, place: &mut Data) {
+        match (self, place) {
+            (Data::Sges(sges), Data::Sges(place)) => place.clone_from(sges),
+            (data, place) => *place = std::mem::replace(data, Data::EMPTY),
+        }
+    }
+
     /// Copies `out.len()` bytes of the message, from `offset` on, to `out`.
     pub(super) fn gather(
         &self,
@@ -244,12 +252,6 @@ pub struct Destination {
 }
 
 impl SendRequest {
-    /// Takes the request out of its place, and leaves one without data there: requests are large, and moving them through
-    /// every function on their way costs more than what these do.
-    pub(super) fn take(&mut self) -> SendRequest {
-        SendRequest { data: std::mem::replace(&mut self.data, Data::EMPTY), ..*self }
-    }
-
     /// A signaled request, not solicited, without fence and destination.
     pub fn new(wr_id: u64, operation: SendOperation, data: Data) -> SendRequest {
         SendRequest { wr_id, operation, data, signaled: true, solicited: false, fence: false, destination: None }

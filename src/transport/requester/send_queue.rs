@@ -5,7 +5,7 @@ use crate::wire::{Psn, Reth};
 
 use crate::transport::completion::{CompletionKind, Status};
 use crate::transport::skipped::Skipped;
-use crate::transport::work::{SendOperation, SendRequest};
+use crate::transport::work::{Data, SendOperation, SendRequest, SgeList};
 
 /// Upper bound on the packet numbers from the oldest incomplete request's first to the last of the newest that was
 /// begun. With 2^23, half the PSN space, PSNs after the oldest could be taken for earlier ones (IBTA 9.7.2.1).
@@ -165,12 +165,17 @@ impl SendQueue {
         self.posted
     }
 
-    pub fn push(&mut self, request: SendRequest, packets: u32) {
+    /// Takes `request` out of its place. Its data goes straight to its own: a queue's requests are large.
+    pub fn push(&mut self, request: &mut SendRequest, packets: u32) {
         let (len, takes_receive) = (request.data.len() as u32, request.operation.takes_receive());
         let (first, receive_number) = (self.posted, self.receives_taken);
         self.posted += u64::from(packets);
-        self.wqes.push_back(Wqe { request, first, packets, len, is_done: false, failed: None, receive_number });
         self.receives_taken = (self.receives_taken + u32::from(takes_receive)) & RECEIVE_NUMBER_MASK;
+        let (data, request) = (&mut request.data, SendRequest { data: Data::Sges(SgeList::new()), ..*request });
+        self.wqes.push_back(Wqe { request, first, packets, len, is_done: false, failed: None, receive_number });
+        if let Some(wqe) = self.wqes.back_mut() {
+            data.move_to(&mut wqe.request.data);
+        }
     }
 
     /// Removes all requests.
