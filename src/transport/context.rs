@@ -1,4 +1,7 @@
 use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use rustc_hash::FxHashSet;
 
 use crate::memory::MemoryTable;
 use crate::time::Instant;
@@ -24,6 +27,8 @@ pub(super) struct Context<'a> {
     pub waiting_elsewhere: usize,
     /// Until when urgent messages count as under way, after the latest was posted.
     pub urgent_until: &'a mut Instant,
+    /// The addresses that datagrams can go to; `None` for any.
+    pub local_addresses: &'a Option<FxHashSet<IpAddr>>,
     /// Whether a completion queue had no room, and is in error.
     pub has_lost_completion: bool,
 }

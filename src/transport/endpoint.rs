@@ -568,8 +568,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes the checks that need no queue pair, then those that do, then the ICRC, and then passes the packet to the
-    /// roles. Returns the counter of the check that failed.
+    /// Makes the checks that need no queue pair, then those that do, and then passes the packet to the roles. Returns the
+    /// counter of the check that failed.
     fn dispatch(&mut self, now: Instant, frame: FrameBytes<'_>) -> Result<(), Which> {
         let roce = RoceFrame::parse(frame).map_err(|_| counter(|c| &mut c.malformed))?;
         let packet = Packet::parse(roce.ib).map_err(|_| counter(|c| &mut c.malformed))?;
@@ -580,53 +580,17 @@ impl Endpoint {
         if bth.tver() != 0 {
             return Err(|c| &mut c.bad_tver);
         }
-        let opcode = bth.opcode();
         let qpn = bth.destination();
         if qpn == Qpn::MULTICAST {
             return self.dispatch_to_group(now, &packet, &roce);
         }
-        let slot = self.queue_pairs.get(&qpn.value()).ok_or(counter(|c| &mut c.unknown_qpn))?;
-        let qp = &slot.queue_pair;
-        let service = match qp.service() {
-            Service::Rc => wire::TransportService::Rc,
-            Service::Uc => wire::TransportService::Uc,
-            Service::Ud | Service::Gsi => wire::TransportService::Ud,
-        };
-        // A CNP is for queue pairs of all services.
-        if !opcode.is_known() || (opcode.service() != service && opcode != Opcode::CNP) {
-            return Err(|c| &mut c.bad_opcode);
-        }
-        if !PKey::DEFAULT.matches(bth.p_key()) && !mutated!("partition-not-checked") {
-            return Err(|c| &mut c.bad_p_key);
-        }
-        let mut way = Way { rail: 0, source_port: roce.udp.source_port() };
-        if qp.service().is_datagram() {
-            let to = roce.ip.addresses().destination();
-            // A packet to a group names no single queue pair.
-            let is_strange =
-                to.is_multicast() || self.local_addresses.as_ref().is_some_and(|local| !local.contains(&to));
-            if is_strange && !mutated!("datagram-to-another-address-taken", by "uroce --test services datagrams_to_") {
-                return Err(|c| &mut c.wrong_address);
-            }
-        } else {
-            match qp.flow().map(|flow| flow.addresses.reversed()) {
-                None => return Err(|c| &mut c.wrong_state),
-                Some(addresses) if addresses != roce.ip.addresses() && !mutated!("address-not-checked") => {
-                    let multipath = slot.multipath.as_ref();
-                    let rail = multipath.and_then(|multipath| multipath.find_rail(&roce.ip));
-                    way.rail = rail.ok_or(counter(|c| &mut c.wrong_address))?;
-                }
-                Some(_) => {}
-            }
-        }
-        if !roce.icrc_ok() && !mutated!("icrc-not-checked") {
-            return Err(|c| &mut c.bad_icrc);
-        }
-        self.with(now, qpn, |qp, cx| {
+        let handled = self.with(now, qpn, |qp, cx| {
+            let way = check(qp, &packet, &roce, cx)?;
             cx.counters.rcvd_bytes += roce.packet.len() as u64;
             qp.handle_packet(&packet, &roce.ip, way, cx);
+            Ok(())
         });
-        Ok(())
+        handled.unwrap_or(Err(|c| &mut c.unknown_qpn))
     }
 
     /// Passes a datagram to all queue pairs that are attached to its group, except the one that sent it.
@@ -847,6 +811,7 @@ impl Endpoint {
             local_rails,
             hop_seekers,
             waiting_bytes,
+            local_addresses,
             ..
         } = self;
         let slot = &mut **queue_pairs.get_mut(&qpn.value())?;
@@ -862,6 +827,7 @@ impl Endpoint {
             multipath,
             waiting_elsewhere,
             urgent_until,
+            local_addresses,
             has_lost_completion: false,
         };
         let result = work(qp, context);
@@ -887,6 +853,46 @@ impl Endpoint {
         }
         Some((result, has_lost_completion))
     }
+}
+
+/// Makes the checks of a packet that need its queue pair, and that of the ICRC last. Returns the way on which it came, or the
+/// counter of the check that failed.
+fn check(qp: &QueuePairMachine, packet: &Packet<'_>, roce: &RoceFrame<'_>, cx: &Context<'_>) -> Result<Way, Which> {
+    let opcode = packet.bth().opcode();
+    let service = match qp.service() {
+        Service::Rc => wire::TransportService::Rc,
+        Service::Uc => wire::TransportService::Uc,
+        Service::Ud | Service::Gsi => wire::TransportService::Ud,
+    };
+    // A CNP is for queue pairs of all services.
+    if !opcode.is_known() || (opcode.service() != service && opcode != Opcode::CNP) {
+        return Err(|c| &mut c.bad_opcode);
+    }
+    if !PKey::DEFAULT.matches(packet.bth().p_key()) && !mutated!("partition-not-checked") {
+        return Err(|c| &mut c.bad_p_key);
+    }
+    let mut way = Way { rail: 0, source_port: roce.udp.source_port() };
+    if qp.service().is_datagram() {
+        let to = roce.ip.addresses().destination();
+        // A packet to a group names no single queue pair.
+        let is_strange = to.is_multicast() || cx.local_addresses.as_ref().is_some_and(|local| !local.contains(&to));
+        if is_strange && !mutated!("datagram-to-another-address-taken", by "uroce --test services datagrams_to_") {
+            return Err(|c| &mut c.wrong_address);
+        }
+    } else {
+        match qp.flow().map(|flow| flow.addresses.reversed()) {
+            None => return Err(|c| &mut c.wrong_state),
+            Some(addresses) if addresses != roce.ip.addresses() && !mutated!("address-not-checked") => {
+                let rail = cx.multipath.as_ref().and_then(|multipath| multipath.find_rail(&roce.ip));
+                way.rail = rail.ok_or(counter(|c| &mut c.wrong_address))?;
+            }
+            Some(_) => {}
+        }
+    }
+    if !roce.icrc_ok() && !mutated!("icrc-not-checked") {
+        return Err(|c| &mut c.bad_icrc);
+    }
+    Ok(way)
 }
 
 /// Makes a queue pair whose class has changed wait in its new lane.

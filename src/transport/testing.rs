@@ -62,6 +62,7 @@ impl World {
             multipath: &mut None,
             waiting_elsewhere: 0,
             urgent_until: &mut Instant::ZERO.clone(),
+            local_addresses: &None,
             has_lost_completion: false,
         };
         work(connection, &mut cx)
