@@ -10,6 +10,8 @@ use std::sync::Arc;
 /// headers up to the end of the IB extended headers lie in the first part for every frame that is accepted.
 pub struct Frame {
     owner: Owner,
+    /// Whether the link has found its ICRC right.
+    has_right_icrc: bool,
 }
 
 enum Owner {
@@ -105,7 +107,7 @@ impl<'a> From<&'a [u8]> for FrameBytes<'a> {
 impl Frame {
     /// A frame with memory of its own, as the simulator, the fault layer and captures use it.
     pub fn from_vec(bytes: Vec<u8>) -> Frame {
-        Frame { owner: Owner::Heap(bytes.into_boxed_slice()) }
+        Frame { owner: Owner::Heap(bytes.into_boxed_slice()), has_right_icrc: false }
     }
 
     /// A frame in a pool's memory. The second part can be null with length zero.
@@ -113,7 +115,18 @@ impl Frame {
     /// # Safety
     /// `parts` must be valid for reads, and must not be written, until `pool.give_back(token)` is called.
     pub unsafe fn from_pool(pool: Arc<dyn FramePool>, token: u64, parts: [(*const u8, usize); 2]) -> Frame {
-        Frame { owner: Owner::Pool { pool, token, parts } }
+        Frame { owner: Owner::Pool { pool, token, parts }, has_right_icrc: false }
+    }
+
+    /// The same frame, whose ICRC its link has found right: nobody needs to compute it again.
+    pub fn with_right_icrc(mut self) -> Frame {
+        self.has_right_icrc = true;
+        self
+    }
+
+    /// Whether its link has found its ICRC right; otherwise nobody knows.
+    pub fn has_right_icrc(&self) -> bool {
+        self.has_right_icrc
     }
 
     /// The frame's bytes, from the first byte of the Ethernet header.

@@ -296,7 +296,10 @@ impl Core {
             now = self.clock.now();
         }
         for frame in self.frames.drain(..) {
-            self.endpoint.handle_frame(now, frame.bytes());
+            match frame.has_right_icrc() {
+                true => self.endpoint.handle_checked_frame(now, frame.bytes()),
+                false => self.endpoint.handle_frame(now, frame.bytes()),
+            }
         }
         self.received_at = now;
         self.full_batches = if received < BATCH { 0 } else { self.full_batches + 1 };

@@ -5,7 +5,7 @@
 //! headers of each further one are written elsewhere in the buffer, with a copy of its InfiniBand headers: its frame has
 //! two parts.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -69,9 +69,6 @@ struct Place {
     start: usize,
     len: usize,
 }
-
-/// The packet has an identification that its sender does not use.
-struct Refused;
 
 impl Inbox {
     pub fn new(solver: Arc<Solver>) -> Inbox {
@@ -198,7 +195,8 @@ impl Inbox {
         if place.number >= RUN_PACKETS_MAX {
             // Nobody's that we know: in memory of its own.
             let mut bytes = [&vec![0; outer], ib(0)].concat();
-            return self.write_headers(&mut bytes, &[], flow, now).then(|| Frame::from_vec(bytes));
+            let icrc = self.write_headers(&mut bytes, &[], flow, now)?;
+            return Some(icrc.of(Frame::from_vec(bytes)));
         }
         let (head_start, in_head) = match place.number {
             0 => (place.start - outer, place.len),
@@ -209,47 +207,54 @@ impl Inbox {
         if place.number > 0 {
             head[outer..].copy_from_slice(&ib(0)[..in_head]);
         }
-        if !self.write_headers(head, ib(in_head), flow, now) {
-            return None;
-        }
+        let icrc = self.write_headers(head, ib(in_head), flow, now)?;
         let parts = [(head_start, outer + in_head), (place.start + in_head, place.len - in_head)];
         // SAFETY: the buffer is lent, and both parts lie in it.
-        Some(unsafe { pool.frame(place.buffer, parts) })
+        Some(icrc.of(unsafe { pool.frame(place.buffer, parts) }))
     }
 
-    /// Writes the headers that the kernel removed to the start of a frame's first part. False when the packet is to be
+    /// Writes the headers that the kernel removed to the start of a frame's first part. `None` when the packet is to be
     /// dropped, which is counted.
-    fn write_headers(&mut self, head: &mut [u8], tail: &[u8], flow: &Flow, now: Instant) -> bool {
+    fn write_headers(&mut self, head: &mut [u8], tail: &[u8], flow: &Flow, now: Instant) -> Option<Icrc> {
         let (ethernet, packet) = head.split_at_mut(ETHERNET_BYTES);
         let ib_bytes = packet.len() - flow.header_bytes() + tail.len();
         flow.write(packet, 0, ib_bytes);
         let IpAddr::V4(peer) = flow.addresses.source() else {
             ethernet_header().write(ethernet, 6);
-            return true;
+            return Some(Icrc::Unchecked);
         };
         ethernet_header().write(ethernet, 4);
-        match self.identify(FrameBytes { head: packet, tail }, peer, now) {
-            Ok(0) => true,
-            Ok(identification) => {
-                flow.write(packet, identification, ib_bytes);
-                true
-            }
-            Err(Refused) => {
-                self.counters.rx_identification_refused += 1;
-                false
-            }
+        let Some(identification) = self.identification(FrameBytes { head: packet, tail }) else {
+            return Some(Icrc::Unchecked);
+        };
+        if !self.tracker.accepts(peer, identification, now) {
+            self.counters.rx_identification_refused += 1;
+            return None;
         }
+        if identification != 0 {
+            flow.write(packet, identification, ib_bytes);
+        }
+        Some(Icrc::Right)
     }
 
-    /// The identification of an IPv4 packet that has 0 in its place now. 0 when none makes its ICRC right; the
-    /// transport then drops the packet.
-    fn identify(&mut self, packet: FrameBytes<'_>, peer: Ipv4Addr, now: Instant) -> Result<u16, Refused> {
-        let Some(difference) = icrc_difference(packet) else { return Ok(0) };
-        match self.solver.solve(difference, packet.len() - ICRC_BYTES) {
-            Some(identification) if self.tracker.accepts(peer, identification, now) => Ok(identification),
-            Some(_) => Err(Refused),
-            None => Ok(0),
-        }
+    /// The identification of an IPv4 packet that has 0 in its place now, which makes its ICRC right. `None` when none
+    /// does; the transport then drops the packet.
+    fn identification(&self, packet: FrameBytes<'_>) -> Option<u16> {
+        self.solver.solve(icrc_difference(packet)?, packet.len() - ICRC_BYTES)
+    }
+}
+
+/// What is known of the ICRC of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Icrc {
+    Unchecked,
+    Right,
+}
+
+impl Icrc {
+    /// The frame, which says so.
+    fn of(self, frame: Frame) -> Frame {
+        if self == Icrc::Right { frame.with_right_icrc() } else { frame }
     }
 }
 
@@ -263,4 +268,40 @@ fn header_bytes(ib: &[u8]) -> usize {
 fn icrc_difference(packet: FrameBytes<'_>) -> Option<u32> {
     let covered = packet.len().checked_sub(ICRC_BYTES)?;
     Some(icrc::compute(packet.take(covered))? ^ icrc::stored(packet)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{self, Extension, Key, Psn, Qpn, Reth, RoceFrame};
+    use std::convert::Infallible;
+    use std::net::Ipv4Addr;
+
+    /// The frame says of its ICRC what computing it again would.
+    #[test]
+    fn an_identification_makes_the_icrc_right_and_a_damaged_packet_is_left_to_the_endpoint() {
+        let (source, destination) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let addresses = Addresses::V4 { source, destination };
+        let flow = Flow { addresses, source_port: 0xc123, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+        let bth = Bth::new(Opcode::RC_WRITE_ONLY, Qpn::new(0x11), Psn::new(7));
+        let headers = wire::Headers { bth, extension: Extension::Reth(Reth::new(0x1000, Key(7), 64)) };
+        let mut packet = vec![0; 200];
+        let fill = |out: &mut [u8]| {
+            out.fill(0x5a);
+            Ok::<_, Infallible>(())
+        };
+        let len = headers.write(&mut packet, &flow, 0x4321, 64, fill).unwrap();
+        let mut inbox = Inbox::new(Arc::new(Solver::new(MAX_PACKET_BYTES)));
+        for damage in [0, 1] {
+            let outer = flow.header_bytes();
+            let mut frame = vec![0; ETHERNET_BYTES + len];
+            frame[ETHERNET_BYTES + outer..].copy_from_slice(&packet[outer..len]);
+            frame[ETHERNET_BYTES + outer + 40] ^= damage;
+            let icrc = inbox.write_headers(&mut frame, &[], &flow, Instant::ZERO);
+            assert_eq!(icrc, Some(if damage == 0 { Icrc::Right } else { Icrc::Unchecked }));
+            let roce = RoceFrame::parse(FrameBytes::from(&frame[..])).unwrap();
+            assert_eq!(roce.icrc_ok(), damage == 0);
+            assert_eq!(roce.ip.identification(), Some(if damage == 0 { 0x4321 } else { 0 }));
+        }
+    }
 }
