@@ -52,14 +52,15 @@ impl Connection {
         cx: &mut Context<'_>,
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Transmit>, E> {
-        let path = self.path.and_then(|base| match cx.multipath {
-            None => Some(base),
+        let Some(base) = &self.path else { return Ok(None) };
+        let mut path = match cx.multipath {
+            None => *base,
             Some(multipath) => {
                 multipath.set.touch(cx.now);
-                multipath.path(&base, path)
+                let Some(path) = multipath.path(base, path) else { return Ok(None) };
+                path
             }
-        });
-        let Some(mut path) = path else { return Ok(None) };
+        };
         if self.is_ecn_capable(&packet) {
             path.flow = path.flow.ecn_capable();
         } else if let Some(dscp) = self.acknowledge_dscp

@@ -1,9 +1,7 @@
 use std::convert::Infallible;
 
-use arrayvec::ArrayVec;
-
 use crate::memory::MemoryTable;
-use crate::wire::{Body, Headers, Packet, Sack, WriteError};
+use crate::wire::{Body, Headers, WriteError};
 
 use super::attributes::Path;
 use super::context::Context;
@@ -38,18 +36,13 @@ impl Outgoing<'_> {
         cx: &mut Context<'_>,
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Transmit>, E> {
-        let Outgoing { mut headers, payload_bytes, mut trailer, tag } = self;
-        let mut end = ArrayVec::<u8, { Sack::MAX_BYTES + Packet::TAG_BYTES }>::new();
-        if let Some(tag) = tag {
-            for part in [trailer, &tag.to_be_bytes()] {
-                end.try_extend_from_slice(part).expect("no trailer is longer than the longest selective acknowledge");
-            }
-            trailer = &end;
+        let Outgoing { mut headers, payload_bytes, trailer, tag } = self;
+        if tag.is_some() {
             headers.bth = headers.bth.with_offer(true).with_extended(true);
         }
         let memory = &*cx.memory;
         let fill = |out: &mut [u8]| fill(memory, out);
-        match headers.write(out, &path.flow, *cx.identification, Body { payload_bytes, trailer }, fill) {
+        match headers.write(out, &path.flow, *cx.identification, Body { payload_bytes, trailer, tag }, fill) {
             Ok(len) => {
                 *cx.identification = cx.identification.wrapping_add(1);
                 cx.counters.sent_pkts += 1;

@@ -2,7 +2,7 @@ use zerocopy::IntoBytes;
 
 use crate::frame::FrameBytes;
 
-use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Flow, ICRC_BYTES, Ieth, ImmDt, Reth, icrc};
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Flow, ICRC_BYTES, Ieth, ImmDt, Packet, Reth, icrc};
 
 /// The headers of one packet to be sent, from the BTH on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,14 +100,16 @@ impl Extension {
 pub struct Body<'a> {
     /// Length of the payload, in bytes.
     pub payload_bytes: usize,
-    /// The bytes between the pad and the ICRC (docs/EXTENSIONS.md); empty for none.
+    /// The bytes after the pad (docs/EXTENSIONS.md); empty for none.
     pub trailer: &'a [u8],
+    /// The tag between these and the ICRC.
+    pub tag: Option<u32>,
 }
 
 impl From<usize> for Body<'_> {
     /// A body of `payload_bytes` bytes, without a trailer.
     fn from(payload_bytes: usize) -> Self {
-        Body { payload_bytes, trailer: &[] }
+        Body { payload_bytes, trailer: &[], tag: None }
     }
 }
 
@@ -115,7 +117,7 @@ impl Headers {
     /// Writes a whole packet, from the IP header to the ICRC, to the start of `out`, and returns its length in bytes.
     ///
     /// `fill` writes the payload of `body`. It runs before the ICRC is computed, while the bytes are in cache. With a
-    /// trailer (docs/EXTENSIONS.md) the BTH must have the extended bit. `identification` is the IPv4 one; IPv6 has
+    /// trailer or a tag (docs/EXTENSIONS.md) the BTH must have the extended bit. `identification` is the IPv4 one; IPv6 has
     /// none.
     ///
     /// # Errors
@@ -129,7 +131,7 @@ impl Headers {
         body: impl Into<Body<'a>>,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<usize, WriteError<E>> {
-        let Body { payload_bytes, trailer } = body.into();
+        let Body { payload_bytes, trailer, tag } = body.into();
         debug_assert_eq!(
             self.extension.len(),
             self.bth.opcode().extension_bytes(),
@@ -141,7 +143,8 @@ impl Headers {
         let ib_start = flow.header_bytes();
         let payload_start = ib_start + Bth::BYTES + self.extension.len();
         let trailer_start = payload_start + payload_bytes + pad;
-        let icrc_start = trailer_start + trailer.len();
+        let tag_start = trailer_start + trailer.len();
+        let icrc_start = tag_start + tag.map_or(0, |_| Packet::TAG_BYTES);
         let need = icrc_start + ICRC_BYTES;
         let have = out.len();
         let Some(out) = out.get_mut(..need) else { return Err(WriteError::TooLong { need, have }) };
@@ -150,8 +153,13 @@ impl Headers {
         flow.write(out, identification, need - ib_start);
         out[ib_start..ib_start + Bth::BYTES].copy_from_slice(self.bth.with_pad(pad).as_bytes());
         self.extension.write(&mut out[ib_start + Bth::BYTES..]);
-        out[trailer_start - pad..trailer_start].fill(0);
-        out[trailer_start..icrc_start].copy_from_slice(trailer);
+        if pad > 0 {
+            out[trailer_start - pad..trailer_start].fill(0);
+        }
+        out[trailer_start..tag_start].copy_from_slice(trailer);
+        if let Some(tag) = tag {
+            out[tag_start..icrc_start].copy_from_slice(&tag.to_be_bytes());
+        }
         let icrc = icrc::compute(FrameBytes::from(&out[..icrc_start])).expect("IP, UDP and BTH were just written");
         out[icrc_start..].copy_from_slice(&icrc.to_le_bytes());
         Ok(need)

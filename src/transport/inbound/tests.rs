@@ -77,7 +77,7 @@ fn no_packet_of_a_send_is_placed_beyond_two_gib() {
             &mut frame[14..],
             &flow,
             1,
-            Body { payload_bytes: MTU as usize, trailer: &trailer.to_bytes() },
+            Body { payload_bytes: MTU as usize, trailer: &trailer.to_bytes(), tag: None },
             payload,
         );
         let roce = RoceFrame::parse(FrameBytes::from(&frame[..14 + len.unwrap()])).unwrap();

@@ -281,8 +281,8 @@ impl Crafted {
             Ok::<(), std::convert::Infallible>(())
         };
         let headers = Headers { bth, extension };
-        let len =
-            headers.write(&mut packet, flow, 1, Body { payload_bytes: payload.len(), trailer: end }, fill).unwrap();
+        let body = Body { payload_bytes: payload.len(), trailer: end, tag: None };
+        let len = headers.write(&mut packet, flow, 1, body, fill).unwrap();
         with_ethernet(&packet[..len])
     }
 

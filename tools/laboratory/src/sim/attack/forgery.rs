@@ -249,7 +249,8 @@ impl Forger {
             Ok::<_, std::convert::Infallible>(())
         };
         let out = &mut frame[ETHERNET_BYTES..];
-        let len = Headers { bth, extension }.write(out, &known.flow, 0, Body { payload_bytes, trailer: &end }, fill);
+        let body = Body { payload_bytes, trailer: &end, tag: None };
+        let len = Headers { bth, extension }.write(out, &known.flow, 0, body, fill);
         frame.truncate(ETHERNET_BYTES + len.expect("there is room"));
 
         let bth = bth_offset(&frame);
