@@ -108,10 +108,13 @@ impl Span<'_> {
             return Ok(());
         }
         let last = last_bytes(self.start as usize + self.len, self.len);
-        let (early, late) = (data.take(self.len - last), data.skip(self.len - last));
-        let mut value = [0; 8];
-        value[..late.head.len()].copy_from_slice(late.head);
-        value[late.head.len()..last].copy_from_slice(late.tail);
+        let early = data.take(self.len - last);
+        // Nearly always eight: a copy of a known length is one move.
+        let value = data.last_chunk().filter(|_| last == 8).unwrap_or_else(|| {
+            let mut value = [0; 8];
+            data.skip(self.len - last).copy_to_slice(&mut value[..last]);
+            value
+        });
         // SAFETY: the region is registered: the table is borrowed. The last bytes end at a multiple of their number.
         let store_last = || unsafe { copy::store(u64::from_ne_bytes(value), self.start.add(self.len - last), last) };
         if mutated!("last-bytes-stored-first", by "uroce --lib the_last_bytes_are_not_written_before") {
