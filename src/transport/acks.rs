@@ -304,7 +304,8 @@ impl AckPolicy for SelectiveAcks {
         let delay = Some(now.saturating_since(at).as_micros()).filter(|_| !is_copy);
         let delay_us = delay.and_then(|delay| u16::try_from(delay).ok()).unwrap_or(u16::MAX);
         let is_trigger_marked = self.is_latest_marked && !is_copy;
-        let (marked, mut blocks) = (self.marked, ArrayVec::new());
+        let mut sack =
+            Sack { trigger, attempt, delay_us, marked: self.marked, is_trigger_marked, blocks: ArrayVec::new() };
         if is_copy {
             self.is_copy_owed = false;
             self.words.iter_mut().for_each(|word| *word |= u64::from(mutated!("copy-says-too-much")));
@@ -316,10 +317,10 @@ impl AckPolicy for SelectiveAcks {
             if bits != 0 {
                 let base = expected
                     .plus((word * 64).wrapping_sub(self.expected) as u32 + u32::from(mutated!("sack-bit-off-by-one")));
-                blocks.push((base, bits));
+                sack.blocks.push((base, bits));
             }
         }
-        Some(Sack { trigger, attempt, delay_us, marked, is_trigger_marked, blocks })
+        Some(sack)
     }
 
     fn memory_bytes(&self) -> usize {

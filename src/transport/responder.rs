@@ -556,9 +556,10 @@ impl Responder {
                 self.acks.owe_copy();
             }
         }
-        let sack = self.acks.poll(self.expected, connection.extension.max_blocks(), cx.now)?;
+        let owed = self.acks.poll(self.expected, connection.extension.max_blocks(), cx.now);
+        let trailer = owed.as_ref()?.to_bytes();
         let headers = self.acknowledge_of_all(connection);
-        let packet = Outgoing { trailer: &sack.to_bytes(), ..Outgoing::headers(headers) };
+        let packet = Outgoing { trailer: &trailer, ..Outgoing::headers(headers) };
         let Ok(written) = connection.write(path, out, packet, cx, no_payload);
         written
     }
