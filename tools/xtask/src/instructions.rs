@@ -10,6 +10,10 @@ use std::process::Command;
 const PLAYS: [(&str, usize); 6] =
     [("send", 64), ("write", 64), ("read", 64), ("send", 65536), ("write", 65536), ("read", 65536)];
 
+/// What a packet may not depend on: how many queue pairs, packets of a window, or paths there are.
+const SCALES: [(&str, [usize; 3]); 3] =
+    [("queue-pairs", [1, 100, 10_000]), ("window", [128, 4096, 262_144]), ("paths", [1, 16, 256])];
+
 /// The steps of a message, and what each is counted by: as benches/play has them.
 const STEPS: [(&str, &str); 6] = [
     ("post", "messages"),
@@ -34,6 +38,11 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     let mut counted = Map::new();
     for (operation, bytes) in PLAYS {
         counted.insert(format!("{operation} {bytes}"), count(&bench, operation, bytes)?);
+    }
+    for (what, numbers) in SCALES {
+        for number in numbers {
+            counted.insert(format!("{what} {number}"), count_packet(&bench, what, number)?);
+        }
     }
     let counted = Value::Object(counted);
     if arguments.contains(&"--keep") {
@@ -65,17 +74,32 @@ fn build() -> Result<PathBuf, Failure> {
     executable.ok_or_else(|| Failure::Failed("cargo named no program for benches/instructions.rs".into()))
 }
 
-/// What each step takes, on average, and how many packets a message has.
-fn count(bench: &Path, operation: &str, bytes: usize) -> Result<Value, Failure> {
+/// Plays `what` with `number` under callgrind; returns what the bench said of it, and the profile.
+fn play(bench: &Path, what: &str, number: usize) -> Result<(Value, String), Failure> {
     let profile = setup::target_directory().join(format!("tmp/instructions-{}", std::process::id()));
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
     command.arg(format!("--callgrind-out-file={}", profile.display())).arg("--toggle-collect=instructions::counted");
-    let text = process::run(command.arg(bench).args([operation, &bytes.to_string()]))?;
+    let text = process::run(command.arg(bench).args([what, &number.to_string()]))?;
     let taken = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let taken = taken.ok_or_else(|| Failure::Failed(format!("{} said {text}", bench.display())))?;
     let costs = std::fs::read_to_string(&profile).map_err(|e| failed(&profile, e))?;
     let _ = std::fs::remove_file(&profile);
+    Ok((taken, costs))
+}
+
+/// What a packet takes on average, with its share of posting, acknowledging and completing.
+fn count_packet(bench: &Path, what: &str, number: usize) -> Result<Value, Failure> {
+    let (taken, costs) = play(bench, what, number)?;
+    let total = costs.lines().find_map(|line| line.strip_prefix("totals: ")?.parse::<f64>().ok());
+    let each = total.zip(taken["packets"].as_f64()).map(|(total, packets)| (total / packets).round());
+    let each = each.ok_or_else(|| Failure::Failed(format!("{what} {number}: nothing was counted")))?;
+    Ok(json!({ "packet": each }))
+}
+
+/// What each step takes, on average, and how many packets a message has.
+fn count(bench: &Path, operation: &str, bytes: usize) -> Result<Value, Failure> {
+    let (taken, costs) = play(bench, operation, bytes)?;
     let times = |what: &str| taken[what].as_f64().filter(|times| *times > 0.0);
     let mut row = Map::new();
     for (step, what) in STEPS {
@@ -102,11 +126,19 @@ fn inclusive(profile: &str, function: &str) -> u64 {
 fn table(counted: &Value) {
     let header = STEPS.map(|(step, _)| format!("{step:>12}")).concat();
     println!("{:12}{header}{:>12}{:>12}", "", "requests", "answers");
-    for (name, row) in counted.as_object().into_iter().flatten() {
+    let rows = |what: &'static str| {
+        let all = counted.as_object().into_iter().flatten();
+        all.filter(move |(_, row)| row[what].is_number())
+    };
+    for (name, row) in rows("requests_of_a_message") {
         let steps = STEPS.map(|(step, _)| format!("{:>12}", row[step].as_f64().unwrap_or_default())).concat();
         let frames = ["requests_of_a_message", "answers_of_a_message"]
             .map(|what| format!("{:>12.2}", row[what].as_f64().unwrap_or_default()));
         println!("{name:12}{steps}{}", frames.concat());
+    }
+    println!("\n{:20}{:>12}", "", "packet");
+    for (name, row) in rows("packet") {
+        println!("{name:20}{:>12}", row["packet"].as_f64().unwrap_or_default());
     }
 }
 

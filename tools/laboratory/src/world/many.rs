@@ -26,6 +26,9 @@ const MTU: PathMtu = PathMtu::Mtu1024;
 /// Length in bytes that holds a packet of that MTU with all headers.
 const FRAME_BYTES: usize = 2048;
 
+/// The number of requests that each work queue holds.
+const REQUESTS: usize = 4096;
+
 /// The time between two messages: a million a second, more than an engine sends.
 const MESSAGE_INTERVAL: Duration = Duration::from_micros(1);
 
@@ -35,17 +38,21 @@ impl Many {
 
     /// `count` queue pairs on each side with the given recovery, ready to send.
     pub fn new(count: usize, recovery: RecoveryMode) -> Many {
+        Many::of(count, RecoverySettings { recovery, ..RecoverySettings::default() })
+    }
+
+    /// `count` queue pairs on each side with these settings, ready to send.
+    pub fn of(count: usize, recovery: RecoverySettings) -> Many {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let mut hosts = [1, 2].map(|seed| {
             let memory = Arc::new(HostMemory::new(1 << 16).unwrap());
-            let recovery = RecoverySettings { recovery, ..RecoverySettings::default() };
             Host::new(seed, recovery, memory, access | Access::LOCAL_WRITE, CompletionRing::new(4096, || {}))
         });
         let address = |host: usize| Ipv4Addr::new(10, 0, 0, host as u8 + 1);
         let mut all = [Vec::new(), Vec::new()];
         for _ in 0..count {
             let qpns = hosts.each_mut().map(|host| {
-                let init = host.init(Service::Rc, 64, None, MTU);
+                let init = host.init(Service::Rc, REQUESTS, None, MTU);
                 host.endpoint.create_queue_pair(init).unwrap()
             });
             for (me, peer) in [(0, 1), (1, 0)] {
