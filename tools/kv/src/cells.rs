@@ -12,7 +12,7 @@ const MIB: usize = 1 << 20;
 /// What a bulk transfer moves: 2048 tokens of Llama 8B.
 const BULK_BYTES: usize = 256 * MIB;
 
-/// What the first transfer of a connection moves, which is measured apart.
+/// What the first transfer of a connection moves, which is measured apart; of the least a quarter.
 const COLD_BYTES: usize = 32 * MIB;
 
 /// A page of 16 tokens of a layer of Llama, which is what NIXL is asked to move.
@@ -144,8 +144,9 @@ pub(crate) fn cell(program: Program, transport: Transport, op: Op, block_bytes: 
 /// The same connection first cold, then warm.
 fn bulk(program: Program, transport: Transport, op: Op, request: usize, bytes: usize) -> Play {
     let mut cell = cell(program, transport, op, request, bytes);
+    let cold_bytes = if bytes > LEAST_BYTES { COLD_BYTES } else { bytes / 4 };
     // A request of all bytes is its own cold one.
-    let cold = (COLD_BYTES / request).clamp(1, cell.blocks);
+    let cold = (cold_bytes / request).clamp(1, cell.blocks);
     cell.steps =
         vec![Step::Transfer { name: "cold", blocks: cold }, Step::Transfer { name: "warm", blocks: cell.blocks }];
     Play { shows: Shows::Bulk, cell }
