@@ -38,7 +38,7 @@ impl AnswerArrivals {
             newest,
             delay_us: delay.min(u16::MAX.into()) as u16,
             marked: self.marked,
-            arrived: self.arrived % (1 << 24),
+            arrived: self.arrived % AnswerReport::COUNTS,
             is_newest_marked: self.is_newest_marked,
             copy: self.copy,
         })

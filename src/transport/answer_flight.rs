@@ -47,9 +47,6 @@ const AGAIN: u8 = 32;
 /// One READ response in so many asks for a report. It is no multiple of a usual number of paths.
 const REPORT_EVERY: u32 = 13;
 
-/// How many bits the peer's count of responses has.
-const COUNT_BITS: u32 = 24;
-
 /// Responses of which nothing was heard for so many round trips are not waited for.
 const PATIENCE_ROUND_TRIPS: u32 = 4;
 const PATIENCE_AT_LEAST: Duration = Duration::from_millis(50);
@@ -106,8 +103,8 @@ impl AnswerFlight {
 
     /// Takes the peer's report. Responses on one path arrive in the order in which they were sent.
     pub fn take(&mut self, report: &AnswerReport, now: Instant) {
-        let count = report.arrived.wrapping_sub(self.arrived) % (1 << COUNT_BITS);
-        if count >= 1 << (COUNT_BITS - 1) {
+        let count = report.arrived.wrapping_sub(self.arrived) % AnswerReport::COUNTS;
+        if count >= AnswerReport::COUNTS / 2 {
             // It was overtaken by a later one.
             return;
         }

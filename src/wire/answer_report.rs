@@ -9,7 +9,7 @@ pub struct AnswerReport {
     pub delay_us: u16,
     /// READ responses that arrived with «congestion experienced», modulo 2^16.
     pub marked: u16,
-    /// READ responses that arrived, modulo 2^24.
+    /// READ responses that arrived, modulo [`COUNTS`](Self::COUNTS).
     pub arrived: u32,
     /// Whether the newest arrived with «congestion experienced».
     pub is_newest_marked: bool,
@@ -24,6 +24,9 @@ const COPY_SHIFT: u32 = 3;
 impl AnswerReport {
     /// Length on the wire, in bytes.
     pub const BYTES: usize = 12;
+
+    /// How many counts of arrived READ responses there are: three bytes of them.
+    pub const COUNTS: u32 = 1 << 24;
 
     /// The last byte, which holds the kind.
     pub(super) const LAST_BYTE: u8 = 6 << 4;
