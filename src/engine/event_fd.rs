@@ -36,15 +36,7 @@ impl EventFd {
 
     /// Sleeps until a signal, until one of `fds` is readable, or for `timeout`; then takes all signals.
     pub fn wait(&self, fds: &[RawFd], timeout: Duration) {
-        /// Upper bound on a link's descriptors: its queues' sockets and netlink, for each of eight rails.
-        const MAX_FDS: usize = 8 * 65 + 1;
-        let mut polled: ArrayVec<PollFd<'_>, MAX_FDS> = ArrayVec::new();
-        polled.push(PollFd::new(&self.fd, PollFlags::IN));
-        polled.extend(fds.iter().take(MAX_FDS - 1).map(|&fd| {
-            // SAFETY: the descriptors of a link stay open as long as the device, which this thread is of. Only polled.
-            PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
-        }));
-        let _ = poll(&mut polled, Timespec::try_from(timeout).ok().as_ref());
+        poll_all(Some(self.fd.as_fd()), fds, timeout);
         self.take();
     }
 }
@@ -53,6 +45,24 @@ impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Sleeps until one of a link's `fds` is readable, for `timeout`, or until a signal(7).
+pub(crate) fn poll_any(fds: &[RawFd], timeout: Duration) {
+    poll_all(None, fds, timeout);
+}
+
+fn poll_all(own: Option<BorrowedFd<'_>>, fds: &[RawFd], timeout: Duration) {
+    /// Upper bound on a link's descriptors: its queues' sockets and netlink, for each of eight rails.
+    const MAX_FDS: usize = 8 * 65 + 1;
+    let mut polled: ArrayVec<PollFd<'_>, MAX_FDS> = ArrayVec::new();
+    polled.extend(own.map(|own| PollFd::from_borrowed_fd(own, PollFlags::IN)));
+    polled.extend(fds.iter().take(MAX_FDS - 1).map(|&fd| {
+        // SAFETY: the descriptors of a link stay open as long as the device, which the caller has.
+        PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
+    }));
+    // It ends for a signal(7), too.
+    let _ = poll(&mut polled, Timespec::try_from(timeout).ok().as_ref());
 }
 
 /// Sleeps until `fd` is readable, for `timeout`, or until a signal(7).

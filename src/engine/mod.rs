@@ -15,10 +15,12 @@
 //! reaches the parent.
 
 mod clock;
+mod contention;
 mod event_fd;
 mod hops;
 mod process;
 pub(crate) mod thread;
+mod time_slice;
 mod turns;
 
 use std::io;
@@ -35,10 +37,11 @@ use crate::transport::{Endpoint, Event};
 use crate::wire::Qpn;
 
 use clock::Clock;
+use contention::{Contention, waited, wake_early};
 use hops::HopQueries;
 use turns::{PASSIVE, Round, Turns};
 
-pub(crate) use event_fd::{EventFd, poll_readable};
+pub(crate) use event_fd::{EventFd, poll_any, poll_readable};
 pub use process::Process;
 
 /// Upper bound on the frames received, and on the packets sent, in one step.
@@ -101,6 +104,7 @@ pub struct Core {
     owes_acknowledges: bool,
     /// Whether the event descriptor is readable.
     events_announced: bool,
+    contention: Contention,
 }
 
 impl Engine {
@@ -172,17 +176,26 @@ impl Engine {
         result
     }
 
-    /// Receives, sends and runs timers, unless another thread is doing so. Programs call this when they poll.
+    /// Receives, sends and runs timers, unless another thread is doing so. Programs call this when they poll. While others
+    /// need the processor, a step that finds nothing sleeps for up to 100 µs, until a frame arrives.
     pub fn step(&self) {
         if self.is_forked() {
             return;
         }
         faults::receive();
+        let mut rest = None;
         self.shared.turns.poll(&self.shared.core, |core| {
             let worked = core.step_for_program();
             self.shared.announce_events(core);
+            rest = core.rest_after(worked);
             worked
         });
+        if let Some(rest) = rest
+            && !mutated!("polls-do-not-rest", by "uroce --test contention")
+        {
+            wake_early();
+            poll_any(&self.shared.link_fds, rest);
+        }
     }
 
     /// Has the thread that drives the engine pass events to `handler`, with the engine locked. Only the first handler
@@ -262,6 +275,7 @@ impl Core {
             full_batches: 0,
             owes_acknowledges: false,
             events_announced: false,
+            contention: Contention::default(),
         }
     }
 
@@ -284,6 +298,34 @@ impl Core {
             return true;
         }
         self.send(now) + received > 0
+    }
+
+    /// How long a program that polls shall sleep after a step, unless a frame arrives, so that others get its processor.
+    fn rest_after(&mut self, worked: bool) -> Option<Duration> {
+        if worked {
+            self.contention.worked();
+            return None;
+        }
+        let now = self.received_at;
+        if !self.contention.shall_rest(now, waited) {
+            return None;
+        }
+        let idle = self.idle(now);
+        self.contention.rest(idle)
+    }
+
+    /// How long there is nothing to do, unless something arrives.
+    fn idle(&mut self, now: Instant) -> Duration {
+        let next = earliest([self.endpoint.poll_timeout(), self.link.poll_timeout()]);
+        let idle = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
+        // More to send but no buffer, or a closed window: transmissions complete without waking anybody.
+        if self.endpoint.may_transmit() { idle.min(PASSIVE) } else { idle }
+    }
+
+    /// What has happened, by name (docs/COUNTERS.md).
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let rests = [("polls_rested", self.contention.rests())];
+        self.endpoint.counters().list().chain(self.link.counters()).chain(rests).collect()
     }
 
     /// Handles frames that have arrived. Returns their number, and the time at which they had.
@@ -404,6 +446,7 @@ impl Shared {
     }
 
     fn run_in_background(&self) {
+        time_slice::shorten();
         self.turns.run_in_background(&self.link_fds, || self.clock.now(), || self.round());
     }
 
@@ -413,11 +456,7 @@ impl Shared {
         let (received, sent) = core.step();
         let worked = received + sent > 0 || core.hops.has_more();
         self.announce_events(&mut core);
-        let next = earliest([core.endpoint.poll_timeout(), core.link.poll_timeout()]);
-        let now = self.clock.now();
-        let sleep = next.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
-        // More to send but no buffer, or a closed window: transmissions complete without waking anybody.
-        let sleep = if core.endpoint.may_transmit() { sleep.min(PASSIVE) } else { sleep };
+        let sleep = core.idle(self.clock.now());
         Round { received: received > 0, worked, sleep }
     }
 }

@@ -302,7 +302,7 @@ impl Context {
 
     /// All counters, by name: the transport's, then the link's.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.engine.with(|core, _| core.endpoint.counters().list().chain(core.link.counters()).collect())
+        self.engine.with(|core, _| core.counters())
     }
 
     /// What the congestion controllers of queue pairs do and know now, by queue pair number. Queue pairs that have sent

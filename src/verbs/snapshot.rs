@@ -30,7 +30,7 @@ impl Context {
             now,
             device: self.device().name.clone(),
             link: core.link.mode(),
-            counters: core.endpoint.counters().list().chain(core.link.counters()).collect(),
+            counters: core.counters(),
             queue_pairs: core.endpoint.queue_pair_status().collect(),
         });
         snapshot.queue_pairs.sort_by_key(|one| one.qpn.value());
