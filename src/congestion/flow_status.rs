@@ -19,4 +19,6 @@ pub struct FlowStatus {
     pub delivered_bytes: u64,
     /// Bytes that were found to be lost.
     pub lost_bytes: u64,
+    /// Whether it keeps less in queues, since urgent messages are under way.
+    pub gives_way: bool,
 }

@@ -188,7 +188,7 @@ impl Pacer {
     /// What the controller does and knows, of `in_flight_bytes` in flight; `None` before the first packet, and without a
     /// controller.
     pub fn status(&self, in_flight_bytes: u64) -> Option<FlowStatus> {
-        let Control { controller, flight, .. } = self.control.as_deref()?;
+        let Control { controller, flight, is_beside_urgent, .. } = self.control.as_deref()?;
         Some(FlowStatus {
             rate: self.rate(),
             window_bytes: controller.window_bytes(),
@@ -197,6 +197,7 @@ impl Pacer {
             shortest: flight.shortest(),
             delivered_bytes: flight.delivered_bytes(),
             lost_bytes: flight.lost_bytes(),
+            gives_way: *is_beside_urgent,
         })
     }
 

@@ -57,6 +57,9 @@ const TIMERS_WAIT: u32 = 16;
 /// How long what has arrived may lie while programs only post. Then a post takes it along.
 const LEFT_LYING: Duration = Duration::from_micros(100);
 
+/// How often programs that share an interface tell each other of urgent messages.
+const SHARE_EVERY: Duration = Duration::from_millis(1);
+
 /// Upper bound on the background thread's sleep, whatever the timers: lost wake-ups end here.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -105,6 +108,8 @@ pub struct Core {
     /// Whether the event descriptor is readable.
     events_announced: bool,
     contention: Contention,
+    /// When others were told of urgent messages.
+    shared_at: Instant,
 }
 
 impl Engine {
@@ -276,6 +281,7 @@ impl Core {
             owes_acknowledges: false,
             events_announced: false,
             contention: Contention::default(),
+            shared_at: Instant::ZERO,
         }
     }
 
@@ -349,6 +355,11 @@ impl Core {
             self.endpoint.handle_timeout(now);
         }
         self.hops.answer(now, &mut self.endpoint, &mut *self.link);
+        if now.saturating_since(self.shared_at) >= SHARE_EVERY {
+            self.shared_at = now;
+            let others = self.link.share_urgency(self.endpoint.urgent_left(now));
+            self.endpoint.give_way_for(now, others);
+        }
         (received, now)
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use super::netlink::Mac;
 use super::{EthernetHeader, Hop, HopError, Link, Requests};
 use crate::frame::Frame;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::Addresses;
 
 /// Upper bound on the packets to ourselves that wait to be received. More are dropped and counted, as by a full ring.
@@ -100,6 +100,10 @@ impl<L: Link> Link for Loopback<L> {
 
     fn slot(&self) -> Option<u8> {
         self.inner.slot()
+    }
+
+    fn share_urgency(&mut self, own: Duration) -> Duration {
+        self.inner.share_urgency(own)
     }
 
     fn take_requests(&mut self, requests: Requests) -> io::Result<()> {

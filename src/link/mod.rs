@@ -29,7 +29,7 @@ use std::os::fd::RawFd;
 use crate::Forked;
 use crate::frame::Frame;
 pub use crate::frame::Hop;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 pub use capture::Capture;
 pub use ethernet::EthernetHeader;
@@ -109,6 +109,13 @@ pub trait Link: Send {
     /// it must be in the lower six of the upper twelve bits of queue pair numbers, and of ids of connections.
     fn slot(&self) -> Option<u8> {
         None
+    }
+
+    /// Tells the programs that share the link's interface for how long urgent messages of this one count as under way.
+    /// Returns for how long those of all do; zero where nobody tells.
+    fn share_urgency(&mut self, own: Duration) -> Duration {
+        let _ = own;
+        Duration::ZERO
     }
 
     /// Has requests of the connection manager come to this link, from now on: where programs share the link's

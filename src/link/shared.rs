@@ -209,6 +209,10 @@ impl<N: Link, K: Link> Link for SharedLink<N, K> {
         Some(self.slot)
     }
 
+    fn share_urgency(&mut self, own: Duration) -> Duration {
+        self.kernel.share_urgency(own)
+    }
+
     fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
         self.kernel.take_requests(requests)?;
         self.network.take_requests(requests)

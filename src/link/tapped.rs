@@ -7,7 +7,7 @@ use super::fault::{Corruption, Fate, FaultEngine, FaultSpec, HoldQueue};
 use super::{Capture, EthernetHeader, Hop, HopError, Imposed, Link, Requests};
 use crate::frame::{Frame, FrameBytes};
 use crate::pcap::{Direction, Record};
-use crate::time::{Instant, earliest};
+use crate::time::{Duration, Instant, earliest};
 use crate::wire::Bth;
 
 /// Upper bound on the frames that wait in each direction; more are dropped, as by a full queue in a network. At 4 KiB
@@ -273,6 +273,10 @@ impl Faults {
 impl<L: Link> Link for Tapped<L> {
     fn slot(&self) -> Option<u8> {
         self.inner.slot()
+    }
+
+    fn share_urgency(&mut self, own: Duration) -> Duration {
+        self.inner.share_urgency(own)
     }
 
     fn take_requests(&mut self, requests: Requests) -> io::Result<()> {

@@ -11,6 +11,7 @@ use super::counters::{Counters, Which};
 use super::event::Event;
 use super::multipath::Multipath;
 use super::receive_queue::SharedReceiveQueues;
+use super::urgent::Urgent;
 
 /// What a queue pair works on that belongs to its endpoint.
 pub(super) struct Context<'a> {
@@ -25,8 +26,8 @@ pub(super) struct Context<'a> {
     pub multipath: &'a mut Option<Box<Multipath>>,
     /// Bytes of requests that arrived early and wait at other queue pairs of the endpoint.
     pub waiting_elsewhere: usize,
-    /// Until when urgent messages count as under way, after the latest was posted.
-    pub urgent_until: &'a mut Instant,
+    /// Until when urgent messages count as under way.
+    pub urgent: &'a mut Urgent,
     /// The addresses that datagrams can go to; `None` for any.
     pub local_addresses: &'a Option<FxHashSet<IpAddr>>,
     /// Whether a completion queue had no room, and is in error.

@@ -7,7 +7,7 @@ use crate::Forked;
 use crate::congestion::{FlowStatus, Rate};
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::{self, Opcode, PKey, Packet, Qpn, RoceFrame};
 
 use super::attributes::{Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};
@@ -30,6 +30,7 @@ use super::state::State;
 use super::timers::Timers;
 use super::transmit::Transmit;
 use super::treatment::Treatment;
+use super::urgent::Urgent;
 use super::work::{PostError, ReceiveRequest, SendRequest};
 
 /// An RDMA device without clock, thread and socket: queue pairs, memory, timers and counters.
@@ -49,7 +50,7 @@ pub struct Endpoint {
     /// Queue pairs that can have something to send.
     schedule: Schedule,
     /// Until when urgent messages count as under way.
-    urgent_until: Instant,
+    urgent: Urgent,
     identification: u16,
     /// IPv4 identification and UDP source port, where the link imposes them.
     imposed: Option<(u16, u16)>,
@@ -155,7 +156,7 @@ impl Endpoint {
             timers: Timers::default(),
             to_arm: Vec::new(),
             schedule: Schedule::default(),
-            urgent_until: Instant::ZERO,
+            urgent: Urgent::default(),
             identification,
             imposed: None,
             next_pd: 1,
@@ -188,6 +189,18 @@ impl Endpoint {
     /// Sets how queue pairs that are created from now on recover from losses.
     pub fn set_recovery(&mut self, recovery: RecoverySettings) {
         self.recovery = recovery;
+    }
+
+    /// For how long urgent messages of this endpoint count as under way: five seconds after the latest send request of an urgent
+    /// queue pair.
+    pub fn urgent_left(&self, now: Instant) -> Duration {
+        self.urgent.own_left(now)
+    }
+
+    /// Has bulk and scavenger queue pairs give way to the urgent messages of other endpoints on the same interface for `left`,
+    /// five seconds at most, as they do to this one's. The next call counts instead.
+    pub fn give_way_for(&mut self, now: Instant, left: Duration) {
+        self.urgent.others(now, left);
     }
 
     /// Makes all queue pairs of the scavenger class together keep to `cap`; `None` for no limit.
@@ -823,7 +836,7 @@ impl Endpoint {
             identification,
             to_arm,
             schedule,
-            urgent_until,
+            urgent,
             local_rails,
             hop_seekers,
             waiting_bytes,
@@ -842,7 +855,7 @@ impl Endpoint {
             identification,
             multipath,
             waiting_elsewhere,
-            urgent_until,
+            urgent,
             local_addresses,
             has_lost_completion: false,
         };

@@ -54,6 +54,7 @@ mod timers;
 mod transmit;
 mod treatment;
 mod unreliable;
+mod urgent;
 mod work;
 
 pub use attributes::{Attributes, Capabilities, ModifyError, Path, QpAttributes, QueuePairInfo};

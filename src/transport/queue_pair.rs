@@ -40,9 +40,6 @@ use super::work::{MAX_SGE, PostError, ReceiveRequest, SendRequest};
 /// Of so many packets in a row one asks for an acknowledge, whatever the recovery.
 const ASKS_WITHIN: u64 = 64;
 
-/// How long urgent messages count as under way after the latest was posted: who reads waits no longer for a next word.
-const URGENT_LASTS: Duration = Duration::from_secs(5);
-
 /// A queue pair: its state, and its roles.
 #[derive(Debug)]
 pub struct QueuePairMachine {
@@ -518,7 +515,7 @@ impl QueuePairMachine {
             && self.connection.service != Service::Gsi
             && !mutated!("urgent-is-not-told", by "uroce --test classes who_is_to_wait_for_urgent_messages")
         {
-            *cx.urgent_until = cx.now + URGENT_LASTS;
+            cx.urgent.posted(cx.now);
         }
         if matches!(self.state, State::Error | State::SendQueueError) {
             self.requester.flush(&self.connection, cx);
@@ -873,7 +870,7 @@ impl QueuePairMachine {
         }
         let now = cx.now;
         let gives_way = matches!(self.class, Class::Bulk | Class::Scavenger);
-        self.pacer.set_beside_urgent(gives_way && now < *cx.urgent_until, now);
+        self.pacer.set_beside_urgent(gives_way && cx.urgent.are_under_way(now), now);
         let in_flight_bytes = self.in_flight_bytes();
         self.pacer.take(&self.requester.progress(), in_flight_bytes, now);
         if let AnyResponder::Reliable(responder) = &mut self.responder

@@ -17,6 +17,7 @@ use super::event::Event;
 use super::extension::Extension;
 use super::receive_queue::SharedReceiveQueues;
 use super::service::Service;
+use super::urgent::Urgent;
 
 /// What the roles of a queue pair need for their work.
 pub(super) struct World {
@@ -61,7 +62,7 @@ impl World {
             identification,
             multipath: &mut None,
             waiting_elsewhere: 0,
-            urgent_until: &mut Instant::ZERO.clone(),
+            urgent: &mut Urgent::default(),
             local_addresses: &None,
             has_lost_completion: false,
         };

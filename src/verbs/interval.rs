@@ -155,6 +155,7 @@ mod tests {
             shortest: Some(Duration::from_millis(20)),
             delivered_bytes: 0,
             lost_bytes: 0,
+            gives_way: false,
         };
         let mut intervals = Intervals::default();
         assert_eq!(intervals.take(at(0), vec![("tx_bytes", 100), ("retransmitted", 5)], Vec::new()), None);

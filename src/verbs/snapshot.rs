@@ -94,7 +94,16 @@ fn path(status: &PathStatus) -> String {
 }
 
 fn flow(status: &FlowStatus) -> String {
-    let FlowStatus { rate, window_bytes, in_flight_bytes, round_trip, shortest, delivered_bytes, lost_bytes } = status;
+    let FlowStatus {
+        rate,
+        window_bytes,
+        in_flight_bytes,
+        round_trip,
+        shortest,
+        delivered_bytes,
+        lost_bytes,
+        gives_way,
+    } = status;
     object(&[
         ("rate_bps", or_null(rate.map(|rate| rate.bytes().saturating_mul(8).to_string()))),
         ("window_bytes", window_bytes.to_string()),
@@ -103,6 +112,7 @@ fn flow(status: &FlowStatus) -> String {
         ("shortest_ns", or_null(shortest.map(ns))),
         ("delivered_bytes", delivered_bytes.to_string()),
         ("lost_bytes", lost_bytes.to_string()),
+        ("gives_way", gives_way.to_string()),
     ])
 }
 
@@ -159,6 +169,7 @@ mod tests {
             shortest: None,
             delivered_bytes: 5,
             lost_bytes: 6,
+            gives_way: true,
         };
         let status = QueuePairStatus {
             qpn: Qpn::new(17),
@@ -188,7 +199,7 @@ mod tests {
                 + r#""recovery":"selective","controller":"steady","#
                 + r#""paths":[{"condition":"dark","round_trip_ns":7}],"flow":{"rate_bps":8000000,"#
                 + r#""window_bytes":300000,"in_flight_bytes":4,"round_trip_ns":21000,"shortest_ns":null,"#
-                + r#""delivered_bytes":5,"lost_bytes":6},"counters":{"sent_pkts":3}}]}"#
+                + r#""delivered_bytes":5,"lost_bytes":6,"gives_way":true},"counters":{"sent_pkts":3}}]}"#
         );
     }
 }

@@ -352,6 +352,10 @@ impl Link for UdpLink {
         self.lease.as_ref().map(Lease::slot)
     }
 
+    fn share_urgency(&mut self, own: Duration) -> Duration {
+        self.lease.as_ref().map_or(Duration::ZERO, |lease| lease.share_urgency(own))
+    }
+
     fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
         self.lease.as_ref().map_or(Ok(()), |lease| lease.take_requests(requests))
     }

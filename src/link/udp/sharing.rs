@@ -15,6 +15,9 @@
 //! It does not ask the filter for that, and merges packets for several slots. So sockets take runs only while there is
 //! one program.
 //!
+//! The arbiter also gives each program a page on which all say until when urgent messages of theirs are under way
+//! ([`Urgency`](urgency::Urgency)): the flows of class bulk and scavenger of all give way.
+//!
 //! This holds between users: another user can neither join the group nor use the arbiter, and has an arbiter of its own
 //! for other addresses of the interface. Programs of one user can send each other whatever they want, over any socket.
 
@@ -25,6 +28,7 @@ mod lease;
 mod message;
 mod selector;
 mod start;
+mod urgency;
 
 pub use arbiter::{Arbiter, ArbiterError};
 pub(super) use lease::{Lease, LeaseError, is_ours};

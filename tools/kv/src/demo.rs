@@ -88,7 +88,16 @@ impl DemoPlan {
         let streams = self.streams(tools)?;
         let [tokens, warm_up] = self.tokens;
         let (path, seed) = (self.path.conditions(), self.seed);
-        let plan = TokenPlan { path, tokens, every: path.delay / 20, flows: 1, warm_up, seed, link: LinkKind::Auto };
+        let plan = TokenPlan {
+            path,
+            tokens,
+            every: path.delay / 20,
+            flows: 1,
+            warm_up,
+            seed,
+            link: LinkKind::Auto,
+            apart: None,
+        };
         let tokens = Beside::ALL.into_iter().map(|beside| play_tokens(&plan, beside)).collect::<Result<_, _>>()?;
         let program = stream::program(tools, "deadline")?;
         let fetched = [self.fetch(tools, &program, 0)?, self.fetch(tools, &program, REPAIR_PER_MILLE)?];

@@ -2,6 +2,7 @@
 //! queue, alone and beside WRITEs at full rate through the same device.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use uroce::transport::{Capabilities, Class, Data, Notify, Remote};
 use uroce::verbs::{
     Access, CompletionChannel, CompletionQueue, ConnectOptions, Context, LinkKind, MemoryRegion, OpenOptions, Peer,
-    QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Service, Status,
+    ProtectionDomain, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Service, Status,
 };
 use uroce_laboratory::sim::Random;
 use wan::{Conditions, Lateness, Plan, Side, Wan};
@@ -31,6 +32,8 @@ pub struct TokenPlan {
     pub seed: u64,
     /// What carries frames.
     pub link: LinkKind,
+    /// Has transfers open the device once more, as another program would, by means of this program `uroce`.
+    pub apart: Option<PathBuf>,
 }
 
 /// What is beside tokens, and in which classes.
@@ -107,6 +110,7 @@ impl TokensPlayed {
             "beside": self.beside.to_string(),
             "path": plan.path.to_string(),
             "rtt_ms": ms(plan.path.delay * 2),
+            "apart": plan.apart.is_some(),
             "flows": if self.beside == Beside::Nothing { 0 } else { plan.flows },
             "messages": self.latencies.len(),
             "median_ms": ms(self.quantile(0.5)),
@@ -165,12 +169,27 @@ struct Ends<'a> {
     interface: String,
 }
 
-/// A host's device and what it has there.
-struct Here {
+/// A device, opened once.
+struct Device {
     context: Context,
+    pd: ProtectionDomain,
     memory: MemoryRegion,
+}
+
+/// A host's devices and what it has there.
+struct Here {
+    device: Device,
+    /// That of transfers, where they are apart.
+    apart: Option<Device>,
     tokens: (QueuePair, CompletionQueue, CompletionChannel),
     flows: Vec<(QueuePair, CompletionQueue)>,
+}
+
+impl Here {
+    /// The memory of transfers.
+    fn memory(&self) -> &MemoryRegion {
+        &self.apart.as_ref().unwrap_or(&self.device).memory
+    }
 }
 
 fn text(error: impl fmt::Display) -> String {
@@ -178,13 +197,21 @@ fn text(error: impl fmt::Display) -> String {
 }
 
 impl Ends<'_> {
-    fn open(&self) -> Result<Here, String> {
+    fn device(&self) -> Result<Device, String> {
         let mut options = OpenOptions::from_env().map_err(text)?;
         (options.device, options.link) = (Some(self.interface.clone()), self.plan.link);
+        options.arbiter = self.plan.apart.clone().or(options.arbiter);
         let context = options.open().map_err(text)?;
         let pd = context.allocate_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
         let memory = pd.allocate_region(OUTSTANDING * MESSAGE_BYTES, access).map_err(text)?;
+        Ok(Device { context, pd, memory })
+    }
+
+    fn open(&self) -> Result<Here, String> {
+        let device = self.device()?;
+        let apart = if self.plan.apart.is_some() { Some(self.device()?) } else { None };
+        let Device { context, pd, .. } = &device;
         let channel = CompletionChannel::new().map_err(text)?;
         let cq = context.create_completion_queue_on(2 * TOKENS_OUTSTANDING, &channel);
         let room = |count| Capabilities { max_send_requests: count, max_receive_requests: count };
@@ -192,6 +219,7 @@ impl Ends<'_> {
             QueuePairOptions { capabilities: room(TOKENS_OUTSTANDING), ..QueuePairOptions::new(Service::Rc, &cq) };
         let tokens = pd.create_queue_pair(&options).map_err(text)?;
         let flows = if self.beside == Beside::Nothing { 0 } else { self.plan.flows };
+        let Device { context, pd, .. } = apart.as_ref().unwrap_or(&device);
         let flow = |_| {
             let cq = context.create_completion_queue(2 * OUTSTANDING);
             let options =
@@ -199,7 +227,7 @@ impl Ends<'_> {
             Ok((pd.create_queue_pair(&options).map_err(text)?, cq))
         };
         let flows = (0..flows).map(flow).collect::<Result<_, String>>()?;
-        Ok(Here { context, memory, tokens: (tokens, cq, channel), flows })
+        Ok(Here { device, apart, tokens: (tokens, cq, channel), flows })
     }
 
     /// Connects to the other host, which does the same; returns its memory.
@@ -207,7 +235,7 @@ impl Ends<'_> {
         let queue_pairs: Vec<&QueuePair> =
             [&here.tokens.0].into_iter().chain(here.flows.iter().map(|(qp, _)| qp)).collect();
         let peers = queue_pairs.iter().map(|qp| qp.local()).collect();
-        to.send(Told::Here(peers, Some(here.memory.remote(0)))).map_err(text)?;
+        to.send(Told::Here(peers, Some(here.memory().remote(0)))).map_err(text)?;
         let Told::Here(peers, Some(memory)) = of.recv_timeout(PATIENCE).map_err(text)? else {
             return Err("the other host says nothing of its queue pairs".into());
         };
@@ -224,7 +252,8 @@ impl Ends<'_> {
         let here = self.open()?;
         let (qp, cq, channel) = &here.tokens;
         qp.init(&ConnectOptions::new()).map_err(text)?;
-        let request = || ReceiveRequest { wr_id: 0, sges: [here.memory.sge(0, TOKEN_BYTES)].into_iter().collect() };
+        let request =
+            || ReceiveRequest { wr_id: 0, sges: [here.device.memory.sge(0, TOKEN_BYTES)].into_iter().collect() };
         for _ in 0..TOKENS_OUTSTANDING {
             qp.post_receive(request()).map_err(text)?;
         }
@@ -260,13 +289,13 @@ impl Ends<'_> {
         let (mut measured, mut next) = (None, Instant::now());
         while posted_at.len() < warm_up + self.plan.tokens {
             for flow in &mut flows {
-                flow.work(&here.memory, there)?;
+                flow.work(here.memory(), there)?;
             }
             if posted_at.len() == warm_up {
                 measured = Some((Instant::now(), completed(&flows)));
             }
-            posted_at.push(here.context.now().as_ns());
-            let sges = [here.memory.sge(0, TOKEN_BYTES)].into_iter().collect();
+            posted_at.push(here.device.context.now().as_ns());
+            let sges = [here.device.memory.sge(0, TOKEN_BYTES)].into_iter().collect();
             tokens.post_send(SendRequest::new(0, SendOperation::Send, Data::Sges(sges))).map_err(text)?;
             next += random.up_to(self.plan.every * 2);
             // A program that says that it sleeps has the device's own thread send in time.

@@ -296,7 +296,12 @@ fn details(row: &Value) -> Vec<Line<'static>> {
             word(&row["class"]),
             word(&row["link"]),
         )),
-        Line::from(format!("in flight {} kB of a window of {} kB", kb("in_flight_bytes"), kb("window_bytes"))),
+        Line::from(format!(
+            "in flight {} kB of a window of {} kB{}",
+            kb("in_flight_bytes"),
+            kb("window_bytes"),
+            if flow["gives_way"] == true { "; gives way to urgent messages" } else { "" },
+        )),
         Line::from(format!(
             "{} of {} packets retransmitted, {} spurious; after NAKs {after_nak}, RNR NAKs {after_rnr}, timeouts {after_timeout}",
             counted("retransmitted"),

@@ -102,6 +102,7 @@ fn tokens_arrive_beside_transfers_at_full_rate() {
         warm_up: 300,
         seed: SEED,
         link: LinkKind::Udp,
+        apart: Some(UROCE.into()),
     };
     let played: Vec<TokensPlayed> = Beside::ALL.map(|beside| play_tokens(&plan, beside).unwrap()).into();
     let lines: String = played.iter().map(|one| format!("{}\n", one.to_json(&plan, &played[0]))).collect();

@@ -42,6 +42,29 @@ fn perf(namespace: &Netns, own: &str, more: &[&str]) -> Running {
     uroce(namespace, &[&["perf", "write-bw", "--dev", own, "-D", SECONDS], more].concat())
 }
 
+/// One program's flow of class bulk, and what it does while another on the same interface has urgent messages.
+#[test]
+fn a_flow_that_gives_way_to_another_programs_urgent_messages_says_so() {
+    let pair = VethPair::create(4500).unwrap();
+    let host = &pair.b;
+    let at = VethPair::A.ipv4.to_string();
+    let bulk = ["perf", "write-bw", "-D", SECONDS, "--tclass", "40"];
+    let _server = uroce(&pair.a, &bulk);
+    wait_for_listener(&pair.a, 18515);
+    let client = uroce(host, &[&bulk[..], &[&at]].concat());
+    assert_eq!(busy(host, client.id())["flow"]["gives_way"], false);
+    let urgent = ["pingpong", "-n", "100", "--tclass", "184", "-p", "18602"];
+    let server = uroce(&pair.a, &urgent);
+    wait_for_listener(&pair.a, 18602);
+    uroce(host, &[&urgent[..], &[&at]].concat()).end().succeeded();
+    server.end().succeeded();
+    // For five seconds after the last message.
+    for expected in [true, false] {
+        let row = || stat(host, &[&client.id().to_string()]).pop().unwrap_or_default();
+        wait_until(|| format!("not {expected}: {}", row()), LIMIT, || row()["flow"]["gives_way"] == expected);
+    }
+}
+
 /// Two of uroce's own commands, and an unmodified program, at once.
 #[test]
 fn running_programs_are_shown_with_their_peers_rates_and_windows() {

@@ -8,6 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::message::{self, Answer, Request};
 use super::selector::{self, Selector};
+use super::urgency::Urgency;
 use super::{SLOTS, name};
 use crate::link::Requests;
 use crate::link::netlink::Netlink;
@@ -26,6 +27,8 @@ pub struct Arbiter {
     groups: Vec<Group>,
     programs: Vec<Program>,
     taken: Vec<Taken>,
+    /// What programs write there, the others read.
+    urgency: OwnedFd,
     /// The slot that was given out last. A slot rests as long as others are free, so that packets to a dead program
     /// find nobody.
     last_slot: u8,
@@ -86,7 +89,8 @@ impl Arbiter {
             error => ArbiterError::Kernel(error.into()),
         })?;
         rustix::net::listen(&listener, i32::from(SLOTS)).map_err(io::Error::from)?;
-        Ok(Arbiter { listener, groups: Vec::new(), programs: Vec::new(), taken: Vec::new(), last_slot: 0 })
+        let urgency = Urgency::create()?;
+        Ok(Arbiter { listener, groups: Vec::new(), programs: Vec::new(), taken: Vec::new(), urgency, last_slot: 0 })
     }
 
     /// Serves programs until the last one is gone, or none came.
@@ -139,7 +143,8 @@ impl Arbiter {
         let result = match request {
             Request::Join { address, scope, runs } => self.join(at, (address, scope), runs).map(|group| {
                 let slot = usize::from(self.programs[at].slot.unwrap_or(0));
-                descriptors.extend([self.groups[group].sockets[slot].as_fd(), self.groups[group].parcel.as_fd()]);
+                let group = &self.groups[group];
+                descriptors.extend([group.sockets[slot].as_fd(), group.parcel.as_fd(), self.urgency.as_fd()]);
             }),
             Request::Take(requests) => self.take(at, requests),
             Request::Leave(requests) => {

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::message::{Answer, ORPHANED, Request};
 use super::start::{Life, Started, start};
+use super::urgency::Urgency;
 use crate::link::Requests;
 
 /// How long the arbiter may take to be there, and to answer: an emulated machine is slow.
@@ -27,6 +28,8 @@ pub(in crate::link::udp) struct Lease {
     slot: u8,
     /// They keep the groups of sockets.
     _parcels: Vec<OwnedFd>,
+    /// What all programs know of urgent messages; `None` where the kernel maps no page.
+    urgency: Option<Urgency>,
     /// The arbiter frees the slot when this is closed, after the sockets: the next arbiter needs their port.
     arbiter: OwnedFd,
 }
@@ -81,6 +84,12 @@ impl Lease {
         self.slot
     }
 
+    /// Tells the other programs for how long urgent messages of this one count as under way. Returns for how long those of all
+    /// do.
+    pub fn share_urgency(&self, own: Duration) -> Duration {
+        self.urgency.as_ref().map_or(Duration::ZERO, |urgency| urgency.share(own))
+    }
+
     /// Has requests for connections come to this slot.
     ///
     /// # Errors
@@ -113,7 +122,7 @@ fn is_of_this_user(arbiter: &OwnedFd) -> bool {
 }
 
 fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)], runs: bool) -> Result<(Lease, Vec<Joined>), LeaseError> {
-    let (mut slot, mut parcels, mut all) = (0, Vec::new(), Vec::new());
+    let (mut slot, mut parcels, mut all, mut urgency) = (0, Vec::new(), Vec::new(), None);
     let deadline = Instant::now() + ENDING;
     for &(address, scope) in addresses {
         let mut descriptors = Vec::new();
@@ -128,6 +137,7 @@ fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)], runs: bool) -> Result
             (0, Some(socket), Some(parcel)) => {
                 slot = answer.slot;
                 parcels.push(parcel);
+                urgency = urgency.or_else(|| Urgency::map(&descriptors.next()?).ok());
                 all.push(Joined { socket, address, scope });
             }
             // Not ours, not yet (duplicate address detection), or of a family that is off.
@@ -137,7 +147,7 @@ fn join_all(arbiter: OwnedFd, addresses: &[(IpAddr, u32)], runs: bool) -> Result
             (error, ..) => return Err(LeaseError::Address(address, io::Error::from_raw_os_error(error))),
         }
     }
-    Ok((Lease { arbiter, slot, _parcels: parcels }, all))
+    Ok((Lease { arbiter, slot, _parcels: parcels, urgency }, all))
 }
 
 fn join(arbiter: &OwnedFd, request: Request, descriptors: &mut Vec<OwnedFd>) -> Result<Answer, LeaseError> {

@@ -23,8 +23,8 @@ pub(super) const ORPHANED: i32 = libc::EBUSY;
 /// What a program asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// A socket of its slot on an address, whose interface has the index `scope`. The answer has two descriptors: the
-    /// socket, and the parcel that keeps its group. `runs`: the program takes runs of packets as one datagram.
+    /// A socket of its slot on an address, whose interface has the index `scope`. The answer has three descriptors: the
+    /// socket, the parcel that keeps its group, and the page of urgency. `runs`: the program takes runs of packets as one datagram.
     Join { address: IpAddr, scope: u32, runs: bool },
     /// Requests for connections come to its slot.
     Take(Requests),

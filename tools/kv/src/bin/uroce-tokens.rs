@@ -1,5 +1,6 @@
 //! `uroce-tokens`: messages of 64 bytes beside KV transfers at full rate, over real frames.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -37,6 +38,10 @@ struct Arguments {
     #[arg(long, default_value = "auto")]
     link: LinkKind,
 
+    /// Have transfers open the device once more, as another program would
+    #[arg(long)]
+    apart: bool,
+
     /// Print one JSON object per run instead of a table (docs/schemas/kv.tokens.json)
     #[arg(long)]
     json: bool,
@@ -67,6 +72,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         warm_up: Duration::from_secs(4).div_duration_f64(every) as usize + 1,
         seed: arguments.seed,
         link: arguments.link,
+        apart: arguments.apart.then(uroce).transpose()?,
     };
     let mut idle: Option<TokensPlayed> = None;
     for beside in Beside::ALL {
@@ -78,6 +84,15 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The program `uroce`, which programs share a device by.
+fn uroce() -> Result<PathBuf, String> {
+    let path = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("uroce");
+    match path.exists() {
+        true => Ok(path),
+        false => Err(format!("--apart needs {}: build it by cargo build --release -p uroce-cli", path.display())),
+    }
 }
 
 fn describe(plan: &TokenPlan, played: &TokensPlayed, idle: &TokensPlayed) -> String {
