@@ -145,6 +145,7 @@ pub mod quantity;
 pub mod recovery;
 mod sync;
 pub mod time;
+mod tournament;
 pub mod transport;
 #[cfg(feature = "link")]
 pub mod verbs;

@@ -1,9 +1,11 @@
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
 use crate::congestion::{Progress, Sample};
 use crate::time::{Duration, Instant, earliest};
+use crate::tournament::Tournament;
 
 use super::stream::Stream;
 use super::{Departure, RoundTrip};
@@ -32,7 +34,16 @@ pub struct Scoreboard {
     carried_out: u64,
     /// Entries by position, modulo its length, which is a power of two.
     ring: Vec<Entry>,
+    /// Transmissions in order: position and attempt. The latest that arrived was sent before the first of them.
+    sent: VecDeque<(u64, u8)>,
     paths: Vec<PathState>,
+    /// Of the paths that are not dark: the silence after which a probe is sent, where the round trip is known, and the
+    /// shortest round trip.
+    patience: Tournament<Duration>,
+    shortest: Tournament<Duration>,
+    /// When the overtaken transmissions of a path are to be looked at: when the oldest counts as lost, as if all times were
+    /// whole microseconds; or long ago, if there is news of the path.
+    losses: Tournament<Reverse<Instant>>,
     /// Lost requests, to be retransmitted.
     lost: VecDeque<u64>,
     /// Lost answers, to be requested again.
@@ -119,8 +130,8 @@ const DETOUR: u8 = 128;
 
 #[derive(Debug, Default)]
 struct PathState {
-    /// Transmissions in order: position and attempt.
-    sent: VecDeque<(u64, u8)>,
+    /// Transmissions, on any path, after which a later one has arrived, in order: position and attempt.
+    overtaken: VecDeque<(u64, u8)>,
     /// The number of the latest transmission that arrived, and the time until that was known.
     latest: Option<(u32, Duration)>,
     round_trip: RoundTrip,
@@ -186,6 +197,9 @@ const STREAM_END: u64 = 8;
 /// Round trips, at least, for which a pause between answers is remembered.
 const STREAM_ROUND_TRIPS: u32 = 8;
 
+/// Upper bound on the number of paths.
+const MAX_PATHS: usize = 256;
+
 /// Positions that always have room: twice the usual window.
 const ROOM_KEPT: usize = 1024;
 
@@ -207,7 +221,11 @@ impl Scoreboard {
             next: start,
             carried_out: start,
             ring: vec![Entry::default(); 64],
+            sent: VecDeque::new(),
             paths: vec![PathState::default()],
+            patience: Tournament::default(),
+            shortest: Tournament::default(),
+            losses: Tournament::default(),
             lost: VecDeque::new(),
             missing: VecDeque::new(),
             overtaken: VecDeque::new(),
@@ -264,6 +282,7 @@ impl Scoreboard {
         if is_back {
             (state.is_dark, state.silent) = (false, 0);
         }
+        self.note_path(path);
     }
 
     /// The results of packets since the last call.
@@ -279,16 +298,34 @@ impl Scoreboard {
         &mut self.paths[path]
     }
 
+    /// Takes over what was learned of a path, by which packets on it can be lost earlier.
+    fn note_path(&mut self, path: u8) {
+        let index = usize::from(path);
+        let PathState { round_trip, is_dark, .. } = &self.paths[index];
+        let known = Some(round_trip).filter(|_| !is_dark);
+        let patience = known.and_then(|known| known.smoothed().map(|_| known.patience(self.first_patience)));
+        self.patience.set(index, patience);
+        self.shortest.set(index, known.and_then(RoundTrip::least));
+        self.look_at(path);
+    }
+
+    /// Makes the overtaken transmissions of a path be looked at, if there are any.
+    #[inline]
+    fn look_at(&mut self, path: u8) {
+        if self.lost_at.is_some() && !self.paths[usize::from(path)].overtaken.is_empty() {
+            self.losses.set(path.into(), Some(Reverse(Instant::ZERO)));
+        }
+    }
+
     /// The silence after which a probe is sent: that of the slowest path that carries something.
     pub fn patience(&self) -> Duration {
-        let known = self.paths.iter().filter(|path| !path.is_dark && path.round_trip.smoothed().is_some());
-        let patience = known.map(|path| path.round_trip.patience(self.first_patience)).max();
-        patience.unwrap_or(self.first_patience)
+        self.patience.greatest().unwrap_or(self.first_patience)
     }
 
     /// Memory that it holds, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        let transmissions: usize = self.paths.iter().map(|path| path.sent.capacity()).sum();
+        let overtaken: usize = self.paths.iter().map(|path| path.overtaken.capacity()).sum();
+        let transmissions = self.sent.capacity() + overtaken;
         self.ring.capacity() * size_of::<Entry>()
             + transmissions * size_of::<(u64, u8)>()
             + (self.lost.capacity() + self.missing.capacity()) * size_of::<u64>()
@@ -363,9 +400,10 @@ impl Scoreboard {
         let entry = self.slot(position);
         entry.units = units;
         let attempt = entry.attempt;
+        self.sent.push_back((position, attempt));
+        // After so many others, or on a path that carried nothing for long.
+        self.latest = self.latest.filter(|latest| order.wrapping_sub(*latest) < ORDER_KEPT);
         let path = self.path(path);
-        path.sent.push_back((position, attempt));
-        // On a path that carried nothing for long.
         path.latest = path.latest.filter(|(latest, _)| order.wrapping_sub(*latest) < ORDER_KEPT);
         if asks {
             self.asker = Some((position, attempt, now));
@@ -421,6 +459,7 @@ impl Scoreboard {
         entry.flags = if is_detour { entry.flags | DETOUR } else { entry.flags & !DETOUR };
         let entry = *entry;
         self.is_news |= is_first;
+        self.look_at(entry.path);
         self.progress.delivered_bytes += self.land(position);
         if entry.flags & (PACKET | UNTIMED) != PACKET {
             return;
@@ -455,10 +494,11 @@ impl Scoreboard {
                 }
                 path.round_trip.sample(took);
                 path.silent = 0;
+                self.note_path(entry.path);
             }
-        }
-        if is_multipath && self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
-            self.latest = Some(entry.order);
+            if self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
+                self.latest = Some(entry.order);
+            }
         }
     }
 
@@ -486,6 +526,8 @@ impl Scoreboard {
         entry.flags &= !ARRIVED;
         if entry.flags & (QUEUED | DONE) == 0 {
             entry.flags |= QUEUED;
+            let path = entry.path;
+            self.look_at(path);
             self.lost.push_front(position);
             self.count_lost(position);
         }
@@ -550,6 +592,7 @@ impl Scoreboard {
             }
             if !self.is_multipath {
                 self.paths[usize::from(entry.path)].round_trip.sample(took.saturating_sub(delay));
+                self.note_path(entry.path);
             } else if attempt > 0 && entry.flags & ARRIVED == 0 {
                 // Only here it is said which transmission arrived.
                 self.note_arrival(&entry, took, true);
@@ -558,6 +601,7 @@ impl Scoreboard {
         let in_vain = entry.attempt > attempt && entry.flags & ARRIVED == 0;
         if in_vain && self.lateness < LATENESS_MAX {
             self.lateness += 1;
+            (0..self.paths.len()).for_each(|path| self.look_at(path as u8));
         }
         in_vain
     }
@@ -596,15 +640,14 @@ impl Scoreboard {
         asked.map_or(now + self.patience(), |(_, _, at)| (at + self.patience()).max(now + self.answers_late()))
     }
 
-    /// How late a packet on a path with that round trip can be without being lost.
-    fn late(&self, round_trip: &RoundTrip) -> Duration {
-        (round_trip.least().unwrap_or_default() / 8 * self.lateness).max(LATE_AT_LEAST)
+    /// How late a packet can be without being lost on a path whose shortest round trip that is.
+    fn late(&self, shortest: Option<Duration>) -> Duration {
+        (shortest.unwrap_or_default() / 8 * self.lateness).max(LATE_AT_LEAST)
     }
 
     /// How late an answer can be: its path is not known.
     fn answers_late(&self) -> Duration {
-        let late = self.paths.iter().filter(|path| !path.is_dark).map(|path| self.late(&path.round_trip)).max();
-        late.unwrap_or(LATE_AT_LEAST) + self.spread
+        self.late(self.shortest.greatest()) + self.spread
     }
 
     /// When the last answers, which nothing follows, count as lost: when they come later than the others came.
@@ -623,15 +666,13 @@ impl Scoreboard {
     }
 
     fn find_lost(&mut self, now: Instant) {
-        self.lost_at = None;
         if self.ends_at.take_if(|at| *at <= now).is_some() {
             let last: ArrayVec<u64, { STREAM_END as usize }> = self.awaited_at_the_end().collect();
             last.into_iter().for_each(|position| self.miss(position));
             self.frontier = self.frontier.max(self.carried_out);
         }
-        for index in 0..self.paths.len() {
-            self.find_lost_on(index, now);
-        }
+        self.find_overtaken();
+        self.find_lost_on_paths(now);
         let late = if self.overtaken.is_empty() { Duration::ZERO } else { self.answers_late() };
         while let Some(&(position, since)) = self.overtaken.front() {
             if self.awaits_answer(position) && since + late > now {
@@ -652,51 +693,95 @@ impl Scoreboard {
         }
     }
 
-    /// Finds what is lost on one path, whose transmissions are in order.
-    fn find_lost_on(&mut self, index: usize, now: Instant) {
-        let now_us = micros(now);
-        while let Some(&(position, attempt)) = self.paths[index].sent.front() {
-            let known = self.entry(position).filter(|entry| entry.flags & (ARRIVED | DONE | QUEUED) == 0);
-            let Some(&entry) = known.filter(|entry| entry.attempt == attempt) else {
-                self.paths[index].sent.pop_front();
+    /// The entry at `position`, if its latest transmission is number `attempt`, and nothing is known of that.
+    fn unknown(&self, position: u64, attempt: u8) -> Option<&Entry> {
+        let entry = self.entry(position)?;
+        (entry.attempt == attempt && entry.flags & (ARRIVED | DONE | QUEUED) == 0).then_some(entry)
+    }
+
+    /// Hands over to their paths the transmissions after which a later one has arrived.
+    fn find_overtaken(&mut self) {
+        while let Some(&(position, attempt)) = self.sent.front() {
+            if let Some(&Entry { path, order, .. }) = self.unknown(position, attempt) {
+                if self.latest.is_none_or(|latest| !is_before(order, latest)) {
+                    break;
+                }
+                self.paths[usize::from(path)].overtaken.push_back((position, attempt));
+                self.losses.set(path.into(), Some(Reverse(Instant::ZERO)));
+            }
+            self.sent.pop_front();
+        }
+    }
+
+    /// Looks at the paths of which there is news, or whose time has come.
+    fn find_lost_on_paths(&mut self, now: Instant) {
+        self.lost_at = None;
+        if self.losses.greatest().is_some() {
+            let whole = Instant::from_ns(now.as_ns() - now.as_ns() % 1000);
+            self.look_at_due(whole);
+            // A microsecond that has begun is not over.
+            self.lost_at = self.losses.greatest().map(|Reverse(at)| at + (now - whole));
+        }
+    }
+
+    /// Looks at these paths in the order of their numbers, at a time in whole microseconds.
+    #[inline(never)]
+    fn look_at_due(&mut self, now: Instant) {
+        let mut due = ArrayVec::<u8, MAX_PATHS>::new();
+        while let Some(path) = self.losses.take(Reverse(now)) {
+            due.push(path as u8);
+        }
+        due.sort_unstable();
+        due.iter().for_each(|path| self.find_lost_on(*path, now));
+    }
+
+    /// Finds what is lost on one path, at a time in whole microseconds.
+    fn find_lost_on(&mut self, path: u8, now: Instant) {
+        let (now_us, index) = (micros(now), usize::from(path));
+        let mut lost_at = None;
+        while let Some(&(position, attempt)) = self.paths[index].overtaken.front() {
+            let Some(&entry) = self.unknown(position, attempt) else {
+                self.paths[index].overtaken.pop_front();
                 continue;
             };
             let path = &self.paths[index];
-            let late = self.late(&path.round_trip);
+            let late = self.late(path.round_trip.least());
             let overtaken_by = path.latest.filter(|(latest, _)| is_before(entry.order, *latest));
             let wait = match overtaken_by {
                 Some((_, took)) => took + late,
-                None if self.latest.is_some_and(|latest| is_before(entry.order, latest)) => {
+                // It left on another path.
+                None => {
                     let usual = path.round_trip.smoothed().unwrap_or(self.first_patience);
                     path.latest.map_or(usual, |(_, took)| usual.max(took)) + late * 2
                 }
-                None => break,
             };
             let since = Duration::from_micros(u64::from(now_us.wrapping_sub(entry.at_us)));
             if since < wait {
-                let at = now + (wait - since);
-                self.lost_at = Some(self.lost_at.map_or(at, |other| other.min(at)));
+                lost_at = Some(Reverse(now + (wait - since)));
                 break;
             }
-            self.paths[index].sent.pop_front();
+            self.paths[index].overtaken.pop_front();
             self.slot(position).flags |= QUEUED;
             self.count_lost(position);
             if overtaken_by.is_some() || !mutated!("path-lost-with-its-packets") {
                 self.lost.push_back(position);
             }
             if self.is_multipath {
-                self.report_loss(index, overtaken_by.is_none());
+                self.report_loss(index as u8, overtaken_by.is_none());
             }
         }
+        self.losses.set(index, lost_at);
     }
 
-    fn report_loss(&mut self, index: usize, is_silent: bool) {
-        let path = &mut self.paths[index];
-        self.reports.push(PathReport::Lost(index as u8));
-        path.silent += u32::from(is_silent);
-        if path.silent >= SILENT_MAX && !path.is_dark {
-            path.is_dark = true;
-            self.reports.push(PathReport::Dark(index as u8));
+    fn report_loss(&mut self, path: u8, is_silent: bool) {
+        let state = self.path(path);
+        state.silent += u32::from(is_silent);
+        let turns_dark = state.silent >= SILENT_MAX && !state.is_dark;
+        state.is_dark |= turns_dark;
+        self.reports.push(PathReport::Lost(path));
+        if turns_dark {
+            self.reports.push(PathReport::Dark(path));
+            self.note_path(path);
         }
     }
 
@@ -826,7 +911,8 @@ impl Scoreboard {
         self.missing.shrink_to(ROOM_KEPT);
         self.overtaken.shrink_to(ROOM_KEPT);
         self.asked.shrink_to(ROOM_KEPT);
-        self.paths.iter_mut().for_each(|path| path.sent.shrink_to(ROOM_KEPT));
+        self.sent.shrink_to(ROOM_KEPT);
+        self.paths.iter_mut().for_each(|path| path.overtaken.shrink_to(ROOM_KEPT));
     }
 
     /// Resizes the ring to `len`, a power of two with room for all positions from `first` to `next`.

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn at(us: u64) -> Instant {
@@ -298,5 +300,68 @@ fn the_round_trip_of_a_read_is_no_sample_for_congestion_control() {
         board.measured(0, 0, Some(us(10)), false, at(900));
         assert_eq!(board.progress().sample.map(|sample| sample.round_trip), is_sample.then_some(us(890)));
         assert_eq!(board.paths[0].round_trip.least(), Some(us(890)));
+    }
+}
+
+/// When the transmission at `position` counts as lost, if one that was sent later has arrived.
+fn lost_at(board: &Scoreboard, position: u64) -> Option<Instant> {
+    let entry = board.entry(position).filter(|entry| entry.flags & PACKET != 0)?;
+    board.unknown(position, entry.attempt)?;
+    let path = &board.paths[usize::from(entry.path)];
+    let late = board.late(path.round_trip.least());
+    let took = path.latest.map(|(_, took)| took);
+    let wait = match path.latest.filter(|(latest, _)| is_before(entry.order, *latest)) {
+        Some((_, took)) => took + late,
+        None => {
+            board.latest.filter(|latest| is_before(entry.order, *latest))?;
+            path.round_trip.smoothed().unwrap_or(board.first_patience).max(took.unwrap_or_default()) + late * 2
+        }
+    };
+    Some(Instant::from_ns(u64::from(entry.at_us) * 1000) + wait)
+}
+
+/// What is kept of the paths is what a scan of them finds, and of the packets in flight.
+fn check(board: &Scoreboard, now: Instant) {
+    let bright = || board.paths.iter().filter(|path| !path.is_dark);
+    let patient = bright().filter(|path| path.round_trip.smoothed().is_some());
+    let patience = patient.map(|path| path.round_trip.patience(board.first_patience)).max();
+    assert_eq!(board.patience(), patience.unwrap_or(board.first_patience));
+    let late = bright().map(|path| board.late(path.round_trip.least())).max();
+    assert_eq!(board.answers_late(), late.unwrap_or(LATE_AT_LEAST) + board.spread);
+    let next = (board.first..board.next).filter_map(|position| lost_at(board, position)).min();
+    assert_eq!(board.lost_at, next);
+    assert!(next.is_none_or(|at| at > now), "{next:?} has passed at {now:?}");
+}
+
+proptest! {
+    #[test]
+    fn what_is_kept_of_paths_and_packets_is_what_a_scan_of_them_finds(
+        steps in prop::collection::vec((0..10u8, 0..6u8, 0..300u64), 0..300), is_multipath in any::<bool>(),
+    ) {
+        let (mut board, mut now) = (Scoreboard::new(0, us(2000)), Instant::ZERO);
+        if is_multipath {
+            board.spread_over_paths(us(100));
+        }
+        for (step, path, ahead) in steps {
+            let path = if is_multipath { path } else { 0 };
+            let position = board.first() + ahead % 16;
+            now = now + us(ahead);
+            match step {
+                0 => board.path_answered(path, us(ahead * 3), ahead % 5 == 0),
+                1 => board.carried_out_before(position, now),
+                2 => drop(board.measured(position, (ahead % 2) as u8, Some(us(ahead % 7)), false, now)),
+                3 => drop(board.handle_timeout(now)),
+                4 => board.listen(ahead % 3 == 0),
+                5 if ahead % 8 == 0 => board.lose(position),
+                5..8 => board.arrived(position, now),
+                _ => match board.wants() {
+                    Some(Wants::Request(position)) => board.sent(position, packet(1, false, path), now),
+                    _ => board.sent(board.next(), packet(1, false, path), now),
+                },
+            }
+            board.settle(now);
+            board.reports().for_each(drop);
+            check(&board, now);
+        }
     }
 }
