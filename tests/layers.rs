@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("pcap", &["time"]),
     ("congestion", &["time"]),
     ("recovery", &["time", "tournament", "congestion"]),
-    ("path", &["time", "recovery"]),
+    ("path", &["time", "tournament", "recovery"]),
     ("transport", &["sync", "time", "frame", "forked", "wire", "memory", "recovery", "path", "congestion"]),
     ("cm", &["time", "wire"]),
     ("link", &["time", "quantity", "frame", "forked", "wire", "pcap"]),

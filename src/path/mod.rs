@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows addresses or ports: a path is a number, and the transport knows its meaning.
 
+mod mask;
 mod policy;
 mod recycle;
 mod round_robin;
@@ -10,6 +11,7 @@ mod single;
 mod state;
 mod weighted;
 
+pub use mask::PathMask;
 pub use policy::{Feedback, PathPolicy, PathPolicyError, Policy};
 pub use set::{Answered, PathSet, Probe};
 pub use state::{PathCondition, PathStatus};

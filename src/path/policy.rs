@@ -3,6 +3,7 @@ use std::str::FromStr;
 
 use crate::time::Duration;
 
+use super::PathMask;
 use super::recycle::Recycle;
 use super::round_robin::RoundRobin;
 use super::single::Single;
@@ -13,8 +14,8 @@ use super::weighted::Weighted;
 /// A policy is called for each packet, and again with the result of each. Both calls must be cheap and allocate
 /// nothing.
 pub trait Policy: fmt::Debug + Send {
-    /// The path of the next packet. `is_usable` says which of the `count` paths can be taken; at least one can.
-    fn choose(&mut self, count: usize, is_usable: &dyn Fn(u8) -> bool) -> u8;
+    /// The path of the next packet: one of the `usable` ones, of which there is at least one.
+    fn choose(&mut self, usable: &PathMask) -> u8;
 
     /// Takes the result of a packet. Returns whether its path should be left alone for a round trip.
     fn take(&mut self, path: u8, feedback: Feedback) -> bool;
@@ -113,14 +114,15 @@ mod tests {
             for &count in counts {
                 let mut running = policy.start(count);
                 for usable in 0..count {
-                    let is_usable = |path: u8| usize::from(path) == usable;
+                    let usable = usable as u8;
+                    let only = PathMask::from_iter([usable]);
                     for _ in 0..3 {
-                        assert_eq!(usize::from(running.choose(count, &is_usable)), usable, "{policy:?} of {count}");
+                        assert_eq!(running.choose(&only), usable, "{policy:?} of {count}");
                     }
-                    running.take(usable as u8, Feedback::Lost);
-                    running.take(usable as u8, Feedback::Marked);
-                    assert_eq!(usize::from(running.choose(count, &is_usable)), usable, "{policy:?} of {count}");
-                    running.forget(usable as u8);
+                    running.take(usable, Feedback::Lost);
+                    running.take(usable, Feedback::Marked);
+                    assert_eq!(running.choose(&only), usable, "{policy:?} of {count}");
+                    running.forget(usable);
                 }
             }
         }

@@ -1,3 +1,4 @@
+use super::PathMask;
 use super::policy::{Feedback, Policy};
 use super::round_robin::RoundRobin;
 
@@ -44,17 +45,17 @@ impl Recycle {
 }
 
 impl Policy for Recycle {
-    fn choose(&mut self, count: usize, is_usable: &dyn Fn(u8) -> bool) -> u8 {
+    fn choose(&mut self, usable: &PathMask) -> u8 {
         if self.until_turn > 0 {
             while let Some(path) = self.pop() {
-                if is_usable(path) {
+                if usable.contains(path) {
                     self.until_turn -= 1;
                     return path;
                 }
             }
         }
         self.until_turn = TURN_EVERY;
-        self.turns.turn(count, is_usable)
+        self.turns.turn(usable)
     }
 
     fn take(&mut self, path: u8, feedback: Feedback) -> bool {
@@ -86,10 +87,11 @@ mod tests {
     #[test]
     fn what_came_back_good_is_used_again() {
         let mut policy = Recycle::new(4);
-        assert_eq!([0; 4].map(|_| policy.choose(4, &|_| true)), [0, 1, 2, 3]);
+        let all = (0..4).collect();
+        assert_eq!([0; 4].map(|_| policy.choose(&all)), [0, 1, 2, 3]);
         assert!(!policy.take(2, GOOD) && !policy.take(1, GOOD));
         assert!(policy.take(3, Feedback::Marked), "a marked path is left alone");
-        assert_eq!([0; 3].map(|_| policy.choose(4, &|_| true)), [2, 1, 0]);
+        assert_eq!([0; 3].map(|_| policy.choose(&all)), [2, 1, 0]);
     }
 
     #[test]
@@ -99,11 +101,11 @@ mod tests {
             policy.take(path, GOOD);
         }
         policy.forget(1);
-        assert_eq!([0; 3].map(|_| policy.choose(4, &|_| true)), [2, 3, 0]);
+        assert_eq!([0; 3].map(|_| policy.choose(&(0..4).collect())), [2, 3, 0]);
         for path in [1, 2] {
             policy.take(path, GOOD);
         }
-        assert_eq!(policy.choose(4, &|path| path != 1), 2);
+        assert_eq!(policy.choose(&[0, 2, 3].into_iter().collect()), 2);
     }
 
     #[test]
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(policy.count, 2 * REMEMBERED);
         let mut others = 0;
         for _ in 0..64 * (TURN_EVERY + 1) {
-            let path = policy.choose(2, &|_| true);
+            let path = policy.choose(&(0..2).collect());
             others += u32::from(path == 1);
             policy.take(0, GOOD);
         }

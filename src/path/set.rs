@@ -1,5 +1,9 @@
-use crate::time::{Duration, Instant};
+use std::cmp::Reverse;
 
+use crate::time::{Duration, Instant};
+use crate::tournament::Tournament;
+
+use super::PathMask;
 use super::policy::{Feedback, PathPolicy, Policy};
 use super::state::{PathCondition, PathStatus, State};
 
@@ -21,20 +25,33 @@ pub struct PathSet {
     states: Vec<State>,
     kind: PathPolicy,
     policy: Box<dyn Policy>,
-    good: u16,
-    /// Probing continues until then.
+    /// Paths that are not closed; those of them that carry packets, and how many these are; and those of these that their
+    /// policy does not leave alone.
+    open: PathMask,
+    good: PathMask,
+    good_count: u16,
+    usable: PathMask,
+    /// Until when the policy leaves paths alone.
+    skips: Tournament<Reverse<Instant>>,
+    /// The round trips of paths that are not closed, of these once more, and of good ones.
+    slowest: Tournament<Duration>,
+    fastest: Tournament<Reverse<Duration>>,
+    fastest_good: Tournament<Reverse<Duration>>,
+    /// Probing continues until then, and for so long after the connection was used.
     in_use_until: Instant,
-    /// When the next probe is due, while in use.
+    linger: Duration,
+    /// When the next probe is due, while in use; and when that of each path is.
     tick_at: Option<Instant>,
-    /// Probes that are due and not sent yet.
-    due: u16,
+    ticks: Tournament<Reverse<Instant>>,
+    /// When too many probes of a good path are overdue, at the earliest.
+    silences: Tournament<Reverse<Instant>>,
+    /// Paths whose probes are due and not sent yet.
+    due: PathMask,
     /// When the two latest answered probes on different paths were sent.
     answered: [(u8, Instant); 2],
     /// The path for packets that must not be late, and the next path for copies of them.
     quickest: u8,
     next_copy: u8,
-    /// The shortest and longest round trip of paths that are not closed.
-    extremes: Option<(Duration, Duration)>,
 }
 
 /// A probe that is due.
@@ -70,18 +87,28 @@ impl PathSet {
     pub fn new(count: u16, policy: PathPolicy) -> PathSet {
         let count = usize::from(count.clamp(1, Self::MAX));
         let condition = |path| if path == 0 { PathCondition::Good } else { PathCondition::Dark };
+        let first = PathMask::from_iter([0]);
         PathSet {
             states: (0..count).map(|path| State::new(condition(path))).collect(),
             kind: policy,
             policy: policy.start(count),
-            good: 1,
+            open: (0..count).map(|path| path as u8).collect(),
+            good: first,
+            good_count: 1,
+            usable: first,
+            skips: Tournament::default(),
+            slowest: Tournament::default(),
+            fastest: Tournament::default(),
+            fastest_good: Tournament::default(),
             in_use_until: Instant::ZERO,
+            linger: LINGER_MIN,
             tick_at: None,
-            due: 0,
+            ticks: Tournament::default(),
+            silences: Tournament::default(),
+            due: PathMask::default(),
             answered: [(0, Instant::ZERO); 2],
             quickest: 0,
             next_copy: 0,
-            extremes: None,
         }
     }
 
@@ -101,17 +128,17 @@ impl PathSet {
 
     /// The number of paths that carry packets.
     pub fn good(&self) -> u16 {
-        self.good
+        self.good_count
     }
 
     /// Whether the path carries packets.
     pub fn is_good(&self, path: u8) -> bool {
-        self.state(path).is_some_and(|state| state.condition == PathCondition::Good)
+        self.good.contains(path)
     }
 
     /// Whether more than one path has a next hop.
     pub fn has_several(&self) -> bool {
-        self.states.iter().filter(|state| state.condition != PathCondition::Closed).count() > 1
+        self.open.len() > 1
     }
 
     /// How the paths stand, from 0 on.
@@ -120,27 +147,17 @@ impl PathSet {
         self.states.iter().map(of)
     }
 
-    fn state(&self, path: u8) -> Option<&State> {
-        self.states.get(usize::from(path))
-    }
-
     /// The path of the next packet.
     pub fn choose(&mut self, now: Instant) -> u8 {
-        let states = &self.states;
-        if states.len() == 1 {
+        if self.states.len() == 1 {
             return 0;
         }
-        let good = |path: u8| states[usize::from(path)].condition == PathCondition::Good;
-        let open = |path: u8| good(path) && states[usize::from(path)].skipped_until <= now;
-        let any_open = (0..states.len()).any(|path| open(path as u8));
-        if any_open {
-            self.policy.choose(states.len(), &open)
-        } else if self.good > 0 {
-            self.policy.choose(states.len(), &good)
-        } else {
-            // Something must go somewhere, or nothing is ever heard again.
-            self.policy.choose(states.len(), &|path| states[usize::from(path)].condition != PathCondition::Closed)
+        while let Some(path) = self.skips.take(Reverse(now)) {
+            self.usable.set(path as u8, self.is_good(path as u8));
         }
+        // Something must go somewhere, or nothing is ever heard again.
+        let usable = [self.usable, self.good, self.open].into_iter().find(|paths| !paths.is_empty());
+        usable.map_or(0, |paths| self.policy.choose(&paths))
     }
 
     /// The path for acknowledges: the one with the shortest round trip. It changes only for a path that is shorter by
@@ -151,24 +168,22 @@ impl PathSet {
 
     /// Another path for a copy of a packet on the [quickest](Self::quickest), in turn; `None` when there is only one.
     pub fn another(&mut self) -> Option<u8> {
-        for _ in 0..self.states.len() {
-            let path = self.next_copy;
-            self.next_copy = ((usize::from(path) + 1) % self.states.len()) as u8;
-            if path != self.quickest && self.is_good(path) {
-                return Some(path);
-            }
-        }
-        None
+        let mut others = self.good;
+        others.set(self.quickest, false);
+        let path = others.next_from(self.next_copy)?;
+        self.next_copy = ((usize::from(path) + 1) % self.states.len()) as u8;
+        Some(path)
     }
 
     /// The difference between the longest and the shortest round trip.
     pub fn spread(&self) -> Duration {
-        self.extremes.map_or(Duration::ZERO, |(least, greatest)| greatest - least)
+        let longest = self.slowest.greatest().unwrap_or_default();
+        self.fastest.greatest().map_or(Duration::ZERO, |Reverse(shortest)| longest - shortest)
     }
 
     /// Records that a packet on the path arrived, `took` before now, for its policy.
     pub fn arrived(&mut self, path: u8, took: Duration, marked: bool, now: Instant) {
-        let least = self.extremes.map_or(took, |(least, _)| least);
+        let least = self.fastest.greatest().map_or(took, |Reverse(shortest)| shortest);
         let Some(state) = self.states.get_mut(usize::from(path)) else { return };
         state.alive(Instant::from_ns(now.as_ns().saturating_sub(took.as_nanos() as u64)), now);
         let feedback = if marked { Feedback::Marked } else { Feedback::Arrived(took, least.min(took)) };
@@ -182,20 +197,22 @@ impl PathSet {
 
     fn tell(&mut self, path: u8, feedback: Feedback, now: Instant) {
         if self.policy.take(path, feedback)
-            && let Some(state) = self.states.get_mut(usize::from(path))
+            && let Some(state) = self.states.get(usize::from(path))
         {
-            state.skipped_until = now + state.round_trip.smoothed().unwrap_or_default();
+            let until = now + state.round_trip.smoothed().unwrap_or_default();
+            self.skips.set(path.into(), Some(Reverse(until)));
+            self.usable.set(path, false);
         }
     }
 
     /// Makes a good path dark, since it loses everything. Returns whether it did: the last good path stays good.
     pub fn fail(&mut self, path: u8, now: Instant) -> bool {
-        if !self.is_good(path) || self.good == 1 {
+        if !self.is_good(path) || self.good_count == 1 {
             return false;
         }
         self.states[usize::from(path)].darken(now);
         self.policy.forget(path);
-        self.survey();
+        self.note(path);
         self.tick_at = self.tick_at.map(|at| at.min(now));
         true
     }
@@ -207,13 +224,15 @@ impl PathSet {
             (true, PathCondition::Closed) => {
                 *state = State::new(PathCondition::Dark);
                 state.probe_at = now;
+                self.note(path);
                 self.tick_at = self.tick_at.map(|at| at.min(now));
             }
             (false, PathCondition::Good | PathCondition::Dark) => {
                 state.condition = PathCondition::Closed;
                 state.forget_probes();
+                self.due.set(path, false);
                 self.policy.forget(path);
-                self.survey();
+                self.note(path);
             }
             _ => {}
         }
@@ -224,8 +243,7 @@ impl PathSet {
         if self.states.len() == 1 {
             return;
         }
-        let slowest = self.extremes.map_or(Duration::ZERO, |(_, greatest)| greatest);
-        self.in_use_until = now + (slowest * LINGER_ROUND_TRIPS).max(LINGER_MIN);
+        self.in_use_until = now + self.linger;
         if self.tick_at.is_none() {
             // Not all at the same moment.
             let least = self.least_interval();
@@ -235,6 +253,8 @@ impl PathSet {
                     _ => now,
                 };
                 state.probe_at = state.probe_at.max(at);
+                let is_open = state.condition != PathCondition::Closed;
+                self.ticks.set(index, is_open.then_some(Reverse(state.probe_at)));
             }
             self.tick_at = Some(now);
         }
@@ -252,7 +272,7 @@ impl PathSet {
 
     /// Whether [`poll_probe`](Self::poll_probe) would return a probe.
     pub fn is_probe_due(&self) -> bool {
-        self.due > 0
+        !self.due.is_empty()
     }
 
     /// Handles the time `now`: probes become due, and paths with unanswered probes become dark.
@@ -261,43 +281,46 @@ impl PathSet {
             return;
         }
         if now >= self.in_use_until {
-            (self.tick_at, self.due) = (None, 0);
+            (self.tick_at, self.due, self.silences) = (None, PathMask::default(), Tournament::default());
             self.states.iter_mut().for_each(State::forget_probes);
             return;
         }
         let least = self.least_interval();
-        for path in 0..self.states.len() {
+        self.fail_silent(least, now);
+        while let Some(path) = self.ticks.take(Reverse(now)) {
+            let state = &mut self.states[path];
+            state.want_probe(now, least);
+            self.ticks.set(path, Some(Reverse(state.probe_at)));
+            self.due.set(path as u8, true);
+        }
+        let next = self.ticks.greatest().map_or(self.in_use_until, |Reverse(at)| at);
+        self.tick_at = Some(next.min(self.in_use_until));
+    }
+
+    /// Makes paths dark of which too many probes in a row are unanswered, although one that was sent later over another
+    /// path was answered.
+    fn fail_silent(&mut self, least: Duration, now: Instant) {
+        let overdue: PathMask =
+            std::iter::from_fn(|| self.silences.take(Reverse(now)).map(|path| path as u8)).collect();
+        for path in overdue.iter() {
             let [latest, second] = self.answered;
-            let elsewhere = if usize::from(latest.0) == path { second.1 } else { latest.1 };
-            let state = &self.states[path];
-            if state.condition == PathCondition::Good && state.is_silent(elsewhere, least, now) {
-                self.fail(path as u8, now);
+            let elsewhere = if latest.0 == path { second.1 } else { latest.1 };
+            let silence = self.states[usize::from(path)].silence(least);
+            let is_silent = silence.is_some_and(|(from, sent)| from <= now && sent < elsewhere);
+            if !(is_silent && self.fail(path, now)) {
+                self.note_silence(path);
             }
         }
-        let open = self.states.iter_mut().filter(|state| state.condition != PathCondition::Closed);
-        let mut next = self.in_use_until;
-        self.due = 0;
-        for state in open {
-            if state.probe_at <= now {
-                state.want_probe(now, least);
-            }
-            self.due += u16::from(state.is_due);
-            next = next.min(state.probe_at);
-        }
-        self.tick_at = Some(next);
     }
 
     /// The next probe to send, with a token from `draw`; `None` when none is due.
     pub fn poll_probe(&mut self, now: Instant, draw: impl FnOnce() -> u32) -> Option<Probe> {
-        let due = |state: &State| state.is_due && state.condition != PathCondition::Closed;
-        let Some(path) = self.states.iter().position(due) else {
-            self.due = 0;
-            return None;
-        };
-        self.due = self.due.saturating_sub(1);
+        let path = self.due.first()?;
+        self.due.set(path, false);
         let token = draw();
-        self.states[path].probed(token, now);
-        Some(Probe { path: path as u8, token })
+        self.states[usize::from(path)].probed(token, now);
+        self.note_silence(path);
+        Some(Probe { path, token })
     }
 
     /// Records the answer to a probe on the path, which the peer delayed by `delay`. `None` when no such probe is in
@@ -310,11 +333,12 @@ impl PathSet {
         let is_back = state.condition == PathCondition::Dark;
         if is_back {
             state.condition = PathCondition::Good;
-            state.skipped_until = now;
             state.probe_at = now + state.interval(least);
+            self.skips.set(path.into(), None);
+            self.usable.set(path, true);
         }
         self.note_answer(path, sent);
-        self.survey();
+        self.note(path);
         Some(Answered { round_trip, is_back })
     }
 
@@ -330,23 +354,41 @@ impl PathSet {
         }
     }
 
-    /// Computes again how many paths are good, and which is quickest.
-    fn survey(&mut self) {
-        let all = self.states.iter().enumerate().filter(|(_, state)| state.condition != PathCondition::Closed);
-        let timed = all.clone().filter_map(|(_, state)| state.round_trip.smoothed());
-        // Dark ones, too: the peer may know before us that one is back.
-        self.extremes = timed.clone().min().zip(timed.max());
-        let good = all.filter(|(_, state)| state.condition == PathCondition::Good);
-        self.good = good.clone().count() as u16;
-        let least = good.clone().filter_map(|(path, state)| Some((state.round_trip.smoothed()?, path as u8))).min();
-        let current = self.state(self.quickest).filter(|state| state.condition == PathCondition::Good);
+    /// Takes over how a path stands, after a change.
+    fn note(&mut self, path: u8) {
+        let (index, state) = (usize::from(path), &self.states[usize::from(path)]);
+        let (is_open, is_good) = (state.condition != PathCondition::Closed, state.condition == PathCondition::Good);
+        // Of dark ones, too: the peer may know before us that one is back.
+        let round_trip = state.round_trip.smoothed().filter(|_| is_open);
+        self.slowest.set(index, round_trip);
+        self.linger = (self.slowest.greatest().unwrap_or_default() * LINGER_ROUND_TRIPS).max(LINGER_MIN);
+        self.fastest.set(index, round_trip.map(Reverse));
+        self.fastest_good.set(index, round_trip.filter(|_| is_good).map(Reverse));
+        self.ticks.set(index, is_open.then_some(Reverse(state.probe_at)));
+        self.open.set(path, is_open);
+        self.good.set(path, is_good);
+        self.good_count = self.good.len();
+        self.note_silence(path);
+        if !is_good {
+            self.usable.set(path, false);
+        }
+        self.choose_quickest();
+    }
+
+    /// Computes when too many probes of the path are overdue. When it is heard of, that comes later.
+    fn note_silence(&mut self, path: u8) {
+        let silence = self.states[usize::from(path)].silence(self.least_interval()).filter(|_| self.is_good(path));
+        self.silences.set(path.into(), silence.map(|(from, _)| Reverse(from)));
+    }
+
+    fn choose_quickest(&mut self) {
+        let least = self.fastest_good.greatest().zip(self.fastest_good.winner());
+        let current = Some(&self.states[usize::from(self.quickest)]).filter(|_| self.is_good(self.quickest));
         let current_takes = current.map(|state| state.round_trip.smoothed().unwrap_or(Duration::MAX));
         match (current_takes, least) {
-            (Some(takes), Some((least, path))) if least < takes / 8 * 7 => self.quickest = path,
-            (None, Some((_, path))) => self.quickest = path,
-            (None, None) => {
-                self.quickest = good.map(|(path, _)| path as u8).next().unwrap_or(self.quickest);
-            }
+            (Some(takes), Some((Reverse(least), path))) if least < takes / 8 * 7 => self.quickest = path as u8,
+            (None, Some((_, path))) => self.quickest = path as u8,
+            (None, None) => self.quickest = self.good.first().unwrap_or(self.quickest),
             _ => {}
         }
     }

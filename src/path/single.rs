@@ -1,3 +1,4 @@
+use super::PathMask;
 use super::policy::{Feedback, Policy};
 
 /// Takes the first path that works; the others are standby.
@@ -5,8 +6,8 @@ use super::policy::{Feedback, Policy};
 pub(super) struct Single;
 
 impl Policy for Single {
-    fn choose(&mut self, count: usize, is_usable: &dyn Fn(u8) -> bool) -> u8 {
-        (0..count).map(|path| path as u8).find(|path| is_usable(*path)).unwrap_or(0)
+    fn choose(&mut self, usable: &PathMask) -> u8 {
+        usable.first().unwrap_or(0)
     }
 
     fn take(&mut self, _path: u8, _feedback: Feedback) -> bool {
@@ -23,8 +24,9 @@ mod tests {
     #[test]
     fn the_first_path_carries_everything_until_it_fails() {
         let mut policy = Single;
-        assert_eq!([0; 3].map(|_| policy.choose(4, &|_| true)), [0; 3]);
-        assert_eq!(policy.choose(4, &|path| path > 1), 2);
-        assert_eq!(policy.choose(4, &|_| true), 0);
+        let all = (0..4).collect();
+        assert_eq!([0; 3].map(|_| policy.choose(&all)), [0; 3]);
+        assert_eq!(policy.choose(&(2..4).collect()), 2);
+        assert_eq!(policy.choose(&all), 0);
     }
 }

@@ -9,16 +9,12 @@ use crate::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct State {
     pub condition: PathCondition,
-    /// The path's policy leaves it alone until then.
-    pub skipped_until: Instant,
     /// The round trip as probes measure it.
     pub round_trip: RoundTrip,
     /// Probes in flight, oldest first: token and send time.
     probes: ArrayVec<(u32, Instant), PROBES_MAX>,
     /// When the next probe is due.
     pub probe_at: Instant,
-    /// Whether a probe is due and not sent yet.
-    pub is_due: bool,
     /// While dark: the interval from the latest probe to the next.
     pause: Duration,
     /// The latest send time of anything on the path that is known to have arrived, and the time at which that became
@@ -82,11 +78,9 @@ impl State {
     pub fn new(condition: PathCondition) -> State {
         State {
             condition,
-            skipped_until: Instant::ZERO,
             round_trip: RoundTrip::default(),
             probes: ArrayVec::new(),
             probe_at: Instant::ZERO,
-            is_due: false,
             pause: PAUSE_MIN,
             alive_at: Instant::ZERO,
             heard_at: Instant::ZERO,
@@ -111,9 +105,8 @@ impl State {
         self.round_trip.smoothed().unwrap_or_default().max(PAUSE_MIN)
     }
 
-    /// Makes a probe due; `least` is the lower bound of the interval to the next one.
+    /// Records that a probe is due; `least` is the lower bound of the interval to the next one.
     pub fn want_probe(&mut self, now: Instant, least: Duration) {
-        self.is_due = true;
         if self.condition == PathCondition::Good {
             self.probe_at = now + self.interval(least);
         } else {
@@ -124,7 +117,6 @@ impl State {
 
     /// Records that a probe with `token` leaves.
     pub fn probed(&mut self, token: u32, now: Instant) {
-        self.is_due = false;
         if self.probes.is_full() {
             self.probes.remove(0);
         }
@@ -151,21 +143,16 @@ impl State {
     /// Forgets the probes in flight, whose answers do not matter.
     pub fn forget_probes(&mut self) {
         self.probes.clear();
-        self.is_due = false;
     }
 
-    /// Whether too many probes in a row are unanswered, although one that was sent later over another path, at
-    /// `elsewhere`, was answered.
+    /// When too many probes in a row are overdue, unless something is heard until then; with the time at which the last of
+    /// them was sent. `None` while they are too few. `least` is the minimum interval between two probes.
     ///
-    /// Never while packets on the path are still heard of: then its queue grows. `least` is the minimum interval
-    /// between two probes.
-    pub fn is_silent(&self, elsewhere: Instant, least: Duration, now: Instant) -> bool {
-        if now - self.heard_at < self.interval(least) * QUIET_INTERVALS {
-            return false;
-        }
-        let Some(round_trip) = self.round_trip.smoothed() else { return false };
-        let due = round_trip + (round_trip / PROBES_A_ROUND_TRIP).max(ANSWERED_LATE);
-        let overdue = |&&(_, sent): &&(u32, Instant)| sent > self.alive_at && sent + due <= now && sent < elsewhere;
-        self.probes.iter().filter(overdue).count() >= UNANSWERED_MAX
+    /// Never while packets on the path are still heard of: then its queue grows.
+    pub fn silence(&self, least: Duration) -> Option<(Instant, Instant)> {
+        let round_trip = self.round_trip.smoothed()?;
+        let &(_, sent) = self.probes.iter().filter(|(_, sent)| *sent > self.alive_at).nth(UNANSWERED_MAX - 1)?;
+        let overdue = sent + round_trip + (round_trip / PROBES_A_ROUND_TRIP).max(ANSWERED_LATE);
+        Some((overdue.max(self.heard_at + self.interval(least) * QUIET_INTERVALS), sent))
     }
 }

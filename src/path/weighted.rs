@@ -1,3 +1,4 @@
+use super::PathMask;
 use super::policy::{Feedback, Policy};
 
 /// Takes paths in proportion to weights: the shorter the round trip the larger the weight, and smaller for a while with
@@ -5,7 +6,7 @@ use super::policy::{Feedback, Policy};
 #[derive(Debug)]
 pub(super) struct Weighted {
     shares: Box<[Share]>,
-    at: usize,
+    at: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,16 +41,12 @@ impl Weighted {
 }
 
 impl Policy for Weighted {
-    fn choose(&mut self, count: usize, is_usable: &dyn Fn(u8) -> bool) -> u8 {
+    fn choose(&mut self, usable: &PathMask) -> u8 {
         // The least weight has saved enough after so many rounds.
-        for _ in 0..=(WHOLE / LEAST) as usize * count {
-            let path = self.at as u8;
-            self.at = (self.at + 1) % count;
+        for _ in 0..=(WHOLE / LEAST) as usize * self.shares.len() {
+            let Some(path) = usable.next_from(self.at) else { break };
+            self.at = path.wrapping_add(1);
             let share = &mut self.shares[usize::from(path)];
-            if !is_usable(path) {
-                share.credit = 0;
-                continue;
-            }
             share.credit += share.weight;
             if share.credit >= WHOLE {
                 share.credit -= WHOLE;
@@ -89,7 +86,8 @@ mod tests {
 
     fn packets(policy: &mut Weighted, of: usize) -> [u32; 3] {
         let mut packets = [0; 3];
-        (0..of).for_each(|_| packets[usize::from(policy.choose(3, &|_| true))] += 1);
+        let all = (0..3).collect();
+        (0..of).for_each(|_| packets[usize::from(policy.choose(&all))] += 1);
         packets
     }
 

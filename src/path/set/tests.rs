@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn at(us: u64) -> Instant {
@@ -202,4 +204,63 @@ fn a_marked_path_is_left_alone_for_a_round_trip_by_a_policy_that_wants_that() {
     assert_eq!(world.chosen(10), [10, 0]);
     world.run(world.now + ms(11), true);
     assert_eq!(world.chosen(10), [5, 5]);
+}
+
+/// What is kept of the paths is what a scan of them finds.
+fn check(set: &PathSet) {
+    let all = || (0..=255u8).zip(&set.states);
+    let open = || all().filter(|(_, state)| state.condition != PathCondition::Closed);
+    let good = || all().filter(|(_, state)| state.condition == PathCondition::Good);
+    assert_eq!(set.open, open().map(|(path, _)| path).collect());
+    assert_eq!(set.good, good().map(|(path, _)| path).collect());
+    assert_eq!(usize::from(set.good()), good().count());
+    assert!(set.usable.iter().all(|path| set.is_good(path)) && set.due.iter().all(|path| set.open.contains(path)));
+    let timed: Vec<Duration> = open().filter_map(|(_, state)| state.round_trip.smoothed()).collect();
+    let spread = timed.iter().max().zip(timed.iter().min()).map(|(greatest, least)| *greatest - *least);
+    assert_eq!(set.spread(), spread.unwrap_or_default());
+    assert_eq!(set.linger, (timed.iter().max().copied().unwrap_or_default() * LINGER_ROUND_TRIPS).max(LINGER_MIN));
+    if let Some(least) = good().filter_map(|(_, state)| state.round_trip.smoothed()).min() {
+        let quickest = set.states[usize::from(set.quickest())].round_trip.smoothed();
+        assert!(set.is_good(set.quickest()) && quickest.is_some_and(|quickest| quickest <= least * 8 / 7 + ms(1)));
+    }
+    if set.tick_at.is_some() {
+        let next = open().map(|(_, state)| Reverse(state.probe_at)).max();
+        assert_eq!(set.ticks.greatest(), next);
+        let silence = good().filter_map(|(_, state)| state.silence(set.least_interval())).min();
+        assert!(silence.is_none_or(|(from, _)| set.silences.greatest() >= Some(Reverse(from))), "it is noticed");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_kept_of_paths_is_what_a_scan_of_them_finds(
+        steps in prop::collection::vec((0..8u8, 0..12u8, 0..20_000u64), 0..300)
+    ) {
+        let (mut set, mut now, mut tokens) = (PathSet::new(8, PathPolicy::Recycle), at(1_000_000), 0);
+        let mut probes = Vec::new();
+        for (step, path, us) in steps {
+            now = now + Duration::from_micros(us);
+            match step {
+                0 => set.open(path, us % 2 == 0, now),
+                1 => drop(set.fail(path, now)),
+                2 => set.arrived(path, Duration::from_micros(us), us % 3 == 0, now),
+                3 => set.grow(path.into()),
+                4 => set.touch(now),
+                _ => {
+                    set.touch(now);
+                    set.handle_timeout(now);
+                    let draw = || { tokens += 1; tokens };
+                    probes.extend(set.poll_probe(now, draw));
+                    let index = us as usize % probes.len().max(1);
+                    if us % 4 > 0 && index < probes.len() {
+                        let Probe { path, token } = probes.swap_remove(index);
+                        set.answered(path, token, Duration::ZERO, now);
+                    }
+                }
+            }
+            let chosen = set.choose(now);
+            prop_assert!(set.good() == 0 || set.is_good(chosen));
+            check(&set);
+        }
+    }
 }
