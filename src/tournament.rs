@@ -40,6 +40,11 @@ impl<T: Copy + Ord> Tournament<T> {
         }
     }
 
+    /// The value of that number.
+    pub fn value(&self, number: usize) -> Option<T> {
+        self.nodes.get(self.nodes.len() / 2 + number).copied().flatten()
+    }
+
     /// The greatest value; `None` when there is none.
     pub fn greatest(&self) -> Option<T> {
         self.nodes.first().copied().flatten()
@@ -106,6 +111,7 @@ mod tests {
             for (number, value) in changes {
                 tournament.set(number, value);
                 values[number] = value;
+                prop_assert_eq!(tournament.value(39 - number), values[39 - number]);
                 let greatest = values.iter().flatten().max().copied();
                 prop_assert_eq!(tournament.greatest(), greatest);
                 let winner = values.iter().position(|value| value.is_some() && *value == greatest);

@@ -1,6 +1,5 @@
-use arrayvec::ArrayVec;
-
 use crate::time::{Duration, Instant};
+use crate::tournament::Tournament;
 
 use super::{Progress, Sample};
 
@@ -11,7 +10,24 @@ pub struct Flight {
     delivered_bytes: u64,
     lost_bytes: u64,
     in_flight_bytes: u64,
-    paths: Vec<PathDelay>,
+    paths: Box<[PathDelay]>,
+    /// The smoothed round trips of paths.
+    smoothed: Tournament<Duration>,
+    /// The sum of the shortest round trips of paths, in nanoseconds, and how many these are.
+    shortest_ns: u64,
+    known: u32,
+    /// The newest samples of the paths that were heard of last, in the order of their queues.
+    newest: Vec<Newest>,
+}
+
+/// The newest sample of a path.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    /// The delay over the shortest of its path, in nanoseconds.
+    queue_ns: u64,
+    /// When its packet was sent.
+    sent_at: Instant,
+    path: u8,
 }
 
 /// The shortest round trip of a path lately: the least of two periods, of which one has ended.
@@ -20,16 +36,13 @@ struct PathDelay {
     previous: Option<Duration>,
     current: Option<Duration>,
     began: Instant,
-    /// The delay of the newest sample over the shortest.
-    queue: Duration,
-    /// The smoothed round trip.
-    smoothed: Duration,
-    /// When the packet of the newest sample was sent.
-    sent_at: Instant,
+    /// Whether its newest sample counts.
+    is_newest: bool,
 }
 
-/// Upper bound on the number of paths.
-const MAX_PATHS: usize = 256;
+/// Upper bound on the paths whose newest samples count: the median of so many is near that of all, and does not take longer
+/// with each path more.
+const NEWEST_MAX: usize = 16;
 
 /// The shortest round trip is forgotten after one to two of these: routes change.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -45,10 +58,6 @@ impl PathDelay {
             (self.previous, self.current, self.began) = (self.current, None, now);
         }
         self.current = Some(self.current.map_or(round_trip, |current| current.min(round_trip)));
-        self.sent_at = sample.sent_at;
-        self.queue = round_trip.saturating_sub(self.shortest().unwrap_or(round_trip));
-        let before = if self.smoothed.is_zero() { round_trip } else { self.smoothed };
-        self.smoothed = (before * 7 + round_trip) / 8;
     }
 }
 
@@ -66,9 +75,51 @@ impl Flight {
     fn take_sample(&mut self, sample: &Sample, now: Instant) {
         let path = usize::from(sample.path);
         if self.paths.len() <= path {
-            self.paths.resize(path + 1, PathDelay { began: now, ..PathDelay::default() });
+            let mut paths = std::mem::take(&mut self.paths).into_vec();
+            paths.resize(path + 1, PathDelay { began: now, ..PathDelay::default() });
+            self.paths = paths.into_boxed_slice();
         }
-        self.paths[path].take(sample, now);
+        let delay = &mut self.paths[path];
+        let before = delay.shortest();
+        delay.take(sample, now);
+        let shortest = delay.shortest().unwrap_or_default();
+        let smoothed = self.smoothed.value(path).filter(|before| !before.is_zero()).unwrap_or(sample.round_trip);
+        self.smoothed.set(path, Some((smoothed * 7 + sample.round_trip) / 8));
+        self.shortest_ns += shortest.as_nanos() as u64;
+        self.shortest_ns -= before.unwrap_or_default().as_nanos() as u64;
+        self.known += u32::from(before.is_none());
+        let queue_ns = sample.round_trip.saturating_sub(shortest).as_nanos() as u64;
+        self.take_newest(Newest { queue_ns, sent_at: sample.sent_at, path: sample.path });
+    }
+
+    /// Takes the newest sample of a path, in the place of the one before, or of the path that was not heard of for longest.
+    fn take_newest(&mut self, sample: Newest) {
+        let newest = &mut self.newest;
+        let was_newest = std::mem::replace(&mut self.paths[usize::from(sample.path)].is_newest, true);
+        let replaced = match was_newest {
+            true => newest.iter().position(|other| other.path == sample.path),
+            false if newest.len() < NEWEST_MAX => None,
+            false => newest.iter().enumerate().min_by_key(|(_, other)| other.sent_at).map(|(index, _)| index),
+        };
+        let mut index = replaced.unwrap_or(newest.len());
+        match newest.get_mut(index) {
+            Some(other) => {
+                self.paths[usize::from(other.path)].is_newest = other.path == sample.path;
+                *other = sample;
+            }
+            None => {
+                newest.reserve_exact(1);
+                newest.push(sample);
+            }
+        }
+        while index > 0 && sample.queue_ns < newest[index - 1].queue_ns {
+            newest.swap(index, index - 1);
+            index -= 1;
+        }
+        while index + 1 < newest.len() && sample.queue_ns > newest[index + 1].queue_ns {
+            newest.swap(index, index + 1);
+            index += 1;
+        }
     }
 
     /// Bytes whose arrival is known so far.
@@ -89,35 +140,27 @@ impl Flight {
     /// The smoothed round trip of the slowest path: after it, all that was sent is known of. `None` before the first
     /// sample.
     pub fn smoothed(&self) -> Option<Duration> {
-        self.paths.iter().map(|path| path.smoothed).max()
+        self.smoothed.greatest()
     }
 
     /// The round trip without queues: the shortest lately, as the mean over paths; `None` before the first sample.
     pub fn shortest(&self) -> Option<Duration> {
-        let (sum, count) = self
-            .paths
-            .iter()
-            .filter_map(PathDelay::shortest)
-            .fold((Duration::ZERO, 0), |(sum, count), shortest| (sum + shortest, count + 1));
-        sum.checked_div(count)
+        self.shortest_ns.checked_div(self.known.into()).map(Duration::from_nanos)
     }
 
-    /// The delay in queues of packets that were sent at `since` or later: the median over paths, each by its newest
-    /// sample. `None` before the first such sample.
+    /// The delay in queues of packets that were sent at `since` or later: the median over the paths that were heard of
+    /// last, at most sixteen, each by its newest sample. `None` before the first such sample.
     pub fn queue(&self, since: Instant) -> Option<Duration> {
-        let is_new = |path: &&PathDelay| path.shortest().is_some() && path.sent_at >= since;
-        if let [path] = &self.paths[..] {
-            return Some(path).filter(is_new).map(|path| path.queue);
-        }
-        let mut queues: ArrayVec<Duration, MAX_PATHS> =
-            self.paths.iter().filter(is_new).map(|path| path.queue).collect();
-        queues.sort_unstable();
-        queues.get(queues.len() / 2).copied()
+        let mut new = self.newest.iter().filter(|sample| sample.sent_at >= since);
+        let count = new.clone().count();
+        new.nth(count / 2).map(|sample| Duration::from_nanos(sample.queue_ns))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn sample(path: u8, sent_ms: u64, round_trip_ms: u64) -> Progress {
@@ -138,6 +181,39 @@ mod tests {
     }
 
     const EVER: Instant = Instant::ZERO;
+
+    proptest! {
+        /// Beside a scan of all paths, of which sixteen have been heard of last.
+        #[test]
+        fn what_is_said_of_many_paths_is_what_a_scan_of_them_finds(
+            samples in prop::collection::vec((0..24u8, 1..50u64), 1..200), ago in 0..200u64,
+        ) {
+            let (mut flight, mut delays) = (Flight::default(), vec![None::<PathDelay>; 24]);
+            let mut smoothed = [None::<Duration>; 24];
+            let mut heard: Vec<(u8, u64, Duration)> = Vec::new();
+            for (index, (path, round_trip_ms)) in samples.into_iter().enumerate() {
+                let (sent_ms, slot) = (200 + index as u64, &mut delays[usize::from(path)]);
+                let now = Instant::from_ns((sent_ms + round_trip_ms) * 1_000_000);
+                let progress = sample(path, sent_ms, round_trip_ms);
+                flight.take(&progress, 0, now);
+                slot.get_or_insert(PathDelay { began: now, ..PathDelay::default() }).take(&progress.sample.unwrap(), now);
+                let (before, took) = (&mut smoothed[usize::from(path)], Duration::from_millis(round_trip_ms));
+                *before = Some((before.unwrap_or(took) * 7 + took) / 8);
+                heard.retain(|(other, ..)| *other != path);
+                heard.push((path, sent_ms, Duration::from_millis(round_trip_ms) - slot.unwrap().shortest().unwrap()));
+                let known: Vec<PathDelay> = delays.iter().flatten().copied().collect();
+                prop_assert_eq!(flight.smoothed(), smoothed.iter().flatten().max().copied());
+                let sum: Duration = known.iter().filter_map(PathDelay::shortest).sum();
+                prop_assert_eq!(flight.shortest(), Some(sum / known.len() as u32));
+                let since = sent_ms.saturating_sub(ago);
+                let latest = heard.iter().rev().take(NEWEST_MAX).filter(|(_, sent, _)| *sent >= since);
+                let mut queues: Vec<Duration> = latest.map(|(.., queue)| *queue).collect();
+                queues.sort();
+                let median = queues.get(queues.len() / 2).copied();
+                prop_assert_eq!(flight.queue(Instant::from_ns(since * 1_000_000)), median);
+            }
+        }
+    }
 
     #[test]
     fn the_queue_is_what_the_newest_sample_took_longer_than_the_shortest() {

@@ -155,9 +155,12 @@ impl PathSet {
         while let Some(path) = self.skips.take(Reverse(now)) {
             self.usable.set(path as u8, self.is_good(path as u8));
         }
-        // Something must go somewhere, or nothing is ever heard again.
-        let usable = [self.usable, self.good, self.open].into_iter().find(|paths| !paths.is_empty());
-        usable.map_or(0, |paths| self.policy.choose(&paths))
+        self.policy.choose(match () {
+            _ if !self.usable.is_empty() => &self.usable,
+            _ if !self.good.is_empty() => &self.good,
+            // Something must go somewhere, or nothing is ever heard again.
+            _ => &self.open,
+        })
     }
 
     /// The path for acknowledges: the one with the shortest round trip. It changes only for a path that is shorter by
@@ -245,19 +248,24 @@ impl PathSet {
         }
         self.in_use_until = now + self.linger;
         if self.tick_at.is_none() {
-            // Not all at the same moment.
-            let least = self.least_interval();
-            for (index, state) in self.states.iter_mut().enumerate() {
-                let at = match state.condition {
-                    PathCondition::Good => now + state.interval(least) * index as u32 / 256,
-                    _ => now,
-                };
-                state.probe_at = state.probe_at.max(at);
-                let is_open = state.condition != PathCondition::Closed;
-                self.ticks.set(index, is_open.then_some(Reverse(state.probe_at)));
-            }
-            self.tick_at = Some(now);
+            self.begin_probing(now);
         }
+    }
+
+    #[cold]
+    fn begin_probing(&mut self, now: Instant) {
+        // Not all at the same moment.
+        let least = self.least_interval();
+        for (index, state) in self.states.iter_mut().enumerate() {
+            let at = match state.condition {
+                PathCondition::Good => now + state.interval(least) * index as u32 / 256,
+                _ => now,
+            };
+            state.probe_at = state.probe_at.max(at);
+            let is_open = state.condition != PathCondition::Closed;
+            self.ticks.set(index, is_open.then_some(Reverse(state.probe_at)));
+        }
+        self.tick_at = Some(now);
     }
 
     /// The minimum interval between two probes of one path.
@@ -315,6 +323,9 @@ impl PathSet {
 
     /// The next probe to send, with a token from `draw`; `None` when none is due.
     pub fn poll_probe(&mut self, now: Instant, draw: impl FnOnce() -> u32) -> Option<Probe> {
+        if self.due.is_empty() {
+            return None;
+        }
         let path = self.due.first()?;
         self.due.set(path, false);
         let token = draw();

@@ -104,6 +104,7 @@ impl Multipath {
     }
 
     /// The outer headers and the next hop of a path; `base` is path 0. `None` when its rail has no next hop.
+    #[inline]
     pub fn path(&self, base: &Path, path: u8) -> Option<Path> {
         let port = match path {
             0 => base.flow.source_port,
@@ -116,6 +117,7 @@ impl Multipath {
     }
 
     /// How to answer a packet on the rail, and with the port, that it came with. `None` when the rail has no next hop.
+    #[inline]
     pub fn back(&self, base: &Path, way: Way) -> Option<Path> {
         let mut path = *base;
         if way.rail > 0 {
