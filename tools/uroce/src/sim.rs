@@ -106,6 +106,11 @@ struct ChaosArguments {
 /// Without `--seeds` and `--packets`: about ten seconds.
 const DEFAULT_SEEDS: u64 = 1000;
 
+/// A share in percent, to four decimals.
+fn in_percent(share: f64) -> f64 {
+    (share * 1e6).round() / 1e4
+}
+
 fn default_threads() -> u64 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
 }

@@ -1,10 +1,8 @@
 use uroce::time::Duration;
-use uroce::transport::Endpoint;
 
 use super::goodput::{FRAME, PAYLOAD};
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network, NodeId};
-use super::random::Random;
 
 /// A line between two hosts, the same both ways. In front of it is a queue of a bandwidth-delay product.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,10 +21,7 @@ impl Line {
     /// Two hosts on links of their own, and between them the line.
     pub(super) fn network(&self, seed: u64) -> (Network, [NodeId; 2]) {
         let mut network = Network::new(seed);
-        let nodes = [0, 1].map(|node| {
-            let mut random = Random::new(seed, 10 + node);
-            network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-        });
+        let nodes = [0, 1].map(|node| network.add_endpoint(seed, 10 + node));
         let path = LinkProfile {
             bytes_per_second: self.bps / 8,
             delay: self.round_trip / 2,

@@ -2,12 +2,11 @@
 
 use uroce::congestion::CongestionControl;
 use uroce::time::{Duration, Instant};
-use uroce::transport::{Endpoint, RecoveryMode, RecoverySettings};
+use uroce::transport::{RecoveryMode, RecoverySettings};
 
 use super::goodput::{self, DataMeter, Goodput, RATE};
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network};
-use super::random::Random;
 use super::transfer::{Transfer, TransferError, TransferOperation};
 
 /// The two ends of a transfer.
@@ -93,10 +92,7 @@ impl Cell {
     /// unused.
     pub fn run(&self, seed: u64) -> Result<Goodput, TransferError> {
         let mut network = Network::new(seed);
-        let nodes = [0, 1].map(|node| {
-            let mut random = Random::new(seed, 10 + node);
-            network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-        });
+        let nodes = [0, 1].map(|node| network.add_endpoint(seed, 10 + node));
         let profile = LinkProfile {
             bytes_per_second: RATE,
             delay: self.round_trip / 2,

@@ -167,6 +167,12 @@ impl Network {
         NodeId(self.nodes.len() - 1)
     }
 
+    /// Adds an endpoint whose keys follow from `seed` and the number of a `stream` of it. Returns the index of its node.
+    pub fn add_endpoint(&mut self, seed: u64, stream: u64) -> NodeId {
+        let mut random = Random::new(seed, stream);
+        self.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
+    }
+
     /// Adds a further address of a node, for endpoints that [ask](Endpoint::poll_hop_query) for the next hop.
     pub fn add_address(&mut self, node: NodeId, address: IpAddr) {
         self.addresses.insert(address, node);

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use uroce::congestion::{CongestionControl, Rate};
 use uroce::frame::FrameBytes;
 use uroce::time::{Duration, Instant};
-use uroce::transport::{Counters, Endpoint, RecoveryMode, RecoverySettings};
+use uroce::transport::{Counters, RecoveryMode, RecoverySettings};
 use uroce::wire::{Cnp, Qpn};
 
 use crate::ethernet::with_ethernet;
@@ -15,7 +15,6 @@ use crate::world;
 use super::link::{Faults, LinkProfile};
 use super::marking::Marking;
 use super::network::{LinkEnd, LinkId, Network, NodeId, Step};
-use super::random::Random;
 use super::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
 
 /// One flow over a bottleneck, and an attacker who sends its sender notifications that nobody else has a reason for.
@@ -54,10 +53,7 @@ impl FloodCell {
     /// [`TransferError`] when a request failed.
     pub fn run(&self, seed: u64) -> Result<Flood, TransferError> {
         let mut network = Network::new(seed);
-        let nodes = [0, 1].map(|end| {
-            let mut random = Random::new(seed, 1000 + end);
-            network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-        });
+        let nodes = [0, 1].map(|end| network.add_endpoint(seed, 1000 + end));
         for [from, to] in [nodes, [nodes[1], nodes[0]]] {
             let profile = LinkProfile {
                 bytes_per_second: self.line_bps / 8,
@@ -178,12 +174,7 @@ impl MarkedCell {
     pub fn run(&self, seed: u64) -> Result<Marked, TransferError> {
         let mut network = Network::new(seed);
         let pairs: Vec<[NodeId; 2]> = (0..self.flows as u64)
-            .map(|flow| {
-                [0, 1].map(|end| {
-                    let mut random = Random::new(seed, 1000 + 2 * flow + end);
-                    network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-                })
-            })
+            .map(|flow| [0, 1].map(|end| network.add_endpoint(seed, 1000 + 2 * flow + end)))
             .collect();
         let bottleneck = self.connect(&mut network, &pairs);
         let recovery = if self.is_known { RecoveryMode::Auto } else { RecoveryMode::GoBackN };

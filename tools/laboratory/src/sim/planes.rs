@@ -1,9 +1,7 @@
 use uroce::time::Duration;
-use uroce::transport::Endpoint;
 
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network, NodeId};
-use super::random::Random;
 use super::switch::source_port;
 
 /// One of several parallel networks between two nodes.
@@ -22,10 +20,7 @@ pub(super) const FIRST_PORT: u16 = 0xc000;
 /// which plane a frame takes.
 pub(super) fn build(seed: u64, bytes_per_second: u64, planes: &[Plane]) -> (Network, [NodeId; 2]) {
     let mut network = Network::new(seed);
-    let nodes = [0, 1].map(|node| {
-        let mut random = Random::new(seed, 10 + node);
-        network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-    });
+    let nodes = [0, 1].map(|node| network.add_endpoint(seed, 10 + node));
     let switches = [0, 1].map(|_| network.add_switch_by_port(FIRST_PORT));
     // The links to the planes have no delay, and practically no limit of rate.
     let edge = LinkProfile {

@@ -2,7 +2,7 @@
 
 use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::{Duration, Instant};
-use uroce::transport::{Class, Endpoint, RecoveryMode, RecoverySettings};
+use uroce::transport::{Class, RecoveryMode, RecoverySettings};
 
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network, NodeId, Observer, Step};
@@ -223,12 +223,7 @@ impl PriorityCell {
         // An interface takes a frame when the one before has left it: what waits, waits where classes count.
         network.set_interface_bytes(0);
         let count = if self.meeting == Meeting::Switch { 3 } else { 2 };
-        let nodes: Vec<NodeId> = (0..count)
-            .map(|node| {
-                let mut random = Random::new(seed, 1000 + node);
-                network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-            })
-            .collect();
+        let nodes: Vec<NodeId> = (0..count).map(|node| network.add_endpoint(seed, 1000 + node)).collect();
         let (receiver, senders) = (nodes[count as usize - 1], nodes[..count as usize - 1].to_vec());
         let (line, delay) = (self.meeting.line_bps(), self.meeting.round_trip() / 2 / self.meeting.hops());
         let profile = |bps: u64| LinkProfile {

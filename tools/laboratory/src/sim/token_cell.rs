@@ -1,6 +1,6 @@
 use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::{Duration, Instant};
-use uroce::transport::{Class, Endpoint, RecoveryMode, RecoverySettings};
+use uroce::transport::{Class, RecoveryMode, RecoverySettings};
 
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, LinkId, Network, NodeId, Step};
@@ -168,10 +168,7 @@ impl TokenCell {
         let mut network = Network::new(seed);
         // An interface takes a frame when the one before has left it: what waits, waits where classes count.
         network.set_interface_bytes(0);
-        let nodes = [0, 1].map(|node| {
-            let mut random = Random::new(seed, 1000 + node);
-            network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-        });
+        let nodes = [0, 1].map(|node| network.add_endpoint(seed, 1000 + node));
         let host = LinkProfile {
             bytes_per_second: HOST_BPS / 8,
             delay: Duration::ZERO,

@@ -90,7 +90,7 @@ impl Cell for BatchCell {
             self.messages,
             BATCH_BYTES / self.messages / 1024,
             ms(self.round_trip),
-            (self.loss * 1e6).round() / 1e4,
+            super::in_percent(self.loss),
             ms(self.gap),
         );
         match outcome {

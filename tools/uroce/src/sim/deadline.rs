@@ -89,7 +89,7 @@ impl Cell for DeadlineCell {
             "{:7} {:3} ms  {:5} %  repair {:3} ‰",
             loss_model(self),
             ms(self.round_trip),
-            (self.loss * 1e6).round() / 1e4,
+            super::in_percent(self.loss),
             self.repair_per_mille,
         );
         match outcome {

@@ -93,7 +93,7 @@ pub(super) fn draw(file: &Path, places: &[Place]) -> Result<(), Failure> {
         write(name.to_owned(), (left + panel.0 / 2, TOP - 20), style(16.0, true, &INK, HPos::Center))?;
         for (line, loss) in losses.iter().enumerate() {
             let y = TOP + line as i32 * SQUARE.1;
-            let label = format!("{} %", (loss * 1e6).round() / 1e4);
+            let label = format!("{} %", super::in_percent(*loss));
             write(label, (left - 8, y + SQUARE.1 / 2), style(14.0, false, &GREY, HPos::Right))?;
             for (place, round_trip) in round_trips.iter().enumerate() {
                 let x = left + place as i32 * SQUARE.0;

@@ -302,7 +302,7 @@ impl Cell for Row {
             text("row"),
             self.transport.name(),
             self.path.0,
-            (self.path.1 * 1e6).round() / 1e4,
+            super::in_percent(self.path.1),
         );
         match outcome {
             Ok(Found::Path(fluid)) => format!(

@@ -120,7 +120,7 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
                 write(transport.to_owned(), (LEFT - 10, top + SQUARE.1 / 2), style(14.0, false, &INK, HPos::Right))?;
             }
             if column == 0 && row % transports.len() == 0 {
-                let loss = format!("{} % lost", (path.1 * 1e6).round() / 1e4);
+                let loss = format!("{} % lost", super::in_percent(path.1));
                 write(format!("{} ms", path.0), (24, top + 14), style(16.0, true, &INK, HPos::Left))?;
                 write(loss, (24, top + 36), style(14.0, false, &GREY, HPos::Left))?;
             }

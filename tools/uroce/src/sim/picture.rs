@@ -155,7 +155,7 @@ pub(super) fn draw(file: &Path, squares: &[Square]) -> Result<(), Failure> {
         for (column, (op, _)) in columns.iter().enumerate() {
             for (line, loss) in losses.iter().enumerate() {
                 let y = top + line as i32 * SQUARE.1;
-                let label = format!("{} %", (loss * 1e6).round() / 1e4);
+                let label = format!("{} %", super::in_percent(*loss));
                 write(label, (left(column) - 8, y + SQUARE.1 / 2), style(14.0, false, &GREY, HPos::Right))?;
                 for (place, round_trip) in round_trips.iter().enumerate() {
                     let x = left(column) + place as i32 * SQUARE.0;

@@ -128,7 +128,7 @@ impl Cell for StreamCell {
         let name = format!(
             "{:2} ms {:4} %  {:16} {:6} tokens",
             ms(self.line.round_trip),
-            (self.line.loss * 1e6).round() / 1e4,
+            super::in_percent(self.line.loss),
             self.workload.model.name,
             self.workload.tokens,
         );

@@ -101,7 +101,7 @@ pub(super) fn draw(file: &Path, curves: &[Curve]) -> Result<(), Failure> {
         let top = TOP + row as i32 * (PANEL.1 + BELOW);
         let y = |over: f64| top + ((CEILING - over.clamp(1.0, CEILING)) / (CEILING - 1.0) * f64::from(PANEL.1)) as i32;
         write(format!("{} ms", path.0), (24, top + 22), style(16.0, true, &INK, HPos::Left))?;
-        let loss = format!("{} % lost", (path.1 * 1e6).round() / 1e4);
+        let loss = format!("{} % lost", super::in_percent(path.1));
         write(loss, (24, top + 44), style(14.0, false, &GREY, HPos::Left))?;
         for over in [1.0, 1.5, CEILING] {
             root.draw(&PathElement::new([(LEFT, y(over)), (LEFT + PANEL.0, y(over))], GREY.mix(0.35)))?;

@@ -1,5 +1,4 @@
 use uroce::time::Duration;
-use uroce::transport::Endpoint;
 
 use crate::sim::link::{Faults, LinkProfile};
 use crate::sim::network::{LinkEnd, LinkId, Network, NodeId, SwitchId};
@@ -24,12 +23,7 @@ impl Chain {
     pub fn new(setup: &Setup, seed: u64) -> Chain {
         let mut network = Network::new(seed);
         let pairs: Vec<[NodeId; 2]> = (0..setup.flows.len())
-            .map(|flow| {
-                [0, 1].map(|end| {
-                    let mut random = Random::new(seed, 1000 + 2 * flow as u64 + end);
-                    network.add_node(Endpoint::new([0; 32].map(|_: u8| random.u32() as u8)))
-                })
-            })
+            .map(|flow| [0, 1].map(|end| network.add_endpoint(seed, 1000 + 2 * flow as u64 + end)))
             .collect();
         if let Some((between, length)) = setup.pauses {
             for node in pairs.iter().flatten() {
