@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uroce::verbs::UdpOffload;
 
-use crate::rig::{JUMBO_MTU, Rig};
+use crate::rig::{Crowd, JUMBO_MTU, Rig};
 use crate::verbs::Manner;
 use crate::{Failure, bare, sockets, verbs};
 
@@ -122,8 +122,37 @@ pub fn all() -> Vec<Figure> {
     add("write-64b-rtt-xdp-shared".into(), micros, Some("write-64b-rtt-xdp"), None, Box::new(shared));
     add("send-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::send_round_trips));
     add("udp-rtt".into(), micros, pipe, None, Box::new(sockets::udp_round_trips));
-    add("tcp-rtt".into(), micros, pipe, None, Box::new(sockets::tcp_round_trips));
+    add("tcp-rtt".into(), micros, pipe, None, Box::new(|rig, s| sockets::tcp_round_trips(rig, false, s)));
+    figures.extend(crowded());
     figures
+}
+
+/// What is left where others use the processors: TCP sleeps in the kernel, the stack polls.
+fn crowded() -> Vec<Figure> {
+    let figure = |name: &str, unit, of: Option<&str>, work: Work| Figure {
+        name: name.to_owned(),
+        unit,
+        of: of.map(str::to_owned),
+        bare: None,
+        work,
+    };
+    let one_core = |work: fn(&Rig, f64) -> Result<Counts, Failure>| -> Work {
+        Box::new(move |rig, s| rig.beside(Crowd::EachOther, || work(rig, s)))
+    };
+    let busy = |work: fn(&Rig, f64) -> Result<Counts, Failure>| -> Work {
+        Box::new(move |rig, s| rig.beside(Crowd::BusyLoops, || work(rig, s)))
+    };
+    let tcp = |rig: &Rig, s| sockets::tcp_round_trips(rig, true, s);
+    let write = |rig: &Rig, s| verbs::bulk(Manner::shared(rig), verbs::Bulk::Write, 4096, s);
+    let (bits, micros) = (Unit::BitsPerSecond, Unit::Microseconds);
+    vec![
+        figure("tcp-rtt-one-core", micros, None, one_core(tcp)),
+        figure("send-64b-rtt-xdp-one-core", micros, Some("tcp-rtt-one-core"), one_core(verbs::send_round_trips)),
+        figure("tcp-rtt-busy", micros, None, busy(tcp)),
+        figure("send-64b-rtt-xdp-busy", micros, Some("tcp-rtt-busy"), busy(verbs::send_round_trips)),
+        figure("tcp-bulk-busy", bits, None, busy(sockets::tcp_bulk)),
+        figure("write-64k-mtu4096-xdp-busy", bits, Some("tcp-bulk-busy"), busy(write)),
+    ]
 }
 
 impl Figure {

@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,20 @@ pub struct Rig {
     balanced: bool,
     realtime: bool,
     counters: bool,
+    crowd: Mutex<Crowd>,
     kernel: String,
     arbiter: PathBuf,
+}
+
+/// Who else uses the sides' cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowd {
+    /// Nobody: each side has a core of its own.
+    Nobody,
+    /// Both sides are on one core.
+    EachOther,
+    /// A thread on each core that never sleeps.
+    BusyLoops,
 }
 
 /// Which side: the sender (or who asks first), or the receiver (or who answers).
@@ -64,6 +77,7 @@ impl Rig {
             balanced,
             realtime,
             counters,
+            crowd: Mutex::new(Crowd::Nobody),
             kernel,
             arbiter,
         };
@@ -123,6 +137,18 @@ impl Rig {
         result
     }
 
+    /// Has others use the sides' cores while `work` runs.
+    ///
+    /// # Errors
+    /// What `work` says.
+    pub fn beside<T>(&self, crowd: Crowd, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        let set = |crowd| *self.crowd.lock().expect("nobody panics with it") = crowd;
+        set(crowd);
+        let result = work();
+        set(Crowd::Nobody);
+        result
+    }
+
     /// Whether the stack's counters are to be shown.
     pub fn shows_counters(&self) -> bool {
         self.counters
@@ -153,12 +179,21 @@ impl Rig {
             // The conductor sleeps, and must be awake in time.
             take_precedence(2)?;
         }
-        let [sender_core, receiver_core] = self.cores;
+        let crowd = *self.crowd.lock().expect("nobody panics with it");
+        let [sender_core, receiver_core] = if crowd == Crowd::EachOther { [self.cores[0]; 2] } else { self.cores };
+        let is_done = &AtomicBool::new(false);
         let (a, b) = std::thread::scope(|scope| {
+            if crowd == Crowd::BusyLoops {
+                for core in self.cores {
+                    scope.spawn(move || spin_on(core, is_done));
+                }
+            }
             let a = scope.spawn(|| self.pair.a.run(|| meeting.attend(sender_core, self.realtime, sender)));
             let b = scope.spawn(|| self.pair.b.run(|| meeting.attend(receiver_core, self.realtime, receiver)));
             meeting.conduct(Duration::from_secs_f64(seconds));
-            (a.join(), b.join())
+            let ended = (a.join(), b.join());
+            is_done.store(true, Ordering::Relaxed);
+            ended
         });
         let unpanicked = |result: std::thread::Result<_>| result.unwrap_or_else(|p| std::panic::resume_unwind(p));
         let (a, b): (Result<_, Failure>, Result<_, Failure>) = (unpanicked(a), unpanicked(b));
@@ -424,6 +459,15 @@ fn pin(core: usize) -> Result<(), Failure> {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
     };
     if done == 0 { Ok(()) } else { Err(format!("pinning to core {core}: {}", std::io::Error::last_os_error()).into()) }
+}
+
+/// Keeps a core busy.
+fn spin_on(core: usize, is_done: &AtomicBool) {
+    // It is the crowd: without it the figure would say nothing.
+    pin(core).expect("the sides are on this core, too");
+    while !is_done.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
 }
 
 /// Lets the calling thread, and those it will start, run before all ordinary ones.

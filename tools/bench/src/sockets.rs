@@ -184,20 +184,22 @@ pub fn tcp_bulk(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
     rig.run(seconds, sender, receiver)
 }
 
-/// Round trips over a TCP connection.
-pub fn tcp_round_trips(rig: &Rig, seconds: f64) -> Result<Counts, Failure> {
+/// Round trips over a TCP connection; if a side `sleeps`, it waits for a message in the kernel instead of asking for it again and
+/// again.
+pub fn tcp_round_trips(rig: &Rig, sleeps: bool, seconds: f64) -> Result<Counts, Failure> {
     let side = |side| {
         move |meeting: &Meeting| {
             let stream = tcp(side)?;
             stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
+            stream.set_nonblocking(!sleeps)?;
+            stream.set_read_timeout(sleeps.then_some(LOST_AFTER))?;
             bounce(meeting, side, |buffer| (&stream).read(buffer), |bytes| (&stream).write(bytes))
         }
     };
     rig.run(seconds, side(Side::Sender), side(Side::Receiver))
 }
 
-/// Sends and awaits small messages in turn. Both functions return at once.
+/// Sends and awaits small messages in turn. Both functions return at once, or soon.
 fn bounce(
     meeting: &Meeting,
     side: Side,
