@@ -1,6 +1,6 @@
 use std::fmt::Debug;
 
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 use super::{Flight, Progress, Rate};
 
@@ -19,6 +19,9 @@ pub trait Controller: Debug + Send + Sync {
 
     /// Takes whether urgent messages of this host are under way, which wait for what this controller keeps in queues.
     fn set_beside_urgent(&mut self, _is_beside: bool, _flight: &Flight, _now: Instant) {}
+
+    /// Takes by how much this host is late, as far as that is allowed for: so long can delays be its own.
+    fn set_lateness(&mut self, _late: Duration) {}
 
     /// The rate that is kept to from now on; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate>;

@@ -116,6 +116,7 @@ impl Pacer {
         if let Some(control) = &mut self.control {
             control.lateness.take(late, now);
             control.allowance = control.lateness.allowance(control.flight.shortest().unwrap_or_default());
+            control.controller.set_lateness(control.allowance);
         }
     }
 

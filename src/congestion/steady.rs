@@ -40,6 +40,8 @@ pub struct Steady {
     rate: Option<Rate>,
     /// Whether urgent messages of this host are under way, which wait for what stands in queues.
     is_beside_urgent: bool,
+    /// Whether this host is late: delays can be its own.
+    is_late: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,7 +63,9 @@ struct Round {
     queue: [Option<Duration>; 2],
     /// The most bytes that were in flight.
     peak: u64,
-    /// Samples in a row that showed a queue.
+    /// When the first of the samples in a row that showed a queue arrived at the peer.
+    queued_from: Instant,
+    /// Samples in a row that showed a queue, none of them long after the one before.
     full: u32,
     /// When the first of them arrived at the peer, and the bytes that had been delivered by then.
     full_from: (Instant, u64),
@@ -150,6 +154,7 @@ impl Default for Steady {
             verdict: Verdict::Usual,
             rate: None,
             is_beside_urgent: false,
+            is_late: false,
         }
     }
 }
@@ -241,9 +246,14 @@ impl Steady {
             return None;
         }
         let arrived_at = Instant::from_ns(now.as_ns().saturating_sub(sample.delay.as_nanos() as u64));
-        // A train is longer than a few acknowledges. What is sent evenly by several is heard of seldom by each.
+        if self.round.full == 0 {
+            self.round.queued_from = arrived_at;
+        }
+        // A train is longer than a few acknowledges. What is sent evenly by several is heard of seldom by each. A host that is
+        // late looks at nothing meanwhile, and then what it took for that looks like a queue, but not for a round trip.
+        let is_brief = self.is_late && arrived_at.saturating_since(self.round.queued_from) < base;
         let gap = arrived_at.saturating_since(std::mem::replace(&mut self.round.full_at, arrived_at));
-        let is_apart = self.phase == Phase::Trains && gap > base / 16;
+        let is_apart = gap > base / 16 && (self.phase == Phase::Trains || is_brief);
         self.round.full = if is_apart { 1 } else { self.round.full + 1 };
         if self.round.full == 1 {
             self.round.full_from = (arrived_at, flight.delivered_bytes());
@@ -362,9 +372,9 @@ impl Controller for Steady {
             Phase::Trains | Phase::Ramp(_) => {
                 self.start(progress, flight, base, now);
                 if now - self.round.began > smoothed {
-                    let Round { full, full_from, full_at, .. } = self.round;
+                    let Round { queued_from, full, full_from, full_at, .. } = self.round;
                     self.begin_round(flight, now);
-                    self.round = Round { full, full_from, full_at, ..self.round };
+                    self.round = Round { queued_from, full, full_from, full_at, ..self.round };
                 }
             }
             Phase::Cruise => {
@@ -398,6 +408,10 @@ impl Controller for Steady {
             }
             self.begin_climb(Climb::new(self.gait(), 0.0, now));
         }
+    }
+
+    fn set_lateness(&mut self, late: Duration) {
+        self.is_late = late.as_secs_f64() > HOST_DELAY;
     }
 
     fn notified(&mut self, flight: &Flight, now: Instant) {
@@ -466,21 +480,34 @@ mod tests {
         assert!((0.9999e6..1.0001e6).contains(&steady.window) && steady.target(ms(30)) == usual, "{steady:?}");
     }
 
+    /// A start on a host that is late by so much, which hears of packets in intervals of a fifth of a round trip, and of a queue
+    /// that becomes longer. Returns the number of the sample that ends it, of which the second is the last without a queue.
+    fn end_of_start(late: Duration) -> Option<u64> {
+        let (mut flight, ms) = (Flight::default(), Duration::from_millis);
+        let mut steady = Steady { window: 1.1e6, phase: Phase::Ramp(37e6), ..Steady::default() };
+        steady.set_lateness(late);
+        (1..20).find(|number: &u64| {
+            let sent_at = Instant::from_ns(number * 6_000_000);
+            let round_trip = ms(30 + number.saturating_sub(2));
+            let sample = Sample { sent_at, round_trip, delay: ms(0), path: 0, is_marked: false };
+            let progress = Progress { delivered_bytes: 13 * FRAME, sample: Some(sample), ..Progress::default() };
+            flight.take(&progress, 1_000_000, sent_at + round_trip);
+            steady.take(&progress, &flight, sent_at + round_trip);
+            steady.phase == Phase::Cruise
+        })
+    }
+
     /// Else flows that share a line with a deep buffer fill it: each hears of one in so many of its packets.
     #[test]
     fn a_start_ends_at_a_queue_that_is_heard_of_seldom() {
-        let (mut flight, ms) = (Flight::default(), Duration::from_millis);
-        let mut steady = Steady { window: 1.1e6, phase: Phase::Ramp(37e6), ..Steady::default() };
-        // A fifth of a round trip lies between two samples, and the queue becomes longer.
-        for (number, queue) in [0, 0, 1, 2, 3].into_iter().enumerate() {
-            let sent_at = Instant::from_ns(number as u64 * 6_000_000);
-            let sample = Sample { sent_at, round_trip: ms(30 + queue), delay: ms(0), path: 0, is_marked: false };
-            let progress = Progress { delivered_bytes: 13 * FRAME, sample: Some(sample), ..Progress::default() };
-            assert_eq!(steady.phase, Phase::Ramp(37e6), "sample {number}");
-            flight.take(&progress, 1_000_000, sent_at + sample.round_trip);
-            steady.take(&progress, &flight, sent_at + sample.round_trip);
-        }
-        assert_eq!(steady.phase, Phase::Cruise);
+        assert_eq!(end_of_start(Duration::from_micros(50)), Some(5), "at the third that stood in a queue");
+    }
+
+    /// Else the start ends at the first pauses, and the window climbs for a hundred round trips.
+    #[test]
+    fn a_start_of_a_late_host_ends_at_a_queue_that_lasts_for_a_round_trip() {
+        // From the third sample until a round trip later each is apart from the one before, and then three are needed.
+        assert_eq!(end_of_start(Duration::from_millis(3)), Some(9));
     }
 
     #[test]
