@@ -10,7 +10,7 @@ const REST: Duration = Duration::from_micros(100);
 const SPIN: Duration = Duration::from_micros(2);
 
 /// Polls in a row that find nothing, at most [`SPIN`] apart, until it is taken for granted that the program only waits.
-const SPINS: u32 = 8;
+const SPINS: u32 = 4;
 
 /// A time between two polls in which the thread can have waited for its processor.
 const GAP: Duration = Duration::from_micros(20);

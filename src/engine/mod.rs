@@ -199,7 +199,7 @@ impl Engine {
             && !mutated!("polls-do-not-rest", by "uroce --test contention")
         {
             wake_early();
-            poll_any(&self.shared.link_fds, rest);
+            self.shared.turns.rest(|| poll_any(&self.shared.link_fds, rest));
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Turns {
     steps: AtomicU64,
     /// Polls that did not step.
     misses: AtomicU64,
+    /// Threads of the program that sleep between two polls, until a frame arrives.
+    resting: AtomicUsize,
     /// Whether the background thread does the stepping now.
     background_is_active: AtomicBool,
     /// Completion queues with a requested notification, approximately: their programs sleep and do not step.
@@ -63,6 +65,7 @@ impl Turns {
             polls: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            resting: AtomicUsize::new(0),
             background_is_active: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -96,6 +99,13 @@ impl Turns {
         } else if self.misses.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
             thread::yield_now();
         }
+    }
+
+    /// Has a program that polls sleep by `wait`, which frames end. They are left to it.
+    pub fn rest(&self, wait: impl FnOnce()) {
+        self.resting.fetch_add(1, Ordering::Relaxed);
+        wait();
+        self.resting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Notes that a program with the core has posted requests, and has `stepped` or not.
@@ -167,7 +177,11 @@ impl Turns {
             let before = self.steps.load(Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if !self.sleepers.load(Ordering::Relaxed) {
-                self.wait(if watchful > 0 { fds } else { &[] }, PASSIVE);
+                let watches = self.watches(watchful);
+                self.wait(if watches { fds } else { &[] }, PASSIVE);
+                if watches && !self.watches(watchful) {
+                    continue;
+                }
                 if watchful > 0 && self.steps.load(Ordering::Relaxed) == before {
                     self.let_the_program_go_first(before, &now);
                 }
@@ -182,6 +196,12 @@ impl Turns {
             }
             self.background_is_active.store(false, Ordering::Release);
         }
+    }
+
+    /// Whether frames wake the background thread, too, while it leaves the work to a program. A program that rests is woken by
+    /// them itself; if another took them first, it would sleep on.
+    fn watches(&self, watchful: u32) -> bool {
+        watchful > 0 && self.resting.load(Ordering::Relaxed) == 0
     }
 
     /// Waits, after frames arrived, for a program that polls to take them.
@@ -300,6 +320,16 @@ mod tests {
         };
         turns.step_until_programs_do(&[], &mut round);
         assert_eq!(rounds, 5, "until it posts");
+    }
+
+    /// Else the frame that wakes both can be gone when the program looks, and it sleeps on.
+    #[test]
+    fn frames_wake_either_the_background_thread_or_a_program_that_rests() {
+        let turns = Turns::new().unwrap();
+        let watches = || [0, 1].map(|watchful| turns.watches(watchful));
+        let mut in_rest = [true; 2];
+        turns.rest(|| in_rest = watches());
+        assert_eq!((in_rest, watches()), ([false; 2], [false, true]));
     }
 
     /// It sleeps for long: what is posted meanwhile, and the end, must not wait for that.
