@@ -28,16 +28,25 @@ const LOST_MOST: Duration = Duration::from_micros(1000);
 /// How long it is then taken to go on.
 const HOLD: Duration = Duration::from_millis(100);
 
+/// How long a program counts as one of several threads, after another one than before has polled or posted.
+const SHARED: Duration = Duration::from_secs(10);
+
 /// Whether other threads need the processor on which a program polls.
 ///
 /// A program that spins keeps its processor until its time slice is over, and so does the next one: with two on one
 /// processor, a round trip takes slices of 3 ms. One that sleeps is woken by its frame. On a processor that nobody else
 /// needs, spinning is faster.
+///
+/// Threads that share a device often do so by a lock, which one has while it polls (UCX). If it slept then, the others would
+/// get the lock tens of milliseconds later. So only programs rest that use the device by one thread.
 #[derive(Debug, Default)]
 pub(super) struct Contention {
     /// The last poll that found nothing, and how many there were in a row with nothing between them.
     polled_at: Instant,
     spins: u32,
+    /// The thread that polled or posted last, and until when there is another beside it.
+    thread: usize,
+    shared_until: Instant,
     /// When the kernel was asked last.
     asked_at: Instant,
     /// The time that the program waited for its processor lately, beyond what is allowed.
@@ -49,6 +58,14 @@ pub(super) struct Contention {
 }
 
 impl Contention {
+    /// Notes that a thread of the program polls or posts. It is told by a number of its own, which is not 0.
+    pub fn used_by(&mut self, thread: usize, now: Instant) {
+        let before = std::mem::replace(&mut self.thread, thread);
+        if before != thread && before != 0 {
+            self.shared_until = now + SHARED;
+        }
+    }
+
     /// Notes that a poll has found something: the program has to do.
     pub fn worked(&mut self) {
         self.spins = 0;
@@ -72,7 +89,7 @@ impl Contention {
             return false;
         }
         self.spins = self.spins.saturating_add(1);
-        now < self.until && self.spins >= SPINS
+        now < self.until && self.spins >= SPINS && now >= self.shared_until
     }
 
     /// How long a poll sleeps, unless a frame arrives, that has nothing to do for a time of `idle`; `None` when something is
@@ -87,6 +104,12 @@ impl Contention {
     pub fn rests(&self) -> u64 {
         self.rests
     }
+}
+
+/// A number of the calling thread, as long as it lives.
+pub(super) fn this_thread() -> usize {
+    thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
 }
 
 /// How long the calling thread has waited for a processor since it asked last (proc(5), `schedstat`). Nothing when it asks for
@@ -182,6 +205,22 @@ mod tests {
             now = now + STEP;
             !contention.shall_rest(now, || Duration::ZERO)
         }));
+    }
+
+    /// Else a thread sleeps while it has the lock that others wait for.
+    #[test]
+    fn several_threads_do_not_rest() {
+        let start = Instant::ZERO + Duration::from_millis(1000);
+        let rests = |threads: [usize; 2], now: Instant| {
+            let mut contention = Contention { until: now + HOLD, ..Contention::default() };
+            threads.into_iter().for_each(|thread| contention.used_by(thread, start));
+            (0..=SPINS).map(|_| contention.shall_rest(now, || Duration::ZERO)).filter(|rests| *rests).count()
+        };
+        assert_eq!(rests([7, 7], start), 1);
+        assert_eq!(rests([7, 8], start + (SHARED - Duration::from_nanos(1))), 0);
+        assert_eq!(rests([7, 8], start + SHARED), 1);
+        let other = std::thread::spawn(this_thread).join().unwrap();
+        assert!(this_thread() == this_thread() && other != 0);
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::transport::{Endpoint, Event};
 use crate::wire::Qpn;
 
 use clock::Clock;
-use contention::{Contention, waited, wake_early};
+use contention::{Contention, this_thread, waited, wake_early};
 use hops::HopQueries;
 use turns::{PASSIVE, Round, Turns};
 
@@ -161,6 +161,7 @@ impl Engine {
     pub fn post<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         self.without_sending(|core, now| {
             let result = work(core, now);
+            core.contention.used_by(this_thread(), now);
             self.shared.turns.posted(core.step_if_nobody_does(now));
             result
         })
@@ -308,6 +309,7 @@ impl Core {
 
     /// How long a program that polls shall sleep after a step, unless a frame arrives, so that others get its processor.
     fn rest_after(&mut self, worked: bool) -> Option<Duration> {
+        self.contention.used_by(this_thread(), self.received_at);
         if worked {
             self.contention.worked();
             return None;
