@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::time::ClockId;
 
 /// Until when urgent messages of the programs on an interface count as under way, as CLOCK_MONOTONIC in nanoseconds: a page
 /// that all of them have, so that the flows of each give way to those of all.
@@ -51,8 +50,7 @@ impl Urgency {
 
     /// Tells for how long urgent messages of this program count as under way. Returns for how long those of all do.
     pub fn share(&self, own: Duration) -> Duration {
-        let now = rustix::time::clock_gettime(ClockId::Monotonic);
-        let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let now = monotonic_ns();
         // SAFETY: the page is mapped as long as `self` lives, and aligned; all programs use it by atomic accesses only.
         let until = unsafe { self.page.as_ref() };
         let before = until.load(Ordering::Relaxed);
@@ -62,6 +60,17 @@ impl Urgency {
         }
         Duration::from_nanos(before.saturating_sub(now))
     }
+}
+
+/// CLOCK_MONOTONIC, which all processes share.
+fn monotonic_ns() -> u64 {
+    // SAFETY: the structure is plain memory that the call fills. It cannot fail for this clock.
+    let now = unsafe {
+        let mut now: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
+        now
+    };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Drop for Urgency {
