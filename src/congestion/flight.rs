@@ -17,7 +17,7 @@ pub struct Flight {
     shortest_ns: u64,
     known: u32,
     /// The newest samples of the paths that were heard of last, in the order of their queues.
-    newest: Vec<Newest>,
+    newest: Box<[Newest]>,
 }
 
 /// The newest sample of a path.
@@ -108,8 +108,10 @@ impl Flight {
                 *other = sample;
             }
             None => {
-                newest.reserve_exact(1);
-                newest.push(sample);
+                let mut more = std::mem::take(newest).into_vec();
+                more.reserve_exact(1);
+                more.push(sample);
+                *newest = more.into_boxed_slice();
             }
         }
         while index > 0 && sample.queue_ns < newest[index - 1].queue_ns {
