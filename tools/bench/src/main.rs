@@ -141,7 +141,7 @@ mod tests {
             figures.unwrap_or_default()
         };
         assert_eq!(names("write-64k-mtu1024"), ["pipe-mtu1024", "pipe-copy-crc-mtu1024", "write-64k-mtu1024-xdp"]);
-        assert_eq!(names("tcp-rtt"), ["pipe-rtt", "tcp-rtt"]);
+        assert_eq!(names("udp-rtt"), ["pipe-rtt", "udp-rtt"]);
         assert!(names("nothing").is_empty());
     }
 }
