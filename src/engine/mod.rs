@@ -197,7 +197,7 @@ impl Engine {
             worked
         });
         if let Some(rest) = rest
-            && !mutated!("polls-do-not-rest", by "uroce --test contention")
+            && !mutated!("polls-do-not-rest", by "uroce --test contention a_program_that_polls")
         {
             wake_early();
             self.shared.turns.rest(|| poll_any(&self.shared.link_fds, rest));
