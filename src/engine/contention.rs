@@ -73,13 +73,14 @@ impl Contention {
 
     /// Notes that a poll has found nothing at `now`. Returns whether it shall [`rest`](Self::rest): not while nobody else needs
     /// the processor, nor while the program does other things between its polls. `waited` tells how long the calling thread
-    /// has waited for its processor since it was asked last.
+    /// has waited for its processor since it was asked last. Only threads that spin ask: it opens a file, which a program that
+    /// sleeps between its polls shall not come to have at any moment.
     pub fn shall_rest(&mut self, now: Instant, waited: impl FnOnce() -> Duration) -> bool {
         let apart = now.saturating_since(std::mem::replace(&mut self.polled_at, now));
         if apart > SPIN {
-            self.spins = 0;
+            let spun = std::mem::take(&mut self.spins) >= SPINS;
             let since = now.saturating_since(self.asked_at);
-            if apart >= GAP && since >= ASK_EVERY {
+            if spun && apart >= GAP && since >= ASK_EVERY {
                 self.asked_at = now;
                 self.lost = (self.lost + waited()).saturating_sub(since / ALLOWED).min(LOST_MOST);
                 if self.lost >= LOST {
@@ -190,8 +191,11 @@ mod tests {
             }
             rests
         };
-        assert_eq!(spin(&mut contention, STEP, 100), 0);
-        spin(&mut contention, Duration::from_millis(3), 1);
+        // The first time, it is not known since when the program has waited.
+        for _ in 0..2 {
+            assert_eq!(spin(&mut contention, STEP, 100), 0);
+            spin(&mut contention, Duration::from_millis(3), 1);
+        }
         assert_eq!(spin(&mut contention, STEP, SPINS as usize - 1), 0, "it may be that there is more to do");
         assert_eq!(spin(&mut contention, STEP, 1), 1);
         // A program that works between its polls is left alone, and one that has found something, too.
@@ -205,6 +209,25 @@ mod tests {
             now = now + STEP;
             !contention.shall_rest(now, || Duration::ZERO)
         }));
+    }
+
+    #[test]
+    fn only_threads_that_spin_ask_the_kernel() {
+        let mut contention = Contention::default();
+        let mut now = Instant::ZERO;
+        for polls in [1, SPINS - 1, SPINS] {
+            for _ in 0..polls {
+                now = now + STEP;
+                contention.shall_rest(now, || panic!("it spins"));
+            }
+            now = now + Duration::from_millis(1000);
+            let mut asked = false;
+            contention.shall_rest(now, || {
+                asked = true;
+                Duration::ZERO
+            });
+            assert_eq!(asked, polls == SPINS, "{polls} polls");
+        }
     }
 
     /// Else a thread sleeps while it has the lock that others wait for.
