@@ -10,7 +10,9 @@ use super::slope::Slope;
 /// pair's own tells how many they are, and with it a fair window.
 #[derive(Debug)]
 pub(super) struct Climb {
-    gait: Gait,
+    gait: &'static Gait,
+    /// What the top before told of a fair window, in bytes.
+    fair_before: Option<f64>,
     /// Packets that were sent before say nothing of it.
     from: Instant,
     /// Bytes by which the window grows in a round trip without queues, now.
@@ -43,11 +45,11 @@ pub(super) struct Gait {
 
 impl Gait {
     /// The usual one. It begins with half a packet of path MTU 4096.
-    pub const USUAL: Gait = Gait { first: 2150.0, growth: 1.4, free: 0.005, regained: 8.0 };
+    pub const USUAL: &'static Gait = &Gait { first: 2150.0, growth: 1.4, free: 0.005, regained: 8.0 };
 
     /// That of a window beside urgent messages. In each of its last round trips it grows by a 20th of what it had left free:
     /// until it sees a queue, that becomes longer by 0.2 % of a round trip.
-    pub const CALM: Gait = Gait { first: 512.0, growth: 1.05, free: 0.03, regained: f64::INFINITY };
+    pub const CALM: &'static Gait = &Gait { first: 512.0, growth: 1.05, free: 0.03, regained: f64::INFINITY };
 }
 
 /// The least delay of a few packets in a row: what hosts add to it is no queue.
@@ -80,6 +82,8 @@ pub(super) struct Top {
     pub fit: f64,
     /// A fair share of it, in bytes; `None` when the queue did not tell.
     pub fair: Option<f64>,
+    /// The same of the top before.
+    fair_before: Option<f64>,
     /// The queue that goes, in seconds.
     queue: f64,
     /// Bytes by which the window grows in the first round trip afterwards: where the queue came at once, what was given back
@@ -104,6 +108,9 @@ const SUDDEN: f64 = 2.0;
 /// The part of the way to a fair window that is gone at a top.
 const SHARED: f64 = 0.5;
 
+/// By how much a window of a late host changes by what one top tells.
+const ALONE: f64 = 0.1;
+
 /// A window is fair enough when it is not further from a fair one than by this factor.
 const NEARLY_FAIR: f64 = 1.15;
 
@@ -113,14 +120,27 @@ const FAIR_MAX: f64 = 8.0;
 
 impl Top {
     /// By how much a window that fits, in bytes, is to change so that it comes nearer to a fair one.
-    pub fn share(&self, fit: f64) -> f64 {
-        let Some(fair) = self.fair else { return 1.0 };
-        let far = match fair / fit {
-            less @ ..1.0 => (less * NEARLY_FAIR).min(1.0),
-            more => (more / NEARLY_FAIR).max(1.0),
-        };
-        1.0 + (far.clamp(FAIR_MIN, FAIR_MAX) - 1.0) * SHARED
+    ///
+    /// What a host that `is_late` does not send for a time slice, and then sends at once, makes the queue shorter and longer
+    /// without its window. There one top changes a window by a tenth at most; by more only what two in a row tell, by the
+    /// lesser change of both.
+    pub fn share(&self, fit: f64, is_late: bool) -> f64 {
+        let [now, before] = [self.fair, self.fair_before].map(|fair| fair.map_or(1.0, |fair| towards(fair / fit)));
+        match is_late {
+            false => now,
+            true if now < 1.0 => now.max(before.min(1.0 - ALONE)),
+            true => now.min(before.max(1.0 + ALONE)),
+        }
     }
+}
+
+/// By how much a window is to change of which `fair` is a fair share.
+fn towards(fair: f64) -> f64 {
+    let far = match fair {
+        less @ ..1.0 => (less * NEARLY_FAIR).min(1.0),
+        more => (more / NEARLY_FAIR).max(1.0),
+    };
+    1.0 + (far.clamp(FAIR_MIN, FAIR_MAX) - 1.0) * SHARED
 }
 
 impl Glance {
@@ -131,9 +151,10 @@ impl Glance {
 
 impl Climb {
     /// A climb that begins at `from`, by so many bytes in the first round trip at least.
-    pub fn new(gait: Gait, grows_by: f64, from: Instant) -> Climb {
+    pub fn new(gait: &'static Gait, grows_by: f64, from: Instant) -> Climb {
         Climb {
             gait,
+            fair_before: None,
             from,
             grows_by: grows_by.max(gait.first),
             grown_at: from,
@@ -146,9 +167,10 @@ impl Climb {
     }
 
     /// The climb after another one's top: it begins when the queue has gone.
-    pub fn after(top: &Top, gait: Gait, base: Duration, now: Instant) -> Climb {
+    pub fn after(top: &Top, gait: &'static Gait, base: Duration, now: Instant) -> Climb {
         let queue = Duration::try_from_secs_f64(top.queue).unwrap_or_default();
-        Climb::new(gait, top.grows_by, now + queue + base / GLANCES)
+        let climb = Climb::new(gait, top.grows_by, now + queue + base / GLANCES);
+        Climb { fair_before: top.fair, ..climb }
     }
 
     /// Bytes by which the window grows in a round trip without queues, now.
@@ -225,7 +247,7 @@ impl Climb {
         let fair = self.slope.bytes_per_second().filter(|_| !is_sudden).map(|rate| rate * base);
         let fit = window * base / (base + queue) * (1.0 - self.gait.free);
         let grows_by = if is_sudden { (window - fit) / self.gait.regained } else { 0.0 };
-        Top { fit, fair, queue, grows_by }
+        Top { fit, fair, fair_before: self.fair_before, queue, grows_by }
     }
 
     /// The bytes by which the window has grown since `sent_at`.
@@ -256,7 +278,7 @@ mod tests {
         tops_of(Gait::USUAL, windows, noise)
     }
 
-    fn tops_of(gait: Gait, windows: &mut [f64], noise: impl Fn(u32) -> f64) -> Vec<(Top, f64)> {
+    fn tops_of(gait: &'static Gait, windows: &mut [f64], noise: impl Fn(u32) -> f64) -> Vec<(Top, f64)> {
         let base = BASE.as_secs_f64();
         let mut climbs: Vec<Climb> = windows.iter().map(|_| Climb::new(gait, 0.0, after(1.0))).collect();
         let mut tops: Vec<Option<(Top, f64)>> = windows.iter().map(|_| None).collect();
@@ -322,7 +344,7 @@ mod tests {
             let fair = top.fair.expect("a line");
             assert!((0.8..1.25).contains(&(fair / (FITS / 3.0))), "{window}: {top:?}");
         }
-        assert!(found[0].0.share(0.2e6) > 1.5 && found[2].0.share(1.4e6) < 0.9, "{found:?}");
+        assert!(found[0].0.share(0.2e6, false) > 1.5 && found[2].0.share(1.4e6, false) < 0.9, "{found:?}");
     }
 
     #[test]
@@ -335,13 +357,26 @@ mod tests {
     }
 
     #[test]
+    fn a_late_host_changes_much_only_by_what_two_tops_tell() {
+        let share = |fair_before, fair| {
+            let top = Top { fit: 1e6, fair, fair_before, queue: TARGET, grows_by: 0.0 };
+            (top.share(1e6, true) * 1e4).round() / 1e4
+        };
+        assert_eq!([share(None, Some(0.1e6)), share(None, Some(5e6))], [0.9, 1.1], "the first");
+        assert_eq!([share(Some(5e6), Some(0.1e6)), share(Some(0.1e6), Some(5e6))], [0.9, 1.1], "they contradict");
+        assert_eq!([share(Some(0.6e6), Some(0.1e6)), share(Some(0.1e6), Some(0.6e6))], [0.845, 0.845]);
+        assert_eq!(share(None, Some(0.8e6)), 0.96, "as on another host");
+        assert_eq!([share(Some(2.3e6), Some(9e6)), share(Some(9e6), Some(2.3e6))], [1.5, 1.5]);
+    }
+
+    #[test]
     fn a_window_of_nearly_a_fair_share_stays() {
-        let top = |fair| Top { fit: 1e6, fair, queue: TARGET, grows_by: 0.0 };
-        assert_eq!(top(None).share(1e6), 1.0);
+        let top = |fair| Top { fit: 1e6, fair, fair_before: None, queue: TARGET, grows_by: 0.0 };
+        assert_eq!(top(None).share(1e6, false), 1.0);
         for near in [0.9e6, 1e6, 1.1e6] {
-            assert_eq!(top(Some(near)).share(1e6), 1.0);
+            assert_eq!(top(Some(near)).share(1e6, false), 1.0);
         }
-        assert!((top(Some(2.3e6)).share(1e6) - 1.5).abs() < 1e-9, "half of the way to 2 MB");
-        assert!((top(Some(1.0)).share(1e6) - 0.625).abs() < 1e-9 && top(Some(1e12)).share(1e6) == 4.5);
+        assert!((top(Some(2.3e6)).share(1e6, false) - 1.5).abs() < 1e-9, "half of the way to 2 MB");
+        assert!((top(Some(1.0)).share(1e6, false) - 0.625).abs() < 1e-9 && top(Some(1e12)).share(1e6, false) == 4.5);
     }
 }

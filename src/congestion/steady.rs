@@ -194,7 +194,7 @@ impl Steady {
         }
     }
 
-    fn gait(&self) -> Gait {
+    fn gait(&self) -> &'static Gait {
         if self.is_beside_urgent { Gait::CALM } else { Gait::USUAL }
     }
 
@@ -330,8 +330,8 @@ impl Steady {
         let sure = self.delivery.sure(base) * (1.0 - free);
         let fit = top.fit.max(sure).clamp(self.window / 2.0, self.window);
         let share = match self.is_beside_urgent {
-            true => top.share(fit).clamp(CALM_LESS, CALM_MORE),
-            false => top.share(fit),
+            true => top.share(fit, self.is_late).clamp(CALM_LESS, CALM_MORE),
+            false => top.share(fit, self.is_late),
         };
         // What others take over does not arrive again.
         self.delivery.leave(share.min(1.0));
