@@ -196,9 +196,7 @@ impl Engine {
             rest = core.rest_after(worked);
             worked
         });
-        if let Some(rest) = rest
-            && !mutated!("polls-do-not-rest", by "uroce --test contention a_program_that_polls")
-        {
+        if let Some(rest) = rest {
             wake_early();
             self.shared.turns.rest(|| poll_any(&self.shared.link_fds, rest));
         }
@@ -315,7 +313,8 @@ impl Core {
             return None;
         }
         let now = self.received_at;
-        if !self.contention.shall_rest(now, waited) {
+        let rests = self.contention.shall_rest(now, waited);
+        if !rests || mutated!("polls-do-not-rest", by "uroce --test contention a_program_that_polls") {
             return None;
         }
         let idle = self.idle(now);

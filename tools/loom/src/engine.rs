@@ -144,7 +144,7 @@ pub mod models {
     /// A program polls, frames come, and the program announces its sleep: the background thread sees to them, at once and although
     /// the program has just polled.
     pub fn a_program_that_goes_to_sleep_is_watched_for() {
-        a_program_sleeps(|program| {
+        a_program_sleeps(false, |program| {
             program.turns.poll(&program.core, Core::step);
             program.core.lock().unwrap().is_due = true;
             frames_arrive();
@@ -154,7 +154,7 @@ pub mod models {
     /// A program's poll leaves something to a later step, and the program announces its sleep: the background thread does it, also
     /// when it was asleep itself at the time of the poll.
     pub fn what_the_last_poll_before_a_sleep_leaves_is_done() {
-        a_program_sleeps(|program| {
+        a_program_sleeps(true, |program| {
             let mut stepped = false;
             program.turns.poll(&program.core, |core| {
                 (stepped, core.is_due) = (true, true);
@@ -167,8 +167,9 @@ pub mod models {
         });
     }
 
-    fn a_program_sleeps(before: fn(&Shared)) {
-        TIME_PASSES.set(false);
+    /// Unless `time_passes`, the background thread is not awake before the program sleeps.
+    fn a_program_sleeps(time_passes: bool, before: fn(&Shared)) {
+        TIME_PASSES.set(time_passes);
         let shared = shared();
         let program = shared.clone();
         let program = thread::spawn(move || {
