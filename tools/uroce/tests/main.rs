@@ -47,6 +47,7 @@ mod sim;
 mod stat;
 mod storms;
 mod stream;
+mod system_calls;
 mod tshark;
 mod ucx;
 mod udp;

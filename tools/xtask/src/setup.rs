@@ -49,6 +49,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ethtool", "offloads of veth interfaces"),
     ("nftables", "losing frames on purpose"),
     ("tcpdump", "captures on the bridge"),
+    ("strace", "counting system calls"),
     ("tshark", "a second opinion on captures"),
     ("python3-jsonschema", "JSON as the schemas say"),
     ("lua5.2", "Wireshark's script, as Wireshark 4.0 runs it"),
