@@ -329,10 +329,10 @@ impl Steady {
         let free = if self.is_beside_urgent { Gait::CALM.free } else { 0.0 };
         let sure = self.delivery.sure(base) * (1.0 - free);
         let fit = top.fit.max(sure).clamp(self.window / 2.0, self.window);
-        let share = match self.is_beside_urgent {
-            true => top.share(fit, self.is_late).clamp(CALM_LESS, CALM_MORE),
-            false => top.share(fit, self.is_late),
-        };
+        let mut share = top.share(fit, self.is_late);
+        if self.is_beside_urgent {
+            share = share.clamp(CALM_LESS, CALM_MORE);
+        }
         // What others take over does not arrive again.
         self.delivery.leave(share.min(1.0));
         self.window = (fit * share).max(LEAST_WINDOW);
