@@ -87,7 +87,7 @@ impl Lab {
         let image = if options.machines > 0 { Some(image::ensure()?) } else { None };
         let bridge = Netns::create("rxe")?;
         let peer = Netns::create("peer")?;
-        let name = format!("uroce-lab-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
+        let name = format!("uroce-rxe-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let files = Files(std::env::temp_dir().join(name));
         std::fs::create_dir_all(&files.0).map_err(RigError::io(format!("making {}", files.0.display())))?;
         netns::remove_directory_at_exit(&files.0);
