@@ -3,10 +3,13 @@ use crate::time::{Duration, Instant};
 use super::Flight;
 
 /// What arrived in each of the latest rounds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Delivery {
     /// In bytes a second, the newest last.
-    rates: [f64; ROUNDS],
+    rates: [f32; ROUNDS],
+    /// The share that is left of what arrives in the present round and in the next one, of which packets were sent before
+    /// others took over a part.
+    left: [f32; 2],
     /// When the present round began, and what had been delivered then.
     began: Instant,
     delivered: u64,
@@ -21,6 +24,13 @@ const LATE: usize = 2;
 const SURE: f64 = 0.95;
 const LATELY_SURE: f64 = 0.995;
 
+impl Default for Delivery {
+    /// Nothing has arrived.
+    fn default() -> Delivery {
+        Delivery { rates: [0.0; ROUNDS], left: [1.0; 2], began: Instant::ZERO, delivered: 0 }
+    }
+}
+
 impl Delivery {
     /// Begins a round.
     pub fn begin(&mut self, flight: &Flight, now: Instant) {
@@ -31,19 +41,21 @@ impl Delivery {
     pub fn end(&mut self, flight: &Flight, now: Instant) {
         self.rates.rotate_left(1);
         let seconds = now.saturating_since(self.began).as_secs_f64();
-        self.rates[ROUNDS - 1] = (flight.delivered_bytes() - self.delivered) as f64 / seconds;
+        let rate = (flight.delivered_bytes() - self.delivered) as f64 / seconds;
+        self.rates[ROUNDS - 1] = self.left[0] * rate as f32;
+        self.left = [self.left[1], 1.0];
     }
 
     /// The bytes that surely arrive in a round trip without queues: no delay tells that fewer fit into the network.
     pub fn sure(&self, base: Duration) -> f64 {
-        let most = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
+        let most = |rates: &[f32]| f64::from(rates.iter().copied().fold(0.0, f32::max));
         let (all, late) = (most(&self.rates), most(&self.rates[ROUNDS - LATE..]));
         (all * SURE).max(late * LATELY_SURE) * base.as_secs_f64()
     }
 
-    /// Others take over a part of it: this share is left.
+    /// Others take over a part of it: this share is left, of what is on its way, too.
     pub fn leave(&mut self, share: f64) {
-        self.rates.iter_mut().for_each(|rate| *rate *= share);
+        self.rates.iter_mut().chain(&mut self.left).for_each(|of| *of *= share as f32);
     }
 }
 
@@ -85,5 +97,17 @@ mod tests {
         sure_after(&mut delivery, &[1000]);
         delivery.leave(0.5);
         assert_near(delivery.sure(BASE), 0.995 * 500.0);
+    }
+
+    /// Else the two rounds that follow make sure again of what was left to others, and the next top keeps to it.
+    #[test]
+    fn what_is_on_its_way_when_a_part_is_left_to_others_is_not_sure_either() {
+        let mut delivery = Delivery::default();
+        sure_after(&mut delivery, &[1000]);
+        delivery.leave(0.5);
+        // The round under way and the next one hear of packets that were sent before.
+        assert_near(sure_after(&mut delivery, &[1000]), 0.995 * 500.0);
+        assert_near(sure_after(&mut delivery, &[1000]), 0.995 * 500.0);
+        assert_near(sure_after(&mut delivery, &[1000]), 995.0);
     }
 }
