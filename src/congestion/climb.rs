@@ -94,6 +94,9 @@ pub(super) struct Top {
 /// The part of the target at which a queue counts as seen.
 const SEEN: f64 = 1.0 / 3.0;
 
+/// Round trips of a climb in which the queue tells nothing of a fair window: it still follows what the top before has changed.
+const UNTOLD: u32 = 2;
+
 /// Glances in a round trip, and the least samples of one.
 const GLANCES: u32 = 8;
 const GLANCE_SAMPLES: u32 = 3;
@@ -106,7 +109,7 @@ const KEPT: usize = GLANCES as usize / 2 + 1;
 const SUDDEN: f64 = 2.0;
 
 /// The part of the way to a fair window that is gone at a top.
-const SHARED: f64 = 0.5;
+const SHARED: f64 = 0.3;
 
 /// By how much a window of a late host changes by what one top tells.
 const ALONE: f64 = 0.1;
@@ -226,7 +229,7 @@ impl Climb {
             return Some(self.top(queue, then, seen));
         }
         let (queue, sent_at) = glance.least;
-        if queue >= target * SEEN {
+        if queue >= target * SEEN && sent_at >= self.from + base * UNTOLD {
             self.slope.take(window - self.grown_since(sent_at, base), queue);
         }
         None
@@ -364,9 +367,9 @@ mod tests {
         };
         assert_eq!([share(None, Some(0.1e6)), share(None, Some(5e6))], [0.9, 1.1], "the first");
         assert_eq!([share(Some(5e6), Some(0.1e6)), share(Some(0.1e6), Some(5e6))], [0.9, 1.1], "they contradict");
-        assert_eq!([share(Some(0.6e6), Some(0.1e6)), share(Some(0.1e6), Some(0.6e6))], [0.845, 0.845]);
-        assert_eq!(share(None, Some(0.8e6)), 0.96, "as on another host");
-        assert_eq!([share(Some(2.3e6), Some(9e6)), share(Some(9e6), Some(2.3e6))], [1.5, 1.5]);
+        assert_eq!([share(Some(0.4e6), Some(0.1e6)), share(Some(0.1e6), Some(0.4e6))], [0.838, 0.838]);
+        assert_eq!(share(None, Some(0.8e6)), 0.976, "as on another host");
+        assert_eq!([share(Some(2.3e6), Some(9e6)), share(Some(9e6), Some(2.3e6))], [1.3, 1.3]);
     }
 
     #[test]
@@ -376,7 +379,7 @@ mod tests {
         for near in [0.9e6, 1e6, 1.1e6] {
             assert_eq!(top(Some(near)).share(1e6, false), 1.0);
         }
-        assert!((top(Some(2.3e6)).share(1e6, false) - 1.5).abs() < 1e-9, "half of the way to 2 MB");
-        assert!((top(Some(1.0)).share(1e6, false) - 0.625).abs() < 1e-9 && top(Some(1e12)).share(1e6, false) == 4.5);
+        assert!((top(Some(2.3e6)).share(1e6, false) - 1.3).abs() < 1e-9, "three tenths of the way to 2 MB");
+        assert!((top(Some(1.0)).share(1e6, false) - 0.775).abs() < 1e-9 && top(Some(1e12)).share(1e6, false) == 3.1);
     }
 }

@@ -115,6 +115,9 @@ const STEP_BYTES: f64 = 65536.0;
 /// come.
 const UNREPORTED: f64 = 13.0;
 
+/// Their part of a window, at most, that does not surely arrive: the rate decides it, and not the window.
+const UNREPORTED_MAX: f64 = 0.02;
+
 /// The part of a round trip for which a queue lasts that ends the start.
 const RAMP_QUEUE: u32 = 8;
 
@@ -196,6 +199,12 @@ impl Steady {
 
     fn gait(&self) -> &'static Gait {
         if self.is_beside_urgent { Gait::CALM } else { Gait::USUAL }
+    }
+
+    /// Bytes of what arrives that are not those of the window. A host that is late needs all that arrives: its own pauses
+    /// look like a queue.
+    fn unreported(&self) -> f64 {
+        if self.is_late { 0.0 } else { (UNREPORTED * self.packet.bytes()).min(self.window * UNREPORTED_MAX) }
     }
 
     fn begin_climb(&mut self, climb: Climb) {
@@ -326,8 +335,10 @@ impl Steady {
         let seen = Seen { queue: queue.as_secs_f64(), sent_at: sample.sent_at, target, base, now };
         let Some(top) = climb.take(&seen, self.window) else { return };
         // Beside urgent messages a part is left free of what surely arrives, too.
-        let free = if self.is_beside_urgent { Gait::CALM.free } else { 0.0 };
-        let sure = self.delivery.sure(base) * (1.0 - free);
+        let sure = match self.is_beside_urgent {
+            true => self.delivery.sure(base) * (1.0 - Gait::CALM.free),
+            false => self.delivery.sure(base) - self.unreported(),
+        };
         let fit = top.fit.max(sure).clamp(self.window / 2.0, self.window);
         let mut share = top.share(fit, self.is_late);
         if self.is_beside_urgent {
@@ -478,6 +489,17 @@ mod tests {
         assert!((0.0049..0.0051).contains(&(steady.target(ms(100)) / 0.1)));
         steady.set_beside_urgent(false, &flight, Instant::ZERO + ms(50));
         assert!((0.9999e6..1.0001e6).contains(&steady.window) && steady.target(ms(30)) == usual, "{steady:?}");
+    }
+
+    #[test]
+    fn what_the_rate_decides_is_not_sure_to_arrive_except_on_a_late_host() {
+        let mut steady = Steady { window: 1e6, phase: Phase::Cruise, ..Steady::default() };
+        steady.sent(FRAME, Instant::ZERO);
+        assert_eq!(steady.unreported(), 20_000.0, "a 50th of the window");
+        steady.window = 1e8;
+        assert_eq!(steady.unreported(), 13.0 * FRAME as f64);
+        steady.set_lateness(Duration::from_millis(3));
+        assert_eq!(steady.unreported(), 0.0);
     }
 
     /// A start on a host that is late by so much, which hears of packets in intervals of a fifth of a round trip, and of a queue
