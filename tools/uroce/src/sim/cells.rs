@@ -129,6 +129,7 @@ pub(super) fn keep<C: Cell>(cells: &mut Vec<C>, only: &[String]) -> Result<(), F
         })?;
         let fits = |cell: &C| match &cell.which()[key] {
             Value::String(value) => wanted.split('|').any(|wanted| wanted == value),
+            Value::Bool(value) => wanted.split('|').any(|wanted| wanted.parse() == Ok(*value)),
             value => value.as_f64().is_some_and(|value| wanted.split('|').any(|wanted| number(wanted) == Some(value))),
         };
         if !cells.iter().any(fits) {

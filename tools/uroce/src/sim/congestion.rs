@@ -150,3 +150,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     Ok(sheet.exit_code())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_found_by_its_key() {
+        let kept = |control, default: &str| {
+            let mut cells = CongestionCell::wan(control);
+            let all = cells.len();
+            cells::keep(&mut cells, &[format!("default={default}")]).map(|()| (cells.len(), all))
+        };
+        assert_eq!(kept(CongestionControl::Steady, "true").unwrap(), (72, 72));
+        assert_eq!(kept(CongestionControl::Bbr, "false").unwrap(), (72, 72));
+        assert!(kept(CongestionControl::Bbr, "true").is_err() && kept(CongestionControl::Steady, "yes").is_err());
+    }
+}
