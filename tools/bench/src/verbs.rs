@@ -24,7 +24,7 @@ const RECEIVE_DEPTH: usize = 2 * DEPTH;
 const SMALL_BYTES: usize = 64;
 
 /// How long the other side may take to set up.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is moved in bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
