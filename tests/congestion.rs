@@ -11,7 +11,7 @@ const SEED: u64 = 1;
 
 /// Flows over 10 Gb/s and 20 ms, with a buffer of a tenth of what is on the way.
 fn over_a_shallow_buffer(flows: usize, loss: f64) -> Congestion {
-    let cell = CongestionCell {
+    run(&CongestionCell {
         scenario: if loss == 0.0 { Scenario::Wan } else { Scenario::WanLoss },
         control: CongestionControl::default(),
         flows,
@@ -19,7 +19,10 @@ fn over_a_shallow_buffer(flows: usize, loss: f64) -> Congestion {
         line_bps: 10_000_000_000,
         buffer_bdp: 0.1,
         loss,
-    };
+    })
+}
+
+fn run(cell: &CongestionCell) -> Congestion {
     cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"))
 }
 
@@ -37,6 +40,23 @@ fn a_flow_finds_the_rate_and_keeps_the_queue_short() {
     let reached = over_a_shallow_buffer(1, 0.0);
     assert_steady(&reached, 12.0);
     assert!(reached.start_drops_buffers <= 1.0, "seed {SEED}: {reached:?}");
+}
+
+/// There thirteen packets, which the peer reports together, are a twentieth of what is on the way.
+#[test]
+fn a_flow_alone_uses_a_slow_line_as_well() {
+    for buffer_bdp in [0.1, 1.0] {
+        let reached = run(&CongestionCell {
+            scenario: Scenario::Wan,
+            control: CongestionControl::default(),
+            flows: 1,
+            round_trip: Duration::from_millis(30),
+            line_bps: 300_000_000,
+            buffer_bdp,
+            loss: 0.0,
+        });
+        assert!(reached.utilisation >= 0.99, "seed {SEED}, {buffer_bdp} BDP: {reached:?}");
+    }
 }
 
 /// BBR v3 takes more than 2 % of loss for congestion, CUBIC any.

@@ -11,7 +11,10 @@ fn bounded(line_bps: u64, rtt_ms: u64, flows: usize, loss: f64) -> (TokenCell, T
     let result = cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"));
     assert!(result.classes.p99 <= result.idle.p99 + cell.allowance(), "seed {SEED}, {cell:?}: {result:?}");
     let [with, without] = [result.classes, result.one_class].map(|delay| delay.goodput_bps);
-    assert!(with > 0.95 * without && without > 0.8 * line_bps as f64, "seed {SEED}, {cell:?}: {result:?}");
+    assert!(
+        with > 0.95 * without && without > 0.96 * (1.0 - loss) * line_bps as f64,
+        "seed {SEED}, {cell:?}: {result:?}"
+    );
     (cell, result)
 }
 

@@ -118,6 +118,9 @@ const UNREPORTED: f64 = 13.0;
 /// Their part of a window, at most, that does not surely arrive: the rate decides it, and not the window.
 const UNREPORTED_MAX: f64 = 0.02;
 
+/// The part of the line beyond which nobody else can need it: a flow that is alone loses what it does not count on.
+const MOST: f64 = 0.6;
+
 /// The part of a round trip for which a queue lasts that ends the start.
 const RAMP_QUEUE: u32 = 8;
 
@@ -202,9 +205,14 @@ impl Steady {
     }
 
     /// Bytes of what arrives that are not those of the window. A host that is late needs all that arrives: its own pauses
-    /// look like a queue.
-    fn unreported(&self) -> f64 {
-        if self.is_late { 0.0 } else { (UNREPORTED * self.packet.bytes()).min(self.window * UNREPORTED_MAX) }
+    /// look like a queue. So does a flow that has most of the line, as trains have shown it.
+    fn unreported(&self, base: Duration) -> f64 {
+        let has_most = self.line.is_infinite() || self.window > self.line * base.as_secs_f64() * MOST;
+        if self.is_late || has_most {
+            0.0
+        } else {
+            (UNREPORTED * self.packet.bytes()).min(self.window * UNREPORTED_MAX)
+        }
     }
 
     fn begin_climb(&mut self, climb: Climb) {
@@ -337,7 +345,7 @@ impl Steady {
         // Beside urgent messages a part is left free of what surely arrives, too.
         let sure = match self.is_beside_urgent {
             true => self.delivery.sure(base) * (1.0 - Gait::CALM.free),
-            false => self.delivery.sure(base) - self.unreported(),
+            false => self.delivery.sure(base) - self.unreported(base),
         };
         let fit = top.fit.max(sure).clamp(self.window / 2.0, self.window);
         let mut share = top.share(fit, self.is_late);
@@ -492,14 +500,20 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rate_decides_is_not_sure_to_arrive_except_on_a_late_host() {
-        let mut steady = Steady { window: 1e6, phase: Phase::Cruise, ..Steady::default() };
+    fn what_the_rate_decides_is_not_sure_to_arrive_except_alone_or_on_a_late_host() {
+        let ms = Duration::from_millis;
+        let mut steady = Steady { window: 1e6, phase: Phase::Cruise, line: 1.25e9, ..Steady::default() };
         steady.sent(FRAME, Instant::ZERO);
-        assert_eq!(steady.unreported(), 20_000.0, "a 50th of the window");
-        steady.window = 1e8;
-        assert_eq!(steady.unreported(), 13.0 * FRAME as f64);
+        assert_eq!(steady.unreported(ms(20)), 20_000.0, "a 50th of the window");
+        steady.window = 1e7;
+        assert_eq!(steady.unreported(ms(20)), 13.0 * FRAME as f64);
+        steady.window = 2e7;
+        assert_eq!(steady.unreported(ms(20)), 0.0, "most of the 25 MB that the line has");
+        assert!(steady.unreported(ms(40)) > 0.0, "not of 50 MB");
         steady.set_lateness(Duration::from_millis(3));
-        assert_eq!(steady.unreported(), 0.0);
+        assert_eq!(steady.unreported(ms(40)), 0.0, "a late host");
+        let unknown = Steady { window: 1e7, packet: steady.packet, ..Steady::default() };
+        assert_eq!(unknown.unreported(ms(40)), 0.0, "nobody knows the line");
     }
 
     /// A start on a host that is late by so much, which hears of packets in intervals of a fifth of a round trip, and of a queue
