@@ -13,7 +13,7 @@ const PORT: u16 = 18515;
 const SENDING: &str = "trace=sendto,sendmsg,sendmmsg";
 
 /// Such calls of a client, and the frames that it sent. It waits for acknowledges for 4 s, not 67 ms: beside machines that
-/// begin, Linux has kept a server from its processor for longer than eight times that.
+/// begin, a server has not answered for eight times that.
 fn counted(pair: &VethPair, test: &str, link: &str) -> [u64; 2] {
     let words = ["perf", test, "--link", link, "-s", "65536", "-m", "4096", "-n", "4000", "-u", "20", "--json"];
     let server = uroce(&pair.a, &words);

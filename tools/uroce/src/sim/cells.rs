@@ -127,10 +127,9 @@ pub(super) fn keep<C: Cell>(cells: &mut Vec<C>, only: &[String]) -> Result<(), F
         let (key, wanted) = condition.split_once('=').filter(|(key, _)| C::KEYS.contains(key)).ok_or_else(|| {
             format!("--only {condition}: write KEY=VALUE with one of the keys {}", C::KEYS.join(", "))
         })?;
-        let fits = |cell: &C| match &cell.which()[key] {
-            Value::String(value) => wanted.split('|').any(|wanted| wanted == value),
-            Value::Bool(value) => wanted.split('|').any(|wanted| wanted.parse() == Ok(*value)),
-            value => value.as_f64().is_some_and(|value| wanted.split('|').any(|wanted| number(wanted) == Some(value))),
+        let fits = |cell: &C| {
+            let value = &cell.which()[key];
+            wanted.split('|').any(|wanted| is(value, wanted))
         };
         if !cells.iter().any(fits) {
             return Err(format!("--only {condition}: no cell of the table matches").into());
@@ -138,6 +137,15 @@ pub(super) fn keep<C: Cell>(cells: &mut Vec<C>, only: &[String]) -> Result<(), F
         cells.retain(fits);
     }
     Ok(())
+}
+
+/// Whether a value of a cell is the one that this text says.
+fn is(value: &Value, wanted: &str) -> bool {
+    match value {
+        Value::String(value) => value == wanted,
+        Value::Bool(value) => wanted.parse() == Ok(*value),
+        value => value.as_f64().is_some_and(|value| number(wanted) == Some(value)),
+    }
 }
 
 /// A number of a cell, which may be a share in percent.
