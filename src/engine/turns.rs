@@ -17,8 +17,10 @@ pub(super) const PASSIVE: Duration = Duration::from_micros(500);
 /// does). A program that only polls is disturbed at most this often.
 const WATCHFUL_WAITS: u32 = 16;
 
-/// How long it then still leaves the frames to the program: the time of some polls.
+/// How long it then still leaves the frames to the program: the time of some polls, after the end of the step that the program is
+/// at. Longer steps are those of a program that moves a lot, and goes on with it.
 const GRACE: Duration = Duration::from_micros(5);
+const LONG_STEP: Duration = Duration::from_micros(20);
 
 /// Polls that find the core taken until the program yields. The holder of the core can be waiting for this very
 /// processor: programs are often bound to one (by mpirun, for example), and their background thread with them. A step
@@ -34,6 +36,8 @@ pub(super) struct Turns {
     /// Those that stepped. Of polls the others found the core taken, or a thread waiting for it; posts step when nobody has
     /// for a while.
     steps: AtomicU64,
+    /// Whether a poll is stepping right now.
+    is_stepping: AtomicBool,
     /// Polls that did not step.
     misses: AtomicU64,
     /// Threads of the program that sleep between two polls, until a frame arrives.
@@ -64,6 +68,7 @@ impl Turns {
             waiting: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
             steps: AtomicU64::new(0),
+            is_stepping: AtomicBool::new(false),
             misses: AtomicU64::new(0),
             resting: AtomicUsize::new(0),
             background_is_active: AtomicBool::new(false),
@@ -89,8 +94,10 @@ impl Turns {
         if self.waiting.load(Ordering::Relaxed) == 0
             && let Ok(mut core) = core.try_lock()
         {
+            self.is_stepping.store(true, Ordering::Relaxed);
             self.count_step();
             let worked = step(&mut core);
+            self.is_stepping.store(false, Ordering::Relaxed);
             drop(core);
             if worked && !mutated!("step-wakes-nobody", by "uroce-loom --test engine what_the_last_poll_before_a_sleep")
             {
@@ -185,7 +192,7 @@ impl Turns {
                 if watchful > 0 && self.steps.load(Ordering::Relaxed) == before {
                     self.let_the_program_go_first(before, &now);
                 }
-                if self.steps.load(Ordering::Relaxed) != before {
+                if self.steps.load(Ordering::Relaxed) != before || self.is_stepping.load(Ordering::Relaxed) {
                     watchful = u32::saturating_sub(watchful, 1);
                     continue;
                 }
@@ -204,10 +211,21 @@ impl Turns {
         watchful > 0 && self.resting.load(Ordering::Relaxed) == 0
     }
 
-    /// Waits, after frames arrived, for a program that polls to take them.
+    /// Waits, after frames arrived, for a program that polls to take them: for its next step, since the one that it is at can
+    /// have looked for frames before. Who took them meanwhile would keep the program from the core, and find more next time.
     fn let_the_program_go_first(&self, before: u64, now: &impl Fn() -> Instant) {
-        let end = now() + GRACE;
-        while self.steps.load(Ordering::Relaxed) == before && now() < end {
+        let start = now();
+        let mut end = start + GRACE;
+        while self.steps.load(Ordering::Relaxed) == before {
+            let time = now();
+            if time >= end {
+                break;
+            }
+            if self.is_stepping.load(Ordering::Relaxed)
+                && !mutated!("long-steps-are-interrupted", by "uroce --lib a_step_that_takes_long")
+            {
+                end = (time + GRACE).min(start + LONG_STEP);
+            }
             thread::spin_loop();
         }
     }
@@ -330,6 +348,30 @@ mod tests {
         let mut in_rest = [true; 2];
         turns.rest(|| in_rest = watches());
         assert_eq!((in_rest, watches()), ([false; 2], [false, true]));
+    }
+
+    /// Else the background thread, which frames wake, would take more of them each time, and go on so.
+    #[test]
+    fn a_step_that_takes_long_is_no_reason_to_take_the_frames() {
+        // A clock that advances a microsecond each time, and a program whose step ends, and whose next one begins, at these times.
+        let waits_until = |ends: u64, begins: u64| {
+            let (turns, time) = (Turns::new().unwrap(), AtomicU64::new(0));
+            turns.is_stepping.store(ends > 0, Ordering::Relaxed);
+            let now = || {
+                let time = time.fetch_add(1, Ordering::Relaxed);
+                turns.is_stepping.store(time < ends || time >= begins, Ordering::Relaxed);
+                turns.steps.store((time >= begins).into(), Ordering::Relaxed);
+                Instant::ZERO + Duration::from_micros(time)
+            };
+            turns.let_the_program_go_first(0, &now);
+            time.load(Ordering::Relaxed) - 1
+        };
+        const NEVER: u64 = u64::MAX;
+        assert_eq!(waits_until(0, NEVER), 5, "it does not step");
+        assert_eq!(waits_until(0, 3), 3, "it steps soon");
+        assert_eq!(waits_until(10, 13), 13, "it is at a step, and goes on");
+        assert_eq!(waits_until(10, NEVER), 14, "it is at its last step");
+        assert_eq!(waits_until(NEVER, NEVER), 20, "it is at a long one");
     }
 
     /// It sleeps for long: what is posted meanwhile, and the end, must not wait for that.
