@@ -206,7 +206,7 @@ fn stages() -> Vec<Stage> {
         ),
         // The command line against the kernel's rxe in a machine, and against itself, over AF_XDP in namespaces. A machine
         // takes one processor and is slow, namespaces wait for clocks: they run beside each other. What only computes is
-        // in the lane of the machines, and keeps to one processor.
+        // in either lane, so that both take as long, and keeps to one processor.
         //
         // Unit tests, the examples as programs, and the tests of the parts together that need no other machine.
         integration(
@@ -217,10 +217,10 @@ fn stages() -> Vec<Stage> {
             ONE_BY_ONE,
         )
         .in_lane("machines"),
-        Stage::of("instructions", || instructions::run(&[])).in_lane("machines"),
         one_by_one("rig", "rxe-rig", |package, _| package == "rxe-rig").in_lane("machines"),
         one_by_one("machines", "uroce-cli in machines", |package, name| package == "uroce-cli" && name == MACHINES)
             .in_lane("machines"),
+        Stage::of("instructions", || instructions::run(&[])).in_lane("namespaces"),
         one_by_one("wan", "uroce-wan", |package, _| package == "uroce-wan").in_lane("namespaces"),
         one_by_one("interop", "uroce-cli", |package, name| package == "uroce-cli" && name != MACHINES)
             .in_lane("namespaces"),

@@ -191,40 +191,67 @@ impl Transfer {
     pub fn post(&mut self, network: &mut Network, observer: &mut impl Observer) {
         let now = network.now();
         let (_, destination) = self.ends();
-        let slots = (self.plan.region_bytes / self.plan.message_bytes) as u64;
-        let offset = |number: u64| (number % slots) * self.plan.message_bytes as u64;
-        let sge = |side: &Side, number: u64| Sge {
-            address: side.memory.address() + offset(number),
-            length: self.plan.message_bytes as u32,
-            lkey: side.key,
-        };
-        let remote =
-            |side: &Side, number: u64| Remote { address: side.memory.address() + offset(number), key: side.key };
         if self.plan.operation == TransferOperation::Send {
             for number in self.received..self.completed_receives + self.plan.outstanding as u64 {
-                let request = ReceiveRequest { wr_id: number, sges: SgeList::from_iter([sge(destination, number)]) };
+                let request =
+                    ReceiveRequest { wr_id: number, sges: SgeList::from_iter([self.sge(destination, number)]) };
                 network.endpoint(destination.node).post_receive(now, destination.qpn, request).expect("there is room");
             }
             self.received = self.completed_receives + self.plan.outstanding as u64;
         }
-        let (source, destination) = self.ends();
         let before = self.posted;
-        let requester = self.requester();
         let limit = (self.completed + self.plan.outstanding as u64).min(self.end_after);
-        for number in self.posted..limit {
-            let (operation, local) = match self.plan.operation {
-                TransferOperation::Write => (SendOperation::Write(remote(destination, number)), source),
-                TransferOperation::Read => (SendOperation::Read(remote(source, number)), destination),
-                TransferOperation::Send => (SendOperation::Send, source),
-            };
-            let request = SendRequest::new(number, operation, Data::Sges(SgeList::from_iter([sge(local, number)])));
-            network.endpoint(requester.node).post_send(now, requester.qpn, request).expect("there is room");
+        for number in before..limit {
+            self.post_message(network, number, self.plan.message_bytes as u64);
         }
-        let node = requester.node;
+        let node = self.requester().node;
         self.posted = limit;
         if limit > before {
             network.kick(node, observer);
         }
+    }
+
+    /// Posts the message of that number, which has `length` bytes.
+    fn post_message(&self, network: &mut Network, number: u64, length: u64) {
+        let (source, destination) = self.ends();
+        let remote = |side: &Side| Remote { address: side.memory.address() + self.offset(number), key: side.key };
+        let (operation, local) = match self.plan.operation {
+            TransferOperation::Write => (SendOperation::Write(remote(destination)), source),
+            TransferOperation::Read => (SendOperation::Read(remote(source)), destination),
+            TransferOperation::Send => (SendOperation::Send, source),
+        };
+        let sge = Sge { length: length as u32, ..self.sge(local, number) };
+        let request = SendRequest::new(number, operation, Data::Sges(SgeList::from_iter([sge])));
+        let (now, requester) = (network.now(), self.requester());
+        network.endpoint(requester.node).post_send(now, requester.qpn, request).expect("there is room");
+    }
+
+    /// Where the message of that number lies in the memory of both sides.
+    fn offset(&self, number: u64) -> u64 {
+        let slots = (self.plan.region_bytes / self.plan.message_bytes) as u64;
+        (number % slots) * self.plan.message_bytes as u64
+    }
+
+    fn sge(&self, side: &Side, number: u64) -> Sge {
+        Sge {
+            address: side.memory.address() + self.offset(number),
+            length: self.plan.message_bytes as u32,
+            lkey: side.key,
+        }
+    }
+
+    /// Posts `bytes` bytes after all that was posted, in messages of the planned length of which the last has the rest, and ends the
+    /// sequence with them. Returns the number of its messages. They may be more than are planned to be outstanding together, as
+    /// long as the queue has room.
+    pub fn send(&mut self, network: &mut Network, observer: &mut impl Observer, bytes: u64) -> u64 {
+        let length = self.plan.message_bytes as u64;
+        for number in 0..bytes.div_ceil(length) {
+            self.post_message(network, self.posted + number, length.min(bytes - number * length));
+        }
+        self.posted += bytes.div_ceil(length);
+        self.end_after = self.posted;
+        network.kick(self.requester().node, observer);
+        self.posted
     }
 
     /// Takes all completions; each must be successful and in order.
@@ -339,7 +366,12 @@ impl Transfer {
         self.sides.iter().filter(is_in_error).count() as u64
     }
 
-    /// The number of bytes of completed messages.
+    /// The number of completed messages.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// The number of bytes of completed messages, of the planned length.
     pub fn completed_bytes(&self) -> u64 {
         self.completed * self.plan.message_bytes as u64
     }

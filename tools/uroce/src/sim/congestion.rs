@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use uroce::congestion::{CongestionControl, CongestionControlError};
 use uroce_laboratory::sim::TransferError;
-use uroce_laboratory::sim::congestion::{CUBIC, Congestion, CongestionCell};
+use uroce_laboratory::sim::congestion::{CUBIC, Congestion, CongestionCell, SizeBin};
 
 use crate::Failure;
 
@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     /// Run only matching cells: scenario=wan, controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
     /// loss=1%; conditions separated by commas, values by |. A key that is not given matches all its values. Scenarios: wan, wan-loss, fair,
     /// newcomer, rtt-mix, parking-lot, on-off, microburst, policer, dc-wan, incast, new-incast,
-    /// slow-link, busy-hosts, versus.
+    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, busy-hosts, versus.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
     /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, cubic (as TCP) or fixed. With dcqcn
@@ -79,6 +79,7 @@ impl Cell for CongestionCell {
                 "completion_ms": result.completion.map(|completion| completion.last.as_secs_f64() * 1e3),
                 "completion_slowdown": result.completion.map(|completion| completion.slowdown),
                 "mean_slowdown": result.completion.map(|completion| completion.mean_slowdown),
+                "sizes": result.sizes.iter().map(size_bin).collect::<Vec<_>>(),
                 "goodput_bps": result.goodput_bps,
             }),
             Err(error) => json!({ "violation": error.to_string() }),
@@ -100,6 +101,17 @@ impl Cell for CongestionCell {
             Ok(result) => result,
             Err(error) => return format!("{what}  {error}"),
         };
+        if !result.sizes.is_empty() {
+            let bins = result.sizes.iter().map(|bin| format!("\n    {}", describe_bin(bin)));
+            return format!(
+                "{what}  {:6.2} % used  queue p99 {:.0} KB mean {:.0} KB  dropped {:.3} %{}",
+                result.utilisation * 100.0,
+                result.queue_bytes[0] / 1e3,
+                result.queue_bytes[1] / 1e3,
+                result.queue_drops * 100.0,
+                bins.collect::<String>()
+            );
+        }
         let mut text = format!(
             "{what}  {:6.2} % used  queue p99 {:5.2} % mean {:5.2} %  dropped {:.3} %  start {:4.1} RTT {:4.2} buffers  Jain {:.3}  spurious {:.3} %",
             result.utilisation * 100.0,
@@ -128,6 +140,19 @@ impl Cell for CongestionCell {
     fn is_wrong(&self, outcome: &Self::Outcome) -> bool {
         outcome.is_err()
     }
+}
+
+/// How long flows of some sizes took, as a field.
+fn size_bin(bin: &SizeBin) -> Value {
+    let [p50, p99] = bin.slowdowns;
+    json!({ "up_to_bytes": bin.up_to_bytes, "flows": bin.flows, "p50_slowdown": p50, "p99_slowdown": p99 })
+}
+
+/// The same for people.
+fn describe_bin(bin: &SizeBin) -> String {
+    let size = bin.up_to_bytes.map_or("larger".to_owned(), |bytes| format!("up to {bytes} bytes"));
+    let [p50, p99] = bin.slowdowns.map(|slowdown| slowdown.unwrap_or(f64::NAN));
+    format!("{size:19} {:6} flows  {p50:6.2} times the least in the median, {p99:6.2} in 99 %", bin.flows)
 }
 
 /// A controller of this stack, or TCP's CUBIC.

@@ -8,7 +8,7 @@ use crate::sim::transfer::{TransferError, TransferOperation, TransferPlan};
 
 use super::run::{MESSAGE_BYTES, Run};
 use super::setup::Setup;
-use super::{CUBIC, Congestion, Scenario};
+use super::{CUBIC, Congestion, FlowSizes, Scenario};
 
 /// One cell of the table of congestion: flows that share a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +44,13 @@ const SLOW_BUFFERS: [f64; 2] = [20.0, 200.0];
 /// A line of 300 Mb/s between two hosts that are busy, as in the comparison of NIXL over uroce and over TCP.
 const BUSY_BPS: u64 = 300_000_000;
 const BUSY_ROUND_TRIP: Duration = Duration::from_millis(30);
+
+/// Messages that a connection may have posted then, which are some of the largest flows, and the memory of each side.
+const OFFERED_MESSAGES: usize = 4096;
+const OFFERED_REGION_BYTES: usize = 1 << 20;
+
+/// Connections over which flows of a data centre come at random.
+const CONNECTIONS: usize = 32;
 
 /// Upper bound on the memory of each side of a flow, in bytes: its messages take turns.
 const REGION_BYTES: usize = 16 << 20;
@@ -101,6 +108,9 @@ impl CongestionCell {
         cells.push(data_centre(Scenario::DcWan, 16, Duration::from_millis(10)));
         cells.push(data_centre(Scenario::Incast, 16, Duration::from_micros(10)));
         cells.push(data_centre(Scenario::NewIncast, 16, Duration::from_micros(10)));
+        for sizes in FlowSizes::ALL {
+            cells.push(data_centre(Scenario::Flows(sizes), CONNECTIONS, Duration::from_micros(10)));
+        }
         for buffer_bdp in SLOW_BUFFERS {
             let slow = wan(Scenario::SlowLink, 1, buffer_bdp);
             cells.push(CongestionCell { round_trip: SLOW_ROUND_TRIP, line_bps: SLOW_BPS, ..slow });
@@ -135,7 +145,10 @@ impl CongestionCell {
     pub fn run(&self, seed: u64) -> Result<Congestion, TransferError> {
         let setup = Setup::of(self, &mut Random::new(seed, 3));
         let bytes = (8.0 * self.bdp_bytes() / self.flows as f64) as usize + (8 << 20);
-        let outstanding = bytes / MESSAGE_BYTES;
+        let (outstanding, region) = match setup.sizes {
+            Some(_) => (OFFERED_MESSAGES, OFFERED_REGION_BYTES),
+            None => (bytes / MESSAGE_BYTES, REGION_BYTES),
+        };
         let plan = |control| {
             let recovery = RecoverySettings {
                 recovery: RecoveryMode::Auto,
@@ -146,7 +159,7 @@ impl CongestionCell {
                 operation: TransferOperation::Write,
                 message_bytes: MESSAGE_BYTES,
                 outstanding,
-                region_bytes: (outstanding * MESSAGE_BYTES).min(REGION_BYTES),
+                region_bytes: (outstanding * MESSAGE_BYTES).min(region),
                 recovery: [recovery; 2],
                 timeout: setup.timeout,
             }

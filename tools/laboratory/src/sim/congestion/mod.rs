@@ -5,7 +5,9 @@ mod cell;
 mod chain;
 mod cubic;
 mod flow_plan;
+mod flow_sizes;
 mod meter;
+mod offered;
 mod result;
 mod run;
 mod scenario;
@@ -13,5 +15,6 @@ mod setup;
 
 pub use cell::CongestionCell;
 pub use cubic::CUBIC;
-pub use result::{CompletionTime, Congestion};
+pub use flow_sizes::FlowSizes;
+pub use result::{CompletionTime, Congestion, SizeBin};
 pub use scenario::Scenario;

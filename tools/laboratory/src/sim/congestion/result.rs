@@ -34,11 +34,25 @@ pub struct Congestion {
     pub convergence_rtts: Option<f64>,
     /// When flows had sent all; `None` where they have no end, and when one did not come to it.
     pub completion: Option<CompletionTime>,
+    /// How long flows took by size, where they come at random; else empty.
+    pub sizes: Vec<SizeBin>,
     /// The goodput of each flow, in bits a second.
     pub goodput_bps: Vec<f64>,
     /// The share of the bottleneck that was used, and the delay of its queue as a share of the round trip, by half round
     /// trips from the beginning.
     pub timeline: Vec<(f64, f64)>,
+}
+
+/// How long flows of some sizes took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SizeBin {
+    /// The largest size, in bytes; `None` for no limit. The smallest is above the bin before.
+    pub up_to_bytes: Option<u64>,
+    /// The number of flows.
+    pub flows: usize,
+    /// The median and the 99th percentile of their times, each over the least that the flow could take: a round trip, and its bytes
+    /// at the rate of the bottleneck. `None` when there were no flows.
+    pub slowdowns: [Option<f64>; 2],
 }
 
 /// When flows of a given length had sent all.

@@ -3,11 +3,13 @@ use uroce::time::{Duration, Instant};
 
 use crate::sim::goodput::{FRAME, PAYLOAD};
 use crate::sim::network::{NodeId, Step};
+use crate::sim::random::Random;
 use crate::sim::transfer::{Transfer, TransferError, TransferPlan};
 
 use super::chain::Chain;
 use super::flow_plan::FlowPlan;
 use super::meter::Meter;
+use super::offered::Offered;
 use super::setup::Setup;
 use super::{CompletionTime, Congestion, CongestionCell};
 
@@ -23,6 +25,8 @@ pub(super) struct Run<'a> {
     intervals: Vec<Interval>,
     /// When each flow had sent all that it has to send.
     completed_at: Vec<Option<Instant>>,
+    /// Flows that come at random, over the others.
+    offered: Option<Offered>,
 }
 
 /// What happened in half a round trip.
@@ -36,8 +40,12 @@ struct Interval {
 /// The length of messages, in bytes.
 pub(super) const MESSAGE_BYTES: usize = 1 << 16;
 
-/// What wakes the background; flows are woken by their numbers.
+/// What wakes the background, and when a flow comes; flows are woken by their numbers.
 const BACKGROUND: u64 = u64::MAX;
+const ARRIVAL: u64 = u64::MAX - 1;
+
+/// The part of the bottleneck that flows load which come at random.
+const LOAD: f64 = 0.5;
 
 /// The shortest interval that is looked at.
 const INTERVAL_MIN: Duration = Duration::from_micros(50);
@@ -69,7 +77,14 @@ impl<'a> Run<'a> {
         }
         let (owner, meter) = (chain.owners(), Meter::new(&chain, setup.look_every()));
         let completed_at = vec![None; setup.flows.len()];
-        Run { cell, setup, chain, transfers, owner, meter, intervals: Vec::new(), completed_at }
+        let offered = setup.sizes.map(|sizes| {
+            let random = &mut Random::new(seed, 4);
+            Offered::new(sizes, LOAD * cell.ideal_bps(), setup.warm, setup.flows.len(), random)
+        });
+        if let Some(first) = offered.as_ref().and_then(Offered::next_at) {
+            chain.network.wake_at(first, ARRIVAL);
+        }
+        Run { cell, setup, chain, transfers, owner, meter, intervals: Vec::new(), completed_at, offered }
     }
 
     /// Plays until the end of the measured time, or until all flows have sent what they have to send.
@@ -80,7 +95,7 @@ impl<'a> Run<'a> {
         let every = self.every();
         let mut before = self.meter.useful();
         let mut is_measuring = false;
-        while self.chain.network.now() < self.setup.end && self.completed_at.iter().any(Option::is_none) {
+        while self.chain.network.now() < self.setup.end && !self.is_over() {
             if self.chain.network.now() >= self.setup.warm && !is_measuring {
                 is_measuring = true;
                 self.meter.begin();
@@ -95,13 +110,21 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Whether all flows have sent what they have to send.
+    fn is_over(&self) -> bool {
+        match &self.offered {
+            Some(offered) => offered.is_over(),
+            None => self.completed_at.iter().all(Option::is_some),
+        }
+    }
+
     /// The length of an interval: half a round trip.
     fn every(&self) -> Duration {
         (self.cell.round_trip / 2).max(INTERVAL_MIN)
     }
 
     fn until(&mut self, until: Instant) -> Result<(), TransferError> {
-        let Run { chain: Chain { network, bottlenecks, .. }, meter, .. } = self;
+        let Run { chain: Chain { network, bottlenecks, .. }, meter, offered, .. } = self;
         while network.next().is_some_and(|at| at <= until) {
             match network.step(meter) {
                 Some(Step::Handled(NodeId(node))) => {
@@ -112,6 +135,9 @@ impl<'a> Run<'a> {
                     if flow.completed_bytes() > before {
                         flow.post(network, meter);
                         let (plan, now) = (&self.setup.flows[owner], network.now());
+                        if let Some(offered) = offered {
+                            offered.completed(owner, flow.completed(), now);
+                        }
                         if now >= plan.start && end_of(plan, now) == Some(flow.completed_bytes()) {
                             self.completed_at[owner] = Some(network.now());
                         }
@@ -125,6 +151,12 @@ impl<'a> Run<'a> {
                         let passed = network.occupy(bottlenecks[0], FRAME);
                         meter.background(if passed { FRAME } else { 0 });
                         network.wake_at(background.next(network.now()), BACKGROUND);
+                    }
+                }
+                Some(Step::Woken(ARRIVAL)) => {
+                    if let Some(offered) = offered {
+                        offered.begin(&mut self.transfers, network, meter);
+                        offered.next_at().into_iter().for_each(|at| network.wake_at(at, ARRIVAL));
                     }
                 }
                 Some(Step::Woken(flow)) => {
@@ -146,7 +178,11 @@ impl<'a> Run<'a> {
     pub fn result(&self) -> Congestion {
         let (cell, setup, meter) = (self.cell, self.setup, &self.meter);
         let seconds = self.chain.network.now().saturating_since(setup.warm).as_secs_f64();
-        let sent: Vec<f64> = meter.measured_useful().iter().map(|useful| bits(*useful) / seconds).collect();
+        let sent: Vec<f64> = match &self.offered {
+            // Their packets are of all lengths, and connections are not to be equal.
+            Some(offered) => vec![offered.done_bytes() as f64 * 8.0 / seconds],
+            None => meter.measured_useful().iter().map(|useful| bits(*useful) / seconds).collect(),
+        };
         let free = 1.0 - meter.measured_background() as f64 * 8.0 / seconds / setup.line_bps as f64;
         let ideal = cell.ideal_bps() * free;
         let lasted = |flow: usize| Some((self.completed_at[flow]? - setup.flows[flow].start).as_secs_f64());
@@ -180,9 +216,10 @@ impl<'a> Run<'a> {
             spurious_fraction: meter.spurious_fraction(),
             resent: meter.resent(),
             jain: sum * sum / (squares * goodput_bps.len() as f64),
-            shares: self.shares(&goodput_bps, self.fair_bps() * free),
+            shares: if self.offered.is_some() { Vec::new() } else { self.shares(&goodput_bps, self.fair_bps() * free) },
             convergence_rtts: self.convergence_rtts(),
             completion: self.completion(),
+            sizes: self.offered.iter().flat_map(|offered| offered.bins(cell.ideal_bps(), cell.round_trip)).collect(),
             goodput_bps,
             timeline,
         }

@@ -1,5 +1,7 @@
 use uroce::congestion::CongestionControl;
 
+use super::FlowSizes;
+
 /// The scenarios of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
@@ -19,6 +21,8 @@ pub enum Scenario {
     Incast,
     /// The same over new connections: nothing was sent before.
     NewIncast,
+    /// Flows of published sizes come at random and load the bottleneck by half, over connections that are there, on a short way.
+    Flows(FlowSizes),
     /// Three bottlenecks in a row: a flow over all, and one over each.
     ParkingLot,
     /// A part of the bottleneck is taken and left in turns, by traffic that slows down for nobody.
@@ -47,6 +51,10 @@ impl Scenario {
             Scenario::DcWan => "dc-wan",
             Scenario::Incast => "incast",
             Scenario::NewIncast => "new-incast",
+            Scenario::Flows(FlowSizes::WebSearch) => "web-search",
+            Scenario::Flows(FlowSizes::FbHdp) => "fb-hdp",
+            Scenario::Flows(FlowSizes::AliStorage) => "ali-storage",
+            Scenario::Flows(FlowSizes::GoogleRpc) => "google-rpc",
             Scenario::ParkingLot => "parking-lot",
             Scenario::OnOff => "on-off",
             Scenario::Policer => "policer",
@@ -64,6 +72,6 @@ impl Scenario {
 
     /// Whether the network is a data centre's, whose switches have shallow buffers and mark packets.
     pub(super) fn is_data_centre(self) -> bool {
-        matches!(self, Scenario::DcWan | Scenario::Incast | Scenario::NewIncast)
+        matches!(self, Scenario::DcWan | Scenario::Incast | Scenario::NewIncast | Scenario::Flows(_))
     }
 }

@@ -9,7 +9,7 @@ use crate::sim::random::Random;
 
 use super::background::Background;
 use super::flow_plan::FlowPlan;
-use super::{CongestionCell, Scenario};
+use super::{CongestionCell, FlowSizes, Scenario};
 
 /// What a cell comes to: a row of bottlenecks, flows over them, and how long it is looked at.
 pub(super) struct Setup {
@@ -31,6 +31,8 @@ pub(super) struct Setup {
     /// The flows whose convergence is looked at.
     pub watched: Range<usize>,
     pub background: Option<Background>,
+    /// The sizes of the flows that come at random, over those above as connections.
+    pub sizes: Option<FlowSizes>,
     /// The local ACK timeout code: 4.096 µs × 2^code.
     pub timeout: u8,
     /// When the measured time begins, and when it ends.
@@ -69,6 +71,9 @@ const GREETING_EVERY: Duration = Duration::from_micros(500);
 
 /// An incast that takes this many times as long as it must is given up.
 const INCAST_PATIENCE: u32 = 200;
+
+/// Flows that come at random are given up after this time.
+const FLOWS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Round trips before the measured time, and in it.
 const WARM_UP: u32 = 40;
@@ -115,6 +120,7 @@ impl Setup {
             watched: 0..flows.len(),
             flows,
             background: None,
+            sizes: None,
             timeout: if cell.scenario.is_data_centre() { DATA_CENTRE_TIMEOUT } else { WAN_TIMEOUT },
             warm: Instant::ZERO,
             end: Instant::ZERO,
@@ -158,6 +164,16 @@ impl Setup {
                 }
                 let all = Duration::from_secs_f64((INCAST_BYTES * cell.flows as u64 * 8) as f64 / cell.line_bps as f64);
                 [begins, (all + cell.round_trip) * INCAST_PATIENCE]
+            }
+            Scenario::Flows(sizes) => {
+                self.sizes = Some(sizes);
+                self.access_bps = cell.line_bps;
+                let begins = GREETING_EVERY * (cell.flows as u32 + 1);
+                for (index, flow) in self.flows.iter_mut().enumerate() {
+                    flow.greets = Some(Instant::ZERO + GREETING_EVERY * index as u32);
+                    (flow.start, flow.bytes) = (flow.start + begins, Some(0));
+                }
+                [begins + cell.round_trip, FLOWS_PATIENCE]
             }
             Scenario::ParkingLot => {
                 self.hops = cell.flows - 1;
