@@ -32,8 +32,8 @@ pub struct Interval {
 pub const DROP_COUNTERS: [&str; 6] =
     ["rx_ring_full", "rx_fill_ring_empty", "rx_dropped_by_kernel", "bad_icrc", "malformed", "tx_errors"];
 
-/// What the text says beside the rates, when it is not zero: a name, and the counters that add up to it.
-const REMARKS: [(&str, &[&str]); 4] = [
+/// What is told of an interval beside the rates, when it is not zero: a name, and the counters that add up to it.
+pub const INTERVAL_REMARKS: [(&str, &[&str]); 4] = [
     ("retransmitted", &["retransmitted"]),
     ("RNR", &["rcvd_rnr_err", "send_rnr_err"]),
     ("marked", &["np_ecn_marked_roce_packets", "rp_cnp_handled"]),
@@ -117,7 +117,7 @@ impl fmt::Display for Interval {
             write!(f, ", window {window:.0} kB, in flight {in_flight:.0} kB")?;
             write!(f, ", round trip {round_trip:.3} ms, {shortest:.3} ms without queues")?;
         }
-        for (name, of) in REMARKS {
+        for (name, of) in INTERVAL_REMARKS {
             match self.grown(of) {
                 0 => {}
                 count => write!(f, ", {name} {count}")?,

@@ -30,7 +30,7 @@ pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use connect::{ConnectError, ConnectOptions};
 pub use connection_manager::{ConnectionManager, ConnectionManagerError, ListenError};
 pub use context::Context;
-pub use interval::{DROP_COUNTERS, Interval, IntervalError, Intervals};
+pub use interval::{DROP_COUNTERS, INTERVAL_REMARKS, Interval, IntervalError, Intervals};
 pub use open_options::{LinkKind, LinkKindError, OpenError, OpenOptions, OptionError};
 pub use peer::{Peer, PeerError};
 pub use protection_domain::{ProtectionDomain, QueuePairOptions};

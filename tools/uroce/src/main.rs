@@ -26,6 +26,7 @@ mod metrics;
 mod packet_line;
 mod perf;
 mod pingpong;
+mod plot;
 mod replay;
 mod report;
 mod run;
@@ -71,6 +72,7 @@ enum Command {
     Man(man::Arguments),
     Perf(Box<perf::Arguments>),
     Pingpong(pingpong::Arguments),
+    Plot(plot::Arguments),
     Replay(replay::Arguments),
     Run(run::Arguments),
     Sim(sim::Arguments),
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         Command::Man(arguments) => man::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Plot(arguments) => plot::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Run(arguments) => return run::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
@@ -111,7 +114,7 @@ impl Command {
             Command::Arbiter(_) | Command::Completions(_) | Command::Lab(_) | Command::Man(_) | Command::Run(_) => {
                 false
             }
-            Command::Top(_) => false,
+            Command::Plot(_) | Command::Top(_) => false,
             Command::Decode(arguments) => arguments.json,
             Command::Devices(arguments) => arguments.json,
             Command::Perf(arguments) => arguments.json,

@@ -32,7 +32,7 @@ pub(crate) mod picture;
 mod priorities;
 mod stream;
 mod stream_picture;
-mod svg;
+pub(crate) mod svg;
 mod timeline;
 mod tokens;
 

@@ -80,6 +80,8 @@ fn no_subcommand_panics_when_nobody_reads() {
         ended_quietly(&client, &unread(&pair.b, &client));
         server.stop();
     }
+    // It prints nothing.
+    tried.push("plot");
     // The program's own output, and its own end.
     for arguments in [["run", "--", "sh", "-c", "echo"], ["lab", "--", "sh", "-c", "echo"]] {
         tried.push(arguments[0]);

@@ -1,7 +1,10 @@
 //! `uroce perf` against itself, over AF_XDP on a veth between two namespaces: every test, what its flags change, and what
 //! it says when it cannot.
 
-use crate::common::programs::{Ended, uroce, wait_for_listener};
+use std::process::Command;
+
+use crate::common::captures::scratch;
+use crate::common::programs::{Ended, UROCE, uroce, wait_for_listener};
 use rxe_rig::VethPair;
 use serde_json::Value;
 
@@ -148,9 +151,25 @@ fn at_intervals_it_is_told_what_the_device_does() {
     }
     let has_flow = |line: &Value| line["window_bytes"].as_u64() > Some(0) && line["rtt_ns"].as_u64() > Some(0);
     assert!(client.iter().any(has_flow), "{client:#?}");
+    let end_of_json = client;
     let [client, _] = play(&pair, &["write-bw", "-D", "2", "--interval", "0.5"]);
     let lines: Vec<&str> = client.stderr.lines().filter(|line| line.contains(" s: out ")).collect();
     assert!(lines.len() >= 3 && lines.iter().any(|line| line.contains("round trip")), "{client:#?}");
+    // Both can be drawn; what is no such line is said.
+    let [file, picture] = ["told", "told.svg"].map(scratch);
+    let plot = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Command::new(UROCE).args(["plot".as_ref(), file.as_os_str(), picture.as_os_str()]).output().unwrap()
+    };
+    let told: String = end_of_json.iter().map(|line| format!("{line}\n")).collect();
+    for text in [client.stderr.as_str(), told.as_str()] {
+        assert!(plot(text).status.success());
+        let drawn = std::fs::read_to_string(&picture).unwrap();
+        assert!(["rate, ", "window, ", "round trip, "].iter().all(|panel| drawn.contains(panel)), "{drawn}");
+    }
+    let refused = plot("nothing\n");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("told: no line is of an interval"), "{said}");
 }
 
 /// The time runs out while an end has the peer's answer, and the acknowledge of its own message was lost: there is no room

@@ -19,7 +19,7 @@ polyline[stroke=\"#083F70\"]{stroke:#8fb8ff}";
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(super) fn write(file: &Path, picture: &str, title: &str, description: &str) -> io::Result<()> {
+pub(crate) fn write(file: &Path, picture: &str, title: &str, description: &str) -> io::Result<()> {
     let end = picture.find('>').map_or(0, |at| at + 1);
     let (start, rest) = picture.split_at(end);
     let start = start.replacen("<svg", "<svg role=\"img\" aria-labelledby=\"title description\"", 1);
