@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use crate::time::{Duration, Instant};
 
 use super::chance::{Chance, Verdict};
@@ -136,9 +138,12 @@ const CALM_LESS: f64 = 0.98;
 const CALM_MORE: f64 = 1.01;
 
 /// Beside urgent messages, the delay in queues up to which a window grows: this share of a round trip, or a little more
-/// than hosts add themselves, in seconds.
+/// than hosts add themselves, in seconds. Hosts add more where other programs have their processors. A flow that has so much of
+/// the line, as trains have shown it, and not all, has no queue of its own then.
 const CALM_SHARE: f64 = 0.005;
 const CALM_LEAST: f64 = 1.5 * HOST_DELAY;
+const CALM_LEAST_ALONE: f64 = 3.5 * HOST_DELAY;
+const CALM_ALONE: Range<f64> = 0.4..0.85;
 
 impl Default for Steady {
     /// A controller without history.
@@ -169,7 +174,9 @@ impl Steady {
     /// The delay in queues up to which the window grows.
     fn target(&self, base: Duration) -> f64 {
         if self.is_beside_urgent {
-            return (base.as_secs_f64() * CALM_SHARE).max(CALM_LEAST);
+            let base = base.as_secs_f64();
+            let is_alone = CALM_ALONE.contains(&(self.window / (self.line * base)));
+            return (base * CALM_SHARE).max(if is_alone { CALM_LEAST_ALONE } else { CALM_LEAST });
         }
         self.usual_target(base)
     }
