@@ -39,6 +39,12 @@ impl Random {
         Duration::from_nanos(self.below(limit.as_nanos() as u64 + 1))
     }
 
+    /// The seconds until the next of events that come at random, `per_s` of them a second (a Poisson process).
+    pub fn gap_s(&mut self, per_s: f64) -> f64 {
+        // Never the logarithm of zero.
+        -((f64::from(self.u32()) + 1.0) / (1u64 << 32) as f64).ln() / per_s
+    }
+
     /// True with the given probability, 0 to 1: never for 0, always for 1.
     pub fn chance(&mut self, probability: f64) -> bool {
         const TWO_TO_THE_32: f64 = (1u64 << 32) as f64;

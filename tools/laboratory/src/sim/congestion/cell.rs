@@ -45,12 +45,11 @@ const SLOW_BUFFERS: [f64; 2] = [20.0, 200.0];
 const BUSY_BPS: u64 = 300_000_000;
 const BUSY_ROUND_TRIP: Duration = Duration::from_millis(30);
 
-/// Messages that a connection may have posted then, which are some of the largest flows, and the memory of each side.
+/// Connections over which flows of a data centre come at random, the messages that one may have posted then, which are some of the
+/// largest flows, and the memory of each of its sides.
+const CONNECTIONS: usize = 32;
 const OFFERED_MESSAGES: usize = 4096;
 const OFFERED_REGION_BYTES: usize = 1 << 20;
-
-/// Connections over which flows of a data centre come at random.
-const CONNECTIONS: usize = 32;
 
 /// Upper bound on the memory of each side of a flow, in bytes: its messages take turns.
 const REGION_BYTES: usize = 16 << 20;

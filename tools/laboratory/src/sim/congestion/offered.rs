@@ -45,7 +45,7 @@ impl Offered {
         let per_s = bps / 8.0 / mean;
         let mut at = 0.0;
         let arrivals = (0..(BYTES / mean).min(FLOWS_MAX) as usize).map(|_| {
-            at -= ((f64::from(random.u32()) + 1.0) / (1u64 << 32) as f64).ln() / per_s;
+            at += random.gap_s(per_s);
             Arrival { at: start + Duration::from_secs_f64(at), bytes: sizes.draw(random) }
         });
         Offered { to_come: arrivals.collect(), under_way: vec![VecDeque::new(); connections], done: Vec::new() }

@@ -155,24 +155,13 @@ impl Setup {
                 round_trips(WARM_UP, MEASURED)
             }
             Scenario::Incast | Scenario::NewIncast => {
-                self.access_bps = cell.line_bps;
-                let begins = GREETING_EVERY * (cell.flows as u32 + 1);
-                for (index, flow) in self.flows.iter_mut().enumerate() {
-                    let greets = cell.scenario == Scenario::Incast;
-                    flow.greets = greets.then(|| Instant::ZERO + GREETING_EVERY * index as u32);
-                    (flow.start, flow.bytes) = (flow.start + begins, Some(INCAST_BYTES));
-                }
+                let begins = self.acquaint(cell, cell.scenario == Scenario::Incast, INCAST_BYTES);
                 let all = Duration::from_secs_f64((INCAST_BYTES * cell.flows as u64 * 8) as f64 / cell.line_bps as f64);
                 [begins, (all + cell.round_trip) * INCAST_PATIENCE]
             }
             Scenario::Flows(sizes) => {
                 self.sizes = Some(sizes);
-                self.access_bps = cell.line_bps;
-                let begins = GREETING_EVERY * (cell.flows as u32 + 1);
-                for (index, flow) in self.flows.iter_mut().enumerate() {
-                    flow.greets = Some(Instant::ZERO + GREETING_EVERY * index as u32);
-                    (flow.start, flow.bytes) = (flow.start + begins, Some(0));
-                }
+                let begins = self.acquaint(cell, true, 0);
                 [begins + cell.round_trip, FLOWS_PATIENCE]
             }
             Scenario::ParkingLot => {
@@ -211,6 +200,18 @@ impl Setup {
                 round_trips(2 * WARM_UP, 2 * MEASURED)
             }
         }
+    }
+
+    /// Makes all links as fast as the bottleneck, and all flows begin together with `bytes` to send; if they greet, each has sent a
+    /// message by itself before. Returns when they begin.
+    fn acquaint(&mut self, cell: &CongestionCell, greets: bool, bytes: u64) -> Duration {
+        self.access_bps = cell.line_bps;
+        let begins = GREETING_EVERY * (cell.flows as u32 + 1);
+        for (index, flow) in self.flows.iter_mut().enumerate() {
+            flow.greets = greets.then(|| Instant::ZERO + GREETING_EVERY * index as u32);
+            (flow.start, flow.bytes) = (flow.start + begins, Some(bytes));
+        }
+        begins
     }
 
     /// How many groups of flows there are.

@@ -93,8 +93,7 @@ impl Workload {
         let mut random = Random::new(seed, 21);
         let mut at = 0.0;
         let next = |_| {
-            // Never the logarithm of zero.
-            at -= ((random.u32() as f64 + 1.0) / (1u64 << 32) as f64).ln() / per_s;
+            at += random.gap_s(per_s);
             Duration::from_secs_f64(at)
         };
         (0..prompts).map(next).collect()
