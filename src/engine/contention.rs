@@ -21,12 +21,17 @@ const ASK_EVERY: Duration = Duration::from_millis(1);
 /// The part of the time that interrupts, the kernel's threads and waking up may take: it is no contention.
 const ALLOWED: u32 = 8;
 
-/// How much beyond that is, and how much is remembered at most.
+/// How much beyond that is. No more is remembered.
 const LOST: Duration = Duration::from_micros(400);
-const LOST_MOST: Duration = Duration::from_micros(1000);
 
-/// How long it is then taken to go on.
-const HOLD: Duration = Duration::from_millis(100);
+/// How long it is then taken to go on: at first, and at most. Each time it comes back soon it is by this factor more. A rest on
+/// a processor that nobody else needs costs some 50 µs of waking up.
+const HOLD_FIRST: Duration = Duration::from_millis(5);
+const HOLD_MOST: Duration = Duration::from_millis(100);
+const HOLD_MORE: u32 = 4;
+
+/// How soon after the last rest it has come back: some time slices of several programs.
+const SOON: Duration = Duration::from_millis(20);
 
 /// How long a program counts as one of several threads, after another one than before has polled or posted.
 const SHARED: Duration = Duration::from_secs(10);
@@ -51,8 +56,9 @@ pub(super) struct Contention {
     asked_at: Instant,
     /// The time that the program waited for its processor lately, beyond what is allowed.
     lost: Duration,
-    /// Until when polls rest.
+    /// Until when polls rest, and how long they did, or do, all in all.
     until: Instant,
+    hold: Duration,
     /// How often one did.
     rests: u64,
 }
@@ -82,9 +88,12 @@ impl Contention {
             let since = now.saturating_since(self.asked_at);
             if spun && apart >= GAP && since >= ASK_EVERY {
                 self.asked_at = now;
-                self.lost = (self.lost + waited()).saturating_sub(since / ALLOWED).min(LOST_MOST);
-                if self.lost >= LOST {
-                    self.until = now + HOLD;
+                self.lost = (self.lost + waited()).saturating_sub(since / ALLOWED).min(LOST);
+                if self.lost >= LOST && now >= self.until {
+                    self.lost = Duration::ZERO;
+                    let is_back = now.saturating_since(self.until) < SOON;
+                    self.hold = if is_back { (self.hold * HOLD_MORE).clamp(HOLD_FIRST, HOLD_MOST) } else { HOLD_FIRST };
+                    self.until = now + self.hold;
                 }
             }
             return false;
@@ -204,11 +213,34 @@ mod tests {
         contention.worked();
         assert_eq!(spin(&mut contention, STEP, SPINS as usize - 1), 0);
         assert_eq!(spin(&mut contention, STEP, 1000), 1000);
-        now = now + HOLD;
+        now = now + HOLD_MOST;
         assert!((0..1000).all(|_| {
             now = now + STEP;
             !contention.shall_rest(now, || Duration::ZERO)
         }));
+    }
+
+    /// Else one thread of the kernel that runs for half a millisecond makes a tenth of a second slow.
+    #[test]
+    fn it_rests_for_longer_the_more_often_others_come_back() {
+        let ms = Duration::from_millis;
+        // Interrupts each millisecond, and each fifth of a second a thread of the kernel, for a millisecond.
+        let (mut contention, mut waited) = (Contention::default(), ms(0));
+        let (mut now, mut rests) = (Instant::ZERO + ms(1000), ms(0));
+        for at in 0..2000 {
+            let lost = if at % 200 == 199 { ms(1) } else { GAP };
+            (now, waited) = (now + lost, waited + lost);
+            let until = now + ms(1);
+            while now < until {
+                let does_rest = contention.shall_rest(now, || std::mem::take(&mut waited));
+                rests += if does_rest { REST } else { Duration::ZERO };
+                now = now + if does_rest { REST } else { STEP };
+            }
+        }
+        assert!((ms(40)..ms(60)).contains(&rests), "{rests:?} of 2 s, ten times 5 ms");
+        // By turns with another one: 5, 20, 80 and then 100 ms, with a slice or two between them.
+        let often = rested(ms(6), ms(3), true, ms(5000));
+        assert!(often > 0.45, "{often}: half of the time is the other one's");
     }
 
     #[test]
@@ -235,7 +267,7 @@ mod tests {
     fn several_threads_do_not_rest() {
         let start = Instant::ZERO + Duration::from_millis(1000);
         let rests = |threads: [usize; 2], now: Instant| {
-            let mut contention = Contention { until: now + HOLD, ..Contention::default() };
+            let mut contention = Contention { until: now + HOLD_FIRST, ..Contention::default() };
             threads.into_iter().for_each(|thread| contention.used_by(thread, start));
             (0..=SPINS).map(|_| contention.shall_rest(now, || Duration::ZERO)).filter(|rests| *rests).count()
         };

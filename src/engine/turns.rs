@@ -10,6 +10,11 @@ use crate::time::{Duration, Instant};
 /// does.
 pub(super) const PASSIVE: Duration = Duration::from_micros(500);
 
+/// The same where a program has stepped all the time: each check costs it some 20 µs, and it goes on for about as long as it
+/// has so far. It steps all the time when there are as many steps as this between two checks.
+const PASSIVE_MOST: Duration = Duration::from_micros(4000);
+const STEPS_EVERY: Duration = Duration::from_micros(100);
+
 /// How often frames wake the background thread while it leaves the work to the program, after it found some that waited
 /// for [`PASSIVE`].
 ///
@@ -180,12 +185,13 @@ impl Turns {
     pub fn run_in_background(&self, fds: &[RawFd], now: impl Fn() -> Instant, mut round: impl FnMut() -> Round) {
         // Waits in which frames wake us, too: the program has left some lying lately.
         let mut watchful = 0;
+        let mut patience = PASSIVE;
         while !self.stop.load(Ordering::Acquire) {
             let before = self.steps.load(Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if !self.sleepers.load(Ordering::Relaxed) {
                 let watches = self.watches(watchful);
-                self.wait(if watches { fds } else { &[] }, PASSIVE);
+                self.wait(if watches { fds } else { &[] }, patience);
                 if watches && !self.watches(watchful) {
                     continue;
                 }
@@ -194,9 +200,11 @@ impl Turns {
                 }
                 if self.steps.load(Ordering::Relaxed) != before || self.is_stepping.load(Ordering::Relaxed) {
                     watchful = u32::saturating_sub(watchful, 1);
+                    patience = patience_after(self.steps.load(Ordering::Relaxed).wrapping_sub(before), patience);
                     continue;
                 }
             }
+            patience = PASSIVE;
             self.background_is_active.store(true, Ordering::Release);
             if self.step_until_programs_do(fds, &mut round) {
                 watchful = WATCHFUL_WAITS;
@@ -256,6 +264,12 @@ impl Turns {
         }
         found.unwrap_or(false)
     }
+}
+
+/// How long the background thread leaves the work to a program that has stepped so often within `patience`.
+fn patience_after(steps: u64, patience: Duration) -> Duration {
+    let steps_all_the_time = u128::from(steps) * STEPS_EVERY.as_nanos() >= patience.as_nanos();
+    if steps_all_the_time { (patience * 2).min(PASSIVE_MOST) } else { PASSIVE }
 }
 
 impl std::fmt::Debug for Turns {
@@ -372,6 +386,19 @@ mod tests {
         assert_eq!(waits_until(10, 13), 13, "it is at a step, and goes on");
         assert_eq!(waits_until(10, NEVER), 14, "it is at its last step");
         assert_eq!(waits_until(NEVER, NEVER), 20, "it is at a long one");
+    }
+
+    /// Else each check interrupts it; and frames that come when it has ended wait for long, if it did not step for long before.
+    #[test]
+    fn a_program_that_steps_all_the_time_is_checked_seldom() {
+        let us = Duration::from_micros;
+        let patience = |rounds: &[u64]| rounds.iter().fold(PASSIVE, |patience, steps| patience_after(*steps, patience));
+        assert_eq!(patience(&[4]), us(500), "not all the time");
+        assert_eq!(
+            [&[5][..], &[5, 10], &[5, 10, 20], &[5, 10, 20, 40]].map(patience),
+            [1, 2, 4, 4].map(|ms| us(ms * 1000))
+        );
+        assert_eq!(patience(&[5000, 10000, 19]), us(500), "it has paused");
     }
 
     /// It sleeps for long: what is posted meanwhile, and the end, must not wait for that.
