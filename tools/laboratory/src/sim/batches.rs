@@ -46,7 +46,7 @@ pub struct Batches {
 }
 
 /// What many batches took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)] // named for what they are
 pub struct Times {
     pub median: Duration,

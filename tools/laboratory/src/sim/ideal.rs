@@ -1,4 +1,5 @@
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use uroce::time::{Duration, Instant};
 
@@ -24,7 +25,12 @@ impl Ideal {
     /// One for batches of `bytes` over a line of `line_bps`, in bits of Ethernet frames a second, at path MTU 4096.
     pub fn new(bytes: u64, line_bps: u64, round_trip: Duration, loss: f64) -> Ideal {
         let frame = Duration::from_nanos(FRAME * 8_000_000_000 / line_bps);
-        Ideal { packets: bytes.div_ceil(PAYLOAD), frame, round_trip, loss }
+        Ideal { packets: Ideal::packets_of(bytes), frame, round_trip, loss }
+    }
+
+    /// The packets of a message of so many bytes.
+    pub fn packets_of(bytes: u64) -> u64 {
+        bytes.div_ceil(PAYLOAD)
     }
 
     /// What `runs` batches take, at least one, each alone on the path.
@@ -34,27 +40,34 @@ impl Ideal {
 
     /// How long the packets take until the sender knows that the last one has arrived.
     pub fn batch(&self, random: &mut Random) -> Duration {
-        // When each lost packet can be sent again, and which.
-        let mut repairs: BTreeSet<(Instant, u64)> = BTreeSet::new();
-        let (mut now, mut next, mut known) = (Instant::ZERO, 0, Instant::ZERO);
+        self.pieces([(Duration::ZERO, self.packets)], random)
+    }
+
+    /// The same of packets that are there in pieces: the time of each, which does not go back, and its number of packets.
+    pub fn pieces(&self, pieces: impl IntoIterator<Item = (Duration, u64)>, random: &mut Random) -> Duration {
+        let mut new =
+            pieces.into_iter().flat_map(|(at, packets)| (0..packets).map(move |_| Instant::ZERO + at)).peekable();
+        // When each lost packet can be sent again.
+        let mut repairs: BinaryHeap<Reverse<Instant>> = BinaryHeap::new();
+        let (mut now, mut known) = (Instant::ZERO, Instant::ZERO);
         loop {
-            let due = repairs.first().filter(|(at, _)| *at <= now || next == self.packets).copied();
-            let number = match due {
-                Some(repair) => {
-                    repairs.remove(&repair);
-                    now = now.max(repair.0);
-                    repair.1
+            // A repair goes first when both are there.
+            let repair =
+                repairs.peek().map(|Reverse(at)| *at).filter(|at| *at <= now || new.peek().is_none_or(|new| at <= new));
+            let at = match repair {
+                Some(at) => {
+                    repairs.pop();
+                    at
                 }
-                None if next < self.packets => {
-                    next += 1;
-                    next - 1
-                }
-                None => return known - Instant::ZERO,
+                None => match new.next() {
+                    Some(at) => at,
+                    None => return known - Instant::ZERO,
+                },
             };
-            now = now + self.frame;
+            now = now.max(at) + self.frame;
             let told = now + self.round_trip;
             if random.chance(self.loss) {
-                repairs.insert((told, number));
+                repairs.push(Reverse(told));
             } else {
                 known = known.max(told);
             }
@@ -114,5 +127,19 @@ mod tests {
         // Five are lost of 500 ms, each of them is sent once more.
         let median = took[took.len() / 2];
         assert!((Duration::from_micros(530_200)..Duration::from_millis(560)).contains(&median), "seed 1: {median:?}");
+    }
+
+    #[test]
+    fn pieces_wait_until_they_are_there_and_repairs_go_meanwhile() {
+        let ms = Duration::from_millis;
+        let pieces = [(ms(0), 100), (ms(50), 100), (ms(55), 100)];
+        // The third waits for the second: 50 + 10 + 10 ms, and a round trip.
+        assert_eq!(IDEAL.pieces(pieces, &mut Random::new(1, 0)), ms(100));
+        // Whatever is lost of the first piece is repaired in the pause, and costs nothing.
+        let lossy = Ideal { loss: 0.01, ..IDEAL };
+        let mut random = Random::new(1, 0);
+        let took: Vec<Duration> = (0..1000).map(|_| lossy.pieces([(ms(0), 100), (ms(200), 1)], &mut random)).collect();
+        let in_time = took.iter().filter(|took| **took == ms(230) + IDEAL.frame).count();
+        assert!((970..=997).contains(&in_time), "seed 1: {in_time} of 1000, less those whose last packet is lost");
     }
 }

@@ -2,7 +2,10 @@ use uroce::time::Duration;
 pub use uroce_transfer::stream::Conditions;
 use uroce_transfer::stream::{Part, chunks};
 
+use crate::sim::batches::Times;
+use crate::sim::ideal::Ideal;
 use crate::sim::line::Line;
+use crate::sim::random::Random;
 use crate::sim::transfer::TransferError;
 
 use super::pool::{Depth, Pool};
@@ -38,6 +41,8 @@ pub struct Streamed {
     pub expected: Duration,
     /// The longer of compute and transfer, a chunk or the first part, whichever takes longer, and a round trip.
     pub bound: Duration,
+    /// What an ideal selective repeat takes for the same chunks.
+    pub ideal: Times,
 }
 
 /// Messages on their way at once: receives posted ahead.
@@ -48,6 +53,9 @@ pub const MESSAGE: Duration = Duration::from_micros(5);
 
 /// The time in which the rate is measured: round trips.
 const MEASURED_ROUND_TRIPS: u32 = 20;
+
+/// Runs of the ideal selective repeat, of which each is alike without losses.
+const IDEAL_RUNS: usize = 1000;
 
 /// A message that shows how long an acknowledge takes, in bytes.
 const SHORT_BYTES: u64 = 4096;
@@ -93,6 +101,7 @@ impl StreamCell {
             .collect();
         let mut pool = Pool::warm(self.line, KvTransport::Uroce, depth, seed)?;
         let ends = pool.carry(&pieces)?;
+        let ideal = self.ideal(&pieces, seed);
         pool.finish()?;
         let at_rate = |bytes: u64| Duration::from_secs_f64(bytes as f64 * 8.0 / conditions.rate_bps);
         // The last chunk is filled up: all messages of the simulator's connections have one length.
@@ -107,7 +116,17 @@ impl StreamCell {
             total: ends.last().copied().unwrap_or_default(),
             expected: conditions.total(&parts, chunk_bytes),
             bound: compute.max(transfer) + at_rate(chunk_bytes.max(first)) + conditions.round_trip,
+            ideal,
         })
+    }
+
+    /// What an ideal selective repeat takes for these chunks.
+    fn ideal(&self, pieces: &[Piece], seed: u64) -> Times {
+        let ideal = Ideal::new(0, self.line.bps, self.line.round_trip, self.line.loss);
+        let packets = || pieces.iter().map(|piece| (piece.at, Ideal::packets_of(piece.bytes)));
+        let mut random = Random::new(seed, 11);
+        let runs = if self.line.loss > 0.0 { IDEAL_RUNS } else { 1 };
+        Times::of((0..runs).map(|_| ideal.pieces(packets(), &mut random)).collect())
     }
 }
 
@@ -115,5 +134,10 @@ impl Streamed {
     /// How much longer it took than the bound, as a share of it; below 0 where it took less.
     pub fn beyond(&self) -> f64 {
         self.total.div_duration_f64(self.bound) - 1.0
+    }
+
+    /// The same of what is possible: the bound, or what an ideal selective repeat takes where repairs need longer.
+    pub fn beyond_possible(&self) -> f64 {
+        self.total.div_duration_f64(self.bound.max(self.ideal.max)) - 1.0
     }
 }
