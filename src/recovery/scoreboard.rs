@@ -615,7 +615,8 @@ impl Scoreboard {
         self.carried_out = self.carried_out.max(self.first);
         self.frontier = self.frontier.max(self.first);
         self.ends_at = self.stream_ends_at();
-        let is_news = std::mem::take(&mut self.is_news) || mutated!("probes-count-as-signs-of-life");
+        let is_news = std::mem::take(&mut self.is_news)
+            || mutated!("probes-count-as-signs-of-life", by "uroce --lib an_acknowledge_without_news");
         if is_news || !self.is_probed || self.first == self.next {
             self.probes = 0;
             self.probe_at = (self.first < self.next).then(|| self.silent_at(now));

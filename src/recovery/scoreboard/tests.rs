@@ -250,6 +250,22 @@ fn silence_is_counted_from_the_newest_packet_that_asks() {
     assert_eq!(resend(&mut board, 0, at(3100 + 2000)), [6]);
 }
 
+/// Else acknowledges of the peer's own probes, or forged ones, would put off the probe for ever.
+#[test]
+fn an_acknowledge_without_news_puts_no_probe_off() {
+    let mut board = board(100, |_| 0);
+    board.ignore_idle_acknowledges();
+    board.settle(at(50_000));
+    assert_eq!(board.deadline(), Some(at(99 + 100_000)));
+    let now = at(99 + 100_000);
+    assert!(board.handle_timeout(now));
+    board.settle(now + us(1000));
+    assert_eq!(board.deadline(), Some(now + us(200_000)), "the second of them comes twice as late");
+    board.carried_out_before(1, now + us(2000));
+    board.settle(now + us(2000));
+    assert!(board.probe_at < Some(now + us(200_000)), "news: {:?}", board.probe_at);
+}
+
 #[test]
 fn one_silence_is_no_reason_to_forget_what_is_in_flight() {
     let mut board = board(100, |_| 0);
