@@ -4,7 +4,7 @@ use super::Flight;
 use super::steady::SHORTEST_ROUND;
 
 /// Bounds what notifications of congestion do to a window. Towards a plain peer anybody who knows the addresses and the
-/// QPN can forge them, and so they count once a round trip, and never push the window under a tenth of what was
+/// QPN can forge them, and so they count once a round trip (or 100 µs), and never push the window under a tenth of what was
 /// delivered.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
@@ -23,6 +23,9 @@ pub(super) struct Notices {
 /// The share of the window that a notification takes. It is DCTCP's when a quarter of the packets is marked, and more
 /// than the growth in a round trip without a queue.
 const CUT: f64 = 1.0 / 8.0;
+
+/// The shortest time in which they count once: hosts handle packets in batches.
+const SHORTEST: Duration = Duration::from_micros(100);
 
 /// The share of what was delivered that no notification takes.
 const FLOOR: f64 = 0.1;
@@ -52,13 +55,13 @@ impl Notices {
     pub fn cut(&mut self, window: f64, flight: &Flight, now: Instant) -> Option<f64> {
         self.has_come = true;
         let base = flight.shortest().filter(|_| now >= self.counts_at)?;
-        self.counts_at = now + round(flight);
+        self.counts_at = now + flight.smoothed().unwrap_or_default().max(SHORTEST);
         let floor = FLOOR * self.most[0].max(self.most[1]) * base.as_secs_f64();
         Some((window * (1.0 - CUT)).max(floor).min(window))
     }
 }
 
-/// The time in which notifications count once.
+/// The time of which it is measured what was delivered.
 fn round(flight: &Flight) -> Duration {
     flight.smoothed().unwrap_or_default().max(SHORTEST_ROUND)
 }

@@ -88,9 +88,13 @@ const NEAR: Duration = Duration::from_micros(500);
 /// Packets in flight on a short way: they do not overrun a receiver's ring (`RecoverySettings::UNLIMITED_WINDOW`).
 const NEAR_PACKETS: f64 = 512.0;
 
-/// By how much the window grows on a short way, in the time in which a mark counts, after it had been too large: half as
-/// much as a mark takes.
+/// By how much the window grows on a short way, in [`SHORTEST_ROUND`], after it had been too large: half as much as a mark
+/// takes.
 const NEAR_GAIN: f64 = 1.0 / 16.0;
+
+/// The part of the window that the first mark on a short way leaves: until then the window grows with all that arrives, and a
+/// mark is heard of one or two round trips later.
+const NEAR_FIRST: f64 = 0.25;
 
 /// Delays that hosts cause themselves, in seconds: a thread that slept wakes up, and packets are handled in batches.
 const HOST_DELAY: f64 = 100e-6;
@@ -442,7 +446,9 @@ impl Controller for Steady {
 
     fn notified(&mut self, flight: &Flight, now: Instant) {
         let Some(left) = self.notices.cut(self.window, flight, now) else { return };
-        self.window = left.max(LEAST_WINDOW);
+        let is_first = !self.was_cut && flight.shortest().is_some_and(|base| base < NEAR);
+        let most = if is_first { self.window * NEAR_FIRST } else { left };
+        self.window = left.min(most).max(LEAST_WINDOW);
         self.was_cut = true;
         match self.phase {
             // A train can be marked long before it shows the bottleneck's rate: from here on it is looked for slowly.
@@ -566,9 +572,12 @@ mod tests {
     fn marks_on_a_short_way_make_the_window_smaller_and_it_recovers_slowly() {
         let (mut steady, mut flight) = (Steady::default(), Flight::default());
         pass(&mut steady, &mut flight, 20, Duration::ZERO, false);
-        pass(&mut steady, &mut flight, 200, Duration::ZERO, true);
+        pass(&mut steady, &mut flight, 1, Duration::ZERO, true);
+        assert_eq!(steady.window_bytes(), 128 * FRAME, "the first takes what was too much for some round trips");
+        // From then on they count once in 100 µs.
+        pass(&mut steady, &mut flight, 2, Duration::ZERO, true);
         let marked = steady.window_bytes();
-        assert!(marked < 512 * FRAME * 15 / 16, "{marked}");
+        assert!((112 * FRAME..=114 * FRAME).contains(&marked), "an eighth less: {marked}");
         pass(&mut steady, &mut flight, 1, Duration::ZERO, false);
         assert_eq!(steady.window_bytes(), marked + marked / 160, "a tenth of 500 µs");
     }
