@@ -15,6 +15,10 @@ pub(super) const PASSIVE: Duration = Duration::from_micros(500);
 const PASSIVE_MOST: Duration = Duration::from_micros(4000);
 const STEPS_EVERY: Duration = Duration::from_micros(100);
 
+/// Checks until it can be so again, after a program has left frames lying: a program that polls and computes by turns has them
+/// wait for long once in a tenth of a second.
+const LEFT_LYING_CHECKS: u32 = 200;
+
 /// How often frames wake the background thread while it leaves the work to the program, after it found some that waited
 /// for [`PASSIVE`].
 ///
@@ -185,7 +189,7 @@ impl Turns {
     pub fn run_in_background(&self, fds: &[RawFd], now: impl Fn() -> Instant, mut round: impl FnMut() -> Round) {
         // Waits in which frames wake us, too: the program has left some lying lately.
         let mut watchful = 0;
-        let mut patience = PASSIVE;
+        let (mut patience, mut suspicious) = (PASSIVE, 0);
         while !self.stop.load(Ordering::Acquire) {
             let before = self.steps.load(Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -200,14 +204,16 @@ impl Turns {
                 }
                 if self.steps.load(Ordering::Relaxed) != before || self.is_stepping.load(Ordering::Relaxed) {
                     watchful = u32::saturating_sub(watchful, 1);
-                    patience = patience_after(self.steps.load(Ordering::Relaxed).wrapping_sub(before), patience);
+                    suspicious = u32::saturating_sub(suspicious, 1);
+                    let steps = self.steps.load(Ordering::Relaxed).wrapping_sub(before);
+                    patience = if suspicious > 0 { PASSIVE } else { patience_after(steps, patience) };
                     continue;
                 }
             }
             patience = PASSIVE;
             self.background_is_active.store(true, Ordering::Release);
             if self.step_until_programs_do(fds, &mut round) {
-                watchful = WATCHFUL_WAITS;
+                (watchful, suspicious) = (WATCHFUL_WAITS, LEFT_LYING_CHECKS);
             }
             self.background_is_active.store(false, Ordering::Release);
         }
