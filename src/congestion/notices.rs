@@ -20,9 +20,9 @@ pub(super) struct Notices {
     period_began: Instant,
 }
 
-/// The share of the window that a notification takes. It is DCTCP's when a quarter of the packets is marked, and more
-/// than the growth in a round trip without a queue.
-const CUT: f64 = 1.0 / 8.0;
+/// The share of the window that a notification leaves as a rule. What it takes is DCTCP's when a quarter of the packets is
+/// marked, and more than the growth in a round trip without a queue.
+pub(super) const LEFT: f64 = 7.0 / 8.0;
 
 /// The shortest time in which they count once: hosts handle packets in batches.
 const SHORTEST: Duration = Duration::from_micros(100);
@@ -37,7 +37,7 @@ impl Notices {
     /// Takes what is known of the packets on their way.
     pub fn take(&mut self, flight: &Flight, now: Instant) {
         let lasted = now.saturating_since(self.began);
-        if lasted < round(flight) {
+        if lasted < round(flight, SHORTEST_ROUND) {
             return;
         }
         let rate = flight.delivered_bytes().saturating_sub(self.delivered) as f64 / lasted.as_secs_f64();
@@ -51,19 +51,20 @@ impl Notices {
         (self.began, self.delivered, self.has_come) = (now, flight.delivered_bytes(), false);
     }
 
-    /// Takes a notification. Returns what it leaves of a window of so many bytes; `None` when it does not count.
-    pub fn cut(&mut self, window: f64, flight: &Flight, now: Instant) -> Option<f64> {
+    /// Takes a notification that leaves this `share` of a window of so many bytes, but no less than the floor. Returns what is
+    /// left; `None` when it does not count.
+    pub fn cut(&mut self, window: f64, share: f64, flight: &Flight, now: Instant) -> Option<f64> {
         self.has_come = true;
         let base = flight.shortest().filter(|_| now >= self.counts_at)?;
-        self.counts_at = now + flight.smoothed().unwrap_or_default().max(SHORTEST);
+        self.counts_at = now + round(flight, SHORTEST);
         let floor = FLOOR * self.most[0].max(self.most[1]) * base.as_secs_f64();
-        Some((window * (1.0 - CUT)).max(floor).min(window))
+        Some((window * share).max(floor).min(window))
     }
 }
 
-/// The time of which it is measured what was delivered.
-fn round(flight: &Flight) -> Duration {
-    flight.smoothed().unwrap_or_default().max(SHORTEST_ROUND)
+/// A round trip, or the `least` time that counts as one.
+fn round(flight: &Flight, least: Duration) -> Duration {
+    flight.smoothed().unwrap_or_default().max(least)
 }
 
 #[cfg(test)]
@@ -87,7 +88,7 @@ mod tests {
             let progress = Progress { delivered_bytes, sample: Some(sample), ..Progress::default() };
             flight.take(&progress, 0, *now);
             notices.take(flight, *now);
-            if is_flooded && let Some(left) = notices.cut(window, flight, *now) {
+            if is_flooded && let Some(left) = notices.cut(window, LEFT, flight, *now) {
                 assert!(left <= window);
                 window = left;
             }
@@ -104,11 +105,11 @@ mod tests {
         let mut state = state();
         pass(&mut state, 1, 100 * MB, false);
         let (notices, flight, now) = &mut state;
-        assert_eq!(notices.cut(800_000.0, flight, *now), Some(700_000.0));
+        assert_eq!(notices.cut(800_000.0, LEFT, flight, *now), Some(700_000.0));
         for _ in 0..1000 {
-            assert_eq!(notices.cut(700_000.0, flight, *now + Duration::from_micros(9999)), None);
+            assert_eq!(notices.cut(700_000.0, LEFT, flight, *now + Duration::from_micros(9999)), None);
         }
-        assert_eq!(notices.cut(800_000.0, flight, *now + ROUND_TRIP), Some(700_000.0));
+        assert_eq!(notices.cut(800_000.0, LEFT, flight, *now + ROUND_TRIP), Some(700_000.0));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::climb::{Climb, Gait, Seen};
 use super::delivery::Delivery;
 use super::flood::Flood;
 use super::near::Near;
-use super::notices::Notices;
+use super::notices::{self, Notices};
 use super::{Controller, Flight, LongestFrame, Progress, Rate};
 
 /// The controller of this project: it keeps a short queue in front of the bottleneck, whatever packets are lost by
@@ -445,10 +445,10 @@ impl Controller for Steady {
     }
 
     fn notified(&mut self, flight: &Flight, now: Instant) {
-        let Some(left) = self.notices.cut(self.window, flight, now) else { return };
         let is_first = !self.was_cut && flight.shortest().is_some_and(|base| base < NEAR);
-        let most = if is_first { self.window * NEAR_FIRST } else { left };
-        self.window = left.min(most).max(LEAST_WINDOW);
+        let share = if is_first { NEAR_FIRST } else { notices::LEFT };
+        let Some(left) = self.notices.cut(self.window, share, flight, now) else { return };
+        self.window = left.max(LEAST_WINDOW);
         self.was_cut = true;
         match self.phase {
             // A train can be marked long before it shows the bottleneck's rate: from here on it is looked for slowly.

@@ -202,10 +202,10 @@ impl Turns {
                 if watchful > 0 && self.steps.load(Ordering::Relaxed) == before {
                     self.let_the_program_go_first(before, &now);
                 }
-                if self.steps.load(Ordering::Relaxed) != before || self.is_stepping.load(Ordering::Relaxed) {
+                let steps = self.steps.load(Ordering::Relaxed).wrapping_sub(before);
+                if steps > 0 || self.is_stepping.load(Ordering::Relaxed) {
                     watchful = u32::saturating_sub(watchful, 1);
                     suspicious = u32::saturating_sub(suspicious, 1);
-                    let steps = self.steps.load(Ordering::Relaxed).wrapping_sub(before);
                     patience = if suspicious > 0 { PASSIVE } else { patience_after(steps, patience) };
                     continue;
                 }
