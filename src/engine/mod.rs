@@ -21,6 +21,7 @@ mod hops;
 mod process;
 pub(crate) mod thread;
 mod time_slice;
+mod trust;
 mod turns;
 
 use std::io;
@@ -39,7 +40,8 @@ use crate::wire::Qpn;
 use clock::Clock;
 use contention::{Contention, this_thread, waited, wake_early};
 use hops::HopQueries;
-use turns::{PASSIVE, Round, Turns};
+use trust::PASSIVE;
+use turns::{Round, Turns};
 
 pub(crate) use event_fd::{EventFd, poll_any, poll_readable};
 pub use process::Process;
@@ -191,7 +193,12 @@ impl Engine {
         faults::receive();
         let mut rest = None;
         self.shared.turns.poll(&self.shared.core, |core| {
+            let looked_at = core.received_at;
             let worked = core.step_for_program();
+            let unseen = core.received_at.saturating_since(looked_at);
+            if worked && unseen >= PASSIVE {
+                self.shared.turns.frames_had_waited(unseen);
+            }
             self.shared.announce_events(core);
             rest = core.rest_after(worked);
             worked

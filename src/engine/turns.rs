@@ -2,25 +2,13 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::event_fd::EventFd;
+use super::trust::Trust;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{LockResult, Mutex, MutexGuard, thread};
 use crate::time::{Duration, Instant};
 
-/// How long the background thread leaves the work to a program that polls, before it checks whether the program still
-/// does.
-pub(super) const PASSIVE: Duration = Duration::from_micros(500);
-
-/// The same where a program has stepped all the time: each check costs it some 20 µs, and it goes on for about as long as it
-/// has so far. It steps all the time when there are as many steps as this between two checks.
-const PASSIVE_MOST: Duration = Duration::from_micros(4000);
-const STEPS_EVERY: Duration = Duration::from_micros(100);
-
-/// Checks until it can be so again, after a program has left frames lying: a program that polls and computes by turns has them
-/// wait for long once in a tenth of a second.
-const LEFT_LYING_CHECKS: u32 = 200;
-
 /// How often frames wake the background thread while it leaves the work to the program, after it found some that waited
-/// for [`PASSIVE`].
+/// for `trust::PASSIVE`.
 ///
 /// Programs poll for their own requests, and then wait for the peer's in memory, without a call (as `ib_write_lat`
 /// does). A program that only polls is disturbed at most this often.
@@ -56,6 +44,8 @@ pub(super) struct Turns {
     /// Completion queues with a requested notification, approximately: their programs sleep and do not step.
     sleepers: AtomicBool,
     stop: AtomicBool,
+    /// For how long nobody had looked when a step of the program found frames, in nanoseconds, until the next check.
+    unseen_ns: AtomicU64,
     /// Whether `wake` was signalled since the background thread last woke: another signal would be one system call more.
     is_woken: AtomicBool,
     wake: EventFd,
@@ -83,6 +73,7 @@ impl Turns {
             background_is_active: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            unseen_ns: AtomicU64::new(0),
             is_woken: AtomicBool::new(false),
             wake: EventFd::new()?,
         })
@@ -137,6 +128,11 @@ impl Turns {
         self.steps.store(self.steps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// Notes that a step of the program, which has the core, has found frames when nobody had looked for so long.
+    pub fn frames_had_waited(&self, waited: Duration) {
+        self.unseen_ns.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     /// Announces that the core was changed, and given back: the background thread can have to wake earlier now.
     pub fn changed(&self) {
         if self.background_is_active.load(Ordering::Relaxed)
@@ -189,13 +185,13 @@ impl Turns {
     pub fn run_in_background(&self, fds: &[RawFd], now: impl Fn() -> Instant, mut round: impl FnMut() -> Round) {
         // Waits in which frames wake us, too: the program has left some lying lately.
         let mut watchful = 0;
-        let (mut patience, mut suspicious) = (PASSIVE, 0);
+        let mut trust = Trust::default();
         while !self.stop.load(Ordering::Acquire) {
             let before = self.steps.load(Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if !self.sleepers.load(Ordering::Relaxed) {
                 let watches = self.watches(watchful);
-                self.wait(if watches { fds } else { &[] }, patience);
+                self.wait(if watches { fds } else { &[] }, trust.patience());
                 if watches && !self.watches(watchful) {
                     continue;
                 }
@@ -205,15 +201,21 @@ impl Turns {
                 let steps = self.steps.load(Ordering::Relaxed).wrapping_sub(before);
                 if steps > 0 || self.is_stepping.load(Ordering::Relaxed) {
                     watchful = u32::saturating_sub(watchful, 1);
-                    suspicious = u32::saturating_sub(suspicious, 1);
-                    patience = if suspicious > 0 { PASSIVE } else { patience_after(steps, patience) };
+                    let now = now();
+                    if self.unseen_ns.load(Ordering::Relaxed) > 0 {
+                        let unseen = self.unseen_ns.swap(0, Ordering::Relaxed);
+                        trust.frames_had_waited(Duration::from_nanos(unseen), now);
+                    }
+                    trust.checked(Some(steps), now);
                     continue;
                 }
             }
-            patience = PASSIVE;
+            let patience = trust.patience();
+            trust.checked(None, now());
             self.background_is_active.store(true, Ordering::Release);
             if self.step_until_programs_do(fds, &mut round) {
-                (watchful, suspicious) = (WATCHFUL_WAITS, LEFT_LYING_CHECKS);
+                watchful = WATCHFUL_WAITS;
+                trust.found_frames(patience, now());
             }
             self.background_is_active.store(false, Ordering::Release);
         }
@@ -270,12 +272,6 @@ impl Turns {
         }
         found.unwrap_or(false)
     }
-}
-
-/// How long the background thread leaves the work to a program that has stepped so often within `patience`.
-fn patience_after(steps: u64, patience: Duration) -> Duration {
-    let steps_all_the_time = u128::from(steps) * STEPS_EVERY.as_nanos() >= patience.as_nanos();
-    if steps_all_the_time { (patience * 2).min(PASSIVE_MOST) } else { PASSIVE }
 }
 
 impl std::fmt::Debug for Turns {
@@ -392,19 +388,6 @@ mod tests {
         assert_eq!(waits_until(10, 13), 13, "it is at a step, and goes on");
         assert_eq!(waits_until(10, NEVER), 14, "it is at its last step");
         assert_eq!(waits_until(NEVER, NEVER), 20, "it is at a long one");
-    }
-
-    /// Else each check interrupts it; and frames that come when it has ended wait for long, if it did not step for long before.
-    #[test]
-    fn a_program_that_steps_all_the_time_is_checked_seldom() {
-        let us = Duration::from_micros;
-        let patience = |rounds: &[u64]| rounds.iter().fold(PASSIVE, |patience, steps| patience_after(*steps, patience));
-        assert_eq!(patience(&[4]), us(500), "not all the time");
-        assert_eq!(
-            [&[5][..], &[5, 10], &[5, 10, 20], &[5, 10, 20, 40]].map(patience),
-            [1, 2, 4, 4].map(|ms| us(ms * 1000))
-        );
-        assert_eq!(patience(&[5000, 10000, 19]), us(500), "it has paused");
     }
 
     /// It sleeps for long: what is posted meanwhile, and the end, must not wait for that.

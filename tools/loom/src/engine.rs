@@ -1,5 +1,7 @@
 //! The engine's turns, and an event descriptor to wake its thread.
 
+#[path = "../../../src/engine/trust.rs"]
+mod trust;
 #[path = "../../../src/engine/turns.rs"]
 mod turns;
 
@@ -9,7 +11,7 @@ mod event_fd {
 
     use loom::sync::{Condvar, Mutex};
 
-    use super::turns::PASSIVE;
+    use super::trust::PASSIVE;
     use crate::time::Duration;
 
     std::thread_local! {
