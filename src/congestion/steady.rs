@@ -6,6 +6,7 @@ use super::chance::{Chance, Verdict};
 use super::climb::{Climb, Gait, Seen};
 use super::delivery::Delivery;
 use super::flood::Flood;
+use super::lateness::Lateness;
 use super::near::Near;
 use super::notices::{self, Notices};
 use super::{Controller, Flight, LongestFrame, Progress, Rate};
@@ -42,8 +43,8 @@ pub struct Steady {
     rate: Option<Rate>,
     /// Whether urgent messages of this host are under way, which wait for what stands in queues.
     is_beside_urgent: bool,
-    /// Whether this host is late: delays can be its own.
-    is_late: bool,
+    /// What is allowed for this host's lateness.
+    allowance: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,6 +109,9 @@ const SHORTEST: Duration = Duration::from_micros(1);
 /// The delay in queues up to which a window grows on ways of 4 ms and longer, in seconds: a fiftieth of 20 ms.
 const TARGET: f64 = 400e-6;
 
+/// By how much more may stand there on a host that falls behind: it empties the queue more often than others.
+const BEHIND_TARGET: f64 = 2.0;
+
 /// What stands in the queue beside that: a part of what the pacer sends at once, up to this share of a round trip.
 const BURST_BYTES: f64 = 16384.0;
 const BURST_SHARE: f64 = 0.025;
@@ -169,7 +173,7 @@ impl Default for Steady {
             verdict: Verdict::Usual,
             rate: None,
             is_beside_urgent: false,
-            is_late: false,
+            allowance: Duration::ZERO,
         }
     }
 }
@@ -182,7 +186,8 @@ impl Steady {
             let is_alone = CALM_ALONE.contains(&(self.window / (self.line * base)));
             return (base * CALM_SHARE).max(if is_alone { CALM_LEAST_ALONE } else { CALM_LEAST });
         }
-        self.usual_target(base)
+        let most = if self.falls_behind(base) { BEHIND_TARGET } else { 1.0 };
+        self.usual_target(base) * most
     }
 
     /// The same with no urgent messages under way, and at the start, which overruns a queue anyway.
@@ -219,11 +224,21 @@ impl Steady {
     /// look like a queue. So does a flow that has most of the line, as trains have shown it.
     fn unreported(&self, base: Duration) -> f64 {
         let has_most = self.line.is_infinite() || self.window > self.line * base.as_secs_f64() * MOST;
-        if self.is_late || has_most {
+        if self.is_late() || has_most {
             0.0
         } else {
             (UNREPORTED * self.packet.bytes()).min(self.window * UNREPORTED_MAX)
         }
+    }
+
+    /// Whether this host is late: delays can be its own.
+    fn is_late(&self) -> bool {
+        self.allowance.as_secs_f64() > HOST_DELAY
+    }
+
+    /// Whether this host is later than it may catch up for: its delays are longer than the queues that it keeps.
+    fn falls_behind(&self, base: Duration) -> bool {
+        self.is_late() && !self.is_beside_urgent && self.allowance >= base / Lateness::SHARE
     }
 
     fn begin_climb(&mut self, climb: Climb) {
@@ -279,7 +294,7 @@ impl Steady {
         }
         // A train is longer than a few acknowledges. What is sent evenly by several is heard of seldom by each. A host that is
         // late looks at nothing meanwhile, and then what it took for that looks like a queue, but not for a round trip.
-        let is_brief = self.is_late && arrived_at.saturating_since(self.round.queued_from) < base;
+        let is_brief = self.is_late() && arrived_at.saturating_since(self.round.queued_from) < base;
         let gap = arrived_at.saturating_since(std::mem::replace(&mut self.round.full_at, arrived_at));
         let is_apart = gap > base / 16 && (self.phase == Phase::Trains || is_brief);
         self.round.full = if is_apart { 1 } else { self.round.full + 1 };
@@ -359,7 +374,7 @@ impl Steady {
             false => self.delivery.sure(base) - self.unreported(base),
         };
         let fit = top.fit.max(sure).clamp(self.window / 2.0, self.window);
-        let mut share = top.share(fit, self.is_late);
+        let mut share = top.share(fit, self.is_late());
         if self.is_beside_urgent {
             share = share.clamp(CALM_LESS, CALM_MORE);
         }
@@ -420,7 +435,12 @@ impl Controller for Steady {
             Phase::Cruise if self.is_beside_urgent => self.window * CALM_PACE,
             Phase::Cruise => self.window * PACE + self.climb.as_ref().map_or(0.0, |climb| climb.grows_by()),
         };
-        let bits = paced * 8.0 / (base + flight.queue(Instant::ZERO).unwrap_or_default()).as_secs_f64();
+        // A host that falls behind is bounded by its window alone: its own delays are no queue, by which it would be slower.
+        let queue = match self.phase {
+            Phase::Cruise if self.falls_behind(base) => Duration::ZERO,
+            _ => flight.queue(Instant::ZERO).unwrap_or_default(),
+        };
+        let bits = paced * 8.0 / (base + queue).as_secs_f64();
         self.rate = Some(Rate::from_bits(bits as u64));
     }
 
@@ -440,8 +460,8 @@ impl Controller for Steady {
         }
     }
 
-    fn set_lateness(&mut self, late: Duration) {
-        self.is_late = late.as_secs_f64() > HOST_DELAY;
+    fn set_lateness(&mut self, allowance: Duration) {
+        self.allowance = allowance;
     }
 
     fn notified(&mut self, flight: &Flight, now: Instant) {
@@ -527,6 +547,36 @@ mod tests {
         assert_eq!(steady.unreported(ms(40)), 0.0, "a late host");
         let unknown = Steady { window: 1e7, packet: steady.packet, ..Steady::default() };
         assert_eq!(unknown.unreported(ms(40)), 0.0, "nobody knows the line");
+    }
+
+    /// Else its own delays, which look like a queue, leave a line of 2 ms idle for 4 % of the time.
+    #[test]
+    fn a_host_that_falls_behind_is_bounded_by_its_window_alone() {
+        let us = Duration::from_micros;
+        let rate = |allowance: Duration, is_beside_urgent: bool| {
+            let mut flight = Flight::default();
+            let mut steady = Steady { window: 1e6, phase: Phase::Cruise, is_beside_urgent, ..Steady::default() };
+            steady.set_lateness(allowance);
+            for (number, round_trip) in [2000, 2500].map(us).into_iter().enumerate() {
+                let sent_at = Instant::from_ns(number as u64 * 5_000_000);
+                let sample = Sample { sent_at, round_trip, delay: Duration::ZERO, path: 0, is_marked: false };
+                let progress = Progress { delivered_bytes: FRAME, sample: Some(sample), ..Progress::default() };
+                flight.take(&progress, 0, sent_at + round_trip);
+                steady.take(&progress, &flight, sent_at + round_trip);
+            }
+            (steady.window * if is_beside_urgent { CALM_PACE } else { PACE }, steady.rate().unwrap().bytes() as f64)
+        };
+        for (allowance, is_beside_urgent, takes) in
+            [(us(0), false, 2500e-6), (us(249), false, 2500e-6), (us(250), false, 2000e-6), (us(250), true, 2500e-6)]
+        {
+            let (window, rate) = rate(allowance, is_beside_urgent);
+            assert!((0.999..1.001).contains(&(rate * takes / window)), "{allowance:?} {is_beside_urgent}: {rate}");
+        }
+        let mut steady = Steady { line: 37.5e6, ..Steady::default() };
+        let usual = steady.target(us(2000));
+        steady.set_lateness(us(250));
+        assert_eq!(steady.target(us(2000)), 2.0 * usual);
+        assert_eq!(steady.target(us(4000)), steady.usual_target(us(4000)), "it may catch up for that");
     }
 
     /// A start on a host that is late by so much, which hears of packets in intervals of a fifth of a round trip, and of a queue
