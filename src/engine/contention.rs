@@ -1,5 +1,6 @@
 use std::cell::Cell;
 
+use super::hold::{Hold, HoldLengths};
 use super::time_slice;
 use crate::time::{Duration, Instant};
 
@@ -24,14 +25,10 @@ const ALLOWED: u32 = 8;
 /// How much beyond that is. No more is remembered.
 const LOST: Duration = Duration::from_micros(400);
 
-/// How long it is then taken to go on: at first, and at most. Each time it comes back soon it is by this factor more. A rest on
-/// a processor that nobody else needs costs some 50 µs of waking up.
-const HOLD_FIRST: Duration = Duration::from_millis(5);
-const HOLD_MOST: Duration = Duration::from_millis(100);
-const HOLD_MORE: u32 = 4;
-
-/// How soon after the last rest it has come back: some time slices of several programs.
-const SOON: Duration = Duration::from_millis(20);
+/// How long it is then taken to go on. A rest on a processor that nobody else needs costs some 50 µs of waking up. It is back when
+/// it comes within some time slices of several programs.
+const HOLD: HoldLengths =
+    HoldLengths { first: Duration::from_millis(5), most: Duration::from_millis(100), soon: Duration::from_millis(20) };
 
 /// How long a program counts as one of several threads, after another one than before has polled or posted.
 const SHARED: Duration = Duration::from_secs(10);
@@ -56,9 +53,8 @@ pub(super) struct Contention {
     asked_at: Instant,
     /// The time that the program waited for its processor lately, beyond what is allowed.
     lost: Duration,
-    /// Until when polls rest, and how long they did, or do, all in all.
-    until: Instant,
-    hold: Duration,
+    /// While it goes on, polls rest.
+    hold: Hold,
     /// How often one did.
     rests: u64,
 }
@@ -89,17 +85,15 @@ impl Contention {
             if spun && apart >= GAP && since >= ASK_EVERY {
                 self.asked_at = now;
                 self.lost = (self.lost + waited()).saturating_sub(since / ALLOWED).min(LOST);
-                if self.lost >= LOST && now >= self.until {
+                if self.lost >= LOST && !self.hold.lasts(now) {
                     self.lost = Duration::ZERO;
-                    let is_back = now.saturating_since(self.until) < SOON;
-                    self.hold = if is_back { (self.hold * HOLD_MORE).clamp(HOLD_FIRST, HOLD_MOST) } else { HOLD_FIRST };
-                    self.until = now + self.hold;
+                    self.hold.begin(&HOLD, now);
                 }
             }
             return false;
         }
         self.spins = self.spins.saturating_add(1);
-        now < self.until && self.spins >= SPINS && now >= self.shared_until
+        self.hold.lasts(now) && self.spins >= SPINS && now >= self.shared_until
     }
 
     /// How long a poll sleeps, unless a frame arrives, that has nothing to do for a time of `idle`; `None` when something is
@@ -213,7 +207,7 @@ mod tests {
         contention.worked();
         assert_eq!(spin(&mut contention, STEP, SPINS as usize - 1), 0);
         assert_eq!(spin(&mut contention, STEP, 1000), 1000);
-        now = now + HOLD_MOST;
+        now = now + HOLD.most;
         assert!((0..1000).all(|_| {
             now = now + STEP;
             !contention.shall_rest(now, || Duration::ZERO)
@@ -267,7 +261,8 @@ mod tests {
     fn several_threads_do_not_rest() {
         let start = Instant::ZERO + Duration::from_millis(1000);
         let rests = |threads: [usize; 2], now: Instant| {
-            let mut contention = Contention { until: now + HOLD_FIRST, ..Contention::default() };
+            let mut contention = Contention::default();
+            contention.hold.begin(&HOLD, now);
             threads.into_iter().for_each(|thread| contention.used_by(thread, start));
             (0..=SPINS).map(|_| contention.shall_rest(now, || Duration::ZERO)).filter(|rests| *rests).count()
         };

@@ -17,6 +17,7 @@
 mod clock;
 mod contention;
 mod event_fd;
+mod hold;
 mod hops;
 mod process;
 pub(crate) mod thread;

@@ -1,3 +1,4 @@
+use super::hold::{Hold, HoldLengths};
 use crate::time::{Duration, Instant};
 
 /// How long the background thread leaves the work to a program that polls, before it checks whether the program still
@@ -18,12 +19,12 @@ const DOUBT: Duration = Duration::from_millis(100);
 const ALLOWED: u32 = 50;
 const LOST: Duration = Duration::from_millis(10);
 
-/// How long it cannot be so when it is too much: at first, and at most. Each time it is too much again soon, it is by this factor
-/// more. Others need the program's processor then, for a time slice each time.
-const BUSY_FIRST: Duration = Duration::from_millis(1000);
-const BUSY_MOST: Duration = Duration::from_millis(16_000);
-const BUSY_MORE: u32 = 4;
-const SOON: Duration = Duration::from_millis(1000);
+/// How long it cannot be so when it is too much. Others need the program's processor then, for a time slice each time.
+const BUSY: HoldLengths = HoldLengths {
+    first: Duration::from_millis(1000),
+    most: Duration::from_millis(16_000),
+    soon: Duration::from_millis(1000),
+};
 
 /// How far the background thread trusts a program to go on polling.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,9 +34,8 @@ pub(super) struct Trust {
     doubted_until: Instant,
     /// For how long frames have waited lately beyond what they may, as of a time.
     lost: (Duration, Instant),
-    /// Until when the machine counts as busy, and for how long it does, or did; nothing before it was.
-    busy_until: Instant,
-    busy: Duration,
+    /// While it goes on, the machine counts as busy.
+    busy: Hold,
 }
 
 impl Trust {
@@ -44,19 +44,22 @@ impl Trust {
         PASSIVE + self.more
     }
 
-    /// Notes that a check has found so many steps since the one before; `None` when it has found none, and does the work.
-    pub fn checked(&mut self, steps: Option<u64>, now: Instant) {
+    /// Notes that a check has found so many steps since the one before.
+    pub fn stepped(&mut self, steps: u64, now: Instant) {
         let patience = self.patience();
-        let steps_all_the_time =
-            steps.is_some_and(|steps| u128::from(steps) * STEPS_EVERY.as_nanos() >= patience.as_nanos());
-        let is_trusted = steps_all_the_time && now >= self.doubted_until.max(self.busy_until);
+        let steps_all_the_time = u128::from(steps) * STEPS_EVERY.as_nanos() >= patience.as_nanos();
+        let is_trusted = steps_all_the_time && now >= self.doubted_until && !self.busy.lasts(now);
         self.more = if is_trusted { (patience * 2).min(PASSIVE_MOST) - PASSIVE } else { Duration::ZERO };
     }
 
-    /// Notes that the background thread has found frames, which may have waited for as long as its patience was.
-    pub fn found_frames(&mut self, patience: Duration, now: Instant) {
-        self.doubted_until = now + DOUBT;
-        self.frames_had_waited(patience, now);
+    /// Notes that the background thread has done the work, and whether frames were there at first: they may have waited for as
+    /// long as its patience was.
+    pub fn did_not_step(&mut self, found_frames: bool, now: Instant) {
+        if found_frames {
+            self.doubted_until = now + DOUBT;
+            self.frames_had_waited(self.patience(), now);
+        }
+        self.more = Duration::ZERO;
     }
 
     /// Notes that frames may have waited for so long lately, since nobody looked.
@@ -64,10 +67,9 @@ impl Trust {
         let (lost, before) = self.lost;
         let lost = lost.saturating_sub(now.saturating_since(before) / ALLOWED) + waited;
         self.lost = (lost, now);
-        if lost >= LOST && now >= self.busy_until {
-            let is_back = !self.busy.is_zero() && now.saturating_since(self.busy_until) < SOON;
-            self.busy = if is_back { (self.busy * BUSY_MORE).min(BUSY_MOST) } else { BUSY_FIRST };
-            (self.busy_until, self.lost) = (now + self.busy, (Duration::ZERO, now));
+        if lost >= LOST && !self.busy.lasts(now) {
+            self.busy.begin(&BUSY, now);
+            self.lost = (Duration::ZERO, now);
         }
     }
 }
@@ -83,7 +85,7 @@ mod tests {
     /// What patience is left after checks that found so many steps.
     fn patience(trust: Trust, checks: &[u64], now: Instant) -> Duration {
         let mut trust = trust;
-        checks.iter().for_each(|steps| trust.checked(Some(*steps), now));
+        checks.iter().for_each(|steps| trust.stepped(*steps, now));
         trust.patience()
     }
 
@@ -95,8 +97,8 @@ mod tests {
         assert_eq!([&[5][..], &[5, 10], &[5, 10, 20], &[5, 10, 20, 40]].map(patience), [1, 2, 4, 4].map(ms));
         assert_eq!(patience(&[5000, 10000, 19]), PASSIVE, "it has paused");
         let mut trust = Trust::default();
-        trust.checked(Some(5000), Instant::ZERO);
-        trust.checked(None, Instant::ZERO);
+        trust.stepped(5000, Instant::ZERO);
+        trust.did_not_step(false, Instant::ZERO);
         assert_eq!(trust.patience(), PASSIVE, "it does not step");
     }
 
@@ -104,7 +106,9 @@ mod tests {
     #[test]
     fn a_program_that_lets_frames_wait_is_checked_often_for_a_while() {
         let (mut trust, now) = (Trust::default(), Instant::ZERO + ms(1000));
-        trust.found_frames(ms(4), now);
+        (0..3).for_each(|_| trust.stepped(5000, now));
+        assert_eq!(trust.patience(), ms(4));
+        trust.did_not_step(true, now);
         assert_eq!(patience(trust, &[5000; 4], now + ms(99)), PASSIVE);
         assert_eq!(patience(trust, &[5000; 4], now + DOUBT), PASSIVE_MOST);
     }

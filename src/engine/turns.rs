@@ -202,21 +202,20 @@ impl Turns {
                 if steps > 0 || self.is_stepping.load(Ordering::Relaxed) {
                     watchful = u32::saturating_sub(watchful, 1);
                     let now = now();
-                    if self.unseen_ns.load(Ordering::Relaxed) > 0 {
-                        let unseen = self.unseen_ns.swap(0, Ordering::Relaxed);
+                    let unseen = self.unseen_ns.swap(0, Ordering::Relaxed);
+                    if unseen > 0 {
                         trust.frames_had_waited(Duration::from_nanos(unseen), now);
                     }
-                    trust.checked(Some(steps), now);
+                    trust.stepped(steps, now);
                     continue;
                 }
             }
-            let patience = trust.patience();
-            trust.checked(None, now());
             self.background_is_active.store(true, Ordering::Release);
-            if self.step_until_programs_do(fds, &mut round) {
+            let found_frames = self.step_until_programs_do(fds, &mut round);
+            if found_frames {
                 watchful = WATCHFUL_WAITS;
-                trust.found_frames(patience, now());
             }
+            trust.did_not_step(found_frames, now());
             self.background_is_active.store(false, Ordering::Release);
         }
     }

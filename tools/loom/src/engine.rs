@@ -1,5 +1,7 @@
 //! The engine's turns, and an event descriptor to wake its thread.
 
+#[path = "../../../src/engine/hold.rs"]
+mod hold;
 #[path = "../../../src/engine/trust.rs"]
 mod trust;
 #[path = "../../../src/engine/turns.rs"]
