@@ -5,8 +5,8 @@ use std::net::Ipv6Addr;
 use rxe_rig::agent::{self, ACCESS_ALL, Ah, Cq, QKEY, Qp, QpOptions, Srq, Transport};
 use uroce::verbs::{
     Access, AddressVector, Capabilities, CompletionQueue, ConnectOptions, Data, Destination, Key, PathMtu, Peer,
-    PostError, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest,
-    Service, SharedReceiveQueue,
+    PostError, Psn, QKey, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, RnrTimer, SendOperation,
+    SendRequest, Service, SharedReceiveQueue,
 };
 
 use super::bench::{ALL, Bench, Operation, Request, Side};
@@ -24,6 +24,8 @@ pub struct Setup {
     /// The ACK timeout's code of each end, the retries after timeouts and NAKs, and after RNR NAKs.
     pub our_patience: (u8, u8, u8),
     pub their_patience: (u8, u8, u8),
+    /// What both ends' RNR NAKs ask the other to wait: its code.
+    pub rnr_timer: u8,
     pub our_access: Access,
     pub their_access: &'static str,
 }
@@ -39,6 +41,7 @@ impl Setup {
             their_psn: 0xff_fffb,
             our_patience: (17, 7, 7),
             their_patience: (17, 7, 7),
+            rnr_timer: 12,
             our_access: ALL,
             their_access: ACCESS_ALL,
         }
@@ -194,6 +197,7 @@ fn connect(bench: &mut Bench, setup: &Setup, qp: &QueuePair, their_qp: Qp) {
         rq_psn: setup.our_psn,
         mtu: setup.mtu.bytes() as u32,
         rd_atomic: RD_ATOMIC,
+        rnr_timer: setup.rnr_timer,
         timeout,
         retry,
         rnr_retry,
@@ -210,6 +214,7 @@ fn connect(bench: &mut Bench, setup: &Setup, qp: &QueuePair, their_qp: Qp) {
         send_psn: Some(Psn::new(setup.our_psn)),
         max_dest_rd_atomic: Some(RD_ATOMIC),
         max_rd_atomic: Some(RD_ATOMIC),
+        min_rnr_timer: Some(RnrTimer::new(setup.rnr_timer)),
         timeout: Some(timeout),
         retry_count: Some(retry_count),
         rnr_retry: Some(rnr_retry),

@@ -207,11 +207,12 @@ fn refuse(bench: &mut Bench, mtu: PathMtu, refused: &Refused, side: Side) {
     c.destroy();
 }
 
-/// IBTA 9.7.5.2.8: after so many RNR NAKs the requester gives up.
+/// IBTA 9.7.5.2.8: after so many RNR NAKs the requester gives up. They ask for 82 ms: each is followed by a NAK for the
+/// requests behind it, and one that comes only when the delay has ended is answered by another try.
 fn no_receive_in_time(bench: &mut Bench, mtu: PathMtu, side: Side) {
     let (our_patience, their_patience) = ((17, 7, 3), (17, 7, 3));
     let before = (bench.counter("send_rnr_err"), bench.counter("rcvd_rnr_err"));
-    let mut c = bench.converse(&Setup { our_patience, their_patience, ..Setup::new(mtu) });
+    let mut c = bench.converse(&Setup { our_patience, their_patience, rnr_timer: 26, ..Setup::new(mtu) });
     for wr_id in 0..3 {
         c.post(side, &Request::new(wr_id, Operation::Send, &[(SOURCE, 100)]));
     }
