@@ -330,6 +330,30 @@ fn whoever_lost_the_hello_of_a_peer_that_knows_it_asks_for_another() {
     assert!(us.is_extended());
 }
 
+/// Else what is lost of the first requests waits for the plain timeout, since a NAK waits for the answer.
+#[test]
+fn a_hello_that_is_not_answered_is_repeated_while_requests_are_in_flight() {
+    let mut us = Crafted::new(RecoveryMode::Auto);
+    us.hello_from_peer(Tagged::None);
+    us.marks();
+    assert_eq!(us.hellos.drain(..).map(|(_, tag)| tag).collect::<Vec<_>>(), [PEER_NONCE]);
+    us.now = us.now + Duration::from_millis(5);
+    us.endpoint.handle_timeout(us.now);
+    assert!(us.marks().is_empty() && us.hellos.is_empty(), "nothing waits for it");
+    us.post_write(1);
+    us.marks();
+    us.hellos.clear();
+    let began = us.now;
+    let mut after_ms = Vec::new();
+    while us.now - began < Duration::from_millis(8) {
+        us.endpoint.handle_timeout(us.now);
+        us.marks();
+        after_ms.extend(us.hellos.drain(..).map(|(_, tag)| (((us.now - began).as_micros() + 500) / 1000, tag)));
+        us.now = us.now + Duration::from_micros(100);
+    }
+    assert_eq!(after_ms, [0, 2, 6].map(|ms| (ms, PEER_NONCE)), "each time after twice as long");
+}
+
 /// Their first requests cross, so that each offers before it has heard of the other, and then their hellos do, pair by pair.
 #[test]
 fn two_that_offer_at_once_know_each_other_after_three_ways() {

@@ -186,6 +186,11 @@ impl Pacer {
         [self.line, self.cap].into_iter().flatten().min_by_key(|rate| rate.bytes()).unwrap_or(LINE)
     }
 
+    /// The round trip, smoothed; `None` while a controller knows none.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.control.as_ref()?.flight.smoothed()
+    }
+
     /// What the controller does and knows, of `in_flight_bytes` in flight; `None` before the first packet, and without a
     /// controller.
     pub fn status(&self, in_flight_bytes: u64) -> Option<FlowStatus> {

@@ -201,6 +201,8 @@ pub(super) struct Extension {
     owed: Option<u32>,
     /// The tag of the latest hello, whether we knew the peer then, and until when the same hello is not repeated.
     said: Option<(u32, bool, Instant)>,
+    /// How often the hello to a peer that is to bring our nonce back was repeated since nothing answered it.
+    repeats: u8,
     /// Which of the peer's answers have tags, and which of its requests, as far as is known. Earlier ones can still be
     /// in flight.
     answers: Tagged,
@@ -297,6 +299,10 @@ const PLAIN_AFTER: u8 = 8;
 /// Interval in which the same hello is not repeated.
 const HELLO_PAUSE: Duration = Duration::from_millis(1);
 
+/// How often a hello is repeated that is not answered, at most. It is waited for twice as long each time. Then it is left to
+/// retransmissions, which make the offer.
+const HELLO_REPEATS: u8 = 7;
+
 impl Extension {
     /// What a queue pair of that service knows before it has heard from its peer.
     pub fn new(service: Service, settings: RecoverySettings) -> Extension {
@@ -316,6 +322,7 @@ impl Extension {
             heard: 0,
             owed: None,
             said: None,
+            repeats: 0,
             answers: Tagged::None,
             requests: Tagged::None,
         }
@@ -531,6 +538,24 @@ impl Extension {
         }
     }
 
+    /// When [`handle_timeout`](Self::handle_timeout) must be called, if requests wait for the peer to be known.
+    pub fn deadline(&self) -> Option<Instant> {
+        let waits = self.is_getting_acquainted() && self.repeats < HELLO_REPEATS;
+        let (_, _, repeatable_at) = self.said.filter(|_| {
+            waits && !mutated!("lost-hello-not-repeated", by "uroce --test strangers a_hello_that_is_not_answered")
+        })?;
+        Some(repeatable_at + HELLO_PAUSE * ((1 << self.repeats) - 1))
+    }
+
+    /// Makes a hello owed again that was not answered in time: it, or the answer, can be lost.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|at| at <= now) {
+            self.repeats += 1;
+            self.said = Some((self.heard, false, now + HELLO_PAUSE));
+            self.owed = Some(self.heard);
+        }
+    }
+
     /// Whether the peer has sent its nonce, and is expected to bring ours back in a moment. Retransmissions can wait
     /// until then, since only what is lost is then sent.
     pub fn is_getting_acquainted(&self) -> bool {
@@ -573,5 +598,38 @@ impl Extension {
             Peer::Unknown(_) => timeouts.is_multiple_of(2),
             Peer::Plain => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_that_is_never_answered_is_repeated_seven_times() {
+        let mut extension = Extension::new(Service::Rc, RecoverySettings::default());
+        let hello = Hello { nonce: 7, window: 128, tagged: Tagged::None };
+        let mut now = Instant::ZERO;
+        assert!(!extension.take_hello(&hello, false, Tagged::All, now, || 9));
+        let mut after_ms = Vec::new();
+        while let Some(at) = extension.deadline() {
+            assert_eq!(extension.poll_hello().map(|(hello, tag)| (hello.nonce, tag)), Some((9, 7)));
+            extension.handle_timeout(Instant::from_ns(at.as_ns() - 1));
+            assert!(!extension.owes_hello(), "not before its time");
+            after_ms.push((at - now).as_millis());
+            now = at;
+            extension.handle_timeout(now);
+        }
+        assert_eq!(after_ms, [1, 2, 4, 8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn a_hello_is_not_repeated_once_the_peer_is_known() {
+        let mut extension = Extension::new(Service::Rc, RecoverySettings::default());
+        let hello = Hello { nonce: 7, window: 128, tagged: Tagged::None };
+        extension.take_hello(&hello, false, Tagged::All, Instant::ZERO, || 9);
+        assert!(extension.deadline().is_some());
+        assert!(extension.take_hello(&hello, true, Tagged::All, Instant::ZERO, || 9));
+        assert_eq!(extension.deadline(), None);
     }
 }

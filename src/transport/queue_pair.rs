@@ -727,7 +727,7 @@ impl QueuePairMachine {
         let memory = &mut *cx.memory;
         let draw = || memory.keys().next_u32();
         if self.connection.extension.take_hello(hello, has_tag, from_now, cx.now, draw) {
-            self.requester.repeat_selectively(&self.connection, cx.now);
+            self.requester.repeat_selectively(&self.connection, self.pacer.round_trip(), cx.now);
             if let AnyResponder::Reliable(responder) = &mut self.responder {
                 responder.met_peer(&self.connection);
             }
@@ -784,6 +784,9 @@ impl QueuePairMachine {
         {
             answers.expire(cx.now);
         }
+        if self.hello_deadline().is_some() {
+            self.connection.extension.handle_timeout(cx.now);
+        }
         if self.state.sends() && self.requester.handle_timeout(&self.connection, cx).is_err() {
             self.fail(cx);
         }
@@ -801,7 +804,13 @@ impl QueuePairMachine {
     pub(super) fn deadline(&self, multipath: Option<&Multipath>) -> Option<Instant> {
         let requester = self.requester.deadline().filter(|_| self.state.sends());
         let paths = multipath.filter(|_| self.state.receives()).and_then(Multipath::deadline);
-        earliest([requester, self.paced_until, paths, self.answers_deadline()])
+        earliest([requester, self.paced_until, paths, self.answers_deadline(), self.hello_deadline()])
+    }
+
+    /// When the hello to a peer that is not known yet is repeated, while requests are in flight: what is lost of them waits for
+    /// its answer.
+    fn hello_deadline(&self) -> Option<Instant> {
+        self.connection.extension.deadline().filter(|_| self.state.sends() && self.requester.is_in_flight())
     }
 
     /// When a full congestion window need not wait for answers in flight any more.

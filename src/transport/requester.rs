@@ -118,10 +118,19 @@ impl Requester {
         (self.asked, self.unasked_since, self.put_off) = (0, None, 0);
     }
 
+    /// Whether requests are in flight.
+    pub fn is_in_flight(&self) -> bool {
+        self.recovery.first() < self.recovery.next()
+    }
+
     /// Changes to selective repeat, and takes over what is in flight: the peer has shown only now that it understands.
-    pub fn repeat_selectively(&mut self, connection: &Connection, now: Instant) {
+    /// `round_trip` is that to the peer, if it is known.
+    pub fn repeat_selectively(&mut self, connection: &Connection, round_trip: Option<Duration>, now: Instant) {
         let (first, next) = (self.recovery.first(), self.recovery.next());
         let mut recovery = connection.extension.selective(first, self.timeout);
+        if let Some(round_trip) = round_trip {
+            recovery.path_answered(0, round_trip, false);
+        }
         for wqe in self.queue.begun() {
             let mut at = wqe.first.max(first);
             while at < wqe.end().min(next) {
