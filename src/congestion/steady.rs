@@ -43,8 +43,8 @@ pub struct Steady {
     rate: Option<Rate>,
     /// Whether urgent messages of this host are under way, which wait for what stands in queues.
     is_beside_urgent: bool,
-    /// What is allowed for this host's lateness.
-    allowance: Duration,
+    /// What is allowed for this host's lateness, in seconds.
+    allowance: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,9 +76,11 @@ struct Round {
     full_at: Instant,
 }
 
-/// Bytes in flight before anything is known of the network: twice what Linux sends in one piece
-/// (`tcp_tso_autosize`), and more than the thirteen packets of path MTU 4096 after which an acknowledge comes.
-const FIRST_WINDOW: f64 = 131072.0;
+/// Bytes in flight before anything is known of the network: what Linux sends in one piece (`tcp_tso_autosize`), and more than
+/// the thirteen packets of path MTU 4096 after which an acknowledge comes. Sixteen new flows overrun no buffer of 1 MB with it.
+/// As soon as the way is known to be long it is twice those packets.
+const FIRST_WINDOW: f64 = 65536.0;
+const FIRST_FAR: f64 = 114688.0;
 
 /// The least window, in bytes: one packet of path MTU 4096 and one on its way back.
 const LEAST_WINDOW: f64 = 2.0 * 4300.0;
@@ -173,7 +175,7 @@ impl Default for Steady {
             verdict: Verdict::Usual,
             rate: None,
             is_beside_urgent: false,
-            allowance: Duration::ZERO,
+            allowance: 0.0,
         }
     }
 }
@@ -233,12 +235,12 @@ impl Steady {
 
     /// Whether this host is late: delays can be its own.
     fn is_late(&self) -> bool {
-        self.allowance.as_secs_f64() > HOST_DELAY
+        self.allowance > HOST_DELAY
     }
 
     /// Whether this host is later than it may catch up for: its delays are longer than the queues that it keeps.
     fn falls_behind(&self, base: Duration) -> bool {
-        self.is_late() && !self.is_beside_urgent && self.allowance >= base / Lateness::SHARE
+        self.is_late() && !self.is_beside_urgent && self.allowance >= (base / Lateness::SHARE).as_secs_f64()
     }
 
     fn begin_climb(&mut self, climb: Climb) {
@@ -397,6 +399,10 @@ impl Controller for Steady {
         if base < NEAR {
             return self.take_near(progress, flight, base, now);
         }
+        let is_first = flight.delivered_bytes() == progress.delivered_bytes;
+        if is_first && self.phase == Phase::Trains {
+            self.window = self.window.max(FIRST_FAR);
+        }
         self.round.peak = self.round.peak.max(flight.in_flight_bytes() + progress.delivered_bytes);
         if progress.sample.is_some() {
             for (least, since) in self.round.queue.iter_mut().zip([Instant::ZERO, self.round.began]) {
@@ -407,10 +413,10 @@ impl Controller for Steady {
         if progress.sample.is_some_and(|sample| sample.is_marked) {
             self.notified(flight, now);
         }
-        if progress.forgotten_bytes as f64 > self.window * 0.5 && self.window > FIRST_WINDOW {
+        if progress.forgotten_bytes as f64 > self.window * 0.5 && self.window > FIRST_FAR {
             // All of a window is gone: the network is another one than before. What trains have not shown, they still can.
             let known = Phase::Ramp(self.window / base.as_secs_f64());
-            self.window = FIRST_WINDOW;
+            self.window = FIRST_FAR;
             self.begin_phase(if self.phase == Phase::Trains { Phase::Trains } else { known }, flight, now);
         }
         match self.phase {
@@ -461,7 +467,7 @@ impl Controller for Steady {
     }
 
     fn set_lateness(&mut self, allowance: Duration) {
-        self.allowance = allowance;
+        self.allowance = allowance.as_secs_f64();
     }
 
     fn notified(&mut self, flight: &Flight, now: Instant) {
