@@ -262,17 +262,21 @@ impl<'a> Comparison<'a> {
     /// An acknowledge says that all up to its PSN has executed, and how many messages that were; its trailer, what has
     /// arrived.
     fn acknowledge(&self, answer: &Observed, theirs: &Answer) -> Option<(&'static str, String)> {
-        let Some(ours) = self.msns.get(&theirs.psn.value()) else {
+        let trailer = answer.packet().split_tag().and_then(|(packet, _)| packet.acknowledge_trailer());
+        // Hellos and reports of answers stay before the answers with data that are owed.
+        let is_of_answered = matches!(trailer, Some(AcknowledgeTrailer::Hello(_) | AcknowledgeTrailer::Answers(_)));
+        let within = || self.request_over(theirs.psn).filter(|_| is_of_answered);
+        let at = |psn: Psn| self.msns.get(&psn.value());
+        let Some(ours) = at(theirs.psn).or_else(|| at(within()?.psn().minus(1))) else {
             let last = self.straight.conversation.requests.last()?.psn();
             let is_behind = self.straight.left > 0 && !theirs.psn.is_before(last);
             let text = format!("{theirs}; no request ends at this PSN");
             return Some((if is_behind { "not-asked" } else { "psn" }, text));
         };
         let (_, msn) = theirs.aeth?;
-        let trailer = answer.packet().split_tag().and_then(|(packet, _)| packet.acknowledge_trailer());
         let ahead = msn.value().wrapping_sub(ours.value()).wrapping_sub(self.msn_offset) & 0x00ff_ffff;
-        // A hello's PSN stays before the answers with data that are owed; its MSN is the current one.
-        let most = if matches!(trailer, Some(AcknowledgeTrailer::Hello(_))) { self.most_msn } else { 0 };
+        // Their MSN is the current one.
+        let most = if is_of_answered { self.most_msn } else { 0 };
         if ahead > most {
             return Some(("msn", format!("{theirs}; up to there {} messages are complete", ours.value())));
         }
@@ -303,17 +307,21 @@ impl<'a> Comparison<'a> {
 
     /// Whether a request with this PSN, or a READ over it, was sent before frame `number`.
     fn was_sent_before(&self, psn: Psn, number: u64) -> bool {
-        let straight = &self.straight.conversation;
-        let first = straight.requests[0].psn();
+        let first = self.straight.conversation.requests[0].psn();
         if psn.is_before(first) {
             return psn == first.minus(1) || self.may_be_earlier(psn);
         }
-        let after = |request: &Observed| request.psn().after(first);
-        let at = straight.requests.partition_point(|request| after(request) <= psn.after(first));
-        straight.requests[..at].last().is_some_and(|request| {
-            let is_inside = psn.is_within(request.psn(), request.psns(self.straight.mtu));
-            is_inside && self.straight.first_sent.get(&request.psn().value()).is_some_and(|sent| *sent < number)
-                || !is_inside && self.straight.left > 0
-        })
+        match self.request_over(psn) {
+            Some(request) => self.straight.first_sent.get(&request.psn().value()).is_some_and(|sent| *sent < number),
+            None => self.straight.left > 0,
+        }
+    }
+
+    /// The request with this PSN, or the READ over it.
+    fn request_over(&self, psn: Psn) -> Option<&Observed> {
+        let requests = &self.straight.conversation.requests;
+        let after = |psn: Psn| psn.after(requests[0].psn());
+        let latest = requests[..requests.partition_point(|request| after(request.psn()) <= after(psn))].last()?;
+        psn.is_within(latest.psn(), latest.psns(self.straight.mtu)).then_some(latest)
     }
 }
