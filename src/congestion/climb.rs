@@ -15,6 +15,8 @@ pub(super) struct Climb {
     fair_before: Option<f64>,
     /// Packets that were sent before say nothing of it.
     from: Instant,
+    /// Since when packets are in flight without a pause, or `from`.
+    resumed_at: Instant,
     /// Bytes by which the window grows in a round trip without queues, now.
     grows_by: f64,
     /// Until when it is known whether the window grew, and when it did last.
@@ -94,7 +96,8 @@ pub(super) struct Top {
 /// The part of the target at which a queue counts as seen.
 const SEEN: f64 = 1.0 / 3.0;
 
-/// Round trips of a climb in which the queue tells nothing of a fair window: it still follows what the top before has changed.
+/// Round trips of a climb, and after a pause, in which the queue tells nothing of a fair window: it still follows what the top
+/// before has changed, or a window that was sent at once.
 const UNTOLD: u32 = 2;
 
 /// Glances in a round trip, and the least samples of one.
@@ -159,6 +162,7 @@ impl Climb {
             gait,
             fair_before: None,
             from,
+            resumed_at: from,
             grows_by: grows_by.max(gait.first),
             grown_at: from,
             grew_at: from,
@@ -191,7 +195,11 @@ impl Climb {
             self.grown_at = now;
             return 0.0;
         }
-        // Bounded: it can have slept.
+        if rounds > 1.0 {
+            // Nothing was in flight. What is sent since, a window at once, makes a queue that says nothing of a fair one.
+            self.resumed_at = now;
+            self.slope = Slope::default();
+        }
         let rounds = rounds.min(1.0);
         let before = self.grows_by;
         self.grows_by *= self.gait.growth.powf(rounds);
@@ -229,7 +237,7 @@ impl Climb {
             return Some(self.top(queue, then, seen));
         }
         let (queue, sent_at) = glance.least;
-        if queue >= target * SEEN && sent_at >= self.from + base * UNTOLD {
+        if queue >= target * SEEN && sent_at >= self.resumed_at + base * UNTOLD {
             self.slope.take(window - self.grown_since(sent_at, base), queue);
         }
         None
@@ -348,6 +356,22 @@ mod tests {
             assert!((0.8..1.25).contains(&(fair / (FITS / 3.0))), "{window}: {top:?}");
         }
         assert!(found[0].0.share(0.2e6, false) > 1.5 && found[2].0.share(1.4e6, false) < 0.9, "{found:?}");
+    }
+
+    /// Else a flow that pauses finds that many share its line, though it is alone, and leaves them a fifth each time.
+    #[test]
+    fn what_a_window_that_is_sent_at_once_after_a_pause_makes_of_a_queue_tells_nothing() {
+        let base = BASE.as_secs_f64();
+        let mut climb = Climb::new(Gait::USUAL, 0.0, after(1.0));
+        let mut window = FITS;
+        // Two round trips without a queue, a second without anything, two round trips in which a queue becomes longer.
+        let top = (0..400).chain(10_400..10_800).find_map(|step: u32| {
+            let at = 1.0 + f64::from(step) * 100e-6;
+            window += climb.grow(f64::INFINITY, BASE, after(at));
+            let queue = 2e-6 * f64::from(step.saturating_sub(10_400));
+            climb.take(&Seen { queue, sent_at: after(at - base), target: TARGET, base: BASE, now: after(at) }, window)
+        });
+        assert!(top.is_some_and(|top| top.queue >= TARGET && top.fair.is_none()), "{top:?}");
     }
 
     #[test]
