@@ -439,6 +439,8 @@ impl Controller for Steady {
             Phase::Trains => self.window * TRAIN_PACE,
             Phase::Ramp(_) => self.window * PACE,
             Phase::Cruise if self.is_beside_urgent => self.window * CALM_PACE,
+            // A whole window goes next, which nothing makes room for: any faster it would stand in a queue.
+            Phase::Cruise if flight.in_flight_bytes() == 0 => self.window,
             Phase::Cruise => self.window * PACE + self.climb.as_ref().map_or(0.0, |climb| climb.grows_by()),
         };
         // A host that falls behind is bounded by its window alone: its own delays are no queue, by which it would be slower.
@@ -567,7 +569,7 @@ mod tests {
                 let sent_at = Instant::from_ns(number as u64 * 5_000_000);
                 let sample = Sample { sent_at, round_trip, delay: Duration::ZERO, path: 0, is_marked: false };
                 let progress = Progress { delivered_bytes: FRAME, sample: Some(sample), ..Progress::default() };
-                flight.take(&progress, 0, sent_at + round_trip);
+                flight.take(&progress, FRAME, sent_at + round_trip);
                 steady.take(&progress, &flight, sent_at + round_trip);
             }
             (steady.window * if is_beside_urgent { CALM_PACE } else { PACE }, steady.rate().unwrap().bytes() as f64)
@@ -583,6 +585,23 @@ mod tests {
         steady.set_lateness(us(250));
         assert_eq!(steady.target(us(2000)), 2.0 * usual);
         assert_eq!(steady.target(us(4000)), steady.usual_target(us(4000)), "it may catch up for that");
+    }
+
+    /// Else it stands in a queue, which makes the window smaller after each pause of a flow that is alone.
+    #[test]
+    fn the_first_window_after_a_pause_goes_in_a_round_trip_and_others_faster() {
+        let ms = Duration::from_millis;
+        let (mut flight, now) = (Flight::default(), Instant::from_ns(20_000_000));
+        let mut steady = Steady { window: 1e6, phase: Phase::Cruise, ..Steady::default() };
+        let mut rate = |in_flight_bytes: u64| {
+            let sample = Sample { sent_at: now, round_trip: ms(20), delay: ms(0), path: 0, is_marked: false };
+            let progress = Progress { delivered_bytes: FRAME, sample: Some(sample), ..Progress::default() };
+            flight.take(&progress, in_flight_bytes, now + ms(20));
+            steady.take(&progress, &flight, now + ms(20));
+            steady.rate().unwrap().bytes() as f64 / 50e6
+        };
+        let of_window = [FRAME, 0, FRAME].map(|in_flight_bytes| (rate(in_flight_bytes) * 100.0).round());
+        assert_eq!(of_window, [105.0, 100.0, 105.0], "percent of a window in a round trip");
     }
 
     /// A start on a host that is late by so much, which hears of packets in intervals of a fifth of a round trip, and of a queue
