@@ -13,7 +13,7 @@ use uroce::verbs::{
     ProtectionDomain, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Service, Status,
 };
 use uroce_laboratory::sim::Random;
-use wan::{Conditions, Lateness, Plan, Side, Wan};
+use wan::{Conditions, Delays, Plan, Side, Wan};
 
 /// What is played.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ pub struct TokensPlayed {
     /// Payload of transfers that completed meanwhile, in bits a second.
     pub goodput_bps: f64,
     /// How much later than they should have frames left the network.
-    pub lateness: Lateness,
+    pub lateness: Delays,
 }
 
 /// Length of a token and of a WRITE, in bytes; how many WRITEs each flow has outstanding.

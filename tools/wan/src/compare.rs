@@ -13,8 +13,8 @@ use crate::measure::{congestion_controls, measure_tcp};
 use crate::network::{Side, Wan};
 
 /// Bytes of a WRITE, and how many are outstanding: 8 MiB, 3 bandwidth-delay products of 500 Mb/s × 40 ms.
-const MESSAGE: [&str; 2] = ["-s", "65536"];
-const DEPTH: [&str; 2] = ["-t", "128"];
+pub(crate) const MESSAGE_BYTES: u64 = 65536;
+const DEPTH: u64 = 128;
 
 /// A local ACK timeout of half a second: a round trip, and what a busy machine adds to it, fits well into it.
 const TIMEOUT: [&str; 2] = ["-u", "17"];
@@ -67,25 +67,30 @@ impl Compared {
 
 /// A game to play.
 #[derive(Clone, Debug)]
-enum Game {
+pub(crate) enum Game {
     /// `uroce perf write-bw`.
-    Perf {
-        recovery: &'static str,
-    },
+    Perf(Writes),
     /// perftest's `ib_write_bw`, unmodified, under `uroce run`.
-    Perftest {
-        recovery: &'static str,
-    },
+    Perftest(Writes),
     Tcp {
         control: String,
     },
 }
 
+/// What a program for WRITEs is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writes {
+    pub recovery: &'static str,
+    /// The queue pairs, and the WRITEs that each has outstanding.
+    pub flows: u16,
+    pub depth: u64,
+}
+
 impl Game {
     fn line(&self) -> Compared {
         let (program, recovery) = match self {
-            Game::Perf { recovery } => ("uroce perf write-bw", *recovery),
-            Game::Perftest { recovery } => ("ib_write_bw", *recovery),
+            Game::Perf(writes) => ("uroce perf write-bw", writes.recovery),
+            Game::Perftest(writes) => ("ib_write_bw", writes.recovery),
             Game::Tcp { control } => ("TCP", control.as_str()),
         };
         Compared { program: program.to_owned(), recovery: recovery.to_owned(), goodput_bps: Vec::new(), failure: None }
@@ -97,13 +102,10 @@ impl Game {
 /// # Errors
 /// When `uroce` is not there, or what the system says about TCP's sockets. A program that fails is in the result.
 pub fn compare(wan: &Wan, options: &Options, mut tell: impl FnMut(&Compared)) -> io::Result<Vec<Compared>> {
-    if !options.uroce.is_file() {
-        let text = format!("{} is not there: cargo build --release --workspace makes it", options.uroce.display());
-        return Err(io::Error::new(io::ErrorKind::NotFound, text));
-    }
-    let uroce = ["selective", "go-back-n"].into_iter();
+    is_built(options)?;
+    let uroce = ["selective", "go-back-n"].map(|recovery| Writes { recovery, flows: 1, depth: DEPTH }).into_iter();
     let games: Vec<Game> = uroce
-        .flat_map(|recovery| [Game::Perf { recovery }, Game::Perftest { recovery }])
+        .flat_map(|writes| [Game::Perf(writes), Game::Perftest(writes)])
         .chain(congestion_controls(wan).into_iter().map(|control| Game::Tcp { control }))
         .collect();
     let mut lines: Vec<Compared> = games.iter().map(Game::line).collect();
@@ -122,32 +124,45 @@ pub fn compare(wan: &Wan, options: &Options, mut tell: impl FnMut(&Compared)) ->
     Ok(lines)
 }
 
+/// That `uroce` is there.
+pub(crate) fn is_built(options: &Options) -> io::Result<()> {
+    if options.uroce.is_file() {
+        return Ok(());
+    }
+    let text = format!("{} is not there: cargo build --release --workspace makes it", options.uroce.display());
+    Err(io::Error::new(io::ErrorKind::NotFound, text))
+}
+
 /// Plays one game: bits of payload a second, or why there are none.
-fn play(wan: &Wan, options: &Options, game: &Game) -> io::Result<Result<f64, String>> {
-    let seconds = options.seconds.to_string();
-    let duration = ["-D", seconds.as_str()];
-    let common = [MESSAGE, DEPTH, TIMEOUT, duration].concat();
+pub(crate) fn play(wan: &Wan, options: &Options, game: &Game) -> io::Result<Result<f64, String>> {
+    let common = |writes: &Writes| {
+        let numbers =
+            [MESSAGE_BYTES, writes.depth, writes.flows.into(), options.seconds].map(|number| number.to_string());
+        let words = ["-s", "-t", "-q", "-D"].map(str::to_owned).into_iter().zip(numbers);
+        words.flat_map(|(option, number)| [option, number]).chain(TIMEOUT.map(str::to_owned)).collect::<Vec<String>>()
+    };
     match game {
         Game::Tcp { control } => {
             // Half of a game's time counts, as with perftest.
             let figures = measure_tcp(wan, 0, control, options.seconds as f64 / 2.0)?;
             Ok(Ok(figures.goodput_bps))
         }
-        Game::Perf { recovery } => {
-            let words = [&["perf", "write-bw", "--json"], &common[..]].concat();
-            let played = meet(wan, options, recovery, &words);
+        Game::Perf(writes) => {
+            let words = [&["perf", "write-bw", "--json"].map(str::to_owned), &common(writes)[..]].concat();
+            let played = meet(wan, options, writes.recovery, &words);
             Ok(played.and_then(|output| perf_goodput(&String::from_utf8_lossy(&output.stdout))))
         }
-        Game::Perftest { recovery } => {
-            let words = [&["run", "ib_write_bw", "-F", "--report_gbits"], &common[..]].concat();
-            let played = meet(wan, options, recovery, &words);
+        Game::Perftest(writes) => {
+            let words =
+                [&["run", "ib_write_bw", "-F", "--report_gbits"].map(str::to_owned), &common(writes)[..]].concat();
+            let played = meet(wan, options, writes.recovery, &words);
             Ok(played.and_then(|output| perftest_goodput(&String::from_utf8_lossy(&output.stdout))))
         }
     }
 }
 
 /// Starts the same program on both hosts, the server at B, and waits for both ends; the client's output.
-fn meet(wan: &Wan, options: &Options, recovery: &str, words: &[&str]) -> Result<Output, String> {
+fn meet(wan: &Wan, options: &Options, recovery: &str, words: &[String]) -> Result<Output, String> {
     let start = |side: Side, more: &[&str]| {
         let mut command = wan.namespace(side).command(&options.uroce);
         command.args(words).args(more).envs(variables(wan, options, recovery, side));
@@ -278,7 +293,7 @@ mod tests {
     #[test]
     fn the_median_counts_failures_as_nothing() {
         let of = |rounds: &[Option<f64>]| {
-            let line = Game::Perf { recovery: "selective" }.line();
+            let line = Game::Perf(Writes { recovery: "selective", flows: 1, depth: 1 }).line();
             Compared { goodput_bps: rounds.to_vec(), ..line }.median_bps()
         };
         assert_eq!(of(&[Some(3.0), Some(1.0), Some(2.0)]), 2.0);

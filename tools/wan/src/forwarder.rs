@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::clock;
+use crate::delays::Delays;
 use crate::frame::Flow;
-use crate::lateness::Lateness;
 use crate::messages::BATCH;
 use crate::path::{Counts, Fate, Path};
 use crate::port::{Frame, Pool, Port, PortCounts};
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     /// By the port that frames come from: the paths that they may take.
     pub paths: Vec<Vec<Path>>,
     pub ports: Vec<PortCounts>,
-    pub lateness: Lateness,
+    pub lateness: Delays,
     pub usage: Usage,
 }
 
@@ -80,7 +80,7 @@ pub struct WanCounts {
     /// By port.
     pub ports: Vec<PortCounts>,
     /// Of all frames that left.
-    pub lateness: Lateness,
+    pub lateness: Delays,
     /// Of the forwarding thread.
     pub usage: Usage,
 }

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use wan::{Conditions, Direction, Plan, Rail, Report, Side, Wan, compare, measure};
+use wan::{Conditions, Direction, Plan, Rail, Report, Side, Wan, compare, grid, measure};
 
 /// Two namespaces with a wide area network between them: a shell or a command in one of them, or its own measure
 #[derive(Parser)]
@@ -49,6 +49,31 @@ struct Arguments {
           value_parser = clap::value_parser!(u64).range(4..=3600))]
     compare: Option<u64>,
 
+    /// Play all of the wide area instead: each combination of --rtt, --buffer and --loss at 500 Mb/s, each program so many
+    /// seconds (at least 4): `uroce perf write-bw` with --flows queue pairs, Debian's ib_write_bw on uroce, TCP CUBIC and BBR
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "8", value_parser = clap::value_parser!(u64).range(4..=3600),
+          conflicts_with_all = ["command", "measure", "compare", "paths", "back", "rails"])]
+    grid: Option<u64>,
+
+    /// Round trips of --grid, in milliseconds
+    #[arg(long, value_name = "MS,…", value_delimiter = ',', default_value = "20,40,100", requires = "grid",
+          value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rtt: Vec<u16>,
+
+    /// Buffers of --grid, in bandwidth-delay products
+    #[arg(long, value_name = "BDP,…", value_delimiter = ',', default_value = "0.1,1", requires = "grid", value_parser = parse_buffer)]
+    buffer: Vec<f64>,
+
+    /// The shares of packets that --grid loses each way
+    #[arg(long, value_name = "SHARE,…", value_delimiter = ',', default_value = "0,0.001,0.01,0.05", requires = "grid",
+          value_parser = parse_loss)]
+    loss: Vec<f64>,
+
+    /// Queue pairs of `uroce perf write-bw` in --grid
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,4,64", requires = "grid",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    flows: Vec<u16>,
+
     /// How often --compare plays each game; the median counts
     #[arg(long, default_value_t = 1, requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -76,6 +101,20 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn parse_buffer(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(bdp) if (0.01..=100.0).contains(&bdp) => Ok(bdp),
+        _ => Err(format!("{text:?} is none of 0.01 to 100")),
+    }
+}
+
+fn parse_loss(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=0.5).contains(&share) => Ok(share),
+        _ => Err(format!("{text:?} is none of 0 to 0.5")),
+    }
+}
+
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(status) => status,
@@ -94,6 +133,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // SAFETY: no arguments, no effect.
     if unsafe { libc::geteuid() } != 0 {
         return Err("network namespaces and packet sockets need root: run it with sudo".into());
+    }
+    if let Some(seconds) = arguments.grid {
+        return play_grid(&plan, arguments, seconds);
     }
     let mut wan = Wan::start(plan)?;
     if let Some(seconds) = arguments.measure {
@@ -124,11 +166,39 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Has programs send over the network.
-fn play(wan: &mut Wan, arguments: &Arguments, seconds: u64) -> Result<Report, Failure> {
+fn compare_options(arguments: &Arguments, seconds: u64) -> Result<compare::Options, Failure> {
     let own = std::env::current_exe().map_err(|e| format!("cannot tell where this program is: {e}"))?;
     let uroce = own.with_file_name("uroce");
-    let options = compare::Options { uroce, seconds, rounds: usize::from(arguments.rounds), rate_bps: arguments.rate };
+    Ok(compare::Options { uroce, seconds, rounds: usize::from(arguments.rounds), rate_bps: arguments.rate })
+}
+
+/// Has programs send over all of the wide area. The status is 1 when one of them failed.
+fn play_grid(plan: &Plan, arguments: &Arguments, seconds: u64) -> Result<ExitCode, Failure> {
+    let Arguments { rtt, buffer, loss, flows, .. } = arguments;
+    let cells = grid::Grid {
+        round_trips_ms: rtt.clone(),
+        buffers_bdp: buffer.clone(),
+        losses: loss.clone(),
+        flows: flows.clone(),
+    };
+    let tell = |row: &grid::Row| {
+        let grid::Cell { round_trip, buffer_bdp, loss } = row.cell;
+        let reached = row.goodput_bps.as_ref().map_or_else(String::clone, |bps| format!("{:.1} Mb/s", bps / 1e6));
+        eprintln!("{round_trip:?}, {buffer_bdp} BDP, {loss}: {} × {}: {reached}", row.flows, row.program);
+        if arguments.json {
+            println!("{}", row.to_json());
+        }
+    };
+    let rows = cells.play(&compare_options(arguments, seconds)?, plan, tell)?;
+    if !arguments.json {
+        println!("{}", grid::table(&rows));
+    }
+    Ok(if rows.iter().all(|row| row.goodput_bps.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has programs send over the network.
+fn play(wan: &mut Wan, arguments: &Arguments, seconds: u64) -> Result<Report, Failure> {
+    let options = compare_options(arguments, seconds)?;
     let tell = |line: &compare::Compared| {
         let last = line.goodput_bps.last().copied().flatten();
         let text = match (last, &line.failure) {

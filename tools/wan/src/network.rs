@@ -6,9 +6,9 @@ use std::thread::JoinHandle;
 use rxe_rig::netns::{Netns, ipv6_on_this_host};
 
 use crate::conditions::Conditions;
+use crate::delays::Delays;
 use crate::forwarder::{Forwarder, Shared, Usage, WanCounts, lock};
 use crate::frame::Flow;
-use crate::lateness::Lateness;
 use crate::path::Path;
 use crate::port::{Pool, Port, PortCounts};
 use crate::stop::Stop;
@@ -187,7 +187,7 @@ impl Direction {
     }
 
     /// The port by which a rail's frames come into the middle.
-    fn port(self, rail: usize) -> usize {
+    pub(crate) fn port(self, rail: usize) -> usize {
         2 * rail + usize::from(self == Direction::BToA)
     }
 }
@@ -245,7 +245,7 @@ impl Wan {
         let shared = Arc::new(Mutex::new(Shared {
             paths: plan.rails.iter().flat_map(|rail| [paths_of(&rail.there), paths_of(&rail.back)]).collect(),
             ports: vec![PortCounts::default(); ports.len()],
-            lateness: Lateness::default(),
+            lateness: Delays::default(),
             usage: Usage::default(),
         }));
         let stop = Stop::new().map_err(failed("making an event"))?;
@@ -350,6 +350,14 @@ impl Wan {
             lateness: shared.lateness.clone(),
             usage: shared.usage,
         }
+    }
+
+    /// What frames waited for the rate until now, of those that the queue of a path took.
+    ///
+    /// # Panics
+    /// When there is no such path.
+    pub fn waits(&self, rail: usize, direction: Direction, path: usize) -> Delays {
+        lock(&self.shared).paths[direction.port(rail)][path].waits().clone()
     }
 
     /// Stops forwarding, and tells what was counted; the namespaces stay until it is dropped.

@@ -2,6 +2,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::conditions::{Conditions, Loss};
+use crate::delays::Delays;
 use crate::frame;
 
 /// One direction of one path: its conditions, its chance, and what became of its frames. It has no clock: times are
@@ -17,6 +18,8 @@ pub struct Path {
     /// When the last frame leaves the path, of those that keep their order.
     last_leave_ns: u64,
     counts: Counts,
+    /// What the frames that its queue took waited for the rate.
+    waits: Delays,
 }
 
 /// What becomes of a frame.
@@ -81,7 +84,15 @@ impl Path {
     pub fn new(conditions: Conditions, seed: u64, stream: u64) -> Path {
         let mut chance = ChaCha8Rng::seed_from_u64(seed);
         chance.set_stream(stream);
-        Path { conditions, chance, is_bad: false, busy_until_ns: 0, last_leave_ns: 0, counts: Counts::default() }
+        Path {
+            conditions,
+            chance,
+            is_bad: false,
+            busy_until_ns: 0,
+            last_leave_ns: 0,
+            counts: Counts::default(),
+            waits: Delays::default(),
+        }
     }
 
     /// What it does to frames.
@@ -98,6 +109,11 @@ impl Path {
     /// What became of its frames.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// What the frames that its queue took waited for the rate; of a path without a rate none waits.
+    pub fn waits(&self) -> &Delays {
+        &self.waits
     }
 
     pub(crate) fn counts_mut(&mut self) -> &mut Counts {
@@ -118,6 +134,7 @@ impl Path {
                 self.counts.queue_full += 1;
                 return Fate::QueueFull;
             }
+            self.waits.note(waiting_ns);
             if self.conditions.ecn_bytes.is_some_and(|threshold| waiting_bytes > threshold) {
                 self.counts.marked += u64::from(frame::mark(frame));
             }
@@ -170,6 +187,8 @@ impl Path {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const FRAME_BYTES: usize = 4110;
@@ -206,6 +225,9 @@ mod tests {
         assert_eq!(path.arrive(65_760, &mut [0; FRAME_BYTES]), Fate::Leaves { at_ns: 65_760 * 25 });
         assert_eq!(path.arrive(65_760, &mut [0; FRAME_BYTES]), Fate::QueueFull);
         assert_eq!((path.counts().queue_full, path.counts().held), (7, 25));
+        // 0 to 23 frames' times, and 23 again.
+        let times = |wait: Duration| (wait.as_nanos() as f64 / 65_760.0).round();
+        assert_eq!((path.waits().frames(), times(path.waits().mean()), times(path.waits().max())), (25, 12.0, 23.0));
         assert!(path.counts().is_conserved());
     }
 
