@@ -17,7 +17,7 @@ pub(crate) const MESSAGE_BYTES: u64 = 65536;
 const DEPTH: u64 = 128;
 
 /// A local ACK timeout of half a second: a round trip, and what a busy machine adds to it, fits well into it.
-const TIMEOUT: [&str; 2] = ["-u", "17"];
+const TIMEOUT: u8 = 17;
 
 /// The port of the handshake.
 const PORT: u16 = 18515;
@@ -87,13 +87,22 @@ pub(crate) struct Writes {
 }
 
 impl Game {
+    /// Who sends.
+    pub fn program(&self) -> &'static str {
+        match self {
+            Game::Perf(_) => "uroce perf write-bw",
+            Game::Perftest(_) => "ib_write_bw",
+            Game::Tcp { .. } => "TCP",
+        }
+    }
+
     fn line(&self) -> Compared {
-        let (program, recovery) = match self {
-            Game::Perf(writes) => ("uroce perf write-bw", writes.recovery),
-            Game::Perftest(writes) => ("ib_write_bw", writes.recovery),
-            Game::Tcp { control } => ("TCP", control.as_str()),
+        let recovery = match self {
+            Game::Perf(writes) | Game::Perftest(writes) => writes.recovery,
+            Game::Tcp { control } => control.as_str(),
         };
-        Compared { program: program.to_owned(), recovery: recovery.to_owned(), goodput_bps: Vec::new(), failure: None }
+        let (program, recovery) = (self.program().to_owned(), recovery.to_owned());
+        Compared { program, recovery, goodput_bps: Vec::new(), failure: None }
     }
 }
 
@@ -135,11 +144,9 @@ pub(crate) fn is_built(options: &Options) -> io::Result<()> {
 
 /// Plays one game: bits of payload a second, or why there are none.
 pub(crate) fn play(wan: &Wan, options: &Options, game: &Game) -> io::Result<Result<f64, String>> {
-    let common = |writes: &Writes| {
-        let numbers =
-            [MESSAGE_BYTES, writes.depth, writes.flows.into(), options.seconds].map(|number| number.to_string());
-        let words = ["-s", "-t", "-q", "-D"].map(str::to_owned).into_iter().zip(numbers);
-        words.flat_map(|(option, number)| [option, number]).chain(TIMEOUT.map(str::to_owned)).collect::<Vec<String>>()
+    let told = |writes: &Writes| {
+        let Writes { flows, depth, .. } = writes;
+        format!("-s {MESSAGE_BYTES} -t {depth} -q {flows} -D {} -u {TIMEOUT}", options.seconds)
     };
     match game {
         Game::Tcp { control } => {
@@ -148,13 +155,12 @@ pub(crate) fn play(wan: &Wan, options: &Options, game: &Game) -> io::Result<Resu
             Ok(Ok(figures.goodput_bps))
         }
         Game::Perf(writes) => {
-            let words = [&["perf", "write-bw", "--json"].map(str::to_owned), &common(writes)[..]].concat();
+            let words = format!("perf write-bw --json {}", told(writes));
             let played = meet(wan, options, writes.recovery, &words);
             Ok(played.and_then(|output| perf_goodput(&String::from_utf8_lossy(&output.stdout))))
         }
         Game::Perftest(writes) => {
-            let words =
-                [&["run", "ib_write_bw", "-F", "--report_gbits"].map(str::to_owned), &common(writes)[..]].concat();
+            let words = format!("run ib_write_bw -F --report_gbits {}", told(writes));
             let played = meet(wan, options, writes.recovery, &words);
             Ok(played.and_then(|output| perftest_goodput(&String::from_utf8_lossy(&output.stdout))))
         }
@@ -162,10 +168,10 @@ pub(crate) fn play(wan: &Wan, options: &Options, game: &Game) -> io::Result<Resu
 }
 
 /// Starts the same program on both hosts, the server at B, and waits for both ends; the client's output.
-fn meet(wan: &Wan, options: &Options, recovery: &str, words: &[String]) -> Result<Output, String> {
+fn meet(wan: &Wan, options: &Options, recovery: &str, words: &str) -> Result<Output, String> {
     let start = |side: Side, more: &[&str]| {
         let mut command = wan.namespace(side).command(&options.uroce);
-        command.args(words).args(more).envs(variables(wan, options, recovery, side));
+        command.args(words.split(' ')).args(more).envs(variables(wan, options, recovery, side));
         spawn(command)
     };
     let mut server = Guard(Some(start(Side::B, &[])?));

@@ -104,7 +104,7 @@ impl Loss {
     }
 
     /// The loss of `share` in bursts of `mean_frames`.
-    fn of(share: f64, mean_frames: Option<f64>) -> Loss {
+    pub(crate) fn of(share: f64, mean_frames: Option<f64>) -> Loss {
         match mean_frames {
             _ if share == 0.0 => Loss::Nothing,
             _ if share == 1.0 => Loss::Everything,

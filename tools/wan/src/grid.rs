@@ -5,16 +5,15 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::compare::{self, Game, MESSAGE_BYTES, Options, Writes};
 use crate::conditions::{Conditions, Loss};
 use crate::delays::Delays;
-use crate::forwarder::WanCounts;
 use crate::measure::congestion_controls;
 use crate::network::{Direction, Plan, Rail, Wan};
 use crate::path::Counts;
+use crate::report::new_table;
 
 /// Bits a second of Ethernet frames that the bottleneck carries.
 const LINE_BPS: u64 = 500_000_000;
@@ -91,15 +90,15 @@ impl Grid {
     /// When `uroce` is not there, or a network cannot be made. A program that fails is in its row.
     pub fn play(&self, options: &Options, plan: &Plan, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, GridError> {
         compare::is_built(options)?;
+        let controls = congestion_controls(&Wan::start(plan.clone())?);
         let mut rows = Vec::new();
         for cell in self.cells() {
             let plan = Plan { rails: vec![cell.rail()], ..plan.clone() };
-            let controls = congestion_controls(&Wan::start(plan.clone())?);
-            let depth = |flows| Writes { recovery: "selective", flows, depth: cell.depth(flows) };
-            let writes = self.flows.iter().map(|&flows| (Game::Perf(depth(flows)), flows));
-            let tcp = controls.into_iter().map(|control| (Game::Tcp { control }, 1));
-            for (game, flows) in writes.chain([(Game::Perftest(depth(1)), 1)]).chain(tcp) {
-                let row = cell.play(&plan, options, &game, flows)?;
+            let writes = |flows| Writes { recovery: "selective", flows, depth: cell.depth(flows) };
+            let perf = self.flows.iter().map(|&flows| Game::Perf(writes(flows)));
+            let tcp = controls.iter().map(|control| Game::Tcp { control: control.clone() });
+            for game in perf.chain([Game::Perftest(writes(1))]).chain(tcp) {
+                let row = cell.play(&plan, options, &game)?;
                 tell(&row);
                 rows.push(row);
             }
@@ -132,7 +131,7 @@ impl Cell {
     fn rail(&self) -> Rail {
         let conditions = Conditions {
             delay: self.round_trip / 2,
-            loss: if self.loss > 0.0 { Loss::Uniform(self.loss) } else { Loss::Nothing },
+            loss: Loss::of(self.loss, None),
             rate_bps: Some(LINE_BPS),
             queue_bytes: Some((self.bdp_bytes() as f64 * self.buffer_bdp) as u64),
             ..Conditions::default()
@@ -140,19 +139,20 @@ impl Cell {
         Rail { there: vec![conditions], back: vec![conditions] }
     }
 
-    fn play(&self, plan: &Plan, options: &Options, game: &Game, flows: u16) -> Result<Row, GridError> {
+    fn play(&self, plan: &Plan, options: &Options, game: &Game) -> Result<Row, GridError> {
         let mut wan = Wan::start(plan.clone())?;
         // Half of a game's time counts, and none of its start.
         let total = Duration::from_secs(options.seconds);
-        let (program, begins) = match game {
-            Game::Perf(_) => ("uroce perf write-bw".to_owned(), total / 4),
-            Game::Perftest(_) => ("ib_write_bw".to_owned(), total / 4),
-            Game::Tcp { control } => (format!("TCP {control}"), self.round_trip * 20),
+        let (program, flows, begins) = match game {
+            Game::Perf(writes) | Game::Perftest(writes) => (game.program().to_owned(), writes.flows, total / 4),
+            Game::Tcp { control } => (format!("{} {control}", game.program()), 1, self.round_trip * 20),
         };
         let is_over = AtomicBool::new(false);
         let (played, waits) = std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
-                while to_receiver(&wan.counts()).arrived_bytes < SENDS_BYTES && !is_over.load(Ordering::Relaxed) {
+                while wan.path_counts(0, Direction::AToB, 0).arrived_bytes < SENDS_BYTES
+                    && !is_over.load(Ordering::Relaxed)
+                {
                     std::thread::sleep(LOOK);
                 }
                 std::thread::sleep(begins + APART);
@@ -164,14 +164,10 @@ impl Cell {
             is_over.store(true, Ordering::Relaxed);
             (played, waits.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        let counts = to_receiver(&wan.stop()?);
+        wan.stop()?;
+        let counts = wan.path_counts(0, Direction::AToB, 0);
         Ok(Row { cell: *self, program, flows, goodput_bps: played?, waits, counts })
     }
-}
-
-/// What became of the frames towards the receiver.
-fn to_receiver(counts: &WanCounts) -> Counts {
-    counts.paths[Direction::AToB.port(0)][0]
 }
 
 impl Row {
@@ -230,9 +226,8 @@ impl Row {
 
 /// A table of rows.
 pub fn table(rows: &[Row]) -> String {
-    let mut table = Table::new();
-    let header = ["round trip", "buffer", "loss", "program", "flows", "reached", "queue", "99 %", "dropped"];
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    let mut table =
+        new_table(&["round trip", "buffer", "loss", "program", "flows", "reached", "queue", "99 %", "dropped"]);
     rows.iter().for_each(|row| {
         table.add_row(row.to_cells());
     });

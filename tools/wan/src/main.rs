@@ -2,6 +2,7 @@
 //! `cargo xtask wan` builds this program and passes its options on.
 #![allow(clippy::disallowed_methods, reason = "it lives on the wall clock")]
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -38,7 +39,7 @@ struct Arguments {
 
     /// Measure delay, loss, rate and TCP with probes of the network's own, so many seconds a figure, and print them; no
     /// shell then
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds,
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = within(0.1..=3600.0),
           conflicts_with = "command")]
     measure: Option<f64>,
 
@@ -61,12 +62,12 @@ struct Arguments {
     rtt: Vec<u16>,
 
     /// Buffers of --grid, in bandwidth-delay products
-    #[arg(long, value_name = "BDP,…", value_delimiter = ',', default_value = "0.1,1", requires = "grid", value_parser = parse_buffer)]
+    #[arg(long, value_name = "BDP,…", value_delimiter = ',', default_value = "0.1,1", requires = "grid", value_parser = within(0.01..=100.0))]
     buffer: Vec<f64>,
 
     /// The shares of packets that --grid loses each way
     #[arg(long, value_name = "SHARE,…", value_delimiter = ',', default_value = "0,0.001,0.01,0.05", requires = "grid",
-          value_parser = parse_loss)]
+          value_parser = within(0.0..=0.5))]
     loss: Vec<f64>,
 
     /// Queue pairs of `uroce perf write-bw` in --grid
@@ -94,25 +95,16 @@ struct Arguments {
 /// What went wrong, in one line.
 type Failure = Box<dyn std::error::Error>;
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("{text:?} is none of 0.1 to 3600")),
+/// What reads a number of this range.
+fn within(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(format!("{text:?} is none of {} to {}", range.start(), range.end())),
     }
 }
 
-fn parse_buffer(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(bdp) if (0.01..=100.0).contains(&bdp) => Ok(bdp),
-        _ => Err(format!("{text:?} is none of 0.01 to 100")),
-    }
-}
-
-fn parse_loss(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if (0.0..=0.5).contains(&share) => Ok(share),
-        _ => Err(format!("{text:?} is none of 0 to 0.5")),
-    }
+fn megabits(bps: f64) -> String {
+    format!("{:.1} Mb/s", bps / 1e6)
 }
 
 fn main() -> ExitCode {
@@ -183,7 +175,7 @@ fn play_grid(plan: &Plan, arguments: &Arguments, seconds: u64) -> Result<ExitCod
     };
     let tell = |row: &grid::Row| {
         let grid::Cell { round_trip, buffer_bdp, loss } = row.cell;
-        let reached = row.goodput_bps.as_ref().map_or_else(String::clone, |bps| format!("{:.1} Mb/s", bps / 1e6));
+        let reached = row.goodput_bps.as_ref().map_or_else(String::clone, |bps| megabits(*bps));
         eprintln!("{round_trip:?}, {buffer_bdp} BDP, {loss}: {} × {}: {reached}", row.flows, row.program);
         if arguments.json {
             println!("{}", row.to_json());
@@ -203,7 +195,7 @@ fn play(wan: &mut Wan, arguments: &Arguments, seconds: u64) -> Result<Report, Fa
         let last = line.goodput_bps.last().copied().flatten();
         let text = match (last, &line.failure) {
             (None, Some(why)) => why.clone(),
-            (last, _) => format!("{:.1} Mb/s", last.unwrap_or(0.0) / 1e6),
+            (last, _) => megabits(last.unwrap_or(0.0)),
         };
         eprintln!("{}, {}: {text}", line.program, line.recovery);
     };

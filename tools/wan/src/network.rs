@@ -9,7 +9,7 @@ use crate::conditions::Conditions;
 use crate::delays::Delays;
 use crate::forwarder::{Forwarder, Shared, Usage, WanCounts, lock};
 use crate::frame::Flow;
-use crate::path::Path;
+use crate::path::{Counts, Path};
 use crate::port::{Pool, Port, PortCounts};
 use crate::stop::Stop;
 
@@ -187,7 +187,7 @@ impl Direction {
     }
 
     /// The port by which a rail's frames come into the middle.
-    pub(crate) fn port(self, rail: usize) -> usize {
+    fn port(self, rail: usize) -> usize {
         2 * rail + usize::from(self == Direction::BToA)
     }
 }
@@ -350,6 +350,14 @@ impl Wan {
             lateness: shared.lateness.clone(),
             usage: shared.usage,
         }
+    }
+
+    /// What became of a path's frames until now.
+    ///
+    /// # Panics
+    /// When there is no such path.
+    pub fn path_counts(&self, rail: usize, direction: Direction, path: usize) -> Counts {
+        *lock(&self.shared).paths[direction.port(rail)][path].counts()
     }
 
     /// What frames waited for the rate until now, of those that the queue of a path took.

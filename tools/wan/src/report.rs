@@ -99,7 +99,8 @@ impl Report {
     }
 }
 
-fn new_table(header: &[&str]) -> Table {
+/// A table with that header.
+pub(crate) fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
     table
