@@ -399,8 +399,8 @@ impl Controller for Steady {
         if base < NEAR {
             return self.take_near(progress, flight, base, now);
         }
-        let is_first = flight.delivered_bytes() == progress.delivered_bytes;
-        if is_first && self.phase == Phase::Trains {
+        // The first packets that arrive.
+        if self.phase == Phase::Trains && flight.delivered_bytes() == progress.delivered_bytes {
             self.window = self.window.max(FIRST_FAR);
         }
         self.round.peak = self.round.peak.max(flight.in_flight_bytes() + progress.delivered_bytes);

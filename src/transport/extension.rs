@@ -551,8 +551,8 @@ impl Extension {
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.deadline().is_some_and(|at| at <= now) {
             self.repeats += 1;
-            self.said = Some((self.heard, false, now + HELLO_PAUSE));
-            self.owed = Some(self.heard);
+            let nonce = self.nonce;
+            self.owe_hello(now, || nonce);
         }
     }
 

@@ -287,7 +287,7 @@ impl Requester {
 
     /// Whether nothing is in flight, and no message is half sent.
     pub fn is_drained(&self) -> bool {
-        let is_done = self.recovery.first() == self.recovery.next();
+        let is_done = !self.is_in_flight();
         (is_done || mutated!("drained-before-all-is-acknowledged")) && !self.queue.is_within_message()
     }
 
