@@ -73,6 +73,26 @@ fn four_flows_share_a_bottleneck_without_loss() {
     assert_steady(&over_a_shallow_buffer(4, 0.0), 12.0);
 }
 
+/// Else none of them ever sees the round trip without a queue, and half of what they send is dropped for good.
+#[test]
+fn many_flows_of_a_few_packets_find_the_round_trip_that_none_has_seen() {
+    for (buffer_bdp, loss) in [(0.1, 0.0), (0.1, 0.01), (1.0, 0.0)] {
+        let reached = run(&CongestionCell {
+            scenario: Scenario::SmallShares,
+            control: CongestionControl::default(),
+            flows: 64,
+            round_trip: Duration::from_millis(20),
+            line_bps: 500_000_000,
+            buffer_bdp,
+            loss,
+        });
+        let Congestion { utilisation, mean_queue_over_rtt, queue_drops, .. } = &reached;
+        assert!(*utilisation >= 0.95, "seed {SEED}, {buffer_bdp} BDP: {reached:?}");
+        assert!(*queue_drops <= 0.03, "seed {SEED}, {buffer_bdp} BDP: {reached:?}");
+        assert!(*mean_queue_over_rtt <= 0.25, "seed {SEED}, {buffer_bdp} BDP: {reached:?}");
+    }
+}
+
 /// Their sender learns only from the requester's reports what became of READ responses, and at 5 % of loss many of the first
 /// ones are asked for again.
 #[test]

@@ -1,5 +1,6 @@
 use crate::time::{Duration, Instant};
 
+use super::LongestFrame;
 use super::flood::LOOK;
 use super::slope::Slope;
 
@@ -13,6 +14,9 @@ pub(super) struct Climb {
     gait: &'static Gait,
     /// What the top before told of a fair window, in bytes.
     fair_before: Option<f64>,
+    /// The part of the gait's first step with which it begins, at most 1: many small windows overrun a shallow buffer otherwise
+    /// before any of them hears of it.
+    eased: f64,
     /// Packets that were sent before say nothing of it.
     from: Instant,
     /// Since when packets are in flight without a pause, or `from`.
@@ -91,6 +95,8 @@ pub(super) struct Top {
     /// Bytes by which the window grows in the first round trip afterwards: where the queue came at once, what was given back
     /// is to be had again as soon.
     grows_by: f64,
+    /// Whether the queue is as long as one that comes at once, and the top before did not make it shorter: it is not noise.
+    pub lasts: bool,
 }
 
 /// The part of the target at which a queue counts as seen.
@@ -107,6 +113,20 @@ const GLANCE_SAMPLES: u32 = 3;
 /// Glances that are kept. A queue counts as reached when all of a [`LOOK`] show it, or of half a round trip if that is
 /// shorter; and one reaches further.
 const KEPT: usize = GLANCES as usize / 2 + 1;
+
+/// A climb of fewer round trips, or to a queue that came at once, was too fast, and one of more was too slow: the next one begins
+/// with so many times the step. All climbs behind a bottleneck last as long, and so their steps stay about the same.
+const SHORT: f64 = 4.0;
+const LONG: f64 = 10.0;
+const SLOWER: f64 = 0.5;
+const FASTER: f64 = 1.5;
+
+/// The least share of a window with which it begins, and the largest window of which this is so, in bytes.
+const FIRST_SHARE: f64 = 1.0 / 192.0;
+const EASED_MAX: f64 = 64.0 * LongestFrame::UNKNOWN;
+
+/// A queue that is seen within so many round trips after the top before has not become shorter.
+const LASTS: f64 = 5.0;
 
 /// A queue so many times the target came at once: it is others', and tells nothing of a fair window.
 const SUDDEN: f64 = 2.0;
@@ -161,6 +181,7 @@ impl Climb {
         Climb {
             gait,
             fair_before: None,
+            eased: 1.0,
             from,
             resumed_at: from,
             grows_by: grows_by.max(gait.first),
@@ -178,6 +199,13 @@ impl Climb {
         let queue = Duration::try_from_secs_f64(top.queue).unwrap_or_default();
         let climb = Climb::new(gait, top.grows_by, now + queue + base / GLANCES);
         Climb { fair_before: top.fair, ..climb }
+    }
+
+    /// Begins this climb in the place of the present one, as eased as that.
+    pub fn restart(&mut self, climb: Climb) {
+        let (eased, first) = (self.eased, climb.gait.first);
+        let grows_by = if climb.grows_by > first { climb.grows_by } else { first * eased };
+        *self = Climb { eased, grows_by, ..climb };
     }
 
     /// Bytes by which the window grows in a round trip without queues, now.
@@ -252,13 +280,22 @@ impl Climb {
     }
 
     /// The top, where a window of `window` bytes made this queue.
-    fn top(&self, queue: f64, window: f64, seen: &Seen) -> Top {
+    fn top(&mut self, queue: f64, window: f64, seen: &Seen) -> Top {
         let base = seen.base.as_secs_f64();
         let is_sudden = queue >= SUDDEN * seen.target;
         let fair = self.slope.bytes_per_second().filter(|_| !is_sudden).map(|rate| rate * base);
         let fit = window * base / (base + queue) * (1.0 - self.gait.free);
         let grows_by = if is_sudden { (window - fit) / self.gait.regained } else { 0.0 };
-        Top { fit, fair, fair_before: self.fair_before, queue, grows_by }
+        let rounds = seen.now.saturating_since(self.from).div_duration_f64(seen.base);
+        let eased = match rounds {
+            ..SHORT => self.eased * SLOWER,
+            _ if is_sudden => self.eased * SLOWER,
+            ..=LONG => self.eased,
+            _ => self.eased * FASTER,
+        };
+        let least = if window > EASED_MAX { 1.0 } else { window * FIRST_SHARE / self.gait.first };
+        self.eased = eased.max(least).min(1.0);
+        Top { fit, fair, fair_before: self.fair_before, queue, grows_by, lasts: is_sudden && rounds < LASTS }
     }
 
     /// The bytes by which the window has grown since `sent_at`.
@@ -347,6 +384,39 @@ mod tests {
         assert_eq!(grows_by(Gait::CALM), 0.0);
     }
 
+    /// The top after so many round trips of a climb of a window of so many bytes, and with what the next one begins.
+    fn after_rounds(eased: f64, window: f64, rounds: f64, queue: f64) -> (Top, f64) {
+        let mut climb = Climb { eased, ..Climb::new(Gait::USUAL, 0.0, after(1.0)) };
+        let now = after(1.0 + rounds * BASE.as_secs_f64());
+        let top = climb.top(queue, window, &Seen { queue, sent_at: now, target: TARGET, base: BASE, now });
+        climb.restart(Climb::after(&top, Gait::USUAL, BASE, now));
+        (top, climb.grows_by / Gait::USUAL.first)
+    }
+
+    /// Else 64 windows of five packets grow by half a packet each, which is more than a shallow buffer holds.
+    #[test]
+    fn small_windows_begin_with_less_after_climbs_that_were_too_fast() {
+        let begins = |eased, rounds, queue| after_rounds(eased, 2e4, rounds, queue).1;
+        assert_eq!(
+            [begins(1.0, 3.9, TARGET), begins(1.0, 4.1, TARGET), begins(1.0, 4.1, 2.0 * TARGET)],
+            [0.5, 1.0, 0.5]
+        );
+        assert_eq!([begins(0.5, 9.9, TARGET), begins(0.5, 10.1, TARGET), begins(1.0, 10.1, TARGET)], [0.5, 0.75, 1.0]);
+        assert!((begins(0.05, 2.0, TARGET) * Gait::USUAL.first / 2e4 * 192.0 - 1.0).abs() < 1e-9, "the least");
+        assert_eq!(after_rounds(1.0, 5e5, 2.0, TARGET).1, 1.0, "of a large window");
+        // What a queue that came at once takes from a large window is to be had again soon.
+        assert!(after_rounds(1.0, 5e5, 2.0, 5.0 * TARGET).1 > 2.0);
+    }
+
+    #[test]
+    fn a_long_queue_that_is_there_again_at_once_lasts() {
+        let lasts = |rounds, queue| after_rounds(1.0, 2e4, rounds, queue).0.lasts;
+        assert_eq!(
+            [lasts(4.9, 2.0 * TARGET), lasts(5.1, 2.0 * TARGET), lasts(4.9, 1.9 * TARGET)],
+            [true, false, false]
+        );
+    }
+
     #[test]
     fn the_slope_tells_each_of_unequal_windows_the_same_fair_one() {
         let found = tops(&mut [0.2e6, 0.7e6, 1.4e6], |_| 0.0);
@@ -386,7 +456,7 @@ mod tests {
     #[test]
     fn a_late_host_changes_much_only_by_what_two_tops_tell() {
         let share = |fair_before, fair| {
-            let top = Top { fit: 1e6, fair, fair_before, queue: TARGET, grows_by: 0.0 };
+            let top = Top { fit: 1e6, fair, fair_before, queue: TARGET, grows_by: 0.0, lasts: false };
             (top.share(1e6, true) * 1e4).round() / 1e4
         };
         assert_eq!([share(None, Some(0.1e6)), share(None, Some(5e6))], [0.9, 1.1], "the first");
@@ -398,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_window_of_nearly_a_fair_share_stays() {
-        let top = |fair| Top { fit: 1e6, fair, fair_before: None, queue: TARGET, grows_by: 0.0 };
+        let top = |fair| Top { fit: 1e6, fair, fair_before: None, queue: TARGET, grows_by: 0.0, lasts: false };
         assert_eq!(top(None).share(1e6, false), 1.0);
         for near in [0.9e6, 1e6, 1.1e6] {
             assert_eq!(top(Some(near)).share(1e6, false), 1.0);

@@ -14,8 +14,16 @@ impl LongestFrame {
         self.bytes = self.bytes.max(bytes);
     }
 
+    /// Whether a window of so many bytes has at most 64 of them.
+    pub fn is_small(self, window: f64) -> bool {
+        window <= SMALL * self.bytes()
+    }
+
     /// Its length, in bytes; that of a [packet of path MTU 4096](Self::UNKNOWN) before the first.
     pub fn bytes(self) -> f64 {
         if self.bytes > 0 { self.bytes as f64 } else { LongestFrame::UNKNOWN }
     }
 }
+
+/// The most packets of a window from which nothing is seen in a round trip.
+const SMALL: f64 = 64.0;

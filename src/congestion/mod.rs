@@ -19,6 +19,7 @@ mod notices;
 mod nscc;
 mod own_controller;
 mod pacer;
+mod probe_rtt;
 mod progress;
 mod rate;
 mod slope;

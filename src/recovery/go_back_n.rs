@@ -281,8 +281,31 @@ impl Recovery for GoBackN {
             return Expired::default();
         }
         self.is_gap_reported = false;
+        // Nobody knows what became of those behind the oldest.
+        let oldest_bytes = self.flights.front().map_or(0, |flight| u64::from(flight.bytes));
+        self.progress.forgotten_bytes += self.in_flight_bytes - oldest_bytes;
         self.go_back();
         self.restart_timer(now);
         Expired { is_silent: true, asks_again: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a congestion controller that has heard of nothing sends as much as before, again and again.
+    #[test]
+    fn of_what_is_in_flight_at_a_timeout_the_oldest_is_lost_and_the_rest_forgotten() {
+        let timeout = Duration::from_millis(67);
+        let mut recovery = GoBackN::new(10, Some(timeout));
+        for bytes in [1000, 2000, 4000] {
+            let packet = Departure { count: 1, answers: false, path: 0, bytes, asks: false };
+            recovery.sent(packet, Instant::ZERO);
+        }
+        assert_eq!(recovery.handle_timeout(Instant::ZERO + timeout), Expired { is_silent: true, asks_again: true });
+        let expected = Progress { lost_bytes: 1000, forgotten_bytes: 6000, ..Progress::default() };
+        assert_eq!(recovery.progress(), expected);
+        assert_eq!(recovery.upcoming(), 10);
     }
 }

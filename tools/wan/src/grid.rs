@@ -66,8 +66,8 @@ pub struct Row {
     pub goodput_bps: Result<f64, String>,
     /// What frames waited in the buffer meanwhile.
     pub waits: Delays,
-    /// What became of all frames from the first on, towards the receiver.
-    pub counts: Counts,
+    /// What became of frames towards the receiver until then, until the end of what counts, and with what was sent after it.
+    pub counts: [Counts; 3],
 }
 
 impl Grid {
@@ -123,6 +123,10 @@ impl Cell {
         (LINE_BPS as f64 / 8.0 * self.round_trip.as_secs_f64()) as u64
     }
 
+    fn buffer_bytes(&self) -> f64 {
+        self.bdp_bytes() as f64 * self.buffer_bdp
+    }
+
     /// WRITEs that each of so many flows has outstanding.
     fn depth(&self, flows: u16) -> u64 {
         (OUTSTANDING_BDP * self.bdp_bytes() / MESSAGE_BYTES / u64::from(flows.max(1))).max(DEPTH_MIN)
@@ -133,7 +137,7 @@ impl Cell {
             delay: self.round_trip / 2,
             loss: Loss::of(self.loss, None),
             rate_bps: Some(LINE_BPS),
-            queue_bytes: Some((self.bdp_bytes() as f64 * self.buffer_bdp) as u64),
+            queue_bytes: Some(self.buffer_bytes() as u64),
             ..Conditions::default()
         };
         Rail { there: vec![conditions], back: vec![conditions] }
@@ -148,25 +152,26 @@ impl Cell {
             Game::Tcp { control } => (format!("{} {control}", game.program()), 1, self.round_trip * 20),
         };
         let is_over = AtomicBool::new(false);
-        let (played, waits) = std::thread::scope(|scope| {
-            let waits = scope.spawn(|| {
+        let seen = || (wan.waits(0, Direction::AToB, 0), wan.path_counts(0, Direction::AToB, 0));
+        let (played, [before, after]) = std::thread::scope(|scope| {
+            let seen = scope.spawn(|| {
                 while wan.path_counts(0, Direction::AToB, 0).arrived_bytes < SENDS_BYTES
                     && !is_over.load(Ordering::Relaxed)
                 {
                     std::thread::sleep(LOOK);
                 }
                 std::thread::sleep(begins + APART);
-                let before = wan.waits(0, Direction::AToB, 0);
+                let before = seen();
                 std::thread::sleep((total / 2).saturating_sub(2 * APART));
-                wan.waits(0, Direction::AToB, 0).since(&before)
+                [before, seen()]
             });
             let played = compare::play(&wan, options, game);
             is_over.store(true, Ordering::Relaxed);
-            (played, waits.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            (played, seen.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         wan.stop()?;
-        let counts = wan.path_counts(0, Direction::AToB, 0);
-        Ok(Row { cell: *self, program, flows, goodput_bps: played?, waits, counts })
+        let counts = [before.1, after.1, wan.path_counts(0, Direction::AToB, 0)];
+        Ok(Row { cell: *self, program, flows, goodput_bps: played?, waits: after.0.since(&before.0), counts })
     }
 }
 
@@ -183,7 +188,21 @@ impl Row {
 
     /// The share of all frames that found the buffer full, with the start.
     fn dropped(&self) -> f64 {
-        self.counts.queue_full as f64 / self.counts.arrived.max(1) as f64
+        let [.., all] = &self.counts;
+        all.queue_full as f64 / all.arrived.max(1) as f64
+    }
+
+    /// The same while it counted.
+    fn queue_drops(&self) -> f64 {
+        let [before, after, _] = &self.counts;
+        (after.queue_full - before.queue_full) as f64 / (after.arrived - before.arrived).max(1) as f64
+    }
+
+    /// What found the buffer full until then, in buffers.
+    fn start_drops_buffers(&self) -> f64 {
+        let before = &self.counts[0];
+        let dropped_bytes = before.queue_full as f64 * before.arrived_bytes as f64 / before.arrived.max(1) as f64;
+        dropped_bytes / self.cell.buffer_bytes()
     }
 
     /// As an object.
@@ -202,6 +221,8 @@ impl Row {
             "queue_mean_over_rtt": mean,
             "queue_p99_over_rtt": p99,
             "dropped": self.dropped(),
+            "queue_drops": self.queue_drops(),
+            "start_drops_buffers": self.start_drops_buffers(),
             "failure": self.goodput_bps.as_ref().err(),
         })
     }
@@ -219,15 +240,26 @@ impl Row {
             self.goodput_bps.as_ref().map_or_else(String::clone, |_| percent(self.share())),
             percent(mean),
             percent(p99),
-            format!("{:.2} %", self.dropped() * 100.0),
+            format!("{:.2} %", self.queue_drops() * 100.0),
+            format!("{:.1}", self.start_drops_buffers()),
         ]
     }
 }
 
 /// A table of rows.
 pub fn table(rows: &[Row]) -> String {
-    let mut table =
-        new_table(&["round trip", "buffer", "loss", "program", "flows", "reached", "queue", "99 %", "dropped"]);
+    let mut table = new_table(&[
+        "round trip",
+        "buffer",
+        "loss",
+        "program",
+        "flows",
+        "reached",
+        "queue",
+        "99 %",
+        "dropped",
+        "buffers at the start",
+    ]);
     rows.iter().for_each(|row| {
         table.add_row(row.to_cells());
     });
@@ -262,7 +294,12 @@ mod tests {
         let mut waits = Delays::default();
         waits.note(1_000_000);
         waits.note(3_000_000);
-        let counts = Counts { arrived: 1000, queue_full: 5, ..Counts::default() };
+        let counts = [(400, 50), (900, 51), (1000, 60)].map(|(arrived, queue_full)| Counts {
+            arrived,
+            arrived_bytes: arrived * 4000,
+            queue_full,
+            ..Counts::default()
+        });
         let row = |goodput_bps| Row {
             cell: cell(20, 0.1, 0.05),
             program: "TCP bbr".into(),
@@ -273,12 +310,11 @@ mod tests {
         };
         let reached = row(Ok(380e6));
         assert_eq!(reached.share(), 0.8);
-        assert_eq!(reached.to_cells()[5..], ["80.0 %", "10.0 %", "15.0 %", "0.50 %"]);
+        assert_eq!(reached.to_cells()[5..], ["80.0 %", "10.0 %", "15.0 %", "0.20 %", "1.6"]);
         let of = |key: &str| (reached.to_json()[key].as_f64().unwrap() * 1e3).round();
-        assert_eq!(
-            ["share", "queue_mean_over_rtt", "queue_p99_over_rtt", "dropped"].map(of),
-            [800.0, 100.0, 150.0, 5.0]
-        );
+        let keys =
+            ["share", "queue_mean_over_rtt", "queue_p99_over_rtt", "dropped", "queue_drops", "start_drops_buffers"];
+        assert_eq!(keys.map(of), [800.0, 100.0, 150.0, 60.0, 2.0, 1600.0]);
         let failed = row(Err("the client failed".into()));
         assert_eq!((failed.share(), failed.to_cells()[5].as_str()), (0.0, "the client failed"));
         assert_eq!(failed.to_json()["failure"], "the client failed");

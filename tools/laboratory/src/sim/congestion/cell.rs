@@ -41,6 +41,9 @@ const SLOW_BPS: u64 = 200_000_000;
 const SLOW_ROUND_TRIP: Duration = Duration::from_micros(100);
 const SLOW_BUFFERS: [f64; 2] = [20.0, 200.0];
 
+/// A line of 500 Mb/s, of which each of 64 flows has five packets in a round trip.
+const SMALL_SHARES_BPS: u64 = 500_000_000;
+
 /// A line of 300 Mb/s between two hosts that are busy, as in the comparison of NIXL over uroce and over TCP.
 const BUSY_BPS: u64 = 300_000_000;
 const BUSY_ROUND_TRIP: Duration = Duration::from_millis(30);
@@ -113,6 +116,12 @@ impl CongestionCell {
         for buffer_bdp in SLOW_BUFFERS {
             let slow = wan(Scenario::SlowLink, 1, buffer_bdp);
             cells.push(CongestionCell { round_trip: SLOW_ROUND_TRIP, line_bps: SLOW_BPS, ..slow });
+        }
+        for buffer_bdp in [0.1, 1.0] {
+            for loss in [0.0, 0.01, 0.05] {
+                let small = wan(Scenario::SmallShares, 64, buffer_bdp);
+                cells.push(CongestionCell { line_bps: SMALL_SHARES_BPS, loss, ..small });
+            }
         }
         for buffer_bdp in [0.1, 1.0] {
             for loss in [0.0, 0.01] {

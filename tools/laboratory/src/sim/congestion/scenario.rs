@@ -33,6 +33,8 @@ pub enum Scenario {
     Microburst,
     /// A link that is much slower than the way is short, behind a fast one.
     SlowLink,
+    /// Flows of equal round trips that begin together, each of which has a share of a few packets.
+    SmallShares,
     /// Hosts whose processor often belongs to other programs: they look at packets late, and send late.
     BusyHosts,
     /// A flow beside one of another controller.
@@ -60,6 +62,7 @@ impl Scenario {
             Scenario::Policer => "policer",
             Scenario::Microburst => "microburst",
             Scenario::SlowLink => "slow-link",
+            Scenario::SmallShares => "small-shares",
             Scenario::BusyHosts => "busy-hosts",
             Scenario::Versus(_) => "versus",
         }

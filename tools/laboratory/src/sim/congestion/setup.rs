@@ -189,6 +189,7 @@ impl Setup {
                 self.buffer_bytes = burst_bytes;
                 round_trips(WARM_UP, MEASURED)
             }
+            Scenario::SmallShares => round_trips(CONVERGING, MEASURED),
             Scenario::SlowLink => [Duration::from_millis(500); 2],
             Scenario::BusyHosts => {
                 self.pauses = Some(BUSY);
