@@ -121,9 +121,8 @@ const LONG: f64 = 10.0;
 const SLOWER: f64 = 0.5;
 const FASTER: f64 = 1.5;
 
-/// The least share of a window with which it begins, and the largest window of which this is so, in bytes.
+/// The least share of a small window with which it begins.
 const FIRST_SHARE: f64 = 1.0 / 192.0;
-const EASED_MAX: f64 = 64.0 * LongestFrame::UNKNOWN;
 
 /// A queue that is seen within so many round trips after the top before has not become shorter.
 const LASTS: f64 = 5.0;
@@ -287,14 +286,14 @@ impl Climb {
         let fit = window * base / (base + queue) * (1.0 - self.gait.free);
         let grows_by = if is_sudden { (window - fit) / self.gait.regained } else { 0.0 };
         let rounds = seen.now.saturating_since(self.from).div_duration_f64(seen.base);
-        let eased = match rounds {
-            ..SHORT => self.eased * SLOWER,
-            _ if is_sudden => self.eased * SLOWER,
-            ..=LONG => self.eased,
-            _ => self.eased * FASTER,
+        let faster = match rounds {
+            rounds if is_sudden || rounds < SHORT => SLOWER,
+            ..=LONG => 1.0,
+            _ => FASTER,
         };
-        let least = if window > EASED_MAX { 1.0 } else { window * FIRST_SHARE / self.gait.first };
-        self.eased = eased.max(least).min(1.0);
+        let is_small = LongestFrame::default().is_small(window);
+        let least = if is_small { window * FIRST_SHARE / self.gait.first } else { 1.0 };
+        self.eased = (self.eased * faster).max(least).min(1.0);
         Top { fit, fair, fair_before: self.fair_before, queue, grows_by, lasts: is_sudden && rounds < LASTS }
     }
 

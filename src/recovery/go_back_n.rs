@@ -70,13 +70,18 @@ impl GoBackN {
         }
     }
 
+    /// Bytes of the oldest packet in flight.
+    fn oldest_bytes(&self) -> u64 {
+        self.flights.front().map_or(0, |flight| u64::from(flight.bytes))
+    }
+
     fn go_back(&mut self) {
         let to = self.first - u64::from(mutated!("go-back-too-far"));
         self.again = (to + u64::from(mutated!("go-back-too-short"))).min(self.next);
         self.is_stopped = false;
         // The oldest packet is lost. The others arrived out of order for the most part, where the peer drops them: they say
         // nothing of the network.
-        self.progress.lost_bytes += self.flights.front().map_or(0, |flight| u64::from(flight.bytes));
+        self.progress.lost_bytes += self.oldest_bytes();
         self.in_flight_bytes = 0;
         self.flights.clear();
     }
@@ -282,8 +287,7 @@ impl Recovery for GoBackN {
         }
         self.is_gap_reported = false;
         // Nobody knows what became of those behind the oldest.
-        let oldest_bytes = self.flights.front().map_or(0, |flight| u64::from(flight.bytes));
-        self.progress.forgotten_bytes += self.in_flight_bytes - oldest_bytes;
+        self.progress.forgotten_bytes += self.in_flight_bytes - self.oldest_bytes();
         self.go_back();
         self.restart_timer(now);
         Expired { is_silent: true, asks_again: true }

@@ -188,14 +188,12 @@ impl Row {
 
     /// The share of all frames that found the buffer full, with the start.
     fn dropped(&self) -> f64 {
-        let [.., all] = &self.counts;
-        all.queue_full as f64 / all.arrived.max(1) as f64
+        dropped_between(&Counts::default(), &self.counts[2])
     }
 
     /// The same while it counted.
     fn queue_drops(&self) -> f64 {
-        let [before, after, _] = &self.counts;
-        (after.queue_full - before.queue_full) as f64 / (after.arrived - before.arrived).max(1) as f64
+        dropped_between(&self.counts[0], &self.counts[1])
     }
 
     /// What found the buffer full until then, in buffers.
@@ -244,6 +242,11 @@ impl Row {
             format!("{:.1}", self.start_drops_buffers()),
         ]
     }
+}
+
+/// The share of frames that found the buffer full, of those that came between two moments.
+fn dropped_between(before: &Counts, after: &Counts) -> f64 {
+    (after.queue_full - before.queue_full) as f64 / (after.arrived - before.arrived).max(1) as f64
 }
 
 /// A table of rows.

@@ -33,7 +33,7 @@ pub enum Scenario {
     Microburst,
     /// A link that is much slower than the way is short, behind a fast one.
     SlowLink,
-    /// Flows of equal round trips that begin together, each of which has a share of a few packets.
+    /// Many flows of equal round trips on a slow link, each of which has a share of a few packets.
     SmallShares,
     /// Hosts whose processor often belongs to other programs: they look at packets late, and send late.
     BusyHosts,

@@ -138,7 +138,7 @@ impl Setup {
             |flows: &mut [FlowPlan]| flows.iter_mut().skip(cell.flows / 2).for_each(|flow| flow.group = 1);
         match cell.scenario {
             Scenario::Wan | Scenario::WanLoss => round_trips(WARM_UP, MEASURED),
-            Scenario::Fair => round_trips(CONVERGING, MEASURED),
+            Scenario::Fair | Scenario::SmallShares => round_trips(CONVERGING, MEASURED),
             Scenario::Newcomer => {
                 if let Some(newcomer) = self.flows.last_mut() {
                     newcomer.start = newcomer.start + cell.round_trip * WARM_UP;
@@ -189,7 +189,6 @@ impl Setup {
                 self.buffer_bytes = burst_bytes;
                 round_trips(WARM_UP, MEASURED)
             }
-            Scenario::SmallShares => round_trips(CONVERGING, MEASURED),
             Scenario::SlowLink => [Duration::from_millis(500); 2],
             Scenario::BusyHosts => {
                 self.pauses = Some(BUSY);
