@@ -328,8 +328,16 @@ impl Bench {
 
     /// The next `count` completions in a queue of theirs.
     pub fn theirs_done(&mut self, cq: Cq, count: usize) -> Vec<Done> {
-        let all = self.agent.poll(cq, count as u32, LIMIT).unwrap();
-        assert_eq!(all.len(), count, "so many completions came at the kernel's end: {all:?}");
+        let all = self.theirs_done_within(cq, count, LIMIT);
+        let ours = self.context().counters();
+        let ours: Vec<_> = ours.iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(all.len(), count, "so many completions came at the kernel's end: {all:?}; our counters: {ours:?}");
+        all
+    }
+
+    /// The next completions in a queue of theirs: `count`, or those that come within `limit`.
+    pub fn theirs_done_within(&mut self, cq: Cq, count: usize, limit: Duration) -> Vec<Done> {
+        let all = self.agent.poll(cq, count as u32, limit).unwrap();
         let flag = |wc: &agent::Wc, flags| wc.flags & flags != 0;
         let done = |wc: &agent::Wc| Done {
             wr_id: wc.wr_id,

@@ -75,6 +75,11 @@ impl Conversation<'_> {
         }
     }
 
+    /// The next completions of sends of theirs: `count`, or those that come within `limit`.
+    pub fn theirs_sent_within(&mut self, count: usize, limit: Duration) -> Vec<Done> {
+        self.bench.theirs_done_within(self.their_send_cq, count, limit)
+    }
+
     /// The next `count` completions of receives.
     pub fn received(&mut self, side: Side, count: usize) -> Vec<Done> {
         match side {
