@@ -2,7 +2,7 @@
 use crate::{Failure, Outcome, setup};
 use std::process::Command;
 
-/// Builds and runs the program of `package`, which needs root for what `needs` says; the packages `beside` are built, too.
+/// Builds and runs the program that has the name of its `package`, which needs root for what `needs` says; the packages `beside` are built, too.
 pub(crate) fn run(package: &str, needs: &str, beside: &[&str], arguments: &[&str]) -> Outcome {
     // SAFETY: no arguments, no effect.
     if unsafe { libc::geteuid() } != 0 && !arguments.iter().any(|word| matches!(*word, "--help" | "-h")) {
@@ -16,12 +16,12 @@ pub(crate) fn run(package: &str, needs: &str, beside: &[&str], arguments: &[&str
             return Err(Failure::Failed(format!("{} did not build", beside.join(", "))));
         }
     }
-    start(cargo().args(["run", "--release", "--package", package, "--"]).args(arguments), package)
+    start(cargo().args(["run", "--release", "--package", package, "--bin", package, "--"]).args(arguments), package)
 }
 
 /// Builds and runs the program of `package` as it is: one that needs nothing and takes no time.
 pub(crate) fn run_plain(package: &str, arguments: &[&str]) -> Outcome {
-    start(cargo().args(["run", "--quiet", "--package", package, "--"]).args(arguments), package)
+    start(cargo().args(["run", "--quiet", "--package", package, "--bin", package, "--"]).args(arguments), package)
 }
 
 /// The cargo that runs us.
