@@ -7,7 +7,6 @@ use uroce::verbs::{Context, PathMtu};
 
 use super::exchange::Exchange;
 use super::extent::Extent;
-use super::keys::Keys;
 use super::report::{Bandwidth, Printer};
 use super::settings::Settings;
 use super::side::Side;
@@ -95,15 +94,13 @@ impl Conversation<'_> {
         if settings.test.is_latency() && !is_send {
             self.meet()?;
         }
-        let theirs: Vec<Keys> = own.iter().map(|own| self.exchange.keys(own)).collect::<Result<_, _>>()?;
+        let theirs = self.exchange.all_keys(&own)?;
         self.side.connect(&theirs)?;
         if is_send {
             self.meet()?;
         }
         self.printer.addresses(" local", &own);
-        for own in &own {
-            self.exchange.keys(own)?;
-        }
+        self.exchange.all_keys(&own)?;
         self.printer.addresses("remote", &theirs);
         if !is_send {
             self.meet()?;

@@ -25,6 +25,12 @@ const OLDEST_VERSION: f64 = 5.7;
 /// How often a wait looks whether the network side still moves.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
+/// What messages of keys are called in errors.
+const KEYS: &str = "keys";
+
+/// The most keys that go ahead of the peer's. Neither end waits for room in a socket with so few.
+const AHEAD: usize = 64;
+
 /// How long the peer's end is waited for when everything is done. It has nothing more to do than to say so.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -117,7 +123,7 @@ impl<'a> Exchange<'a> {
     /// Exchanges what there is to know of a queue pair. Also how both ends wait for each other: then the keys are those
     /// of the first queue pair, once more.
     pub fn keys(&mut self, own: &Keys) -> Result<Keys, Failure> {
-        let theirs = Keys::parse(&self.swap(&own.to_bytes(), "keys")?)?;
+        let theirs = Keys::parse(&self.swap(&own.to_bytes(), KEYS)?)?;
         // The first keys of all tests are exchanged alike: from here on, tests that differ get out of step.
         if let Some(terms) = self.terms.take()
             && theirs.is_uroce
@@ -125,6 +131,27 @@ impl<'a> Exchange<'a> {
             let said = self.swap(&terms.to_bytes(), "terms")?;
             terms.agree(&said, &self.peer_address())?;
             self.is_uroce = true;
+        }
+        Ok(theirs)
+    }
+
+    /// Exchanges what there is to know of each queue pair. A client's go ahead of a uroce's answers: else each takes a round
+    /// trip. A perftest takes them one by one, since it could be given a part of one.
+    pub fn all_keys(&mut self, own: &[Keys]) -> Result<Vec<Keys>, Failure> {
+        let (mut theirs, mut written) = (Vec::with_capacity(own.len()), 0);
+        for (index, keys) in own.iter().enumerate() {
+            if !(self.is_client && self.is_uroce) {
+                theirs.push(self.keys(keys)?);
+                written = index + 1;
+                continue;
+            }
+            while written < own.len().min(index + AHEAD) {
+                self.write(&own[written].to_bytes(), KEYS)?;
+                written += 1;
+            }
+            let mut bytes = [0; Keys::BYTES];
+            self.read(&mut bytes, KEYS)?;
+            theirs.push(Keys::parse(&bytes)?);
         }
         Ok(theirs)
     }
@@ -191,16 +218,19 @@ impl<'a> Exchange<'a> {
 
     /// Gives the peer a message and takes its own of the same length.
     fn swap<const N: usize>(&mut self, own: &[u8; N], what: &str) -> Result<[u8; N], Failure> {
-        let broken = |e| Failure::from(format!("cannot send the peer our {what}: {e}; check its output"));
         if self.is_client {
-            self.stream.write_all(own).map_err(broken)?;
+            self.write(own, what)?;
         }
         let mut theirs = [0; N];
         self.read(&mut theirs, what)?;
         if !self.is_client {
-            self.stream.write_all(own).map_err(broken)?;
+            self.write(own, what)?;
         }
         Ok(theirs)
+    }
+
+    fn write(&mut self, own: &[u8], what: &str) -> Result<(), Failure> {
+        self.stream.write_all(own).map_err(|e| format!("cannot send the peer our {what}: {e}; check its output").into())
     }
 
     /// Reads a message. Gives up when neither it nor a packet has come for as long as our patience lasts.
@@ -256,7 +286,8 @@ fn is_only_late(error: &std::io::Error) -> bool {
 mod tests {
     use super::*;
     use std::cell::Cell;
-    use std::net::TcpListener;
+    use std::net::{Ipv6Addr, TcpListener};
+    use uroce::verbs::{Key, Psn, Qpn};
 
     /// A server's exchange over loopback, and its client.
     fn pair<'a>(patience_ms: u64, progress: impl Fn() -> u64 + 'a) -> (Exchange<'a>, TcpStream) {
@@ -311,6 +342,39 @@ mod tests {
         wrong(20, b"\x7f\0\0\0", "cache line");
         wrong(24, b"6", "'6'");
         wrong(24, b"\0", "path MTU");
+    }
+
+    /// The server answers nothing before it has as many: one by one they would never come.
+    #[test]
+    fn keys_of_many_queue_pairs_go_ahead_of_the_answers_of_uroce() {
+        let (server, client) = pair(5000, || 0);
+        let mut client = Exchange::over(client, true, Duration::from_secs(5), || 0).unwrap();
+        client.is_uroce = true;
+        let keys = |qpn| Keys {
+            is_uroce: true,
+            outstanding: 1,
+            qpn: Qpn::new(qpn),
+            psn: Psn::new(1),
+            key: Key(2),
+            address: 3,
+            gid: Ipv6Addr::LOCALHOST,
+        };
+        let mut stream = server.stream;
+        let answers = std::thread::spawn(move || {
+            let mut heard = vec![0; (AHEAD + 10) * Keys::BYTES];
+            let (first, rest) = heard.split_at_mut(AHEAD * Keys::BYTES);
+            stream.read_exact(first).unwrap();
+            for qpn in 0..AHEAD + 10 {
+                stream.write_all(&keys(1000 + qpn as u32).to_bytes()).unwrap();
+            }
+            stream.read_exact(rest).unwrap();
+            heard
+        });
+        let own: Vec<Keys> = (0..AHEAD as u32 + 10).map(keys).collect();
+        let theirs = client.all_keys(&own).unwrap();
+        assert_eq!(theirs, (0..AHEAD as u32 + 10).map(|qpn| keys(1000 + qpn)).collect::<Vec<_>>());
+        let heard = answers.join().unwrap();
+        assert_eq!(heard, own.iter().flat_map(|keys| keys.to_bytes()).collect::<Vec<_>>());
     }
 
     #[test]
