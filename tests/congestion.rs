@@ -86,6 +86,24 @@ fn many_flows_of_a_few_packets_find_the_round_trip_that_none_has_seen() {
     }
 }
 
+/// Its own delays look like a queue of many once its start has overrun the buffer. It used 57 to 59 % of the line then.
+#[test]
+fn a_late_host_alone_is_not_taken_for_one_of_many() {
+    for seed in 1..=3 {
+        let cell = CongestionCell {
+            scenario: Scenario::BusyHosts,
+            control: CongestionControl::default(),
+            flows: 1,
+            round_trip: Duration::from_millis(2),
+            line_bps: 300_000_000,
+            buffer_bdp: 1.0,
+            loss: 0.0,
+        };
+        let reached = cell.run(seed).unwrap_or_else(|error| panic!("seed {seed}, {cell:?}: {error}"));
+        assert!(reached.utilisation >= 0.65, "seed {seed}, {cell:?}: {reached:?}");
+    }
+}
+
 /// Their sender learns only from the requester's reports what became of READ responses, and at 5 % of loss many of the first
 /// ones are asked for again.
 #[test]

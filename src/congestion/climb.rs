@@ -79,6 +79,8 @@ pub(super) struct Seen {
     pub base: Duration,
     /// When its arrival was known.
     pub now: Instant,
+    /// Whether delays on this way are its host's own.
+    pub delays_are_own: bool,
 }
 
 /// The end of a climb: the queue has reached the target.
@@ -291,7 +293,7 @@ impl Climb {
             ..=LONG => 1.0,
             _ => FASTER,
         };
-        let is_small = LongestFrame::default().is_small(window);
+        let is_small = !seen.delays_are_own && LongestFrame::default().is_small(window);
         let least = if is_small { window * FIRST_SHARE / self.gait.first } else { 1.0 };
         self.eased = (self.eased * faster).max(least).min(1.0);
         Top { fit, fair, fair_before: self.fair_before, queue, grows_by, lasts: is_sudden && rounds < LASTS }
@@ -342,7 +344,7 @@ mod tests {
                 windows[index] += climb.grow(f64::INFINITY, BASE, now);
                 let queue = queues[sent] + noise(step);
                 let sent_at = after((now.as_ns() as f64 / 1e9) - base - queue);
-                let seen = Seen { queue, sent_at, target: TARGET, base: BASE, now };
+                let seen = Seen { queue, sent_at, target: TARGET, base: BASE, now, delays_are_own: false };
                 tops[index] = climb.take(&seen, windows[index]).map(|top| (top, windows[index]));
             }
             if tops.iter().all(Option::is_some) {
@@ -377,17 +379,19 @@ mod tests {
 
     #[test]
     fn a_queue_that_came_at_once_is_not_hurried_back_to_by_a_calm_window() {
-        let seen = Seen { queue: 10.0 * TARGET, sent_at: after(1.0), target: TARGET, base: BASE, now: after(1.0) };
+        let (sent_at, now) = (after(1.0), after(1.0));
+        let seen = Seen { queue: 10.0 * TARGET, sent_at, target: TARGET, base: BASE, now, delays_are_own: false };
         let grows_by = |gait| Climb::new(gait, 0.0, after(1.0)).top(seen.queue, FITS, &seen).grows_by;
         assert!(grows_by(Gait::USUAL) > 0.0);
         assert_eq!(grows_by(Gait::CALM), 0.0);
     }
 
     /// The top after so many round trips of a climb of a window of so many bytes, and with what the next one begins.
-    fn after_rounds(eased: f64, window: f64, rounds: f64, queue: f64) -> (Top, f64) {
+    fn after_rounds(eased: f64, window: f64, delays_are_own: bool, rounds: f64, queue: f64) -> (Top, f64) {
         let mut climb = Climb { eased, ..Climb::new(Gait::USUAL, 0.0, after(1.0)) };
         let now = after(1.0 + rounds * BASE.as_secs_f64());
-        let top = climb.top(queue, window, &Seen { queue, sent_at: now, target: TARGET, base: BASE, now });
+        let top =
+            climb.top(queue, window, &Seen { queue, sent_at: now, target: TARGET, base: BASE, now, delays_are_own });
         climb.restart(Climb::after(&top, Gait::USUAL, BASE, now));
         (top, climb.grows_by / Gait::USUAL.first)
     }
@@ -395,21 +399,22 @@ mod tests {
     /// Else 64 windows of five packets grow by half a packet each, which is more than a shallow buffer holds.
     #[test]
     fn small_windows_begin_with_less_after_climbs_that_were_too_fast() {
-        let begins = |eased, rounds, queue| after_rounds(eased, 2e4, rounds, queue).1;
+        let begins = |eased, rounds, queue| after_rounds(eased, 2e4, false, rounds, queue).1;
         assert_eq!(
             [begins(1.0, 3.9, TARGET), begins(1.0, 4.1, TARGET), begins(1.0, 4.1, 2.0 * TARGET)],
             [0.5, 1.0, 0.5]
         );
         assert_eq!([begins(0.5, 9.9, TARGET), begins(0.5, 10.1, TARGET), begins(1.0, 10.1, TARGET)], [0.5, 0.75, 1.0]);
         assert!((begins(0.05, 2.0, TARGET) * Gait::USUAL.first / 2e4 * 192.0 - 1.0).abs() < 1e-9, "the least");
-        assert_eq!(after_rounds(1.0, 5e5, 2.0, TARGET).1, 1.0, "of a large window");
+        assert_eq!(after_rounds(1.0, 5e5, false, 2.0, TARGET).1, 1.0, "of a large window");
+        assert_eq!(after_rounds(1.0, 2e4, true, 2.0, TARGET).1, 1.0, "of a host whose own delays are longer");
         // What a queue that came at once takes from a large window is to be had again soon.
-        assert!(after_rounds(1.0, 5e5, 2.0, 5.0 * TARGET).1 > 2.0);
+        assert!(after_rounds(1.0, 5e5, false, 2.0, 5.0 * TARGET).1 > 2.0);
     }
 
     #[test]
     fn a_long_queue_that_is_there_again_at_once_lasts() {
-        let lasts = |rounds, queue| after_rounds(1.0, 2e4, rounds, queue).0.lasts;
+        let lasts = |rounds, queue| after_rounds(1.0, 2e4, false, rounds, queue).0.lasts;
         assert_eq!(
             [lasts(4.9, 2.0 * TARGET), lasts(5.1, 2.0 * TARGET), lasts(4.9, 1.9 * TARGET)],
             [true, false, false]
@@ -438,7 +443,8 @@ mod tests {
             let at = 1.0 + f64::from(step) * 100e-6;
             window += climb.grow(f64::INFINITY, BASE, after(at));
             let queue = 2e-6 * f64::from(step.saturating_sub(10_400));
-            climb.take(&Seen { queue, sent_at: after(at - base), target: TARGET, base: BASE, now: after(at) }, window)
+            let (sent_at, now) = (after(at - base), after(at));
+            climb.take(&Seen { queue, sent_at, target: TARGET, base: BASE, now, delays_are_own: false }, window)
         });
         assert!(top.is_some_and(|top| top.queue >= TARGET && top.fair.is_none()), "{top:?}");
     }

@@ -9,16 +9,16 @@ pub(super) struct Lateness {
     began: Instant,
 }
 
-/// Upper bound on what is allowed for: a time slice of Linux, which another program takes before it gives the processor back
-/// (`sysctl_sched_base_slice` is 3 ms, and ends with a tick; there are 250 in a second).
-const SLICE: Duration = Duration::from_millis(4);
-
 /// What was seen is forgotten after one to two of these: many time slices.
 const PERIOD: Duration = Duration::from_millis(100);
 
 impl Lateness {
     /// The part of a round trip that is allowed for at most: what is sent late goes at once, and stands in a queue.
     pub const SHARE: u32 = 8;
+
+    /// Upper bound on what is allowed for: a time slice of Linux, which another program takes before it gives the processor
+    /// back (`sysctl_sched_base_slice` is 3 ms, and ends with a tick; there are 250 in a second).
+    pub const SLICE: Duration = Duration::from_millis(4);
 
     /// Takes by how much this host was late.
     pub fn take(&mut self, late: Duration, now: Instant) {
@@ -32,7 +32,7 @@ impl Lateness {
 
     /// What is to be allowed for on a way with this round trip without queues.
     pub fn allowance(&self, round_trip: Duration) -> Duration {
-        self.most[0].max(self.most[1]).min(SLICE).min(round_trip / Lateness::SHARE)
+        self.most[0].max(self.most[1]).min(Lateness::SLICE).min(round_trip / Lateness::SHARE)
     }
 }
 

@@ -404,7 +404,9 @@ impl Steady {
 
     fn cruise(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
         let is_held = matches!(self.verdict, Verdict::Unclear | Verdict::Trial);
-        let target = self.target(base);
+        let (target, is_late) = (self.target(base), self.is_late());
+        // Of so short a way delays tell nothing of others: this host's own are longer.
+        let delays_are_own = base < Lateness::SLICE && self.falls_behind(base);
         let Some(Far { climb, probe_rtt }) = self.far.as_deref_mut() else { return };
         if !is_held && self.round.peak as f64 > self.window * 0.8 {
             self.window += climb.grow((self.window * STEP).max(STEP_BYTES), base, now);
@@ -412,9 +414,9 @@ impl Steady {
             climb.rest(now);
         }
         let (Some(sample), Some(queue)) = (progress.sample, flight.queue(Instant::ZERO)) else { return };
-        let seen = Seen { queue: queue.as_secs_f64(), sent_at: sample.sent_at, target, base, now };
+        let seen = Seen { queue: queue.as_secs_f64(), sent_at: sample.sent_at, target, base, now, delays_are_own };
         let Some(top) = climb.take(&seen, self.window) else { return };
-        let is_crowded = probe_rtt.is_crowded(self.window, self.packet);
+        let is_crowded = !delays_are_own && probe_rtt.is_crowded(self.window, self.packet);
         // Beside urgent messages a part is left free of what surely arrives, too.
         let sure = match self.is_beside_urgent {
             true => self.delivery.sure(base) * (1.0 - Gait::CALM.free),
@@ -422,7 +424,7 @@ impl Steady {
         };
         let fit =
             if top.lasts && is_crowded { top.fit } else { top.fit.max(sure) }.clamp(self.window / 2.0, self.window);
-        let mut share = top.share(fit, self.is_late());
+        let mut share = top.share(fit, is_late);
         if self.is_beside_urgent {
             share = share.clamp(CALM_LESS, CALM_MORE);
         }
