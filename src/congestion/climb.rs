@@ -293,10 +293,11 @@ impl Climb {
             ..=LONG => 1.0,
             _ => FASTER,
         };
-        let is_small = !seen.delays_are_own && LongestFrame::default().is_small(window);
+        let tells = !seen.delays_are_own;
+        let is_small = tells && LongestFrame::default().is_small(window);
         let least = if is_small { window * FIRST_SHARE / self.gait.first } else { 1.0 };
         self.eased = (self.eased * faster).max(least).min(1.0);
-        Top { fit, fair, fair_before: self.fair_before, queue, grows_by, lasts: is_sudden && rounds < LASTS }
+        Top { fit, fair, fair_before: self.fair_before, queue, grows_by, lasts: tells && is_sudden && rounds < LASTS }
     }
 
     /// The bytes by which the window has grown since `sent_at`.
@@ -415,6 +416,7 @@ mod tests {
     #[test]
     fn a_long_queue_that_is_there_again_at_once_lasts() {
         let lasts = |rounds, queue| after_rounds(1.0, 2e4, false, rounds, queue).0.lasts;
+        assert!(!after_rounds(1.0, 2e4, true, 4.9, 2.0 * TARGET).0.lasts, "of a host whose own delays are longer");
         assert_eq!(
             [lasts(4.9, 2.0 * TARGET), lasts(5.1, 2.0 * TARGET), lasts(4.9, 1.9 * TARGET)],
             [true, false, false]

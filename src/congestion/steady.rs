@@ -55,6 +55,13 @@ struct Far {
     probe_rtt: ProbeRtt,
 }
 
+impl Far {
+    /// What is kept from this climb on.
+    fn new(climb: Climb) -> Box<Far> {
+        Box::new(Far { climb, probe_rtt: ProbeRtt::default() })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// Each round trip's packets go in a train, three times as many as before, until a train is longer at the peer than
@@ -256,7 +263,7 @@ impl Steady {
     fn begin_climb(&mut self, climb: Climb) {
         match &mut self.far {
             Some(far) => far.climb.restart(climb),
-            None => self.far = Some(Box::new(Far { climb, probe_rtt: ProbeRtt::default() })),
+            None => self.far = Some(Far::new(climb)),
         }
     }
 
@@ -332,10 +339,8 @@ impl Steady {
 
     /// Looks for the round trip without a queue that nobody has seen. Returns whether that is all it does now.
     fn probe(&mut self, flight: &Flight, smoothed: Duration, now: Instant) -> bool {
-        if self.far.is_none() {
-            self.begin_climb(Climb::new(self.gait(), 0.0, now));
-        }
-        let Some(far) = &mut self.far else { return false };
+        let gait = self.gait();
+        let far = self.far.get_or_insert_with(|| Far::new(Climb::new(gait, 0.0, now)));
         match far.probe_rtt.take(flight, self.window, self.packet, now) {
             Probe::None => return false,
             Probe::Less(window) => {
@@ -416,7 +421,7 @@ impl Steady {
         let (Some(sample), Some(queue)) = (progress.sample, flight.queue(Instant::ZERO)) else { return };
         let seen = Seen { queue: queue.as_secs_f64(), sent_at: sample.sent_at, target, base, now, delays_are_own };
         let Some(top) = climb.take(&seen, self.window) else { return };
-        let is_crowded = !delays_are_own && probe_rtt.is_crowded(self.window, self.packet);
+        let is_crowded = probe_rtt.is_crowded(self.window, self.packet);
         // Beside urgent messages a part is left free of what surely arrives, too.
         let sure = match self.is_beside_urgent {
             true => self.delivery.sure(base) * (1.0 - Gait::CALM.free),
@@ -633,7 +638,7 @@ mod tests {
         let before = windows.iter().position(|window| *window < FIRST_FAR as u64).expect("a probe");
         assert_eq!(windows[before], FIRST_FAR as u64 / 4);
         assert_eq!(windows.iter().filter(|window| **window < FIRST_FAR as u64).count(), 20, "two round trips");
-        assert_eq!((windows[199 - 1], steady.phase), (FIRST_FAR as u64, Phase::Trains));
+        assert_eq!((windows.last(), steady.phase), (Some(&(FIRST_FAR as u64)), Phase::Trains));
     }
 
     #[test]
