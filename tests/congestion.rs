@@ -23,7 +23,11 @@ fn over_a_shallow_buffer(flows: usize, loss: f64) -> Congestion {
 }
 
 fn run(cell: &CongestionCell) -> Congestion {
-    cell.run(SEED).unwrap_or_else(|error| panic!("seed {SEED}, {cell:?}: {error}"))
+    run_with(SEED, cell)
+}
+
+fn run_with(seed: u64, cell: &CongestionCell) -> Congestion {
+    cell.run(seed).unwrap_or_else(|error| panic!("seed {seed}, {cell:?}: {error}"))
 }
 
 /// It reaches 80 % within `start` round trips, and keeps to what is asked of it from then on.
@@ -99,7 +103,7 @@ fn a_late_host_alone_is_not_taken_for_one_of_many() {
             buffer_bdp: 1.0,
             loss: 0.0,
         };
-        let reached = cell.run(seed).unwrap_or_else(|error| panic!("seed {seed}, {cell:?}: {error}"));
+        let reached = run_with(seed, &cell);
         assert!(reached.utilisation >= 0.65, "seed {seed}, {cell:?}: {reached:?}");
     }
 }
@@ -230,7 +234,7 @@ fn a_window_that_is_cut_below_what_is_in_flight_goes_on() {
     let mut cells = CongestionCell::scenarios(CongestionControl::Swift).into_iter();
     let cell = cells.find(|cell| cell.scenario == Scenario::NewIncast).expect("a cell of it");
     for seed in [1, 4] {
-        let reached = cell.run(seed).unwrap_or_else(|error| panic!("seed {seed}, {cell:?}: {error}"));
+        let reached = run_with(seed, &cell);
         assert!(reached.completion.is_some_and(|done| done.slowdown < 1.1), "seed {seed}: {reached:?}");
         assert_eq!(reached.resent, 0.0, "nothing was lost, seed {seed}: {reached:?}");
     }

@@ -2,7 +2,8 @@
 use crate::{Failure, Outcome, setup};
 use std::process::Command;
 
-/// Builds and runs the program that has the name of its `package`, which needs root for what `needs` says; the packages `beside` are built, too.
+/// Builds and runs the program that has the name of its `package`, which needs root for what `needs` says; the packages
+/// `beside` are built, too.
 pub(crate) fn run(package: &str, needs: &str, beside: &[&str], arguments: &[&str]) -> Outcome {
     // SAFETY: no arguments, no effect.
     if unsafe { libc::geteuid() } != 0 && !arguments.iter().any(|word| matches!(*word, "--help" | "-h")) {

@@ -329,9 +329,13 @@ impl Bench {
     /// The next `count` completions in a queue of theirs.
     pub fn theirs_done(&mut self, cq: Cq, count: usize) -> Vec<Done> {
         let all = self.theirs_done_within(cq, count, LIMIT);
-        let ours = self.context().counters();
-        let ours: Vec<_> = ours.iter().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(all.len(), count, "so many completions came at the kernel's end: {all:?}; our counters: {ours:?}");
+        let ours = || self.context().counters().into_iter().filter(|(_, count)| *count > 0).collect::<Vec<_>>();
+        assert_eq!(
+            all.len(),
+            count,
+            "so many completions came at the kernel's end: {all:?}; our counters: {:?}",
+            ours()
+        );
         all
     }
 
