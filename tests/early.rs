@@ -24,7 +24,7 @@ fn with(recovery: RecoverySettings) -> Crafted {
 
 /// What a packet says of its message.
 fn told(index: u32, receive_number: u32, reth: Option<Reth>) -> RequestTrailer {
-    RequestTrailer { reth, index, attempt: 0, receive_number }
+    RequestTrailer { reth, index, receive_number, ..Default::default() }
 }
 
 #[ext]

@@ -428,7 +428,7 @@ fn both_wait_for_their_turn_and_others_do_not_overtake_an_atomic_write() {
     let key = us.key;
     us.endpoint.memory().reregister(key, None, Some(ALL | Access::RELAXED_ORDERING)).unwrap();
     let request = |us: &mut Crafted, opcode, number, extension: Extension, payload: &[u8]| {
-        let trailer = RequestTrailer { reth: None, index: 0, attempt: 0, receive_number: 0 };
+        let trailer = RequestTrailer::default();
         let bth = us.bth(opcode, psn(number)).with_ack_request(true).with_offer(true).with_extended(true);
         let frame = us.extended_frame(bth, extension, payload, &trailer.to_bytes());
         us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
@@ -452,12 +452,12 @@ fn both_wait_for_their_turn_and_others_do_not_overtake_an_atomic_write() {
 
     // 5 is missing, and known: a WRITE of two packets of which the second is here.
     let reth = Reth::new(us.at(1000), us.key, 256 + 8);
-    let trailer = RequestTrailer { reth: Some(reth), index: 1, attempt: 0, receive_number: 1 };
+    let trailer = RequestTrailer { reth: Some(reth), index: 1, receive_number: 1, ..Default::default() };
     let bth = us.bth(Opcode::RC_WRITE_LAST, psn(6)).with_offer(true).with_extended(true);
     let frame = us.extended_frame(bth, Extension::None, &[6; 8], &trailer.to_bytes());
     us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
     let write = |us: &mut Crafted, opcode, number, extension: Extension, byte: u8| {
-        let trailer = RequestTrailer { reth: None, index: 0, attempt: 0, receive_number: 1 };
+        let trailer = RequestTrailer { receive_number: 1, ..Default::default() };
         let bth = us.bth(opcode, psn(number)).with_offer(true).with_extended(true);
         let frame = us.extended_frame(bth, extension, &[byte; 8], &trailer.to_bytes());
         us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));
@@ -467,7 +467,7 @@ fn both_wait_for_their_turn_and_others_do_not_overtake_an_atomic_write() {
     write(&mut us, Opcode::RC_WRITE_ONLY, 9, elsewhere, 9);
     assert_eq!(us.memory.to_vec(64, 8), [3; 8], "neither the ATOMIC WRITE nor what is after it");
     assert_eq!(us.memory.to_vec(128, 8), [9; 8], "this one is placed at once");
-    let trailer = RequestTrailer { reth: None, index: 0, attempt: 1, receive_number: 1 };
+    let trailer = RequestTrailer { attempt: 1, receive_number: 1, ..Default::default() };
     let bth = us.bth(Opcode::RC_WRITE_FIRST, psn(5)).with_offer(true).with_extended(true);
     let frame = us.extended_frame(bth, Extension::Reth(reth), &[5; 256], &trailer.to_bytes());
     us.endpoint.handle_frame(us.now, FrameBytes::from(&frame[..]));

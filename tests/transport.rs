@@ -141,7 +141,13 @@ fn one_request_goes_before_a_plain_acknowledge(recovery: RecoveryMode) {
     pair.post_receive(Side::A, 6, Pair::HALF, 64);
     assert!(!pair.owes_only_acknowledges(Side::B));
     let opcodes = pair.transmit(Side::B);
-    assert_eq!(opcodes, [Opcode::RC_SEND_ONLY, Opcode::RC_ACKNOWLEDGE, Opcode::RC_SEND_ONLY]);
+    match recovery {
+        RecoveryMode::GoBackN => {
+            assert_eq!(opcodes, [Opcode::RC_SEND_ONLY, Opcode::RC_ACKNOWLEDGE, Opcode::RC_SEND_ONLY])
+        }
+        // The first carries the acknowledge.
+        _ => assert_eq!(opcodes, [Opcode::RC_SEND_ONLY, Opcode::RC_SEND_ONLY]),
+    }
     let mut done: Vec<_> = (0..3).map(|_| pair.completion(Side::A).wr_id).collect();
     done.sort_unstable();
     assert_eq!(done, [1, 3, 6]);

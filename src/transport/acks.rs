@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use rustc_hash::FxHashSet;
 
 use crate::time::Instant;
-use crate::wire::{Psn, Sack};
+use crate::wire::{CarriedAcknowledge, Psn, Sack};
 
 /// How a responder reports to its peer what arrived: the counterpart of [`Recovery`](crate::recovery::Recovery). What a
 /// peer makes of acknowledges depends on its loss recovery, and so does what it is owed.
@@ -63,6 +63,14 @@ pub(super) trait AckPolicy: Debug + Send + Sync {
     fn poll(&mut self, _expected: Psn, _max_blocks: usize, _now: Instant) -> Option<Sack> {
         None
     }
+
+    /// The acknowledge of its own that is owed, if a request can carry it: nothing has arrived early.
+    fn to_carry(&self, _expected: Psn, _now: Instant) -> Option<CarriedAcknowledge> {
+        None
+    }
+
+    /// Records that a request carries that acknowledge.
+    fn was_carried(&mut self) {}
 
     /// Memory that it holds, in bytes.
     fn memory_bytes(&self) -> usize {
@@ -164,6 +172,17 @@ impl Default for SelectiveAcks {
 }
 
 impl SelectiveAcks {
+    /// The packet that arrived last: its PSN, its attempt, and how many microseconds ago, at most 65535.
+    fn trigger(&self, expected: Psn, now: Instant) -> (Psn, u8, u16) {
+        let (trigger, attempt, at) = self.latest.unwrap_or((expected.minus(1), 0, now));
+        (trigger, attempt, u16::try_from(now.saturating_since(at).as_micros()).unwrap_or(u16::MAX))
+    }
+
+    /// Records that all news are reported.
+    fn reported(&mut self) {
+        (self.is_owed, self.is_latest_marked, self.unreported) = (false, false, 0);
+    }
+
     /// Marks all words from the expected position on as changed, the oldest first.
     fn report_all(&mut self) {
         if self.end <= self.expected {
@@ -299,10 +318,9 @@ impl AckPolicy for SelectiveAcks {
 
     fn poll(&mut self, expected: Psn, max_blocks: usize, now: Instant) -> Option<Sack> {
         let is_copy = self.owed() == OwedAck::Copy;
-        let (trigger, attempt, at) = self.latest.unwrap_or((expected.minus(1), 0, now));
+        let (trigger, attempt, delay_us) = self.trigger(expected, now);
         // A copy takes a path of its own, so it must not give a round-trip sample.
-        let delay = Some(now.saturating_since(at).as_micros()).filter(|_| !is_copy);
-        let delay_us = delay.and_then(|delay| u16::try_from(delay).ok()).unwrap_or(u16::MAX);
+        let delay_us = if is_copy { u16::MAX } else { delay_us };
         let is_trigger_marked = self.is_latest_marked && !is_copy;
         let mut sack =
             Sack { trigger, attempt, delay_us, marked: self.marked, is_trigger_marked, blocks: ArrayVec::new() };
@@ -310,7 +328,7 @@ impl AckPolicy for SelectiveAcks {
             self.is_copy_owed = false;
             self.words.iter_mut().for_each(|word| *word |= u64::from(mutated!("copy-says-too-much")));
         } else {
-            (self.is_owed, self.is_latest_marked, self.unreported) = (false, false, 0);
+            self.reported();
         }
         for word in self.words_to_report(is_copy, max_blocks) {
             let bits = self.words.get((word - self.expected / 64) as usize).copied().unwrap_or(0);
@@ -321,6 +339,21 @@ impl AckPolicy for SelectiveAcks {
             }
         }
         Some(sack)
+    }
+
+    fn to_carry(&self, expected: Psn, now: Instant) -> Option<CarriedAcknowledge> {
+        let says_all = self.end <= self.expected
+            || mutated!("carried-although-some-are-early", by "uroce --test carried what_arrived_early");
+        if self.owed() != OwedAck::New || !says_all {
+            return None;
+        }
+        let (trigger, attempt, delay_us) = self.trigger(expected, now);
+        let (marked, is_trigger_marked) = (self.marked, self.is_latest_marked);
+        Some(CarriedAcknowledge { psn: expected.minus(1), trigger, attempt, delay_us, marked, is_trigger_marked })
+    }
+
+    fn was_carried(&mut self) {
+        self.reported();
     }
 
     fn memory_bytes(&self) -> usize {

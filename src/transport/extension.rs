@@ -226,6 +226,8 @@ struct Known {
     nonce: u32,
     /// Upper bound on the PSNs that it has in flight.
     window: u32,
+    /// Whether requests to it may carry acknowledges.
+    takes_carried: bool,
     /// Which of our requests have tags.
     tagged: Tagged,
 }
@@ -493,7 +495,7 @@ impl Extension {
             return false;
         }
         self.has_offered = true;
-        let Hello { nonce, window, tagged } = *hello;
+        let Hello { nonce, window, takes_carried, tagged } = *hello;
         if !brings_back && !mutated!("hello-believed-at-once", by "uroce --test strangers a_hello_that_brings_nothing")
         {
             self.heard = nonce;
@@ -502,7 +504,7 @@ impl Extension {
         }
         let was_unknown = matches!(self.peer, Peer::Unknown(_));
         if was_unknown || self.peer == Peer::Assumed {
-            self.peer = Peer::Known(Known { nonce, window, tagged: from_now });
+            self.peer = Peer::Known(Known { nonce, window, takes_carried, tagged: from_now });
         }
         let is_the_same = matches!(self.peer, Peer::Known(known) if known.nonce == nonce);
         if tagged == Tagged::None || !is_the_same {
@@ -574,7 +576,7 @@ impl Extension {
             Peer::Known(known) => known.tagged,
             _ => Tagged::None,
         };
-        Some((Hello { nonce: self.nonce, window: self.settings.window, tagged }, tag))
+        Some((Hello { nonce: self.nonce, window: self.settings.window, takes_carried: true, tagged }, tag))
     }
 
     /// The tag of packets to a peer that understands: its nonce, 0 while that is not known.
@@ -584,6 +586,13 @@ impl Extension {
             Peer::Assumed => Some(0),
             Peer::Unknown(_) | Peer::Plain => None,
         }
+    }
+
+    /// Whether requests to the peer may carry acknowledges: it takes them, and knows us, so that it believes them.
+    pub fn may_carry(&self) -> bool {
+        let is_known = self.requests != Tagged::None
+            || mutated!("carried-to-a-peer-that-does-not-know-us", by "uroce --test carried a_peer_that_does_not_know_us");
+        is_known && matches!(self.peer, Peer::Known(known) if known.takes_carried)
     }
 
     /// The trailer of a request; empty for a peer that does not understand it.
@@ -608,7 +617,7 @@ mod tests {
     #[test]
     fn a_hello_that_is_never_answered_is_repeated_seven_times() {
         let mut extension = Extension::new(Service::Rc, RecoverySettings::default());
-        let hello = Hello { nonce: 7, window: 128, tagged: Tagged::None };
+        let hello = Hello { nonce: 7, window: 128, takes_carried: true, tagged: Tagged::None };
         let mut now = Instant::ZERO;
         assert!(!extension.take_hello(&hello, false, Tagged::All, now, || 9));
         let mut after_ms = Vec::new();
@@ -626,7 +635,7 @@ mod tests {
     #[test]
     fn a_hello_is_not_repeated_once_the_peer_is_known() {
         let mut extension = Extension::new(Service::Rc, RecoverySettings::default());
-        let hello = Hello { nonce: 7, window: 128, tagged: Tagged::None };
+        let hello = Hello { nonce: 7, window: 128, takes_carried: true, tagged: Tagged::None };
         extension.take_hello(&hello, false, Tagged::All, Instant::ZERO, || 9);
         assert!(extension.deadline().is_some());
         assert!(extension.take_hello(&hello, true, Tagged::All, Instant::ZERO, || 9));

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant, earliest};
 use crate::wire::{
-    AcknowledgeTrailer, AddressList, AnswerReport, Cnp, Flow, Hello, IpHeader, Opcode, Operation, Packet, PathMtu,
-    PathProbe, Psn, QKey, Qpn, Tagged,
+    AcknowledgeTrailer, AddressList, AnswerReport, CarriedAcknowledge, Cnp, Flow, Hello, IpHeader, Opcode, Operation,
+    Packet, PathMtu, PathProbe, Psn, QKey, Qpn, Tagged,
 };
 
 use super::answer_arrivals::AnswerArrivals;
@@ -633,20 +634,29 @@ impl QueuePairMachine {
 
     /// Takes a request or a datagram.
     fn handle_request(&mut self, admitted: &Admitted<'_>, ip: &IpHeader<'_>, cx: &mut Context<'_>) {
-        let Admitted { packet, has_tag, may_have_trailer, .. } = admitted;
+        let Admitted { packet, has_tag, may_have_trailer, is_believed } = admitted;
         if !self.state.receives() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
             return;
+        }
+        let split = if *may_have_trailer { packet.split_trailer() } else { None };
+        if *may_have_trailer && split.is_none() {
+            cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
+            return;
+        }
+        let carried = split.as_ref().and_then(|(_, trailer)| trailer.acknowledge);
+        if let Some(carried) = carried.filter(|_| *has_tag && *is_believed && self.state.sends()) {
+            self.take_carried(&carried, cx);
+            if !self.state.receives() {
+                // The acknowledge let an earlier failure be told.
+                cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
+                return;
+            }
         }
         let from_now = self.not_sent_yet();
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
                 let connection = &self.connection;
-                let split = if *may_have_trailer { packet.split_trailer() } else { None };
-                if *may_have_trailer && split.is_none() {
-                    cx.refuse(connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
-                    return;
-                }
                 let is_marked = ip.is_marked();
                 match split {
                     Some((packet, trailer)) => {
@@ -667,6 +677,15 @@ impl QueuePairMachine {
         if handled.is_err() {
             self.fail(cx);
         }
+    }
+
+    /// Takes an acknowledge that a request carries.
+    fn take_carried(&mut self, carried: &CarriedAcknowledge, cx: &mut Context<'_>) {
+        if self.requester.handle_carried(carried, &self.connection, cx).is_err() {
+            self.fail(cx);
+        }
+        self.control_congestion(cx);
+        self.check_drained(cx);
     }
 
     /// Checks whether a packet of a reliable connection can be the peer's, as far as its tag and its PSN show, and
@@ -1051,7 +1070,7 @@ impl QueuePairMachine {
     fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if !self.acknowledge_is_next && self.owes_acknowledge() {
             self.acknowledge_is_next = true;
-            if let Some(transmit) = self.poll_request(self.window(), out, cx) {
+            if let Some(transmit) = self.poll_request_with_acknowledge(out, cx) {
                 return Some(transmit);
             }
         }
@@ -1062,7 +1081,7 @@ impl QueuePairMachine {
             matches!(&self.responder, AnyResponder::Reliable(responder) if !has_room_for_answers(responder, window));
         if is_full && let AnyResponder::Reliable(responder) = &mut self.responder {
             let owed = if responder.owes_at_once() { responder.poll_owed(out, &self.connection, cx) } else { None };
-            return owed.or_else(|| self.poll_request(window, out, cx));
+            return owed.or_else(|| self.poll_request(window, &Cell::default(), out, cx));
         }
         while let AnyResponder::Reliable(responder) = &mut self.responder {
             match responder.poll_transmit(out, &self.connection, cx) {
@@ -1072,7 +1091,24 @@ impl QueuePairMachine {
                 Err(Fatal) => self.fail(cx),
             }
         }
-        self.poll_request(window, out, cx)
+        self.poll_request(window, &Cell::default(), out, cx)
+    }
+
+    /// Writes the next request, which carries the acknowledge that is owed, if the peer takes it so, and there is room. Otherwise
+    /// that goes next.
+    fn poll_request_with_acknowledge(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+        let AnyResponder::Reliable(responder) = &self.responder else { return None };
+        let acknowledge = responder.acknowledge_to_carry(&self.connection, cx);
+        let left = Cell::new(acknowledge);
+        let transmit = self.poll_request(self.window(), &left, out, cx)?;
+        if acknowledge.is_some()
+            && left.get().is_none()
+            && let AnyResponder::Reliable(responder) = &mut self.responder
+        {
+            responder.acknowledge_was_carried();
+            self.acknowledge_is_next = false;
+        }
+        Some(transmit)
     }
 
     /// A datagram queue pair has the class of the next datagram.
@@ -1091,7 +1127,13 @@ impl QueuePairMachine {
         }
     }
 
-    fn poll_request(&mut self, window: Window, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+    fn poll_request(
+        &mut self,
+        window: Window,
+        acknowledge: &Cell<Option<CarriedAcknowledge>>,
+        out: &mut [u8],
+        cx: &mut Context<'_>,
+    ) -> Option<Transmit> {
         if !self.state.sends() {
             return None;
         }
@@ -1100,7 +1142,8 @@ impl QueuePairMachine {
         // Of more packets, one asks for an acknowledge anyway.
         let is_last = (window.in_flight < ASKS_WITHIN * mtu && !window.has_room_beside(mtu)) || !window.has_room();
         let next_at = if self.is_paced() { self.pacer.next_after(cx.now, mtu as usize) } else { cx.now };
-        let admission = Admission { new_packets: self.may_send_new(window), new_messages, is_last, next_at };
+        let new_packets = self.may_send_new(window);
+        let admission = Admission { new_packets, new_messages, is_last, next_at, acknowledge };
         match self.requester.poll_transmit(admission, out, &self.connection, cx) {
             Ok(transmit) => {
                 if self.connection.service == Service::Ud {

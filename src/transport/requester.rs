@@ -7,11 +7,13 @@ mod send_queue;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
+
 use crate::congestion::Progress;
 use crate::path::Answered;
 use crate::recovery::{Departure, Expired, GoBackN, PathReport, Recovery, Said, Wants};
 use crate::time::{Duration, Instant};
-use crate::wire::{PathMtu, Psn, QKey};
+use crate::wire::{CarriedAcknowledge, PathMtu, Psn, QKey};
 
 use super::attributes::QpAttributes;
 use super::cause::Cause;
@@ -61,7 +63,7 @@ pub(super) struct Requester {
 /// Which packets may go out beside retransmissions. Those always may: otherwise a window whose packets were all lost
 /// would stay full.
 #[derive(Clone, Copy, Debug)]
-pub struct Admission {
+pub struct Admission<'a> {
     pub new_packets: bool,
     /// Of these, whether the first packets of messages may.
     pub new_messages: bool,
@@ -69,6 +71,8 @@ pub struct Admission {
     pub is_last: bool,
     /// When another may go after the next.
     pub next_at: Instant,
+    /// An acknowledge that is owed to the peer. The packet that carries it takes it away.
+    pub acknowledge: &'a Cell<Option<CarriedAcknowledge>>,
 }
 
 /// How long a packet waits for one that asks for an acknowledge: half of the least time after which silence means a loss
@@ -299,7 +303,7 @@ impl Requester {
     /// Writes the next packet, if one can go now.
     pub fn poll_transmit(
         &mut self,
-        admission: Admission,
+        admission: Admission<'_>,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
@@ -341,7 +345,7 @@ impl Requester {
     /// Writes what must be retransmitted or requested again, if there is something.
     fn poll_again(
         &mut self,
-        admission: Admission,
+        admission: Admission<'_>,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
@@ -369,6 +373,7 @@ impl Requester {
                     || self.must_ask(admission, position + 1 == self.recovery.next(), cx.now),
                 offers: self.offers(connection),
                 path: cx.choose_path(),
+                acknowledge: None,
             };
             match packet.write(&self.queue[index], out, connection, cx) {
                 Ok(written) => {
@@ -389,7 +394,7 @@ impl Requester {
 
     /// Whether a packet that goes now must ask for an acknowledge, since no other or only a late one follows. `is_newest`:
     /// nothing after it has been sent.
-    fn must_ask(&self, admission: Admission, is_newest: bool, now: Instant) -> bool {
+    fn must_ask(&self, admission: Admission<'_>, is_newest: bool, now: Instant) -> bool {
         let is_late = admission.next_at > now.max(self.unasked_since.unwrap_or(now) + ASKS_WITHIN);
         (is_newest && admission.is_last) || is_late
     }
@@ -407,12 +412,13 @@ impl Requester {
     fn send_new(
         &mut self,
         (index, packet): (usize, u32),
-        admission: Admission,
+        admission: Admission<'_>,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, Fatal> {
         let number = self.recovery.next();
+        let mut carries = false;
         let (written, path, asks) = if self.service.is_datagram() {
             (write_datagram(&self.queue[index], self.q_key, out, connection, cx), 0, true)
         } else {
@@ -424,7 +430,9 @@ impl Requester {
                     || self.must_ask(admission, true, cx.now),
                 offers: self.offers(connection),
                 path: cx.choose_path(),
+                acknowledge: admission.acknowledge.get().filter(|_| self.queue[index].can_carry(connection.path_mtu)),
             };
+            carries = packet.acknowledge.is_some();
             let ends = packet.index + 1 == self.queue[index].packets;
             let asks = packet.asks_for_acknowledge || ends || self.queue[index].request.operation.is_read_or_atomic();
             (packet.write(&self.queue[index], out, connection, cx), packet.path, asks)
@@ -434,6 +442,7 @@ impl Requester {
             return Ok(None);
         };
         if let Some(transmit) = written {
+            admission.acknowledge.set(admission.acknowledge.get().filter(|_| !carries));
             let (count, answers) = self.queue.advance();
             let bytes = measured(transmit.len, answers, connection);
             self.recovery.sent(Departure { count, answers, path, bytes, asks }, cx.now);

@@ -4,8 +4,8 @@ mod server;
 
 use crate::frame::FrameBytes;
 use crate::wire::{
-    Aeth, Bth, Extension, Headers, Msn, NakCode, Opcode, Operation, Packet, Position, Psn, RequestTrailer, RnrTimer,
-    Syndrome,
+    Aeth, Bth, CarriedAcknowledge, Extension, Headers, Msn, NakCode, Opcode, Operation, Packet, Position, Psn,
+    RequestTrailer, RnrTimer, Syndrome,
 };
 
 use super::acks::{AckPolicy, Arrived, CumulativeAcks, OwedAck};
@@ -143,6 +143,21 @@ impl Responder {
             Some(0) => self.acks.owed() != OwedAck::None,
             Some(_) => self.acks.owed() == OwedAck::None,
             None => false,
+        }
+    }
+
+    /// The acknowledge that is owed, if a request to the peer can carry it.
+    pub fn acknowledge_to_carry(&self, connection: &Connection, cx: &Context<'_>) -> Option<CarriedAcknowledge> {
+        // Others have a way or a class of their own.
+        let goes_the_same_way = cx.multipath.is_none() && connection.acknowledge_dscp.is_none();
+        let may_carry = connection.extension.may_carry() && goes_the_same_way;
+        if may_carry { self.acks.to_carry(self.expected, cx.now) } else { None }
+    }
+
+    /// Records that a request carries that acknowledge.
+    pub fn acknowledge_was_carried(&mut self) {
+        if !mutated!("carried-and-sent-again", by "uroce --test carried a_request_takes_the_acknowledge") {
+            self.acks.was_carried();
         }
     }
 

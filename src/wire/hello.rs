@@ -7,6 +7,8 @@ pub struct Hello {
     pub nonce: u32,
     /// Upper bound on the PSNs that the sender has in flight, 1 to 2^24 − 1.
     pub window: u32,
+    /// Whether the sender's peer may have its requests carry acknowledges.
+    pub takes_carried: bool,
     /// Whether the sender knows the receiver's nonce. Then all its packets have a tag, except requests that it sent
     /// before.
     pub tagged: Tagged,
@@ -26,9 +28,10 @@ pub enum Tagged {
 /// The kind, in the upper half of the last byte.
 const HELLO: u8 = 5;
 
-/// Bits of the flags: the sender knows the receiver; all of its requests have tags.
+/// Bits of the flags: the sender knows the receiver; all of its requests have tags; requests to it may carry acknowledges.
 const KNOWS: u8 = 1;
 const ALL: u8 = 2;
+const TAKES_CARRIED: u8 = 4;
 
 impl Hello {
     /// Length on the wire, in bytes.
@@ -46,6 +49,7 @@ impl Hello {
             Tagged::From(psn) => (KNOWS, psn),
             Tagged::All => (KNOWS | ALL, Psn::default()),
         };
+        let flags = flags | if self.takes_carried { TAKES_CARRIED } else { 0 };
         let [h, i, j] = from.to_be_bytes();
         [a, b, c, d, e, f, g, h, i, j, flags, Self::LAST_BYTE]
     }
@@ -60,7 +64,8 @@ impl Hello {
             (true, false) => Tagged::From(Psn::from_be_bytes([h, i, j])),
             (true, true) => Tagged::All,
         };
-        (nonce != 0 && window != 0).then_some(Hello { nonce, window, tagged })
+        let takes_carried = flags & TAKES_CARRIED != 0;
+        (nonce != 0 && window != 0).then_some(Hello { nonce, window, takes_carried, tagged })
     }
 }
 
@@ -70,12 +75,14 @@ mod tests {
 
     #[test]
     fn hellos_read_back() {
-        let hello = Hello { nonce: 0x0102_0304, window: 0x0005_0607, tagged: Tagged::From(Psn::new(0x0008_090a)) };
+        let (takes_carried, tagged) = (false, Tagged::From(Psn::new(0x0008_090a)));
+        let hello = Hello { nonce: 0x0102_0304, window: 0x0005_0607, takes_carried, tagged };
         let bytes = hello.to_bytes();
         assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 0x50]);
         assert_eq!(Hello::parse(&bytes), Some(hello));
         for tagged in [Tagged::None, Tagged::All] {
-            let other = Hello { tagged, ..hello };
+            let other = Hello { tagged, takes_carried: true, ..hello };
+            assert_eq!(other.to_bytes()[10] & 4, 4);
             assert_eq!(Hello::parse(&other.to_bytes()), Some(other));
         }
         for wrong in [Hello { nonce: 0, ..hello }, Hello { window: 0, ..hello }] {

@@ -47,7 +47,7 @@ pub use path_trailer::{AcknowledgeTrailer, AddressList, PathProbe};
 pub use psn::Psn;
 pub use reth::Reth;
 pub use rnr_timer::RnrTimer;
-pub use trailer::{RequestTrailer, Sack};
+pub use trailer::{CarriedAcknowledge, RequestTrailer, Sack};
 
 /// The UDP destination port of RoCE v2 (IANA, IBTA Annex A17.9).
 pub const ROCE_PORT: u16 = 4791;

@@ -10,12 +10,31 @@ use super::{Psn, Reth};
 pub struct RequestTrailer {
     /// The message's RETH, in the MIDDLE and LAST packets of WRITEs; `None` in all others.
     pub reth: Option<Reth>,
+    /// An acknowledge of the other direction, in the only packet of a message; `None` beside a RETH.
+    pub acknowledge: Option<CarriedAcknowledge>,
     /// The packet's place in its message, 0 to 2^24 − 1.
     pub index: u32,
     /// Earlier transmissions of this packet; 255 for that and more.
     pub attempt: u8,
     /// Earlier messages of the connection that take a receive request, modulo 2^24.
     pub receive_number: u32,
+}
+
+/// A selective acknowledge without blocks, for which no packet of its own is sent (docs/EXTENSIONS.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CarriedAcknowledge {
+    /// The PSN of the last request that has executed, as in the BTH of an acknowledge.
+    pub psn: Psn,
+    /// The PSN of the request packet that arrived last.
+    pub trigger: Psn,
+    /// The attempt of the trigger, as its trailer had it.
+    pub attempt: u8,
+    /// Microseconds since the trigger arrived; 65535 for that and more.
+    pub delay_us: u16,
+    /// Request packets that arrived with «congestion experienced», modulo 2^16.
+    pub marked: u16,
+    /// Whether the trigger arrived with «congestion experienced».
+    pub is_trigger_marked: bool,
 }
 
 /// What arrived out of order: after the AETH of an acknowledge (docs/EXTENSIONS.md).
@@ -39,6 +58,7 @@ pub struct Sack {
 /// The kinds, in the upper half of the last byte.
 const REQUEST: u8 = 1;
 const SELECTIVE: u8 = 2;
+const CARRYING: u8 = 7;
 
 /// A bit of a selective acknowledge's flags.
 const TRIGGER_MARKED: u8 = 1;
@@ -52,21 +72,34 @@ impl RequestTrailer {
     /// Length of a request trailer without a RETH, in bytes.
     const SHORT_BYTES: usize = 8;
 
+    /// Length of a request trailer with an acknowledge, in bytes.
+    const CARRYING_BYTES: usize = CarriedAcknowledge::BYTES + Self::SHORT_BYTES;
+
     /// Length on the wire, in bytes.
     pub fn bytes(&self) -> usize {
-        if self.reth.is_some() { Self::MAX_BYTES } else { Self::SHORT_BYTES }
+        match (&self.reth, &self.acknowledge) {
+            (Some(_), _) => Self::MAX_BYTES,
+            (None, Some(_)) => Self::CARRYING_BYTES,
+            (None, None) => Self::SHORT_BYTES,
+        }
     }
 
     /// The trailer as bytes on the wire.
     pub fn to_bytes(&self) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
         let mut out = ArrayVec::new();
         let mut put = |bytes: &[u8]| out.try_extend_from_slice(bytes).expect("all of it fits");
-        if let Some(reth) = &self.reth {
-            put(reth.as_bytes());
+        let mut kind = REQUEST;
+        match (&self.reth, &self.acknowledge) {
+            (Some(reth), _) => put(reth.as_bytes()),
+            (None, Some(acknowledge)) => {
+                put(&acknowledge.to_bytes());
+                kind = CARRYING;
+            }
+            (None, None) => {}
         }
         let [_, i, j, k] = self.index.to_be_bytes();
         let [_, r, s, t] = self.receive_number.to_be_bytes();
-        put(&[i, j, k, self.attempt, r, s, t, REQUEST << 4 | (self.bytes() / 4) as u8]);
+        put(&[i, j, k, self.attempt, r, s, t, kind << 4 | (self.bytes() / 4) as u8]);
         out
     }
 
@@ -79,20 +112,50 @@ impl RequestTrailer {
             REQUEST if bytes == Self::SHORT_BYTES => {
                 RequestTrailer::parse(&body.last_chunk::<{ Self::SHORT_BYTES }>()?)
             }
-            REQUEST if bytes == Self::MAX_BYTES => RequestTrailer::parse(&body.last_chunk::<{ Self::MAX_BYTES }>()?),
+            REQUEST if bytes == Self::MAX_BYTES => {
+                let all = body.last_chunk::<{ Self::MAX_BYTES }>()?;
+                let reth = Reth::read_from_bytes(&all[..RETH_BYTES]).ok()?;
+                Some(RequestTrailer { reth: Some(reth), ..RequestTrailer::parse(&all[RETH_BYTES..])? })
+            }
+            CARRYING if bytes == Self::CARRYING_BYTES => {
+                let all = body.last_chunk::<{ Self::CARRYING_BYTES }>()?;
+                let (acknowledge, rest) = all.split_first_chunk()?;
+                let acknowledge = Some(CarriedAcknowledge::parse(acknowledge));
+                Some(RequestTrailer { acknowledge, ..RequestTrailer::parse(rest)? })
+            }
             _ => None,
         }
     }
 
-    fn parse(bytes: &[u8]) -> Option<RequestTrailer> {
-        let (reth, rest) = match bytes.len() {
-            8 => (None, bytes),
-            Self::MAX_BYTES => (Some(Reth::read_from_bytes(&bytes[..RETH_BYTES]).ok()?), &bytes[RETH_BYTES..]),
-            _ => return None,
-        };
+    /// Reads what each request trailer ends with.
+    fn parse(rest: &[u8]) -> Option<RequestTrailer> {
         let &[a, b, c, attempt, d, e, f, _] = rest else { return None };
         let number = |bytes: [u8; 3]| Psn::from_be_bytes(bytes).value();
-        Some(RequestTrailer { reth, index: number([a, b, c]), attempt, receive_number: number([d, e, f]) })
+        let (index, receive_number) = (number([a, b, c]), number([d, e, f]));
+        Some(RequestTrailer { reth: None, acknowledge: None, index, attempt, receive_number })
+    }
+}
+
+impl CarriedAcknowledge {
+    /// Length on the wire, in bytes.
+    pub const BYTES: usize = 12;
+
+    fn to_bytes(self) -> [u8; CarriedAcknowledge::BYTES] {
+        let ([a, b, c], [d, e, f]) = (self.psn.to_be_bytes(), self.trigger.to_be_bytes());
+        let ([g, h], [i, j]) = (self.delay_us.to_be_bytes(), self.marked.to_be_bytes());
+        let flags = if self.is_trigger_marked { TRIGGER_MARKED } else { 0 };
+        [a, b, c, self.attempt, d, e, f, flags, g, h, i, j]
+    }
+
+    fn parse(&[a, b, c, attempt, d, e, f, flags, g, h, i, j]: &[u8; CarriedAcknowledge::BYTES]) -> CarriedAcknowledge {
+        CarriedAcknowledge {
+            psn: Psn::from_be_bytes([a, b, c]),
+            trigger: Psn::from_be_bytes([d, e, f]),
+            attempt,
+            delay_us: u16::from_be_bytes([g, h]),
+            marked: u16::from_be_bytes([i, j]),
+            is_trigger_marked: flags & TRIGGER_MARKED != 0,
+        }
     }
 }
 
@@ -159,11 +222,22 @@ mod tests {
 
     #[test]
     fn requests_say_where_they_belong() {
-        let short = RequestTrailer { reth: None, index: 0x010203, attempt: 4, receive_number: 0x050607 };
+        let short = RequestTrailer { index: 0x010203, attempt: 4, receive_number: 0x050607, ..Default::default() };
         assert_eq!(short.to_bytes()[..], [1, 2, 3, 4, 5, 6, 7, 0x12]);
         let long = RequestTrailer { reth: Some(Reth::new(1, Key(2), 3)), ..short };
         assert_eq!(long.to_bytes()[..], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 0x16]);
-        for trailer in [short, long] {
+        let acknowledge = CarriedAcknowledge {
+            psn: Psn::new(0x111213),
+            trigger: Psn::new(0x151617),
+            attempt: 0x14,
+            delay_us: 0x191a,
+            marked: 0x1b1c,
+            is_trigger_marked: true,
+        };
+        let carrying = RequestTrailer { acknowledge: Some(acknowledge), ..short };
+        let bytes = [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 1, 0x19, 0x1a, 0x1b, 0x1c, 1, 2, 3, 4, 5, 6, 7, 0x75];
+        assert_eq!(carrying.to_bytes()[..], bytes);
+        for trailer in [short, long, carrying] {
             let body = [&[9; 5][..], &trailer.to_bytes()].concat();
             for cut in 0..=body.len() {
                 let (head, tail) = body.split_at(cut);
@@ -205,7 +279,7 @@ mod tests {
         for last in 0..=255 {
             let body = [[0; 39].as_slice(), &[last]].concat();
             let is_one = RequestTrailer::at_end(FrameBytes::from(&body[..])).is_some();
-            assert_eq!(is_one, [0x12, 0x16].contains(&last));
+            assert_eq!(is_one, [0x12, 0x16, 0x75].contains(&last));
         }
     }
 }

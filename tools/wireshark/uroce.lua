@@ -25,7 +25,7 @@ local bit32 = bit32 or load([[
 local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
 
 local KINDS = { [1] = "request", [2] = "selective acknowledge", [3] = "probe of a path", [4] = "further addresses",
-    [5] = "hello", [6] = "report of answers" }
+    [5] = "hello", [6] = "report of answers", [7] = "request with an acknowledge" }
 
 local DEADLINE_KINDS = { [1] = "request", [2] = "data", [3] = "report", [4] = "end", [5] = "refusal", [6] = "here" }
 local DEADLINE_ENDS = { [1] = "complete", [2] = "cancelled", [3] = "deadline passed", [4] = "failed" }
@@ -46,7 +46,7 @@ local field = {
     tag = ProtoField.uint32("uroce.tag", "Tag", base.HEX, nil, nil, "The receiver's nonce; 0 while it is not known"),
     trailer = ProtoField.bytes("uroce.trailer", "Trailer"),
     kind = ProtoField.uint8("uroce.kind", "Kind", base.DEC, KINDS, 0xf0),
-    words = ProtoField.uint8("uroce.words", "Length in words", base.DEC, nil, 0x0f, "Of kind 1 only"),
+    words = ProtoField.uint8("uroce.words", "Length in words", base.DEC, nil, 0x0f, "Of kinds 1 and 7"),
     index = ProtoField.uint24("uroce.index", "Index", base.DEC,
         nil, nil, "The packet's place in its message: 0 for the first"),
     attempt = ProtoField.uint8("uroce.attempt", "Attempt", base.DEC,
@@ -56,6 +56,8 @@ local field = {
     reth_va = ProtoField.uint64("uroce.reth.va", "Virtual address of the message", base.HEX),
     reth_key = ProtoField.uint32("uroce.reth.key", "R_Key", base.HEX),
     reth_length = ProtoField.uint32("uroce.reth.length", "DMA length of the message", base.DEC),
+    carried_psn = ProtoField.uint24("uroce.carried.psn", "Acknowledged PSN", base.DEC,
+        nil, nil, "All requests up to this PSN have executed, as in the BTH of an acknowledge"),
     sack_trigger = ProtoField.uint24("uroce.sack.trigger", "Trigger", base.DEC,
         nil, nil, "The PSN of the request packet that arrived last"),
     sack_attempt = ProtoField.uint8("uroce.sack.attempt", "Attempt", base.DEC, nil, nil, "The trigger's"),
@@ -87,6 +89,8 @@ local field = {
         nil, nil, "PSNs that the sender has in flight at the most"),
     hello_tags_from = ProtoField.uint24("uroce.hello.tags_from", "Tags from", base.DEC,
         nil, nil, "The PSN of the sender's first request with a tag"),
+    hello_takes_carried = ProtoField.bool("uroce.hello.takes_carried", "Takes carried acknowledges", 8,
+        { "requests to the sender may carry acknowledges", "no" }, 0x04),
     hello_knows = ProtoField.bool("uroce.hello.knows", "Knows", 8,
         { "the sender knows the receiver's nonce", "no" }, 0x01),
     answers_newest = ProtoField.uint24("uroce.answers.newest", "Newest", base.DEC,
@@ -327,7 +331,15 @@ local function received(base_psn, high, low)
 end
 
 local function show_request(tvb, tree, at, words)
-    if words == 6 then
+    if words == 5 then
+        tree:add(field.carried_psn, tvb(at, 3))
+        tree:add(field.sack_attempt, tvb(at + 3, 1))
+        tree:add(field.sack_trigger, tvb(at + 4, 3))
+        tree:add(field.sack_trigger_marked, tvb(at + 7, 1))
+        tree:add(field.sack_delay, tvb(at + 8, 2)):append_text(" µs")
+        tree:add(field.sack_marked, tvb(at + 10, 2))
+        at = at + 12
+    elseif words == 6 then
         tree:add(field.reth_va, tvb(at, 8))
         tree:add(field.reth_key, tvb(at + 8, 4))
         tree:add(field.reth_length, tvb(at + 12, 4))
@@ -384,6 +396,7 @@ local function show_hello(tvb, tree, at)
     tree:add(field.hello_tags_from, tvb(at + 7, 3))
     tree:add(field.hello_knows, tvb(at + 10, 1))
     tree:add(field.hello_tags_all, tvb(at + 10, 1))
+    tree:add(field.hello_takes_carried, tvb(at + 10, 1))
     tree:add(field.kind, tvb(at + 11, 1))
 end
 
@@ -418,6 +431,9 @@ local function show_trailer(tvb, tree, opcode, room, stop)
     if kind == 1 and (words == 2 or words == 6) then
         bytes = 4 * words
         is_in_place = is_request(opcode) and is_later_write(opcode) == (words == 6)
+    elseif kind == 7 and words == 5 then
+        bytes = 4 * words
+        is_in_place = is_request(opcode) and not is_later_write(opcode)
     elseif kind == 2 and words == 0 then
         if room < 12 then return malformed(string.format("12 bytes at least, %d are there", room)) end
         blocks = tvb(stop - 4, 2):uint()
@@ -446,7 +462,7 @@ local function show_trailer(tvb, tree, opcode, room, stop)
     local trailer = tree:add(field.trailer, tvb(at, bytes))
     trailer:set_text(string.format("Trailer: %s, %d bytes", KINDS[kind], bytes))
     if not is_in_place then trailer:add_proto_expert_info(wrong.place) end
-    if kind == 1 then
+    if kind == 1 or kind == 7 then
         show_request(tvb, trailer, at, words)
     elseif kind == 2 then
         show_acknowledge(tvb, trailer, at, blocks)

@@ -66,7 +66,7 @@ fn no_packet_of_a_send_is_placed_beyond_two_gib() {
         let message = Some(Incoming::Send { request: ReceiveRequest { wr_id: 7, sges: sges.clone() }, received });
         let inbound = Inbound { message, taken: 1, ..Inbound::default() };
         let (index, attempt) = (received / MTU + 1, 0);
-        let trailer = RequestTrailer { reth: None, index, attempt, receive_number: 0 };
+        let trailer = RequestTrailer { index, attempt, ..Default::default() };
         let bth = Bth::new(Opcode::RC_SEND_LAST, Qpn::new(2), Psn::new(10)).with_extended(true);
         let headers = Headers { bth, extension: Extension::None };
         let flow = world.connection.path.unwrap().flow;

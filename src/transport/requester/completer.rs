@@ -3,7 +3,9 @@ use arrayvec::ArrayVec;
 use crate::frame::FrameBytes;
 use crate::recovery::{Answer, Said, Trigger};
 use crate::time::Duration;
-use crate::wire::{AcknowledgeTrailer, NakCode, Opcode, Operation, Packet, Position, Psn, Sack, Syndrome};
+use crate::wire::{
+    AcknowledgeTrailer, CarriedAcknowledge, NakCode, Opcode, Operation, Packet, Position, Psn, Sack, Syndrome,
+};
 
 use super::Requester;
 use crate::transport::completion::Status;
@@ -22,16 +24,9 @@ impl Requester {
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
         let number = self.number(packet.bth().psn());
-        let (first, next) = (self.recovery.first(), self.recovery.next());
-        // Only what is in flight can be answered. rxe accepts acknowledges for PSNs that it has not sent; this
-        // requester does not.
-        let is_sent = number < next || mutated!("acks-for-what-was-never-sent");
-        let is_in_flight = first <= number && is_sent;
+        let is_in_flight = self.recovery.first() <= number && self.was_sent(number);
         match (packet.bth().opcode().operation(), packet.aeth().map(|aeth| aeth.syndrome())) {
-            // A late acknowledge acknowledges nothing, but can report what arrived.
-            (Operation::Acknowledge, Some(Syndrome::Ack { .. }))
-                if is_sent && number + self.recovery.reach() >= first =>
-            {
+            (Operation::Acknowledge, Some(Syndrome::Ack { .. })) if self.can_acknowledge(number) => {
                 self.take_acknowledge(number, trailer, connection, cx)
             }
             (Operation::ReadResponse, Some(Syndrome::Ack { .. }))
@@ -50,6 +45,44 @@ impl Requester {
                 Ok(())
             }
         }
+    }
+
+    /// Takes an acknowledge that a request of the peer carries.
+    pub fn handle_carried(
+        &mut self,
+        carried: &CarriedAcknowledge,
+        connection: &Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fatal> {
+        let number = self.number(carried.psn);
+        if !self.can_acknowledge(number) {
+            cx.counters.stray_response += 1;
+            return Ok(());
+        }
+        let CarriedAcknowledge { trigger, attempt, delay_us, is_trigger_marked, .. } = *carried;
+        let trigger = self.trigger(trigger, attempt, delay_us, is_trigger_marked);
+        let is_detour = trigger.delay.is_none() && cx.multipath.is_some();
+        let said = Said { trigger: Some(trigger), is_detour, ..Said::before(number + 1) };
+        self.acknowledge(&said, connection, cx)
+    }
+
+    /// Whether the packet `number` was sent: only what was can be answered. rxe accepts acknowledges for PSNs that it has not
+    /// sent; this requester does not.
+    fn was_sent(&self, number: u64) -> bool {
+        number < self.recovery.next() || mutated!("acks-for-what-was-never-sent")
+    }
+
+    /// Whether an acknowledge with that number can be true. A late one acknowledges nothing, but can report what arrived.
+    fn can_acknowledge(&self, number: u64) -> bool {
+        self.was_sent(number) && number + self.recovery.reach() >= self.recovery.first()
+    }
+
+    /// The packet that an acknowledge was sent for. The maximum delay stands for any longer one, too, and for a copy over another
+    /// path.
+    fn trigger(&self, psn: Psn, attempt: u8, delay_us: u16, is_marked: bool) -> Trigger {
+        let delay = Some(delay_us).filter(|delay| *delay < u16::MAX);
+        let delay = delay.map(|delay| Duration::from_micros(delay.into()));
+        Trigger { position: self.number(psn), attempt, delay, is_marked }
     }
 
     /// Whether it answers a FLUSH or ATOMIC WRITE, for which it is an acknowledge (IBTA A19.4.2).
@@ -71,14 +104,7 @@ impl Requester {
             let is_detour = trailer.is_some() && cx.multipath.is_some();
             return self.acknowledge(&Said { is_detour, ..Said::before(number + 1) }, connection, cx);
         };
-        // The maximum delay stands for any longer one, too, and for a copy over another path.
-        let delay = Some(sack.delay_us).filter(|delay| *delay < u16::MAX);
-        let trigger = Trigger {
-            position: self.number(sack.trigger),
-            attempt: sack.attempt,
-            delay: delay.map(|delay| Duration::from_micros(delay.into())),
-            is_marked: sack.is_trigger_marked,
-        };
+        let trigger = self.trigger(sack.trigger, sack.attempt, sack.delay_us, sack.is_trigger_marked);
         let next = self.recovery.next();
         let mut arrived = ArrayVec::<(u64, u64), { Sack::MAX_BLOCKS }>::new();
         for (base, bits) in &sack.blocks {
@@ -88,7 +114,7 @@ impl Requester {
             cx.counters.stray_response += u64::from(bits.checked_shr(sent).unwrap_or(0).count_ones());
             arrived.push((base, *bits));
         }
-        let is_detour = delay.is_none() && cx.multipath.is_some();
+        let is_detour = trigger.delay.is_none() && cx.multipath.is_some();
         let said = Said { before: number + 1, arrived: &arrived, trigger: Some(trigger), is_detour };
         self.acknowledge(&said, connection, cx)
     }

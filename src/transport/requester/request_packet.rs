@@ -1,6 +1,7 @@
 use crate::memory::{AccessError, MemoryTable};
 use crate::wire::{
-    AtomicEth, Bth, Deth, Extension, Feth, Headers, Ieth, ImmDt, Opcode, Position, Psn, QKey, RequestTrailer, Reth,
+    AtomicEth, Bth, CarriedAcknowledge, Deth, Extension, Feth, Headers, Ieth, ImmDt, Opcode, Position, Psn, QKey,
+    RequestTrailer, Reth,
 };
 
 use super::send_queue::Wqe;
@@ -25,6 +26,8 @@ pub struct RequestPacket {
     /// Whether it offers the extension.
     pub offers: bool,
     pub path: u8,
+    /// An acknowledge of the other direction, if the message has no other packet.
+    pub acknowledge: Option<CarriedAcknowledge>,
 }
 
 impl RequestPacket {
@@ -36,7 +39,7 @@ impl RequestPacket {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, AccessError> {
-        let RequestPacket { index, attempt, asks_for_acknowledge, offers, path, .. } = self;
+        let RequestPacket { index, attempt, asks_for_acknowledge, offers, path, acknowledge, .. } = self;
         let mtu = connection.path_mtu.bytes() as u32;
         let position = Position::of(index, wqe.packets);
         let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
@@ -55,7 +58,7 @@ impl RequestPacket {
             .with_offer(offers);
         // The trailer names the packet's place in its message, for a peer that understands it.
         let reth = wqe.reth().filter(|_| index > 0);
-        let said = RequestTrailer { reth, index, attempt, receive_number: wqe.receive_number };
+        let said = RequestTrailer { reth, acknowledge, index, attempt, receive_number: wqe.receive_number };
         let trailer = connection.extension.trailer(&said);
         let headers = Headers { bth, extension };
         let packet = Outgoing { headers, payload_bytes: payload_bytes as usize, trailer: &trailer, tag: None };

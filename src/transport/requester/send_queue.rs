@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use crate::wire::{Psn, Reth};
+use crate::wire::{CarriedAcknowledge, PathMtu, Psn, Reth};
 
 use crate::transport::completion::{CompletionKind, Status};
 use crate::transport::skipped::Skipped;
@@ -92,6 +92,11 @@ impl Wqe {
             }
             _ => None,
         }
+    }
+
+    /// Whether its first packet is its only one, and has room for an acknowledge of the other direction.
+    pub fn can_carry(&self, path_mtu: PathMtu) -> bool {
+        self.packets == 1 && self.len as usize + CarriedAcknowledge::BYTES <= path_mtu.bytes()
     }
 
     /// Whether it counts as a READ, but is complete with any later answer, as WRITEs are.

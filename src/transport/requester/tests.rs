@@ -17,7 +17,8 @@ impl World {
 
     fn sends(&mut self, requester: &mut Requester) -> bool {
         self.with(|connection, cx| {
-            let all = Admission { new_packets: true, new_messages: true, is_last: false, next_at: Instant::ZERO };
+            let (next_at, acknowledge) = (Instant::ZERO, &Cell::default());
+            let all = Admission { new_packets: true, new_messages: true, is_last: false, next_at, acknowledge };
             requester.poll_transmit(all, &mut [0; 4500], connection, cx)
         })
         .unwrap()

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use uroce::wire::{AcknowledgeTrailer, AnswerReport, Hello, Opcode, Packet, PathProbe, Tagged};
+use uroce::wire::{AcknowledgeTrailer, AnswerReport, CarriedAcknowledge, Hello, Opcode, Packet, PathProbe, Tagged};
 
 /// The trailer of a packet; `payload_bytes` counts it too, as stock dissectors do.
 #[derive(Debug, Serialize)]
@@ -14,6 +14,8 @@ pub(crate) enum TrailerReport {
         index: u32,
         attempt: u8,
         receive_number: u32,
+        #[serde(flatten)]
+        carried: Option<CarriedReport>,
     },
     Selective {
         trigger: u32,
@@ -52,6 +54,25 @@ pub(crate) enum TrailerReport {
     },
 }
 
+/// An acknowledge that a request carries.
+#[derive(Debug, Serialize)]
+pub(crate) struct CarriedReport {
+    /// The last PSN that is acknowledged.
+    acknowledges: u32,
+    trigger: u32,
+    trigger_attempt: u8,
+    delay_us: u16,
+    marked: u16,
+}
+
+impl From<CarriedAcknowledge> for CarriedReport {
+    fn from(carried: CarriedAcknowledge) -> CarriedReport {
+        let CarriedAcknowledge { psn, trigger, attempt, delay_us, marked, .. } = carried;
+        let (acknowledges, trigger) = (psn.value(), trigger.value());
+        CarriedReport { acknowledges, trigger, trigger_attempt: attempt, delay_us, marked }
+    }
+}
+
 impl From<AnswerReport> for TrailerReport {
     fn from(report: AnswerReport) -> TrailerReport {
         let AnswerReport { newest, delay_us, marked, arrived, is_newest_marked, copy } = report;
@@ -67,7 +88,8 @@ impl TrailerReport {
         if packet.bth().opcode() != Opcode::RC_ACKNOWLEDGE {
             let (_, trailer) = packet.split_trailer()?;
             let (index, attempt, receive_number) = (trailer.index, trailer.attempt, trailer.receive_number);
-            return Some(TrailerReport::Request { index, attempt, receive_number });
+            let carried = trailer.acknowledge.map(CarriedReport::from);
+            return Some(TrailerReport::Request { index, attempt, receive_number, carried });
         }
         let sack = match packet.acknowledge_trailer()? {
             AcknowledgeTrailer::Sack(sack) => sack,
@@ -75,7 +97,7 @@ impl TrailerReport {
             AcknowledgeTrailer::Probe(PathProbe { path, is_answer, delay_us, token }) => {
                 return Some(TrailerReport::Probe { path, is_answer, delay_us, token });
             }
-            AcknowledgeTrailer::Hello(Hello { nonce, window, tagged }) => {
+            AcknowledgeTrailer::Hello(Hello { nonce, window, tagged, .. }) => {
                 let tags_from = match tagged {
                     Tagged::From(psn) => Some(psn.value()),
                     Tagged::None | Tagged::All => None,
@@ -130,8 +152,12 @@ impl TrailerReport {
 impl fmt::Display for TrailerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TrailerReport::Request { index, attempt, receive_number } => {
-                write!(f, " index={index} attempt={attempt} receive={receive_number}")
+            TrailerReport::Request { index, attempt, receive_number, carried } => {
+                write!(f, " index={index} attempt={attempt} receive={receive_number}")?;
+                let Some(carried) = carried else { return Ok(()) };
+                let CarriedReport { acknowledges, trigger, trigger_attempt, delay_us, marked } = carried;
+                write!(f, " ACK={acknowledges} trigger={trigger} attempt={trigger_attempt} delay={delay_us}us")?;
+                write!(f, " marked={marked}")
             }
             TrailerReport::Selective { trigger, attempt, delay_us, marked, received } => {
                 write!(f, " SACK trigger={trigger} attempt={attempt} delay={delay_us}us marked={marked} received=")?;

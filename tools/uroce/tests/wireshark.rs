@@ -224,7 +224,7 @@ const FIELDS: [&str; 19] = [
 ];
 
 /// Packets from the BTH up to the ICRC, laid out as the document says, and what the fields up to the last shall be.
-const EXTENDED: [(&str, [&str; 18]); 9] = [
+const EXTENDED: [(&str, [&str; 18]); 10] = [
     // SEND_ONLY with AckReq and the offer.
     (
         "04 00 ffff 00 000011 c0 000001  01020304",
@@ -234,6 +234,11 @@ const EXTENDED: [(&str, [&str; 18]); 9] = [
     (
         "01 30 ffff 00 000011 60 00abcd  0102030405 000000  010203 07 0a0b0c 12",
         ["1", "1", "1", "2", "66051", "7", "658188", "", "", "", "", "", "", "", "", "", "", ""],
+    ),
+    // SEND_ONLY that carries an acknowledge: PSN, attempt, trigger, whether it was marked, delay, marked.
+    (
+        "04 00 ffff 00 000011 e0 00abcd  01020304  00000a 07 00000b 01 0102 0003  000000 00 0a0b0c 75",
+        ["1", "1", "7", "5", "0", "0", "658188", "", "", "", "11", "7", "258", "3", "", "", "", ""],
     ),
     // WRITE_LAST without the offer: the RETH of the message goes first.
     (
@@ -611,14 +616,16 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
     let acknowledge = |trailer: &str| format!("11 00 ffff 00 000012 60 000020 1f 000009 {trailer}");
     let zeros = |bytes: usize| "00".repeat(bytes);
     let mut packets = Vec::new();
-    // No such kind, and no such length of kind 1.
-    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20, 0x30, 0x40, 0x50, 0x60].contains(last)) {
+    // No such kind, and no such length of kinds 1 and 7.
+    for last in (0..=255_u8).filter(|last| ![0x12, 0x16, 0x20, 0x30, 0x40, 0x50, 0x60, 0x75].contains(last)) {
         packets.push((send(&format!("{} {last:02x}", zeros(63))), true));
     }
     for (ib, is_malformed) in [
         (send(""), true),
         (send(&format!("{} 12", zeros(7))), false),
         (send("000000 12"), true),
+        (send(&format!("{} 75", zeros(19))), false),
+        (send(&format!("{} 75", zeros(15))), true),
         (acknowledge(&format!("{} 20", zeros(7))), true),
         (acknowledge(&format!("{} 0001 00 20", zeros(20))), false),
         (acknowledge(&format!("{} 0001 00 20", zeros(16))), true),
@@ -661,6 +668,7 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
         format!("04 00 ffff 00 000011 60 000001 {} 50", zeros(11)),
         format!("04 00 ffff 00 000011 60 000001 {} 60", zeros(11)),
         format!("08 00 ffff 00 000011 60 000001 {} 12", zeros(7)),
+        format!("08 00 ffff 00 000011 60 000001 {} 75", zeros(19)),
         format!("04 00 ffff 00 000011 60 000001 {} 16", zeros(23)),
         format!("04 00 ffff 00 000011 60 000001 {} 30", zeros(11)),
         format!("0a 00 ffff 00 000011 60 000001 {} 40", zeros(19)),

@@ -87,6 +87,8 @@ pub struct Crafted {
     pub tag: u32,
     /// The window in the peer's hellos: its upper bound on packets in flight.
     pub window: u32,
+    /// Whether the peer's hellos say that requests to it may carry acknowledges.
+    pub takes_carried: bool,
     /// The hellos that the endpoint sent, and their tags.
     pub hellos: Vec<(Hello, u32)>,
 }
@@ -137,7 +139,8 @@ impl Crafted {
         let qpn = Crafted::connect(&mut endpoint, pd, &cq, access);
         let window = RecoverySettings::MAX_WINDOW;
         let (now, hellos) = (Instant::ZERO, Vec::new());
-        Crafted { now, endpoint, qpn, key, pd, cq, memory, foreign, private, tag: 0, window, hellos }
+        let (tag, takes_carried) = (0, false);
+        Crafted { now, endpoint, qpn, key, pd, cq, memory, foreign, private, tag, window, takes_carried, hellos }
     }
 
     /// Creates a further queue pair, connected to the same one of the peer.
@@ -240,7 +243,7 @@ impl Crafted {
 
     /// Hands over a hello from the peer, in an acknowledge of `psn`.
     pub fn hello_with_psn(&mut self, psn: Psn, tagged: Tagged) {
-        let hello = Hello { nonce: PEER_NONCE, window: self.window, tagged };
+        let hello = Hello { nonce: PEER_NONCE, window: self.window, takes_carried: self.takes_carried, tagged };
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
         let bth = self.bth(Opcode::RC_ACKNOWLEDGE, psn).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, aeth, &[], &hello.to_bytes());

@@ -338,7 +338,9 @@ fn trailer(forgery: Forgery) -> Vec<u8> {
             let list = AddressList { addresses: ArrayVec::from_iter([STRANGER.into()]), is_known: true };
             list.to_bytes().to_vec()
         }
-        Forgery::Hello => Hello { nonce: 1, window: 1, tagged: Tagged::From(Psn::new(0)) }.to_bytes().to_vec(),
+        Forgery::Hello => {
+            Hello { nonce: 1, window: 1, takes_carried: true, tagged: Tagged::From(Psn::new(0)) }.to_bytes().to_vec()
+        }
         _ => Vec::new(),
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Header {
     pub names_addresses: bool,
     /// The first words behind the BTH: the AETH in responses that have one, the DETH in datagrams.
     pub words: [[u8; 4]; 2],
+    /// Whether it stands for an acknowledge that a request carries: it has no MSN.
+    pub is_carried: bool,
 }
 
 impl Header {
@@ -45,7 +47,19 @@ impl Header {
             names_addresses: Opcode(bth[0]) == Opcode::RC_ACKNOWLEDGE
                 && Header::split_tag(frame).is_some_and(|(bth, _)| bth.last() == Some(&0x40)),
             words: [word(12), word(16)],
+            is_carried: false,
         }
+    }
+
+    /// The acknowledge that a request carries, as docs/EXTENSIONS.md describes it: kind 7.
+    pub fn carried(&self, frame: &[u8]) -> Option<Header> {
+        const BYTES: usize = 20;
+        let (bth, _) = Header::split_tag(frame).filter(|_| !self.opcode.is_response())?;
+        let &[a, b, c, .., 0x75] = bth.last_chunk::<BYTES>()? else { return None };
+        let psn = Psn::new(u32::from_be_bytes([0, a, b, c]));
+        // Without credits, as those of uroce have none.
+        let words = [[0x1f, 0, 0, 0], [0; 4]];
+        Some(Header { opcode: Opcode::RC_ACKNOWLEDGE, psn, words, is_carried: true, ..*self })
     }
 
     fn traffic_class(frame: &[u8]) -> u8 {

@@ -278,7 +278,7 @@ impl Oracle {
         }
         let flow = &self.connections[c].flows[s];
         let msn = u64::from(u32::from_be_bytes([0, header.words[0][1], header.words[0][2], header.words[0][3]]));
-        let has_aeth = header.opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
+        let has_aeth = header.opcode != Opcode::RC_READ_RESPONSE_MIDDLE && !header.is_carried;
         let msn_now = flow.messages_before(flow.arrived).and_then(|index| flow.messages(index));
         let is_repeat = flow.find(psn).is_some_and(|wr| wr.asked_again);
         let (executed, msns) = match header.opcode {
@@ -612,6 +612,9 @@ impl Observer for Oracle {
             self.sack_sent(now, c, receiver, frame);
         } else {
             self.request_sent(now, c, sender, &header);
+            if let Some(carried) = header.carried(frame) {
+                self.answer_sent(now, c, receiver, &carried);
+            }
         }
     }
 
@@ -662,6 +665,9 @@ impl Observer for Oracle {
         if header.opcode.is_response() {
             self.answer_arrives(now, c, receiver, &header, frame);
         } else {
+            if let Some(carried) = header.carried(frame) {
+                self.answer_arrives(now, c, receiver, &carried, frame);
+            }
             self.request_arrives(c, 1 - receiver, &header);
         }
     }
