@@ -4,6 +4,8 @@
 //! `instructions OPERATION BYTES` plays one kind of message and prints how often each step was taken. What comes before
 //! the steps are counted is not in them: queues have grown and the peers know each other.
 //!
+//! `instructions exchange BYTES` plays WRITEs by both sides in turn, and prints the number of packets.
+//!
 //! `instructions queue-pairs|window|paths NUMBER` plays WRITEs over so many queue pairs in turn, with a window of so many
 //! packets that is filled and emptied, or over so many paths, and prints the number of packets.
 #![allow(missing_docs)]
@@ -12,9 +14,9 @@ use std::hint::black_box;
 
 use uroce::congestion::CongestionControl;
 use uroce::path::PathPolicy;
-use uroce::transport::{RecoveryMode, RecoverySettings, SendOperation};
-use uroce::wire::PathMtu;
-use uroce_laboratory::world::Many;
+use uroce::transport::{RecoveryMode, RecoverySettings, SendOperation, SendRequest};
+use uroce::wire::{PathMtu, Psn};
+use uroce_laboratory::world::{Chances, Ferry, Many, Pair, Side};
 
 use play::{Play, operation};
 
@@ -25,6 +27,9 @@ const WARM_UP: usize = 2000;
 const COUNTED: usize = 4000;
 
 const MTU: PathMtu = PathMtu::Mtu1024;
+
+/// Holds a packet with all headers.
+const FRAME_BYTES: usize = 2048;
 
 /// Messages of one packet; and long ones, of which few fill a window.
 const SHORT_BYTES: usize = 64;
@@ -68,6 +73,30 @@ fn fill(many: &mut Many, window: usize) {
     many.complete(messages);
 }
 
+/// WRITEs of so many bytes in turn by both sides: each goes with the acknowledge of the one before.
+fn exchange(bytes: usize) {
+    let mut pair = Pair::new(RecoveryMode::default(), 1, MTU, Psn::new(0), Chances::NONE);
+    let mut ferry = Ferry::new(FRAME_BYTES);
+    let mut play = |messages: usize| {
+        let mut frames = 0;
+        for side in [Side::A, Side::B].into_iter().cycle().take(messages) {
+            let write = SendOperation::Write(pair.remote(side.other(), Pair::HALF));
+            let data = pair.data(side, 0, bytes);
+            pair.post(side, SendRequest::new(0, write, data));
+            let now = pair.now;
+            frames += ferry.load(now, pair.endpoint(side));
+            ferry.unload(now, pair.endpoint(side.other()));
+            pair.endpoint(side.other()).handle_timeout(now);
+            while pair.try_completion(side.other()).is_some() {}
+        }
+        frames
+    };
+    play(WARM_UP);
+    let mut frames = 0;
+    counted(|| frames = play(black_box(COUNTED)));
+    println!("{{\"packets\":{frames}}}");
+}
+
 fn scale(what: &str, number: usize) {
     let settings = RecoverySettings::default();
     let (queue_pairs, settings) = match what {
@@ -95,6 +124,7 @@ fn main() {
     let number: usize = number.parse().expect("the bytes of a message, or how many there are");
     match what.as_str() {
         "queue-pairs" | "window" | "paths" => scale(what, number),
+        "exchange" => exchange(number),
         operation => steps(operation, number),
     }
 }

@@ -10,9 +10,14 @@ use std::process::Command;
 const PLAYS: [(&str, usize); 6] =
     [("send", 64), ("write", 64), ("read", 64), ("send", 65536), ("write", 65536), ("read", 65536)];
 
-/// What a packet may not depend on: how many queue pairs, packets of a window, or paths there are.
-const SCALES: [(&str, [usize; 3]); 3] =
-    [("queue-pairs", [1, 100, 10_000]), ("window", [128, 4096, 262_144]), ("paths", [1, 16, 256])];
+/// What a packet may not depend on: how many queue pairs, packets of a window, or paths there are. And messages of so many bytes
+/// by both sides in turn.
+const SCALES: [(&str, [usize; 3]); 4] = [
+    ("queue-pairs", [1, 100, 10_000]),
+    ("window", [128, 4096, 262_144]),
+    ("paths", [1, 16, 256]),
+    ("exchange", [8, 64, 512]),
+];
 
 /// The steps of a message, and what each is counted by: as benches/play has them.
 const STEPS: [(&str, &str); 6] = [
