@@ -5,7 +5,7 @@ use uroce::verbs::UdpOffload;
 
 use crate::rig::{Crowd, JUMBO_MTU, Rig};
 use crate::verbs::Manner;
-use crate::{Failure, bare, sockets, verbs};
+use crate::{Failure, bare, perftest, sockets, verbs};
 
 /// One line of the results.
 pub struct Figure {
@@ -53,13 +53,19 @@ pub struct Sample {
     p99: Option<f64>,
 }
 
-/// All runs of a figure, by round.
+/// All runs of a figure, by round; `None` where it could not be taken.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    samples: Vec<Sample>,
+    samples: Vec<Option<Sample>>,
 }
 
 const PATH_MTUS: [usize; 3] = [1024, 2048, 4096];
+
+/// Lengths of bulk messages.
+const MESSAGES: [(&str, usize); 2] = [("64k", verbs::BULK_BYTES), ("1m", 1 << 20)];
+
+const VERBS: [(&str, verbs::Bulk); 3] =
+    [("write", verbs::Bulk::Write), ("read", verbs::Bulk::Read), ("send", verbs::Bulk::Send)];
 
 /// Every figure there is, each after those it refers to.
 pub fn all() -> Vec<Figure> {
@@ -73,21 +79,18 @@ pub fn all() -> Vec<Figure> {
         let copy = format!("pipe-copy-crc-mtu{mtu}");
         add(pipe.clone(), bits, None, None, Box::new(move |rig, s| bare::pipe(rig, mtu, false, s)));
         add(copy.clone(), bits, Some(&pipe), None, Box::new(move |rig, s| bare::pipe(rig, mtu, true, s)));
-        for (verb, bulk) in [("write", verbs::Bulk::Write), ("read", verbs::Bulk::Read), ("send", verbs::Bulk::Send)] {
-            let name = format!("{verb}-64k-mtu{mtu}-xdp");
-            add(
-                name,
-                bits,
-                Some(&copy),
-                Some(pipe.clone()),
-                Box::new(move |rig, s| verbs::bulk(Manner::exclusive(rig), bulk, mtu, s)),
-            );
+        for (length, bytes) in MESSAGES {
+            for (verb, bulk) in VERBS {
+                let name = format!("{verb}-{length}-mtu{mtu}-xdp");
+                let work = move |rig: &Rig, s| verbs::bulk(Manner::exclusive(rig), bulk, bytes, mtu, s);
+                add(name, bits, Some(&copy), Some(pipe.clone()), Box::new(work));
+            }
         }
         let name = format!("udp-mtu{mtu}");
         add(name, bits, Some(&pipe), None, Box::new(move |rig, s| sockets::udp_bulk(rig, mtu, false, s)));
     }
     let alone = Some("write-64k-mtu4096-xdp");
-    let shared = |rig: &Rig, s| verbs::bulk(Manner::shared(rig), verbs::Bulk::Write, 4096, s);
+    let shared = |rig: &Rig, s| write(Manner::shared(rig), s);
     add("write-64k-mtu4096-xdp-shared".into(), bits, alone, None, Box::new(shared));
     let pipe = Some("pipe-mtu1024");
     add("udp-gso-mtu1024".into(), bits, pipe, None, Box::new(|rig, s| sockets::udp_bulk(rig, 1024, true, s)));
@@ -105,7 +108,7 @@ pub fn all() -> Vec<Figure> {
             (format!("{runs}-gro"), UdpOffload::Gro, runs.as_str()),
             (format!("{runs}-none"), UdpOffload::None, runs.as_str()),
         ] {
-            let work = move |rig: &Rig, s| verbs::bulk(Manner::udp(rig, offload, is_v6), verbs::Bulk::Write, 4096, s);
+            let work = move |rig: &Rig, s| write(Manner::udp(rig, offload, is_v6), s);
             add(name, bits, Some(of), None, Box::new(work));
         }
     }
@@ -123,7 +126,38 @@ pub fn all() -> Vec<Figure> {
     add("send-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::send_round_trips));
     add("udp-rtt".into(), micros, pipe, None, Box::new(sockets::udp_round_trips));
     add("tcp-rtt".into(), micros, pipe, None, Box::new(|rig, s| sockets::tcp_round_trips(rig, false, s)));
+    figures.extend(unmodified());
     figures.extend(crowded());
+    figures
+}
+
+/// WRITEs of 64 KiB at path MTU 4096.
+fn write(manner: Manner<'_>, seconds: f64) -> Result<Counts, Failure> {
+    verbs::bulk(manner, verbs::Bulk::Write, verbs::BULK_BYTES, 4096, seconds)
+}
+
+/// Unmodified programs, beside the same without them, and their latency beside the bare pipe's.
+fn unmodified() -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (verb, _) in VERBS {
+        let work = move |rig: &Rig, s| perftest::bulk(rig, &format!("ib_{verb}_bw"), verbs::BULK_BYTES, 4096, s);
+        figures.push(Figure {
+            name: format!("ib_{verb}_bw-64k-mtu4096"),
+            unit: Unit::BitsPerSecond,
+            of: Some(format!("{verb}-64k-mtu4096-xdp")),
+            bare: Some("pipe-mtu4096".to_owned()),
+            work: Box::new(work),
+        });
+    }
+    for program in ["ib_send_lat", "ib_write_lat"] {
+        figures.push(Figure {
+            name: format!("{program}-64b"),
+            unit: Unit::Microseconds,
+            of: Some("pipe-rtt".to_owned()),
+            bare: None,
+            work: Box::new(move |rig, _| perftest::round_trips(rig, program)),
+        });
+    }
     figures
 }
 
@@ -143,7 +177,7 @@ fn crowded() -> Vec<Figure> {
         Box::new(move |rig, s| rig.beside(Crowd::BusyLoops, || work(rig, s)))
     };
     let tcp = |rig: &Rig, s| sockets::tcp_round_trips(rig, true, s);
-    let write = |rig: &Rig, s| verbs::bulk(Manner::shared(rig), verbs::Bulk::Write, 4096, s);
+    let write = |rig: &Rig, s| write(Manner::shared(rig), s);
     let (bits, micros) = (Unit::BitsPerSecond, Unit::Microseconds);
     vec![
         figure("tcp-rtt-one-core", micros, None, one_core(tcp)),
@@ -194,22 +228,32 @@ impl Figure {
 
 impl Series {
     /// Adds the next round's.
-    pub fn push(&mut self, sample: Sample) {
+    pub fn push(&mut self, sample: Option<Sample>) {
         self.samples.push(sample);
     }
 
+    /// Whether it was never taken.
+    pub fn is_empty(&self) -> bool {
+        self.taken().next().is_none()
+    }
+
+    fn taken(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().flatten()
+    }
+
     fn values(&self) -> Vec<f64> {
-        self.samples.iter().map(|sample| sample.value).collect()
+        self.taken().map(|sample| sample.value).collect()
     }
 
     /// The median of the ratios within each round: what slows the machine down for a while slows both.
     fn ratio(&self, to: &Series) -> f64 {
-        median(self.samples.iter().zip(&to.samples).map(|(a, b)| a.value / b.value).collect())
+        let rounds = self.samples.iter().zip(&to.samples);
+        median(rounds.filter_map(|(a, b)| Some(a.as_ref()?.value / b.as_ref()?.value)).collect())
     }
 
     /// The median over the rounds of something of each.
     fn of(&self, what: impl Fn(&Sample) -> f64) -> f64 {
-        median(self.samples.iter().map(what).collect())
+        median(self.taken().map(what).collect())
     }
 }
 
@@ -238,7 +282,7 @@ pub fn json_lines(figures: &[Figure], all: &[Series]) -> Vec<Value> {
             "unit": figure.unit(),
             "ratio": ratio_to(figure.of.as_ref(), figures, all, series),
             "of": figure.of,
-            "bytes": series.samples.iter().map(|s| s.bytes).sum::<u64>(),
+            "bytes": series.taken().map(|s| s.bytes).sum::<u64>(),
             "packets_per_s": packets_per_s,
             "ns_per_packet": 1e9 / packets_per_s,
             "runs": series.values(),
@@ -295,10 +339,15 @@ mod tests {
             samples: values
                 .iter()
                 .map(|&value| Sample { value, bytes: 0, packets: 1, seconds: 1.0, p99: None })
+                .map(Some)
                 .collect(),
         };
         // The machine was three times slower in the second round.
         assert_eq!(series(&[5.0, 1.0, 6.0]).ratio(&series(&[10.0, 2.0, 10.0])), 0.5);
+        let mut lacks_one = series(&[5.0]);
+        lacks_one.push(None);
+        assert_eq!(lacks_one.ratio(&series(&[10.0, 2.0])), 0.5);
+        assert!(!lacks_one.is_empty() && Series::default().is_empty());
         assert_eq!(median(vec![4.0, 1.0]), 2.5);
     }
 

@@ -47,6 +47,18 @@ pub enum Crowd {
     BusyLoops,
 }
 
+/// The other side ended early; it says why.
+#[derive(Debug)]
+pub struct Abandoned;
+
+impl std::fmt::Display for Abandoned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the other side ended early")
+    }
+}
+
+impl std::error::Error for Abandoned {}
+
 /// Which side: the sender (or who asks first), or the receiver (or who answers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -197,7 +209,23 @@ impl Rig {
         });
         let unpanicked = |result: std::thread::Result<_>| result.unwrap_or_else(|p| std::panic::resume_unwind(p));
         let (a, b): (Result<_, Failure>, Result<_, Failure>) = (unpanicked(a), unpanicked(b));
-        a?.or(b?).ok_or_else(|| "neither side counted".into())
+        let (a, b) = match (a, b) {
+            // Why the other ended tells more.
+            (Err(a), Err(b)) if a.is::<Abandoned>() => return Err(b),
+            (a, b) => (a?, b?),
+        };
+        a.or(b).ok_or_else(|| "neither side counted".into())
+    }
+
+    /// Runs `work` in a side's namespace and on its core. What it starts stays there.
+    ///
+    /// # Errors
+    /// What `work` says.
+    pub fn on<T: Send>(&self, side: Side, work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+        let core = self.cores[side as usize];
+        let attend = || pin(core).and_then(|()| work());
+        let result = std::thread::scope(|scope| scope.spawn(|| self.namespace(side).run(attend)).join());
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// The machine in one line.
@@ -298,7 +326,7 @@ impl Meeting {
         self.ready.fetch_add(1, Ordering::AcqRel);
         while self.ready.load(Ordering::Acquire) < 2 {
             if self.left.load(Ordering::Acquire) > 0 {
-                return Err("the other side ended early".into());
+                return Err(Abandoned.into());
             }
             std::thread::yield_now();
         }

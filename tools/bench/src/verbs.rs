@@ -12,10 +12,15 @@ use uroce::verbs::{
 
 use crate::Failure;
 use crate::figure::Counts;
-use crate::rig::{Meeting, Rig, Side};
+use crate::rig::{Abandoned, Meeting, Rig, Side};
 
-/// Bytes of a bulk message, and how many are outstanding.
-const MESSAGE_BYTES: usize = 64 << 10;
+/// Bytes of a bulk message, if nothing else is said.
+pub const BULK_BYTES: usize = 64 << 10;
+
+/// Memory for bulk messages: as many as fit are outstanding.
+pub const REGION_BYTES: usize = 2 << 20;
+
+/// Upper bound on the messages outstanding.
 const DEPTH: usize = 32;
 
 /// Receive requests: twice what the peer has outstanding, so that none is ever missing.
@@ -32,6 +37,15 @@ pub enum Bulk {
     Write,
     Read,
     Send,
+}
+
+/// What is moved, in messages of so many bytes and packets, and how many are outstanding.
+#[derive(Clone, Copy)]
+struct Load {
+    bulk: Bulk,
+    bytes: usize,
+    depth: usize,
+    packets: u64,
 }
 
 /// How programs open their devices.
@@ -82,48 +96,51 @@ impl Drop for Program {
     }
 }
 
-/// 64 KiB messages one way (a READ's data comes the other way), polling.
-pub fn bulk(manner: Manner<'_>, bulk: Bulk, mtu: usize, seconds: f64) -> Result<Counts, Failure> {
+/// Messages of `bytes` one way (a READ's data comes the other way), polling.
+pub fn bulk(manner: Manner<'_>, bulk: Bulk, bytes: usize, mtu: usize, seconds: f64) -> Result<Counts, Failure> {
     let mtu = PathMtu::from_bytes(mtu).ok_or("no such path MTU")?;
+    let depth = REGION_BYTES / bytes;
+    let load = Load { bulk, bytes, depth, packets: (bytes / mtu.bytes()) as u64 };
     let [a, b] = lines();
     let requester = |meeting: &Meeting| {
-        let program = Program::open(manner, Side::Sender, mtu, DEPTH * MESSAGE_BYTES, a)?;
+        let program = Program::open(manner, Side::Sender, mtu, REGION_BYTES, a)?;
         meeting.begin()?;
-        request(&program, meeting, bulk, mtu)
+        request(&program, meeting, load)
     };
     let responder = |meeting: &Meeting| {
-        let program = Program::open(manner, Side::Receiver, mtu, DEPTH * MESSAGE_BYTES, b)?;
+        let program = Program::open(manner, Side::Receiver, mtu, REGION_BYTES, b)?;
         if bulk == Bulk::Send {
-            (0..RECEIVE_DEPTH).try_for_each(|number| program.post_receive(number % DEPTH, MESSAGE_BYTES))?;
+            (0..2 * depth).try_for_each(|number| program.post_receive(number % depth, bytes))?;
         }
         meeting.begin()?;
-        respond(&program, meeting, mtu)
+        respond(&program, meeting, load)
     };
     manner.rig.run(seconds, requester, responder)
 }
 
-fn request(program: &Program, meeting: &Meeting, bulk: Bulk, mtu: PathMtu) -> Result<Option<Counts>, Failure> {
+fn request(program: &Program, meeting: &Meeting, load: Load) -> Result<Option<Counts>, Failure> {
+    let Load { bulk, bytes, depth, packets } = load;
     let mut meter = meeting.meter();
     let (mut slot, mut outstanding) = (0, 0);
     loop {
         let running = meter.is_running();
-        while running && outstanding < DEPTH {
-            let offset = slot * MESSAGE_BYTES;
+        while running && outstanding < depth {
+            let offset = slot * bytes;
             let remote = Remote { address: program.memory.address + offset as u64, ..program.memory };
             let operation = match bulk {
                 Bulk::Write => SendOperation::Write(remote),
                 Bulk::Read => SendOperation::Read(remote),
                 Bulk::Send => SendOperation::Send,
             };
-            let sges = SgeList::from_iter([program.region.sge(offset, MESSAGE_BYTES)]);
+            let sges = SgeList::from_iter([program.region.sge(offset, bytes)]);
             program.qp.post_send(SendRequest::new(slot as u64, operation, Data::Sges(sges)))?;
-            slot = (slot + 1) % DEPTH;
+            slot = (slot + 1) % depth;
             outstanding += 1;
         }
         while program.completion()?.is_some() {
             outstanding -= 1;
             if running {
-                meter.count((MESSAGE_BYTES / mtu.bytes()) as u64, MESSAGE_BYTES as u64);
+                meter.count(packets, bytes as u64);
             }
         }
         if !running {
@@ -139,7 +156,8 @@ fn request(program: &Program, meeting: &Meeting, bulk: Bulk, mtu: PathMtu) -> Re
     Ok((bulk != Bulk::Send).then_some(counts))
 }
 
-fn respond(program: &Program, meeting: &Meeting, mtu: PathMtu) -> Result<Option<Counts>, Failure> {
+fn respond(program: &Program, meeting: &Meeting, load: Load) -> Result<Option<Counts>, Failure> {
+    let Load { bytes, packets, .. } = load;
     let mut meter = meeting.meter();
     let mut counts = None;
     let mut received = false;
@@ -149,8 +167,8 @@ fn respond(program: &Program, meeting: &Meeting, mtu: PathMtu) -> Result<Option<
         }
         if let Some(done) = program.completion()? {
             received = true;
-            program.post_receive(done.slot, MESSAGE_BYTES)?;
-            meter.count((MESSAGE_BYTES / mtu.bytes()) as u64, MESSAGE_BYTES as u64);
+            program.post_receive(done.slot, bytes)?;
+            meter.count(packets, bytes as u64);
         }
     }
     Ok(counts.filter(|_| received))
@@ -263,7 +281,7 @@ impl Program {
         let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
         let qp = pd.create_queue_pair(&options)?;
         line.0.send((qp.local_with(&connection)?, region.remote(0)))?;
-        let (peer, memory) = line.1.recv_timeout(PATIENCE)?;
+        let (peer, memory) = line.1.recv_timeout(PATIENCE).map_err(|_| Abandoned)?;
         let attributes = QpAttributes { path_mtu: Some(mtu), ..Default::default() };
         qp.connect_with(&peer, &connection.attributes(attributes))?;
         let shows_counters = rig.shows_counters().then_some(side);
