@@ -9,6 +9,7 @@ mod bare;
 mod figure;
 mod perftest;
 mod rig;
+mod soak;
 mod sockets;
 mod verbs;
 
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use uroce::link::xdp::AttachMode;
+use uroce::verbs::LinkKind;
 
 use figure::{Figure, Series};
 use rig::Rig;
@@ -36,7 +38,7 @@ struct Arguments {
     #[arg(long, default_value_t = 0.4, value_parser = parse_seconds)]
     seconds: f64,
 
-    /// Only figures whose names contain this, and those they are ratios to
+    /// Only figures whose names contain this, and those they are ratios to; of --soak, links
     #[arg(long)]
     only: Option<String>,
 
@@ -55,6 +57,11 @@ struct Arguments {
     /// Show what the stack counted, on stderr
     #[arg(long)]
     counters: bool,
+
+    /// Instead of figures: sixteen queue pairs send for so many seconds over each link, 0.1 % of frames are lost, every byte is
+    /// compared, and memory is watched
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with_all = ["rounds", "seconds"])]
+    soak: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,6 +100,15 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let rig = Rig::new(mode, arguments.balanced, arguments.realtime, arguments.counters)?;
     eprintln!("{}", rig.description());
+    if let Some(seconds) = arguments.soak {
+        let is_wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+        for (_, link) in
+            [("xdp", LinkKind::Xdp), ("udp", LinkKind::Udp)].into_iter().filter(|(name, _)| is_wanted(name))
+        {
+            println!("{}", soak::run(&rig, link, seconds)?);
+        }
+        return Ok(());
+    }
     let mut series: Vec<Series> = figures.iter().map(|_| Series::default()).collect();
     for round in 1..=arguments.rounds {
         for (figure, series) in figures.iter().zip(&mut series) {

@@ -1,0 +1,269 @@
+//! A long run under loss: sixteen queue pairs send as fast as they may, every byte that arrives is compared, and memory and
+//! speed are watched.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use uroce::verbs::{
+    Access, Capabilities, CompletionQueue, ConnectOptions, Context, Data, FaultSpec, LinkKind, MemoryRegion,
+    OpenOptions, PathMtu, Peer, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation,
+    SendRequest, Service, SgeList, Status,
+};
+
+use crate::Failure;
+use crate::figure::Counts;
+use crate::rig::{Abandoned, Meeting, Rig, Side};
+
+const QUEUE_PAIRS: usize = 16;
+
+/// SENDs of so many bytes, and how many of a queue pair are outstanding; of receives twice as many are posted.
+const MESSAGE_BYTES: usize = 64 << 10;
+const DEPTH: usize = 4;
+const SLOTS: usize = 2 * DEPTH;
+
+/// What is lost of the frames that arrive, at either end.
+const FAULTS: &str = "loss=0.1%";
+
+/// How often memory and speed are looked at. Queues and tables have grown to their sizes after the first third of all looks.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// What memory may grow by after that, in bytes: some pages of the allocator's.
+const GROWTH_MAX: u64 = 1 << 20;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What was seen at a look.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    seconds: f64,
+    bytes: u64,
+    resident_bytes: u64,
+}
+
+/// Runs over `link` for so many seconds. Returns what was seen.
+///
+/// # Errors
+/// When a byte that arrived is wrong, a request fails, or memory grows.
+pub fn run(rig: &Rig, link: LinkKind, seconds: f64) -> Result<Value, Failure> {
+    let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
+    let (looks_to, looks) = channel();
+    let (lost_to, lost) = channel();
+    let sender = move |meeting: &Meeting| {
+        let mut program = Program::open(rig, link, Side::Sender, (to_b, from_b))?;
+        meeting.begin()?;
+        program.send(meeting)?;
+        Ok(None)
+    };
+    let receiver = move |meeting: &Meeting| {
+        let mut program = Program::open(rig, link, Side::Receiver, (to_a, from_a))?;
+        meeting.begin()?;
+        let counts = program.receive(meeting, &looks_to)?;
+        let counters = program.context.counters();
+        let lost = counters.iter().filter(|(name, _)| ["fault_tx_lost", "fault_rx_lost"].contains(name));
+        let _ = lost_to.send(lost.map(|(_, value)| value).sum::<u64>());
+        Ok(Some(counts))
+    };
+    let counts = rig.run(seconds, sender, receiver)?;
+    let looks: Vec<Look> = looks.try_iter().collect();
+    judge(link, &counts, &looks, lost.try_recv().unwrap_or_default())
+}
+
+fn judge(link: LinkKind, counts: &Counts, looks: &[Look], lost: u64) -> Result<Value, Failure> {
+    let resident = |look: Option<&Look>| look.map_or(0, |look| look.resident_bytes);
+    let (first, last) = (resident(looks.get(looks.len() / 3)), resident(looks.last()));
+    let speed = |looks: &[Look]| match (looks.first(), looks.last()) {
+        (Some(a), Some(b)) if b.seconds > a.seconds => (b.bytes - a.bytes) as f64 * 8.0 / (b.seconds - a.seconds),
+        _ => 0.0,
+    };
+    let halves = looks.split_at(looks.len() / 2);
+    let report = json!({
+        "link": format!("{link:?}").to_lowercase(),
+        "seconds": counts.seconds,
+        "messages": counts.packets,
+        "bytes": counts.bytes,
+        "frames_lost": lost,
+        "resident_bytes_first": first,
+        "resident_bytes_last": last,
+        "bit_per_s_first_half": speed(halves.0),
+        "bit_per_s_second_half": speed(halves.1),
+    });
+    if last > first + GROWTH_MAX {
+        return Err(format!("memory grew from {first} to {last} bytes: {report}").into());
+    }
+    if lost == 0 {
+        return Err(format!("no frame was lost: {report}").into());
+    }
+    Ok(report)
+}
+
+/// One side, with all its queue pairs.
+struct Program {
+    queue_pairs: Vec<QueuePair>,
+    cq: CompletionQueue,
+    region: MemoryRegion,
+    /// The messages of each queue pair that were sent, or have arrived.
+    numbers: [u64; QUEUE_PAIRS],
+    buffer: Vec<u8>,
+    context: Context,
+}
+
+type Line = (Sender<Vec<Peer>>, Receiver<Vec<Peer>>);
+
+/// The bytes of a message: each word tells its queue pair, its number and its place.
+fn fill(buffer: &mut [u8], queue_pair: usize, number: u64) {
+    let first = (queue_pair as u64) << 56 ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for (place, word) in buffer.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *word = first.wrapping_add(place as u64).to_le_bytes();
+    }
+}
+
+impl Program {
+    fn open(rig: &Rig, link: LinkKind, side: Side, line: Line) -> Result<Program, Failure> {
+        let faults: FaultSpec = FAULTS.parse()?;
+        let mut options = OpenOptions::new().device(rig.interface(side)).link(link).faults(faults);
+        options.arbiter = Some(Path::to_owned(rig.arbiter()));
+        let context = options.open()?;
+        let pd = context.allocate_pd();
+        let region = pd.allocate_region(QUEUE_PAIRS * SLOTS * MESSAGE_BYTES, Access::LOCAL_WRITE)?;
+        let cq = context.create_completion_queue(4 * QUEUE_PAIRS * SLOTS);
+        let connection = ConnectOptions::new();
+        let capabilities = Capabilities { max_send_requests: SLOTS, max_receive_requests: 2 * SLOTS };
+        let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
+        let queue_pairs: Vec<_> = (0..QUEUE_PAIRS).map(|_| pd.create_queue_pair(&options)).collect::<Result<_, _>>()?;
+        let locals = queue_pairs.iter().map(|qp| qp.local_with(&connection)).collect::<Result<Vec<_>, _>>()?;
+        line.0.send(locals)?;
+        let peers = line.1.recv_timeout(PATIENCE).map_err(|_| Abandoned)?;
+        let attributes = QpAttributes { path_mtu: Some(PathMtu::Mtu4096), ..Default::default() };
+        let connection = connection.attributes(attributes);
+        let (numbers, buffer) = ([0; QUEUE_PAIRS], vec![0; MESSAGE_BYTES]);
+        let program = Program { queue_pairs, cq, region, numbers, buffer, context };
+        for (index, (qp, peer)) in program.queue_pairs.iter().zip(&peers).enumerate() {
+            qp.connect_with(peer, &connection)?;
+            if side == Side::Receiver {
+                (0..SLOTS).try_for_each(|slot| program.post_receive(index, slot))?;
+            }
+        }
+        Ok(program)
+    }
+
+    fn offset(queue_pair: usize, slot: usize) -> usize {
+        (queue_pair * SLOTS + slot) * MESSAGE_BYTES
+    }
+
+    fn post_receive(&self, queue_pair: usize, slot: usize) -> Result<(), Failure> {
+        let sges = SgeList::from_iter([self.region.sge(Program::offset(queue_pair, slot), MESSAGE_BYTES)]);
+        Ok(self.queue_pairs[queue_pair].post_receive(ReceiveRequest { wr_id: slot as u64, sges })?)
+    }
+
+    fn index(&self, qpn: Qpn) -> usize {
+        self.queue_pairs.iter().position(|qp| qp.qpn() == qpn).expect("completions are of our queue pairs")
+    }
+
+    fn post_send(&mut self, queue_pair: usize) -> Result<(), Failure> {
+        let number = self.numbers[queue_pair];
+        let offset = Program::offset(queue_pair, number as usize % SLOTS);
+        fill(&mut self.buffer, queue_pair, number);
+        self.region.memory().write(offset, &self.buffer);
+        let data = Data::Sges(SgeList::from_iter([self.region.sge(offset, MESSAGE_BYTES)]));
+        self.queue_pairs[queue_pair].post_send(SendRequest::new(number, SendOperation::Send, data))?;
+        self.numbers[queue_pair] += 1;
+        Ok(())
+    }
+
+    /// Keeps all queue pairs busy until time is up, and ends when all is acknowledged.
+    fn send(&mut self, meeting: &Meeting) -> Result<(), Failure> {
+        let mut outstanding = QUEUE_PAIRS * DEPTH;
+        for queue_pair in (0..QUEUE_PAIRS).cycle().take(QUEUE_PAIRS * DEPTH) {
+            self.post_send(queue_pair)?;
+        }
+        while outstanding > 0 {
+            let Some(done) = self.cq.poll() else { continue };
+            if done.status != Status::Success {
+                return Err(format!("a SEND ended with {:?}", done.status).into());
+            }
+            match meeting.is_stopped() {
+                true => outstanding -= 1,
+                false => self.post_send(self.index(done.qpn))?,
+            }
+        }
+        meeting.finish();
+        Ok(())
+    }
+
+    /// Takes and compares all that comes.
+    fn receive(&mut self, meeting: &Meeting, looks: &Sender<Look>) -> Result<Counts, Failure> {
+        let (start, mut counts) = (Instant::now(), Counts::default());
+        let (mut expected, mut next) = (vec![0; MESSAGE_BYTES], LOOK_EVERY);
+        while !meeting.is_over() {
+            if start.elapsed() >= next {
+                next += LOOK_EVERY;
+                let seconds = start.elapsed().as_secs_f64();
+                let look = Look { seconds, bytes: counts.bytes, resident_bytes: resident_bytes()? };
+                let _ = looks.send(look);
+                eprint!(
+                    "\r{seconds:.0} s, {:.1} GB, {} KiB resident ",
+                    counts.bytes as f64 / 1e9,
+                    look.resident_bytes >> 10
+                );
+            }
+            let Some(done) = self.cq.poll() else { continue };
+            if done.status != Status::Success {
+                return Err(format!("a receive ended with {:?}", done.status).into());
+            }
+            let (queue_pair, slot) = (self.index(done.qpn), done.wr_id as usize);
+            let number = self.numbers[queue_pair];
+            self.region.memory().read(Program::offset(queue_pair, slot), &mut self.buffer);
+            fill(&mut expected, queue_pair, number);
+            if let Some(at) = self.buffer.iter().zip(&expected).position(|(is, was)| is != was) {
+                return Err(format!("byte {at} of message {number} on queue pair {queue_pair} is wrong").into());
+            }
+            self.numbers[queue_pair] += 1;
+            self.post_receive(queue_pair, slot)?;
+            counts.packets += 1;
+            counts.bytes += MESSAGE_BYTES as u64;
+        }
+        eprintln!();
+        counts.seconds = start.elapsed().as_secs_f64();
+        Ok(counts)
+    }
+}
+
+/// What this process has in memory.
+fn resident_bytes() -> Result<u64, Failure> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = statm.split(' ').nth(1).ok_or("/proc/self/statm has no second number")?.parse()?;
+    Ok(pages * 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_grows_and_a_run_without_losses_fail() {
+        let looks = |growth: u64| -> Vec<Look> {
+            (1..=20)
+                .map(|i| Look { seconds: i as f64, bytes: i * 125, resident_bytes: (1 << 30) + growth * i })
+                .collect()
+        };
+        let counts = Counts { bytes: 2500, packets: 1, seconds: 20.0, ..Counts::default() };
+        let report = judge(LinkKind::Udp, &counts, &looks(0), 7).unwrap();
+        assert_eq!((report["bit_per_s_first_half"].as_f64(), report["frames_lost"].as_u64()), (Some(1000.0), Some(7)));
+        assert!(judge(LinkKind::Udp, &counts, &looks(1 << 20), 7).is_err());
+        assert!(judge(LinkKind::Udp, &counts, &looks(0), 0).is_err());
+    }
+
+    #[test]
+    fn messages_differ_by_queue_pair_number_and_place() {
+        let message = |queue_pair, number| {
+            let mut bytes = vec![0; 64];
+            fill(&mut bytes, queue_pair, number);
+            bytes
+        };
+        assert_eq!(message(1, 2), message(1, 2));
+        assert!(message(1, 2) != message(2, 2) && message(1, 2) != message(1, 3));
+        assert_ne!(message(1, 2)[..8], message(1, 2)[8..16]);
+    }
+}
