@@ -1097,10 +1097,14 @@ impl QueuePairMachine {
     /// Writes the next request, which carries the acknowledge that is owed, if the peer takes it so, and there is room. Otherwise
     /// that goes next.
     fn poll_request_with_acknowledge(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+        let window = self.window();
         let AnyResponder::Reliable(responder) = &self.responder else { return None };
+        if !self.may_request(window) {
+            return None;
+        }
         let acknowledge = responder.acknowledge_to_carry(&self.connection, cx);
         let left = Cell::new(acknowledge);
-        let transmit = self.poll_request(self.window(), &left, out, cx)?;
+        let transmit = self.poll_request(window, &left, out, cx)?;
         if acknowledge.is_some()
             && left.get().is_none()
             && let AnyResponder::Reliable(responder) = &mut self.responder
