@@ -625,7 +625,13 @@ impl QueuePairMachine {
         if !is_about_paths && let Some(multipath) = cx.multipath {
             multipath.set.touch(cx.now);
         }
-        if self.requester.handle_response(packet, trailer, &self.connection, cx).is_err() {
+        let handled = self.requester.handle_response(packet, trailer, &self.connection, cx);
+        self.take_consequences(handled, cx);
+    }
+
+    /// Does what follows from an answer that the requester has taken.
+    fn take_consequences(&mut self, handled: Result<(), Fatal>, cx: &mut Context<'_>) {
+        if handled.is_err() {
             self.fail(cx);
         }
         self.control_congestion(cx);
@@ -646,7 +652,8 @@ impl QueuePairMachine {
         }
         let carried = split.as_ref().and_then(|(_, trailer)| trailer.acknowledge);
         if let Some(carried) = carried.filter(|_| *has_tag && *is_believed && self.state.sends()) {
-            self.take_carried(&carried, cx);
+            let handled = self.requester.handle_carried(&carried, &self.connection, cx);
+            self.take_consequences(handled, cx);
             if !self.state.receives() {
                 // The acknowledge let an earlier failure be told.
                 cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
@@ -677,15 +684,6 @@ impl QueuePairMachine {
         if handled.is_err() {
             self.fail(cx);
         }
-    }
-
-    /// Takes an acknowledge that a request carries.
-    fn take_carried(&mut self, carried: &CarriedAcknowledge, cx: &mut Context<'_>) {
-        if self.requester.handle_carried(carried, &self.connection, cx).is_err() {
-            self.fail(cx);
-        }
-        self.control_congestion(cx);
-        self.check_drained(cx);
     }
 
     /// Checks whether a packet of a reliable connection can be the peer's, as far as its tag and its PSN show, and

@@ -7,7 +7,7 @@ pub struct Hello {
     pub nonce: u32,
     /// Upper bound on the PSNs that the sender has in flight, 1 to 2^24 − 1.
     pub window: u32,
-    /// Whether the sender's peer may have its requests carry acknowledges.
+    /// Whether requests to the sender may carry acknowledges.
     pub takes_carried: bool,
     /// Whether the sender knows the receiver's nonce. Then all its packets have a tag, except requests that it sent
     /// before.

@@ -21,8 +21,10 @@ const ROUND_TRIPS: &str = "20000";
 pub fn bulk(rig: &Rig, program: &str, bytes: usize, mtu: usize, seconds: f64) -> Result<Counts, Failure> {
     // As many bytes outstanding as in the figures without perftest.
     let depth = (super::verbs::REGION_BYTES / bytes).max(1).to_string();
-    let (bytes, mtu_text, whole) = (bytes.to_string(), mtu.to_string(), seconds.ceil().to_string());
-    let words = ["-s", &bytes, "-m", &mtu_text, "-t", &depth, "-D", &whole, "--report_gbits", "-F"];
+    // It counts whole seconds.
+    let seconds = seconds.ceil();
+    let (bytes, mtu_text, time) = (bytes.to_string(), mtu.to_string(), seconds.to_string());
+    let words = ["-s", &bytes, "-m", &mtu_text, "-t", &depth, "-D", &time, "--report_gbits", "-F"];
     let text = play(rig, program, &words)?;
     let last = || {
         let row = text.lines().rfind(|line| line.split_whitespace().next() == Some(&bytes))?;

@@ -1,7 +1,6 @@
 //! A long run under loss: sixteen queue pairs send as fast as they may, every byte that arrives is compared, and memory and
 //! speed are watched.
 
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -48,26 +47,24 @@ struct Look {
 /// When a byte that arrived is wrong, a request fails, or memory grows.
 pub fn run(rig: &Rig, link: LinkKind, seconds: f64) -> Result<Value, Failure> {
     let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
-    let (looks_to, looks) = channel();
-    let (lost_to, lost) = channel();
+    let (mut looks, mut lost) = (Vec::new(), 0);
     let sender = move |meeting: &Meeting| {
         let mut program = Program::open(rig, link, Side::Sender, (to_b, from_b))?;
         meeting.begin()?;
         program.send(meeting)?;
         Ok(None)
     };
-    let receiver = move |meeting: &Meeting| {
+    let receiver = |meeting: &Meeting| {
         let mut program = Program::open(rig, link, Side::Receiver, (to_a, from_a))?;
         meeting.begin()?;
-        let counts = program.receive(meeting, &looks_to)?;
+        let counts = program.receive(meeting, &mut looks)?;
         let counters = program.context.counters();
-        let lost = counters.iter().filter(|(name, _)| ["fault_tx_lost", "fault_rx_lost"].contains(name));
-        let _ = lost_to.send(lost.map(|(_, value)| value).sum::<u64>());
+        let counters = counters.iter().filter(|(name, _)| ["fault_tx_lost", "fault_rx_lost"].contains(name));
+        lost = counters.map(|(_, value)| value).sum();
         Ok(Some(counts))
     };
     let counts = rig.run(seconds, sender, receiver)?;
-    let looks: Vec<Look> = looks.try_iter().collect();
-    judge(link, &counts, &looks, lost.try_recv().unwrap_or_default())
+    judge(link, &counts, &looks, lost)
 }
 
 fn judge(link: LinkKind, counts: &Counts, looks: &[Look], lost: u64) -> Result<Value, Failure> {
@@ -123,7 +120,7 @@ impl Program {
     fn open(rig: &Rig, link: LinkKind, side: Side, line: Line) -> Result<Program, Failure> {
         let faults: FaultSpec = FAULTS.parse()?;
         let mut options = OpenOptions::new().device(rig.interface(side)).link(link).faults(faults);
-        options.arbiter = Some(Path::to_owned(rig.arbiter()));
+        options.arbiter = Some(rig.arbiter().to_owned());
         let context = options.open()?;
         let pd = context.allocate_pd();
         let region = pd.allocate_region(QUEUE_PAIRS * SLOTS * MESSAGE_BYTES, Access::LOCAL_WRITE)?;
@@ -193,7 +190,7 @@ impl Program {
     }
 
     /// Takes and compares all that comes.
-    fn receive(&mut self, meeting: &Meeting, looks: &Sender<Look>) -> Result<Counts, Failure> {
+    fn receive(&mut self, meeting: &Meeting, looks: &mut Vec<Look>) -> Result<Counts, Failure> {
         let (start, mut counts) = (Instant::now(), Counts::default());
         let (mut expected, mut next) = (vec![0; MESSAGE_BYTES], LOOK_EVERY);
         while !meeting.is_over() {
@@ -201,7 +198,7 @@ impl Program {
                 next += LOOK_EVERY;
                 let seconds = start.elapsed().as_secs_f64();
                 let look = Look { seconds, bytes: counts.bytes, resident_bytes: resident_bytes()? };
-                let _ = looks.send(look);
+                looks.push(look);
                 eprint!(
                     "\r{seconds:.0} s, {:.1} GB, {} KiB resident ",
                     counts.bytes as f64 / 1e9,
