@@ -6,6 +6,7 @@
 mod common;
 
 mod addresses;
+mod beside;
 mod c_programs;
 mod classes;
 mod closed_pipe;

@@ -16,6 +16,11 @@ use crate::network::{Side, Wan};
 pub(crate) const MESSAGE_BYTES: u64 = 65536;
 const DEPTH: u64 = 128;
 
+/// Bandwidth-delay products that all flows have outstanding together that fill a line, and the least WRITEs of each: what waits
+/// behind a lost packet must not leave the line idle.
+const OUTSTANDING_BDP: u64 = 8;
+const DEPTH_MIN: u64 = 16;
+
 /// A local ACK timeout of half a second: a round trip, and what a busy machine adds to it, fits well into it.
 const TIMEOUT: u8 = 17;
 
@@ -84,6 +89,30 @@ pub(crate) struct Writes {
     /// The queue pairs, and the WRITEs that each has outstanding.
     pub flows: u16,
     pub depth: u64,
+    /// What `uroce perf` sends its packets with: the DSCP in the upper six bits.
+    pub traffic_class: u8,
+}
+
+impl Writes {
+    /// So many queue pairs that fill a line of this bandwidth-delay product, with selective repeat.
+    pub fn filling(bdp_bytes: u64, flows: u16) -> Writes {
+        let depth = (OUTSTANDING_BDP * bdp_bytes / MESSAGE_BYTES / u64::from(flows.max(1))).max(DEPTH_MIN);
+        Writes { recovery: "selective", flows, depth, traffic_class: 0 }
+    }
+}
+
+/// Why nothing was played.
+#[derive(Debug, thiserror::Error)]
+pub enum PlayError {
+    /// What the system says.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The network could not be made, or failed.
+    #[error(transparent)]
+    Network(#[from] crate::WanError),
+    /// The network has no bottleneck to share.
+    #[error("no one bottleneck: use a single --path with a rate, as in delay=10ms,rate=100M, and one rail")]
+    NoBottleneck,
 }
 
 impl Game {
@@ -112,8 +141,10 @@ impl Game {
 /// When `uroce` is not there, or what the system says about TCP's sockets. A program that fails is in the result.
 pub fn compare(wan: &Wan, options: &Options, mut tell: impl FnMut(&Compared)) -> io::Result<Vec<Compared>> {
     is_built(options)?;
-    let uroce = ["selective", "go-back-n"].map(|recovery| Writes { recovery, flows: 1, depth: DEPTH }).into_iter();
+    let uroce =
+        ["selective", "go-back-n"].map(|recovery| Writes { recovery, flows: 1, depth: DEPTH, traffic_class: 0 });
     let games: Vec<Game> = uroce
+        .into_iter()
         .flat_map(|writes| [Game::Perf(writes), Game::Perftest(writes)])
         .chain(congestion_controls(wan).into_iter().map(|control| Game::Tcp { control }))
         .collect();
@@ -155,7 +186,7 @@ pub(crate) fn play(wan: &Wan, options: &Options, game: &Game) -> io::Result<Resu
             Ok(Ok(figures.goodput_bps))
         }
         Game::Perf(writes) => {
-            let words = format!("perf write-bw --json {}", told(writes));
+            let words = format!("perf write-bw --json --tclass {} {}", writes.traffic_class, told(writes));
             let played = meet(wan, options, writes.recovery, &words);
             Ok(played.and_then(|output| perf_goodput(&String::from_utf8_lossy(&output.stdout))))
         }
@@ -299,7 +330,7 @@ mod tests {
     #[test]
     fn the_median_counts_failures_as_nothing() {
         let of = |rounds: &[Option<f64>]| {
-            let line = Game::Perf(Writes { recovery: "selective", flows: 1, depth: 1 }).line();
+            let line = Game::Perf(Writes::filling(0, 1)).line();
             Compared { goodput_bps: rounds.to_vec(), ..line }.median_bps()
         };
         assert_eq!(of(&[Some(3.0), Some(1.0), Some(2.0)]), 2.0);

@@ -1,13 +1,13 @@
 //! The wide area in real frames: what uroce and TCP make of a bottleneck of 500 Mb/s, told no rate, over each combination of
 //! a round trip, a buffer, and what is lost by chance.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::compare::{self, Game, MESSAGE_BYTES, Options, Writes};
+use crate::bottleneck::{self, Sight, dropped_between};
+use crate::compare::{self, Game, Options, PlayError, Writes};
 use crate::conditions::{Conditions, Loss};
 use crate::delays::Delays;
 use crate::measure::congestion_controls;
@@ -18,15 +18,7 @@ use crate::report::new_table;
 /// Bits a second of Ethernet frames that the bottleneck carries.
 const LINE_BPS: u64 = 500_000_000;
 
-/// Bandwidth-delay products that all flows of a game have outstanding together, and the least WRITEs of each: what waits behind
-/// a lost packet must not leave the line idle.
-const OUTSTANDING_BDP: u64 = 8;
-const DEPTH_MIN: u64 = 16;
-
-/// A program sends once so many bytes have arrived in the middle: 64 queue pairs take a while to meet. How often that is looked
-/// at, and what is left out at both ends of what counts.
-const SENDS_BYTES: u64 = 1_000_000;
-const LOOK: Duration = Duration::from_millis(20);
+/// What is left out at both ends of what counts.
 const APART: Duration = Duration::from_millis(200);
 
 /// Which combinations are played, by whom.
@@ -88,13 +80,13 @@ impl Grid {
     ///
     /// # Errors
     /// When `uroce` is not there, or a network cannot be made. A program that fails is in its row.
-    pub fn play(&self, options: &Options, plan: &Plan, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, GridError> {
+    pub fn play(&self, options: &Options, plan: &Plan, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, PlayError> {
         compare::is_built(options)?;
         let controls = congestion_controls(&Wan::start(plan.clone())?);
         let mut rows = Vec::new();
         for cell in self.cells() {
             let plan = Plan { rails: vec![cell.rail()], ..plan.clone() };
-            let writes = |flows| Writes { recovery: "selective", flows, depth: cell.depth(flows) };
+            let writes = |flows| Writes::filling(cell.bdp_bytes(), flows);
             let perf = self.flows.iter().map(|&flows| Game::Perf(writes(flows)));
             let tcp = controls.iter().map(|control| Game::Tcp { control: control.clone() });
             for game in perf.chain([Game::Perftest(writes(1))]).chain(tcp) {
@@ -107,17 +99,6 @@ impl Grid {
     }
 }
 
-/// Why a grid was not played.
-#[derive(Debug, thiserror::Error)]
-pub enum GridError {
-    /// What the system says.
-    #[error(transparent)]
-    System(#[from] io::Error),
-    /// The network could not be made, or failed.
-    #[error(transparent)]
-    Network(#[from] crate::WanError),
-}
-
 impl Cell {
     fn bdp_bytes(&self) -> u64 {
         (LINE_BPS as f64 / 8.0 * self.round_trip.as_secs_f64()) as u64
@@ -125,11 +106,6 @@ impl Cell {
 
     fn buffer_bytes(&self) -> f64 {
         self.bdp_bytes() as f64 * self.buffer_bdp
-    }
-
-    /// WRITEs that each of so many flows has outstanding.
-    fn depth(&self, flows: u16) -> u64 {
-        (OUTSTANDING_BDP * self.bdp_bytes() / MESSAGE_BYTES / u64::from(flows.max(1))).max(DEPTH_MIN)
     }
 
     fn rail(&self) -> Rail {
@@ -143,7 +119,7 @@ impl Cell {
         Rail { there: vec![conditions], back: vec![conditions] }
     }
 
-    fn play(&self, plan: &Plan, options: &Options, game: &Game) -> Result<Row, GridError> {
+    fn play(&self, plan: &Plan, options: &Options, game: &Game) -> Result<Row, PlayError> {
         let mut wan = Wan::start(plan.clone())?;
         // Half of a game's time counts, and none of its start.
         let total = Duration::from_secs(options.seconds);
@@ -152,26 +128,21 @@ impl Cell {
             Game::Tcp { control } => (format!("{} {control}", game.program()), 1, self.round_trip * 20),
         };
         let is_over = AtomicBool::new(false);
-        let seen = || (wan.waits(0, Direction::AToB, 0), wan.path_counts(0, Direction::AToB, 0));
         let (played, [before, after]) = std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
-                while wan.path_counts(0, Direction::AToB, 0).arrived_bytes < SENDS_BYTES
-                    && !is_over.load(Ordering::Relaxed)
-                {
-                    std::thread::sleep(LOOK);
-                }
+                bottleneck::await_sending(&wan, || is_over.load(Ordering::Relaxed));
                 std::thread::sleep(begins + APART);
-                let before = seen();
+                let before = Sight::now(&wan);
                 std::thread::sleep((total / 2).saturating_sub(2 * APART));
-                [before, seen()]
+                [before, Sight::now(&wan)]
             });
             let played = compare::play(&wan, options, game);
             is_over.store(true, Ordering::Relaxed);
             (played, seen.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         wan.stop()?;
-        let counts = [before.1, after.1, wan.path_counts(0, Direction::AToB, 0)];
-        Ok(Row { cell: *self, program, flows, goodput_bps: played?, waits: after.0.since(&before.0), counts })
+        let counts = [before.counts, after.counts, wan.path_counts(0, Direction::AToB, 0)];
+        Ok(Row { cell: *self, program, flows, goodput_bps: played?, waits: after.waits.since(&before.waits), counts })
     }
 }
 
@@ -244,11 +215,6 @@ impl Row {
     }
 }
 
-/// The share of frames that found the buffer full, of those that came between two moments.
-fn dropped_between(before: &Counts, after: &Counts) -> f64 {
-    (after.queue_full - before.queue_full) as f64 / (after.arrived - before.arrived).max(1) as f64
-}
-
 /// A table of rows.
 pub fn table(rows: &[Row]) -> String {
     let mut table = new_table(&[
@@ -287,7 +253,9 @@ mod tests {
     #[test]
     fn buffers_and_what_is_outstanding_are_bandwidth_delay_products() {
         // 500 Mb/s × 20 ms are 1.25 MB, and eight of them 152 WRITEs of 64 KiB.
-        let of = |cell: Cell| (cell.rail().there[0].queue_bytes, [1, 4, 64].map(|flows| cell.depth(flows)));
+        let of = |cell: Cell| {
+            (cell.rail().there[0].queue_bytes, [1, 4, 64].map(|flows| Writes::filling(cell.bdp_bytes(), flows).depth))
+        };
         assert_eq!(of(cell(20, 0.1, 0.0)), (Some(125_000), [152, 38, 16]));
         assert_eq!(of(cell(100, 1.0, 0.0)), (Some(6_250_000), [762, 190, 16]));
     }

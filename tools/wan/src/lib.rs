@@ -5,11 +5,14 @@
 //! - [`Conditions`] say what a path does to frames, [`Path`] does it, in any time it is given;
 //! - [`Counts`] say what became of every frame, [`Delays`] how late frames left, and what they waited;
 //! - [`measure`] finds out from the outside what the network is really like;
-//! - [`compare`] has programs send over it, one after the other; [`grid`] does over all of a wide area.
+//! - [`compare`] has programs send over it, one after the other; [`grid`] does over all of a wide area, and
+//!   [`beside`] has them share it.
 //!
 //! Needs Linux, root, iproute2 and ethtool. Nothing is left behind: namespaces go when the [`Wan`] is dropped.
 #![allow(clippy::disallowed_methods, reason = "it forwards real frames in real time: it lives on the wall clock")]
 
+pub mod beside;
+mod bottleneck;
 mod clock;
 pub mod compare;
 mod conditions;

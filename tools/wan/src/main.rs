@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 use clap::Parser;
-use wan::{Conditions, Direction, Plan, Rail, Report, Side, Wan, compare, grid, measure};
+use wan::{Conditions, Direction, Plan, Rail, Report, Side, Wan, beside, compare, grid, measure};
 
 /// Two namespaces with a wide area network between them: a shell or a command in one of them, or its own measure
 #[derive(Parser)]
@@ -75,6 +75,13 @@ struct Arguments {
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     flows: Vec<u16>,
 
+    /// Have flows share it instead, each mix so many seconds (a multiple of 8, of which the middle half counts): one queue pair of
+    /// `uroce perf write-bw`, TCP CUBIC and TCP BBR, alone and beside each other; then the scavenger class beside TCP that
+    /// sends for 2 s and pauses for 2 s. Takes one --path with a rate
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "32", value_parser = whole_periods,
+          conflicts_with_all = ["command", "measure", "compare", "grid"])]
+    beside: Option<u64>,
+
     /// How often --compare plays each game; the median counts
     #[arg(long, default_value_t = 1, requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -103,6 +110,14 @@ fn within(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + 
     }
 }
 
+/// What reads seconds whose middle half has as many periods of TCP that sends and pauses as pauses.
+fn whole_periods(text: &str) -> Result<u64, String> {
+    let half = 2 * beside::PAUSES.as_secs();
+    let seconds =
+        text.parse().ok().filter(|seconds: &u64| (1..=3600).contains(seconds) && seconds.is_multiple_of(2 * half));
+    seconds.ok_or_else(|| format!("{text:?} is no multiple of {} up to 3600", 2 * half))
+}
+
 fn megabits(bps: f64) -> String {
     format!("{:.1} Mb/s", bps / 1e6)
 }
@@ -128,6 +143,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if let Some(seconds) = arguments.grid {
         return play_grid(&plan, arguments, seconds);
+    }
+    if let Some(seconds) = arguments.beside {
+        return play_beside(&plan, arguments, seconds);
     }
     let mut wan = Wan::start(plan)?;
     if let Some(seconds) = arguments.measure {
@@ -186,6 +204,21 @@ fn play_grid(plan: &Plan, arguments: &Arguments, seconds: u64) -> Result<ExitCod
         println!("{}", grid::table(&rows));
     }
     Ok(if rows.iter().all(|row| row.goodput_bps.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has uroce and TCP share the network. The status is 1 when a program failed.
+fn play_beside(plan: &Plan, arguments: &Arguments, seconds: u64) -> Result<ExitCode, Failure> {
+    let tell = |row: &beside::Row| {
+        eprintln!("{}", row.to_line());
+        if arguments.json {
+            println!("{}", row.to_json());
+        }
+    };
+    let rows = beside::play(&compare_options(arguments, seconds)?, plan, tell)?;
+    if !arguments.json {
+        println!("{}", beside::tables(&rows));
+    }
+    Ok(if rows.iter().all(|row| row.failure().is_none()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Has programs send over the network.

@@ -14,7 +14,7 @@ use crate::frame::Flow;
 use crate::messages::{self, BATCH, set};
 use crate::network::{Direction, Wan};
 use crate::path::{Fate, Path};
-pub use crate::tcp::{TcpFigures, congestion_controls, measure_tcp};
+pub use crate::tcp::{Schedule, TcpFigures, congestion_controls, measure_tcp, run_tcp};
 
 /// The port that probes go to: discard (RFC 863).
 const PROBE_PORT: u16 = 9;

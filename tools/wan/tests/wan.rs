@@ -356,3 +356,21 @@ fn tcp_is_measured_by_congestion_control() {
     let error = wan::measure::measure_tcp(&wan, 0, "no-such-one", 0.3).unwrap_err().to_string();
     assert!(error.contains("no-such-one"), "{error}");
 }
+
+/// Connections beside each other share the line; one that pauses has less than it has without pauses.
+#[test]
+fn tcp_that_pauses_leaves_half_of_the_time() {
+    let wan = start(Plan::simple(conditions("delay=1ms,rate=20M,queue=50k"), 1));
+    let end = Duration::from_millis(1600);
+    let run = |pauses| {
+        let schedule = wan::measure::Schedule { pauses, counts: Duration::ZERO..end, end };
+        wan::measure::run_tcp(&wan, 0, "cubic", &schedule).unwrap()
+    };
+    let (alone, pausing) = (run(None), run(Some(Duration::from_millis(400))));
+    let both: f64 = std::thread::scope(|scope| {
+        [scope.spawn(|| run(None)), scope.spawn(|| run(None))].map(|flow| flow.join().unwrap()).iter().sum()
+    });
+    // Of 20 Mb/s; what is on its way when a pause begins still arrives.
+    assert!((1e6..14e6).contains(&pausing) && pausing < alone, "{pausing}, without pauses {alone}");
+    assert!((1e6..22e6).contains(&both), "{both}");
+}

@@ -48,10 +48,10 @@ usage: cargo xtask COMMAND
   survey [--json] [--check] [--all] [ROOT]
                         what makes the code hard to change, counted: long functions, circles of imports, names used twice
   lab                   two namespaces and a cable to try things in
-  wan [--path delay=20ms,loss=0.01,rate=500M]… [--measure | --compare | --grid] [COMMAND…]
+  wan [--path delay=20ms,loss=0.01,rate=500M]… [--measure | --compare | --grid | --beside] [COMMAND…]
                         the same with a wide area network between them (wan --help for more); --compare: what
                         RDMA WRITEs with and without selective repeat, and TCP, reach over it; --grid: over each
-                        combination of a round trip, a buffer and losses
+                        combination of a round trip, a buffer and losses; --beside: on one bottleneck with TCP
   kv [--profile metro|regional|continental|lossy] [--json]
                         KV caches between two sites: NIXL and Mooncake over uroce and over TCP, through such a network
                         (kv --help for more); leaves target/kv/kv.html
@@ -103,7 +103,8 @@ fn main() -> ExitCode {
         Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", &["uroce-cli"], rest),
         Some((&"lab", rest)) => lab::run(rest),
         Some((&"wan", rest)) => {
-            let compares = rest.iter().any(|word| word.starts_with("--compare") || word.starts_with("--grid"));
+            let plays = ["--compare", "--grid", "--beside"];
+            let compares = rest.iter().any(|word| plays.iter().any(|play| word.starts_with(play)));
             let beside: &[&str] = if compares { &["uroce-cli", "uroce-verbs"] } else { &[] };
             program::run("uroce-wan", "network namespaces and packet sockets", beside, rest)
         }
