@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use uroce::verbs::UdpOffload;
 
+use crate::program::Manner;
 use crate::rig::{Crowd, JUMBO_MTU, Rig};
-use crate::verbs::Manner;
-use crate::{Failure, bare, perftest, sockets, verbs};
+use crate::{Failure, bare, perftest, sockets, threads, verbs};
 
 /// One line of the results.
 pub struct Figure {
@@ -40,6 +40,18 @@ pub struct Counts {
     pub seconds: f64,
     /// Of round trips, all of them.
     pub round_trips_ns: Vec<u32>,
+}
+
+impl Counts {
+    /// Together with what another thread counted at the same time.
+    pub fn and(self, other: &Counts) -> Counts {
+        Counts {
+            bytes: self.bytes + other.bytes,
+            packets: self.packets + other.packets,
+            seconds: self.seconds.max(other.seconds),
+            ..self
+        }
+    }
 }
 
 /// One run of a figure.
@@ -126,6 +138,7 @@ pub fn all() -> Vec<Figure> {
     add("send-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::send_round_trips));
     add("udp-rtt".into(), micros, pipe, None, Box::new(sockets::udp_round_trips));
     add("tcp-rtt".into(), micros, pipe, None, Box::new(|rig, s| sockets::tcp_round_trips(rig, false, s)));
+    figures.extend(threaded());
     figures.extend(unmodified());
     figures.extend(crowded());
     figures
@@ -134,6 +147,18 @@ pub fn all() -> Vec<Figure> {
 /// WRITEs of 64 KiB at path MTU 4096.
 fn write(manner: Manner<'_>, seconds: f64) -> Result<Counts, Failure> {
     verbs::bulk(manner, verbs::Bulk::Write, verbs::BULK_BYTES, 4096, seconds)
+}
+
+/// Threads of one program, beside one thread alone.
+fn threaded() -> Vec<Figure> {
+    let figure = |(length, bytes), threads| {
+        let name = |threads| format!("write-{length}-{threads}-threads-xdp");
+        let work = move |rig: &Rig, s| threads::writes(rig, threads, bytes, s);
+        let of = (threads > 1).then(|| name(1));
+        Figure { name: name(threads), unit: Unit::BitsPerSecond, of, bare: None, work: Box::new(work) }
+    };
+    let lengths = [("64b", 64), ("64k", verbs::BULK_BYTES)];
+    lengths.into_iter().flat_map(|length| [1, 4, 16, 64].map(|threads| figure(length, threads))).collect()
 }
 
 /// Unmodified programs, beside the same without them, and their latency beside the bare pipe's.

@@ -7,10 +7,13 @@
 
 mod bare;
 mod figure;
+mod machines;
 mod perftest;
+mod program;
 mod rig;
 mod soak;
 mod sockets;
+mod threads;
 mod verbs;
 
 use std::process::ExitCode;
@@ -62,6 +65,10 @@ struct Arguments {
     /// compared, and memory is watched
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with_all = ["rounds", "seconds"])]
     soak: Option<f64>,
+
+    /// Instead of figures: instructions and frames of a message between two emulated machines, the kernel's rxe beside this stack
+    #[arg(long, conflicts_with_all = ["rounds", "seconds", "only", "soak"])]
+    machines: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,6 +100,14 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.machines {
+        let lines = machines::run()?;
+        match arguments.json {
+            true => lines.iter().for_each(|line| println!("{line}")),
+            false => println!("{}", machines::table(&lines)),
+        }
+        return Ok(());
+    }
     let figures = selected(figure::all(), arguments.only.as_deref())?;
     let mode = match arguments.mode {
         Mode::Native if !arguments.balanced => AttachMode::Native,

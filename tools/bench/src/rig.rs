@@ -217,13 +217,21 @@ impl Rig {
         a.or(b).ok_or_else(|| "neither side counted".into())
     }
 
+    /// Lets the calling thread, and those it will start, run on either side's core.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn use_both_cores(&self) -> Result<(), Failure> {
+        pin(&self.cores)
+    }
+
     /// Runs `work` in a side's namespace and on its core. What it starts stays there.
     ///
     /// # Errors
     /// What `work` says.
     pub fn on<T: Send>(&self, side: Side, work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
         let core = self.cores[side as usize];
-        let attend = || pin(core).and_then(|()| work());
+        let attend = || pin(&[core]).and_then(|()| work());
         let result = std::thread::scope(|scope| scope.spawn(|| self.namespace(side).run(attend)).join());
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
@@ -294,7 +302,7 @@ impl Meeting {
             }
         }
         let _leave = Leave(self);
-        pin(core)?;
+        pin(&[core])?;
         if realtime {
             take_precedence(1)?;
         }
@@ -346,6 +354,13 @@ impl Meeting {
     /// Whether the other side need not be served any more.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until the other side need not be served any more.
+    pub fn sleep_until_over(&self) {
+        while !self.is_over() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// A meter for the side that counts.
@@ -478,21 +493,22 @@ fn usable_cores() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect()
 }
 
-/// Ties the calling thread, and those it will start, to a core.
-fn pin(core: usize) -> Result<(), Failure> {
+/// Ties the calling thread, and those it will start, to these cores.
+fn pin(cores: &[usize]) -> Result<(), Failure> {
     // SAFETY: the set is plain memory, and lives through the call.
     let done = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
+        cores.iter().for_each(|&core| libc::CPU_SET(core, &mut set));
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
     };
-    if done == 0 { Ok(()) } else { Err(format!("pinning to core {core}: {}", std::io::Error::last_os_error()).into()) }
+    let error = std::io::Error::last_os_error();
+    if done == 0 { Ok(()) } else { Err(format!("pinning to cores {cores:?}: {error}").into()) }
 }
 
 /// Keeps a core busy.
 fn spin_on(core: usize, is_done: &AtomicBool) {
     // It is the crowd: without it the figure would say nothing.
-    pin(core).expect("the sides are on this core, too");
+    pin(&[core]).expect("the sides are on this core, too");
     while !is_done.load(Ordering::Relaxed) {
         std::hint::spin_loop();
     }

@@ -1,19 +1,15 @@
 //! A long run under loss: sixteen queue pairs send as fast as they may, every byte that arrives is compared, and memory and
 //! speed are watched.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use uroce::verbs::{
-    Access, Capabilities, CompletionQueue, ConnectOptions, Context, Data, FaultSpec, LinkKind, MemoryRegion,
-    OpenOptions, PathMtu, Peer, QpAttributes, Qpn, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation,
-    SendRequest, Service, SgeList, Status,
-};
+use uroce::verbs::{Data, LinkKind, PathMtu, SendOperation, SendRequest, SgeList};
 
 use crate::Failure;
 use crate::figure::Counts;
-use crate::rig::{Abandoned, Meeting, Rig, Side};
+use crate::program::{Done, Line, Manner, Pair, Plan, Program, lines};
+use crate::rig::{Meeting, Rig, Side};
 
 const QUEUE_PAIRS: usize = 16;
 
@@ -31,8 +27,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// What memory may grow by after that, in bytes: some pages of the allocator's.
 const GROWTH_MAX: u64 = 1 << 20;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// What was seen at a look.
 #[derive(Clone, Copy, Debug)]
 struct Look {
@@ -46,19 +40,22 @@ struct Look {
 /// # Errors
 /// When a byte that arrived is wrong, a request fails, or memory grows.
 pub fn run(rig: &Rig, link: LinkKind, seconds: f64) -> Result<Value, Failure> {
-    let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
+    let [a, b] = lines();
     let (mut looks, mut lost) = (Vec::new(), 0);
     let sender = move |meeting: &Meeting| {
-        let mut program = Program::open(rig, link, Side::Sender, (to_b, from_b))?;
+        let mut soak = Soak::open(rig, link, Side::Sender, a)?;
         meeting.begin()?;
-        program.send(meeting)?;
+        soak.send(meeting)?;
         Ok(None)
     };
     let receiver = |meeting: &Meeting| {
-        let mut program = Program::open(rig, link, Side::Receiver, (to_a, from_a))?;
+        let mut soak = Soak::open(rig, link, Side::Receiver, b)?;
+        for (queue_pair, slot) in (0..QUEUE_PAIRS).flat_map(|pair| (0..SLOTS).map(move |slot| (pair, slot))) {
+            soak.post_receive(queue_pair, slot)?;
+        }
         meeting.begin()?;
-        let counts = program.receive(meeting, &mut looks)?;
-        let counters = program.context.counters();
+        let counts = soak.receive(meeting, &mut looks)?;
+        let counters = soak.program.context.counters();
         let counters = counters.iter().filter(|(name, _)| ["fault_tx_lost", "fault_rx_lost"].contains(name));
         lost = counters.map(|(_, value)| value).sum();
         Ok(Some(counts))
@@ -95,18 +92,13 @@ fn judge(link: LinkKind, counts: &Counts, looks: &[Look], lost: u64) -> Result<V
     Ok(report)
 }
 
-/// One side, with all its queue pairs.
-struct Program {
-    queue_pairs: Vec<QueuePair>,
-    cq: CompletionQueue,
-    region: MemoryRegion,
+/// One side.
+struct Soak {
+    program: Program,
     /// The messages of each queue pair that were sent, or have arrived.
     numbers: [u64; QUEUE_PAIRS],
     buffer: Vec<u8>,
-    context: Context,
 }
-
-type Line = (Sender<Vec<Peer>>, Receiver<Vec<Peer>>);
 
 /// The bytes of a message: each word tells its queue pair, its number and its place.
 fn fill(buffer: &mut [u8], queue_pair: usize, number: u64) {
@@ -116,57 +108,39 @@ fn fill(buffer: &mut [u8], queue_pair: usize, number: u64) {
     }
 }
 
-impl Program {
-    fn open(rig: &Rig, link: LinkKind, side: Side, line: Line) -> Result<Program, Failure> {
-        let faults: FaultSpec = FAULTS.parse()?;
-        let mut options = OpenOptions::new().device(rig.interface(side)).link(link).faults(faults);
-        options.arbiter = Some(rig.arbiter().to_owned());
-        let context = options.open()?;
-        let pd = context.allocate_pd();
-        let region = pd.allocate_region(QUEUE_PAIRS * SLOTS * MESSAGE_BYTES, Access::LOCAL_WRITE)?;
-        let cq = context.create_completion_queue(4 * QUEUE_PAIRS * SLOTS);
-        let connection = ConnectOptions::new();
-        let capabilities = Capabilities { max_send_requests: SLOTS, max_receive_requests: 2 * SLOTS };
-        let options = QueuePairOptions { service: Service::Rc, capabilities, send: &cq, receive: &cq, srq: None };
-        let queue_pairs: Vec<_> = (0..QUEUE_PAIRS).map(|_| pd.create_queue_pair(&options)).collect::<Result<_, _>>()?;
-        let locals = queue_pairs.iter().map(|qp| qp.local_with(&connection)).collect::<Result<Vec<_>, _>>()?;
-        line.0.send(locals)?;
-        let peers = line.1.recv_timeout(PATIENCE).map_err(|_| Abandoned)?;
-        let attributes = QpAttributes { path_mtu: Some(PathMtu::Mtu4096), ..Default::default() };
-        let connection = connection.attributes(attributes);
-        let (numbers, buffer) = ([0; QUEUE_PAIRS], vec![0; MESSAGE_BYTES]);
-        let program = Program { queue_pairs, cq, region, numbers, buffer, context };
-        for (index, (qp, peer)) in program.queue_pairs.iter().zip(&peers).enumerate() {
-            qp.connect_with(peer, &connection)?;
-            if side == Side::Receiver {
-                (0..SLOTS).try_for_each(|slot| program.post_receive(index, slot))?;
-            }
-        }
-        Ok(program)
+impl Soak {
+    fn open(rig: &Rig, link: LinkKind, side: Side, line: Line) -> Result<Soak, Failure> {
+        let bytes = QUEUE_PAIRS * SLOTS * MESSAGE_BYTES;
+        let plan = Plan { mtu: PathMtu::Mtu4096, bytes, queue_pairs: QUEUE_PAIRS, depth: SLOTS };
+        let program = Program::open(Manner::faulty(rig, link, FAULTS), side, plan, line)?;
+        Ok(Soak { program, numbers: [0; QUEUE_PAIRS], buffer: vec![0; MESSAGE_BYTES] })
     }
 
-    fn offset(queue_pair: usize, slot: usize) -> usize {
-        (queue_pair * SLOTS + slot) * MESSAGE_BYTES
+    /// The place in the region of a queue pair's message, in messages.
+    fn place(queue_pair: usize, slot: usize) -> usize {
+        queue_pair * SLOTS + slot
     }
 
     fn post_receive(&self, queue_pair: usize, slot: usize) -> Result<(), Failure> {
-        let sges = SgeList::from_iter([self.region.sge(Program::offset(queue_pair, slot), MESSAGE_BYTES)]);
-        Ok(self.queue_pairs[queue_pair].post_receive(ReceiveRequest { wr_id: slot as u64, sges })?)
-    }
-
-    fn index(&self, qpn: Qpn) -> usize {
-        self.queue_pairs.iter().position(|qp| qp.qpn() == qpn).expect("completions are of our queue pairs")
+        self.program.post_receive(queue_pair, Soak::place(queue_pair, slot), MESSAGE_BYTES)
     }
 
     fn post_send(&mut self, queue_pair: usize) -> Result<(), Failure> {
         let number = self.numbers[queue_pair];
-        let offset = Program::offset(queue_pair, number as usize % SLOTS);
+        let offset = Soak::place(queue_pair, number as usize % SLOTS) * MESSAGE_BYTES;
         fill(&mut self.buffer, queue_pair, number);
-        self.region.memory().write(offset, &self.buffer);
-        let data = Data::Sges(SgeList::from_iter([self.region.sge(offset, MESSAGE_BYTES)]));
-        self.queue_pairs[queue_pair].post_send(SendRequest::new(number, SendOperation::Send, data))?;
+        let region = &self.program.region;
+        region.memory().write(offset, &self.buffer);
+        let data = Data::Sges(SgeList::from_iter([region.sge(offset, MESSAGE_BYTES)]));
+        self.program.pairs[queue_pair].qp.post_send(SendRequest::new(number, SendOperation::Send, data))?;
         self.numbers[queue_pair] += 1;
         Ok(())
+    }
+
+    /// What is complete, with its queue pair. All are asked in turn.
+    fn completions(&self) -> Result<Vec<(usize, Done)>, Failure> {
+        let of = |(index, pair): (usize, &Pair)| Ok(pair.completion()?.map(|done| (index, done)));
+        self.program.pairs.iter().enumerate().map(of).filter_map(Result::transpose).collect()
     }
 
     /// Keeps all queue pairs busy until time is up, and ends when all is acknowledged.
@@ -176,13 +150,11 @@ impl Program {
             self.post_send(queue_pair)?;
         }
         while outstanding > 0 {
-            let Some(done) = self.cq.poll() else { continue };
-            if done.status != Status::Success {
-                return Err(format!("a SEND ended with {:?}", done.status).into());
-            }
-            match meeting.is_stopped() {
-                true => outstanding -= 1,
-                false => self.post_send(self.index(done.qpn))?,
+            for (queue_pair, _) in self.completions()? {
+                match meeting.is_stopped() {
+                    true => outstanding -= 1,
+                    false => self.post_send(queue_pair)?,
+                }
             }
         }
         meeting.finish();
@@ -205,21 +177,18 @@ impl Program {
                     look.resident_bytes >> 10
                 );
             }
-            let Some(done) = self.cq.poll() else { continue };
-            if done.status != Status::Success {
-                return Err(format!("a receive ended with {:?}", done.status).into());
+            for (queue_pair, done) in self.completions()? {
+                let number = self.numbers[queue_pair];
+                self.program.region.memory().read(done.slot * MESSAGE_BYTES, &mut self.buffer);
+                fill(&mut expected, queue_pair, number);
+                if let Some(at) = self.buffer.iter().zip(&expected).position(|(is, was)| is != was) {
+                    return Err(format!("byte {at} of message {number} on queue pair {queue_pair} is wrong").into());
+                }
+                self.numbers[queue_pair] += 1;
+                self.program.post_receive(queue_pair, done.slot, MESSAGE_BYTES)?;
+                counts.packets += 1;
+                counts.bytes += MESSAGE_BYTES as u64;
             }
-            let (queue_pair, slot) = (self.index(done.qpn), done.wr_id as usize);
-            let number = self.numbers[queue_pair];
-            self.region.memory().read(Program::offset(queue_pair, slot), &mut self.buffer);
-            fill(&mut expected, queue_pair, number);
-            if let Some(at) = self.buffer.iter().zip(&expected).position(|(is, was)| is != was) {
-                return Err(format!("byte {at} of message {number} on queue pair {queue_pair} is wrong").into());
-            }
-            self.numbers[queue_pair] += 1;
-            self.post_receive(queue_pair, slot)?;
-            counts.packets += 1;
-            counts.bytes += MESSAGE_BYTES as u64;
         }
         eprintln!();
         counts.seconds = start.elapsed().as_secs_f64();

@@ -11,6 +11,7 @@ use crate::agent::Agent;
 use crate::capture::Capture;
 use crate::error::{Result, RigError};
 use crate::image::{self, Image};
+use crate::instructions;
 use crate::netns::{self, End, Netns};
 use crate::vm::{Vm, VmOptions, ipv4, ipv6};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -30,11 +31,13 @@ pub struct LabOptions {
     pub share: Option<PathBuf>,
     /// Whether the machines have `rxe0` (without it, our own stack may be run in them).
     pub rxe: bool,
+    /// Whether the instructions that they execute are counted ([`Vm::instructions`]).
+    pub counts_instructions: bool,
 }
 
 impl Default for LabOptions {
     fn default() -> Self {
-        LabOptions { machines: 1, mtu: 1500, memory_mib: 512, share: None, rxe: true }
+        LabOptions { machines: 1, mtu: 1500, memory_mib: 512, share: None, rxe: true, counts_instructions: false }
     }
 }
 
@@ -116,6 +119,7 @@ impl Lab {
 
     fn boot(&mut self, image: &Image, options: &LabOptions) -> Result<()> {
         let mut booting = Vec::new();
+        let counter = options.counts_instructions.then(|| instructions::build(&self.files.0)).transpose()?;
         for number in 0..options.machines {
             let tap = format!("tap{number}");
             self.bridge.ip(&["tuntap", "add", "dev", &tap, "mode", "tap"])?;
@@ -127,6 +131,7 @@ impl Lab {
                 memory_mib: options.memory_mib,
                 share: options.share.as_deref(),
                 rxe: options.rxe,
+                counter: counter.as_deref(),
                 directory: &self.files.0,
                 tap: &tap,
             };

@@ -17,6 +17,7 @@ pub mod capture;
 mod cpio;
 pub mod error;
 pub mod image;
+mod instructions;
 pub mod lab;
 pub mod netns;
 pub mod pattern;

@@ -1,6 +1,7 @@
 //! One emulated machine with the kernel's Soft-RoCE on its network interface.
 use crate::error::{Result, RigError};
 use crate::image::Image;
+use crate::instructions;
 use crate::netns::Netns;
 use crate::process;
 use std::collections::BTreeMap;
@@ -18,6 +19,9 @@ const BOOT_LIMIT: Duration = Duration::from_secs(240);
 
 /// How long the command channel may take beyond a command's own limit.
 const CHANNEL_SLACK: Duration = Duration::from_secs(60);
+
+/// The file in a machine's directory that its instructions are counted in.
+const INSTRUCTIONS: &str = "instructions";
 
 /// How often files are looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -53,6 +57,8 @@ pub(crate) struct VmOptions<'a> {
     pub memory_mib: u32,
     pub share: Option<&'a Path>,
     pub rxe: bool,
+    /// The plugin that counts its instructions.
+    pub counter: Option<&'a Path>,
     /// For its files; the machine makes a directory of its own in it.
     pub directory: &'a Path,
     pub tap: &'a str,
@@ -109,6 +115,9 @@ impl Vm {
         if let Some(path) = options.share {
             qemu.arg("-virtfs").arg(share(path, "share", ",readonly=on"));
         }
+        if let Some(plugin) = options.counter {
+            qemu.arg("-plugin").arg(format!("{},counter={}", plugin.display(), directory.join(INSTRUCTIONS).display()));
+        }
         let errors = log_file.try_clone().map_err(RigError::io("duplicating a descriptor"))?;
         qemu.stdin(Stdio::null()).stdout(log_file).stderr(errors);
         let started = Instant::now();
@@ -134,6 +143,14 @@ impl Vm {
     /// From QEMU's start to the machine's being ready.
     pub fn boot_time(&self) -> Duration {
         self.boot
+    }
+
+    /// The instructions that its processor has executed, of programs and of the kernel.
+    ///
+    /// # Errors
+    /// [`RigError::Io`] when the lab does not count them.
+    pub fn instructions(&self) -> Result<u64> {
+        instructions::read(&self.directory.join(INSTRUCTIONS))
     }
 
     /// QEMU's process id.

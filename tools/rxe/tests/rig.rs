@@ -67,7 +67,8 @@ fn a_program_that_is_interrupted_leaves_no_namespace_behind() {
 
 #[test]
 fn a_machine_is_booted_reached_captured_and_taken_down() {
-    let options = LabOptions { share: Some(env!("CARGO_MANIFEST_DIR").into()), mtu: 4500, ..LabOptions::default() };
+    let share = Some(env!("CARGO_MANIFEST_DIR").into());
+    let options = LabOptions { share, mtu: 4500, counts_instructions: true, ..LabOptions::default() };
     let lab = Lab::start(&options).unwrap_or_else(|e| panic!("no lab: {e}"));
     let vm = lab.vm(0);
     eprintln!("booted in {:.1} s", vm.boot_time().as_secs_f64());
@@ -82,6 +83,15 @@ fn a_machine_is_booted_reached_captured_and_taken_down() {
     assert!(!waiting.ended());
     waiting.kill().unwrap();
     assert_eq!(waiting.join().unwrap().text, "begun\n");
+
+    // instructions: a loop of the shell takes some hundreds each time
+    let count = |times: u32| {
+        let before = vm.instructions().unwrap();
+        vm.check(&format!("i=0; while [ $i -lt {times} ]; do i=$((i+1)); done"), LIMIT).unwrap();
+        vm.instructions().unwrap() - before
+    };
+    let each = (count(101_000) - count(1_000)) / 100_000;
+    assert!((100..20_000).contains(&each), "{each} instructions");
 
     // files both ways, and a program of this host
     vm.put(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").as_path(), "/tmp/a/Cargo.toml").unwrap();

@@ -34,7 +34,8 @@ usage: cargo xtask COMMAND
                         what CI runs; --full: every matrix
   dist [--udp] [deb] [tar]
                         target/dist: a Debian package, and an archive with a static program; --udp: the package without AF_XDP
-  bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more)
+  bench [--json]        this stack, the bare AF_XDP pipe, UDP and TCP on the same veth (bench --help for more);
+                        --machines: instructions and frames between two emulated machines, beside the kernel's rxe
   instructions [--json] [--keep]
                         instructions of each step of a message, by callgrind, beside those kept in benches/instructions.json
   mutants [--seeds N] [--json] [NAME…]
@@ -100,7 +101,9 @@ fn main() -> ExitCode {
         Some((&"demo", rest)) => demo::run(rest),
         Some((&"test", rest)) => test::run(rest),
         Some((&"dist", rest)) => dist::run(rest),
-        Some((&"bench", rest)) => program::run("uroce-bench", "network namespaces and AF_XDP", &["uroce-cli"], rest),
+        Some((&"bench", rest)) => {
+            program::run("uroce-bench", "network namespaces and AF_XDP", &["uroce-cli", "uroce-verbs"], rest)
+        }
         Some((&"lab", rest)) => lab::run(rest),
         Some((&"wan", rest)) => {
             let plays = ["--compare", "--grid", "--beside"];
