@@ -26,6 +26,7 @@ mod kv_picture;
 mod layers;
 mod layers_picture;
 mod loss_rtt;
+mod matrix;
 mod path_failure;
 mod paths;
 pub(crate) mod picture;
@@ -55,6 +56,7 @@ enum Table {
     Chaos(ChaosArguments),
     LossRtt(loss_rtt::Arguments),
     Congestion(congestion::Arguments),
+    Matrix(matrix::Arguments),
     Paths(paths::Arguments),
     PathFailure(path_failure::Arguments),
     Priorities(priorities::Arguments),
@@ -128,6 +130,7 @@ impl Arguments {
             Table::Tokens(arguments) => arguments.options.json,
             Table::Batches(arguments) => arguments.options.json,
             Table::Deadline(arguments) => arguments.options.json,
+            Table::Matrix(arguments) => arguments.options.json,
             Table::Kv(arguments) => arguments.options.json,
             Table::Stream(arguments) => arguments.options.json,
             Table::Layers(arguments) => arguments.options.json,
@@ -147,6 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Table::Tokens(arguments) => tokens::run(arguments),
         Table::Batches(arguments) => batches::run(arguments),
         Table::Deadline(arguments) => deadline::run(arguments),
+        Table::Matrix(arguments) => matrix::run(arguments),
         Table::Kv(arguments) => kv::run(arguments),
         Table::Stream(arguments) => stream::run(arguments),
         Table::Layers(arguments) => layers::run(arguments),

@@ -99,6 +99,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         &["chaos", "--seeds", "5"][..],
         &["loss-rtt", "--only", "op=write,recovery=go-back-n,loss=1%,loss_model=uniform,rtt_ms=1"],
         &["congestion", "--only", "scenario=incast"],
+        &["matrix", "--only", "matrix=incast"],
         &["priorities", "--only", "where=switch,bulk_load=95%"],
         &["tokens", "--tokens", "200", "--only", "line_bps=300e6,rtt_ms=30,flows=1,loss=1%"],
         &["batches", "--batches", "20", "--only", "op=write,messages=16,rtt_ms=10,loss=1%,gap_ms=0"],

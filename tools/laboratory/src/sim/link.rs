@@ -1,5 +1,6 @@
 use uroce::time::{Duration, Instant};
 
+use super::goodput::FRAME;
 use super::marking::Marking;
 use super::policer::{Bucket, Policer};
 use super::random::Random;
@@ -128,6 +129,9 @@ pub(super) struct Link {
     random: Random,
 }
 
+/// Length of the frame that a frame which overtakes waits for, at most, in bytes.
+const LONGEST_FRAME: u64 = FRAME;
+
 impl Link {
     pub fn new(profile: LinkProfile, random: Random) -> Link {
         Link { profile, busy_until: Instant::ZERO, bucket: Bucket::default(), in_burst: false, random }
@@ -144,6 +148,15 @@ impl Link {
 
     fn time_of(&self, bytes: u64) -> u64 {
         (bytes * 1_000_000_000).div_ceil(self.profile.bytes_per_second)
+    }
+
+    /// When a frame of `bytes` arrives that overtakes all that wait: only what is being sent goes before it. It is neither
+    /// marked nor lost.
+    pub fn pass_first(&mut self, now: Instant, bytes: u64) -> Instant {
+        let own = Duration::from_nanos(self.time_of(bytes));
+        let before = self.busy_until.saturating_since(now).min(Duration::from_nanos(self.time_of(LONGEST_FRAME)));
+        self.busy_until = self.busy_until.max(now) + own;
+        now + before + own + self.profile.delay
     }
 
     /// Decides what happens to a frame of `bytes` that is given to the link now.
@@ -215,6 +228,16 @@ mod tests {
         assert_eq!(link.when_at_most(1000), Instant::from_ns(2000));
         let later = link.pass(Instant::from_ns(2500), 1000).unwrap();
         assert_eq!((later.arrival.as_ns(), later.marked), (9000, false));
+    }
+
+    #[test]
+    fn a_frame_that_overtakes_waits_only_for_the_one_that_is_being_sent() {
+        let mut link = link(u64::MAX, Faults::NONE);
+        (0..3).for_each(|_| assert!(link.pass(Instant::ZERO, FRAME).is_ok()));
+        // 1 ns a byte, and 5 µs.
+        assert_eq!(link.pass_first(Instant::ZERO, 100).as_ns(), FRAME + 100 + 5000);
+        // The others are later by its time.
+        assert_eq!(link.pass(Instant::ZERO, FRAME).unwrap().arrival.as_ns(), 4 * FRAME + 100 + 5000);
     }
 
     #[test]

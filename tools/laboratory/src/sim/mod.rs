@@ -20,6 +20,7 @@ mod line;
 mod link;
 pub mod loss_rtt;
 mod marking;
+pub mod matrix;
 mod network;
 mod node;
 pub mod notifications;

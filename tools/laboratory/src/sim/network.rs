@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 use crate::ethernet::{ETHERNET_BYTES, ether_type, is_ipv6};
 
 use super::frame_pool::{Condition, FramePool};
+use super::goodput::is_data;
 use super::link::{Link, LinkProfile, Lost};
 use super::node::Node;
 use super::paired_losses::PairedLosses;
@@ -100,6 +101,8 @@ pub struct Network {
     /// Losses of links beside those of their profiles.
     paired_losses: BTreeMap<LinkId, PairedLosses>,
     interface_bytes: u64,
+    /// Whether frames without data overtake all others on each link.
+    acknowledges_overtake: bool,
     switches: Vec<Switch>,
     /// The node of each address that endpoints ask for.
     addresses: BTreeMap<IpAddr, NodeId>,
@@ -150,6 +153,7 @@ impl Network {
             priority_queues: BTreeMap::new(),
             paired_losses: BTreeMap::new(),
             interface_bytes: INTERFACE_BYTES,
+            acknowledges_overtake: false,
             switches: Vec::new(),
             addresses: BTreeMap::new(),
             route_changes: (0, Duration::ZERO),
@@ -223,6 +227,12 @@ impl Network {
     /// Takes a node's processor away at these times: frames and timers wait.
     pub fn set_pauses(&mut self, node: NodeId, pauses: Pauses) {
         self.nodes[node.0].pauses = Some(pauses);
+    }
+
+    /// Makes frames without data overtake all others on each link, as where acknowledges have a class of their own. No link marks or
+    /// loses them then.
+    pub fn let_acknowledges_overtake(&mut self) {
+        self.acknowledges_overtake = true;
     }
 
     /// Makes interfaces take frames while at most so many bytes wait in them.
@@ -463,7 +473,12 @@ impl Network {
     fn transmit(&mut self, id: LinkId, frame: u32, observer: &mut impl Observer) {
         let link = &mut self.links[id.0].0;
         let in_flight = self.frames.frame(frame);
-        let passage = match link.pass(self.now, in_flight.bytes.len() as u64) {
+        let bytes = in_flight.bytes.len() as u64;
+        if self.acknowledges_overtake && !is_data(&in_flight.bytes) {
+            let at = link.pass_first(self.now, bytes);
+            return self.schedule(at, Event::Arrival { link: id.0 as u32, frame });
+        }
+        let passage = match link.pass(self.now, bytes) {
             Ok(passage) => passage,
             Err(why) => return self.lose(frame, why, observer),
         };

@@ -156,7 +156,7 @@ fn describe_bin(bin: &SizeBin) -> String {
 }
 
 /// A controller of this stack, or TCP's CUBIC.
-fn controller(name: &str) -> Result<CongestionControl, CongestionControlError> {
+pub(super) fn controller(name: &str) -> Result<CongestionControl, CongestionControlError> {
     if name == CUBIC.name() { Ok(CUBIC) } else { name.parse() }
 }
 

@@ -1,0 +1,58 @@
+use std::collections::BTreeMap;
+
+use uroce::time::Instant;
+
+use crate::ethernet::ETHERNET_BYTES;
+use crate::sim::frame_pool::Condition;
+use crate::sim::goodput::{DataMeter, is_data};
+use crate::sim::link::Lost;
+use crate::sim::network::{NodeId, Observer};
+
+/// Counts what hosts send to each other, and what full queues drop.
+#[derive(Default)]
+pub(super) struct FlowCounts {
+    /// The data packets from one host to another.
+    sent: BTreeMap<[NodeId; 2], DataMeter>,
+    dropped: u64,
+    /// Data packets that arrived, and those of them that were marked.
+    arrived: u64,
+    marked: u64,
+}
+
+impl FlowCounts {
+    /// Data packets that were sent for the first time, and again.
+    pub fn sent(&self) -> [u64; 2] {
+        let each = self.sent.values().map(|meter| meter.delivered());
+        each.fold([0, 0], |[first, again], one| [first + one.useful, again + one.twice])
+    }
+
+    /// The share of data packets that arrived marked.
+    pub fn marked(&self) -> f64 {
+        self.marked as f64 / self.arrived.max(1) as f64
+    }
+
+    /// Frames that full queues dropped.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl Observer for FlowCounts {
+    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
+        if is_data(frame) {
+            self.sent.entry([node, to]).or_default().arriving(now, node, frame, Condition::Intact);
+        }
+    }
+
+    fn arriving(&mut self, _now: Instant, _node: NodeId, frame: &[u8], _condition: Condition) {
+        if is_data(frame) {
+            // All addresses of these networks are IPv4.
+            let is_marked = frame[ETHERNET_BYTES + 1] & 3 == 3;
+            (self.arrived, self.marked) = (self.arrived + 1, self.marked + u64::from(is_marked));
+        }
+    }
+
+    fn lost(&mut self, _now: Instant, _to: NodeId, _frame: &[u8], why: Lost) {
+        self.dropped += u64::from(why == Lost::QueueFull);
+    }
+}
