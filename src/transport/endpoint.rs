@@ -871,7 +871,10 @@ impl Endpoint {
         match qp.lane {
             None if qp.may_transmit(multipath.as_deref()) => {
                 qp.lane = Some(qp.class());
-                schedule.add(now, qp.class(), qpn);
+                match qp.owes_only_an_acknowledge() {
+                    true => schedule.add_ahead(now, qp.class(), qpn),
+                    false => schedule.add(now, qp.class(), qpn),
+                }
             }
             None => {}
             Some(lane) if lane == qp.class() => {}

@@ -35,7 +35,11 @@ pub(super) struct Schedule {
 #[derive(Debug, Default)]
 struct Lane {
     queue: VecDeque<Qpn>,
-    /// Packets that the first of them has sent in its turn.
+    /// Those that had only an acknowledge to send when they came: they go before the first of the others continues.
+    ahead: VecDeque<Qpn>,
+    /// Whether the first of these has sent its acknowledge. If it sends more, it takes its turn with the others.
+    has_sent_ahead: bool,
+    /// Packets that the first of the others has sent in its turn.
     turn_packets: u32,
     /// When the lane last sent, or began to wait.
     since: Instant,
@@ -63,6 +67,17 @@ impl Lane {
     #[cold]
     fn drop_from_the_middle(&mut self, qpn: Qpn) {
         self.queue.retain(|other| *other != qpn);
+        self.ahead.retain(|other| *other != qpn);
+    }
+
+    /// The one that sends next.
+    #[inline]
+    fn first(&self) -> Option<Qpn> {
+        self.ahead.front().or(self.queue.front()).copied()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.ahead.is_empty()
     }
 }
 
@@ -75,12 +90,12 @@ impl Schedule {
 
     /// Queue pairs that can have something to send, in no order.
     pub fn queue_pairs(&self) -> impl Iterator<Item = Qpn> + '_ {
-        self.lanes.iter().flat_map(|lane| lane.queue.iter().copied())
+        self.lanes.iter().flat_map(|lane| lane.ahead.iter().chain(&lane.queue).copied())
     }
 
     /// The number of these queue pairs.
     pub fn len(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.queue.len()).sum()
+        self.lanes.iter().map(|lane| lane.ahead.len() + lane.queue.len()).sum()
     }
 
     /// Whether a queue pair may send.
@@ -107,6 +122,16 @@ impl Schedule {
         self.lanes[class as usize].queue.push_back(qpn);
     }
 
+    /// Adds a queue pair that has only an acknowledge to send, and is in no lane. It does not wait for another one's turn to end: what
+    /// the peer may send depends on it, and sixteen packets of path MTU 4096 take 54 µs at 10 Gb/s.
+    #[inline]
+    pub fn add_ahead(&mut self, now: Instant, class: Class, qpn: Qpn) {
+        if self.waiting & bit(class) == 0 {
+            self.begin(now, class);
+        }
+        self.lanes[class as usize].ahead.push_back(qpn);
+    }
+
     /// A lane begins to wait: what it did not use before is no credit.
     fn begin(&mut self, now: Instant, class: Class) {
         self.waiting |= bit(class);
@@ -118,13 +143,16 @@ impl Schedule {
     #[inline]
     pub fn remove(&mut self, class: Class, qpn: Qpn) {
         let lane = &mut self.lanes[class as usize];
-        if lane.queue.front() == Some(&qpn) {
+        if lane.ahead.front() == Some(&qpn) {
+            lane.ahead.pop_front();
+            lane.has_sent_ahead = false;
+        } else if lane.queue.front() == Some(&qpn) {
             lane.turn_packets = 0;
             lane.queue.pop_front();
         } else {
             lane.drop_from_the_middle(qpn);
         }
-        if lane.queue.is_empty() {
+        if lane.is_empty() {
             self.waiting &= !bit(class);
         }
         self.is_promoted = false;
@@ -142,7 +170,7 @@ impl Schedule {
             only if only.is_power_of_two() => Class::ALL[only.trailing_zeros() as usize],
             _ => self.choose(now, lanes),
         };
-        Some((class, *self.lanes[class as usize].queue.front()?))
+        Some((class, self.lanes[class as usize].first()?))
     }
 
     /// Whether the cap holds the scavenger class back.
@@ -180,6 +208,15 @@ impl Schedule {
         lane.since = now;
         self.served = self.served.max(lane.served);
         lane.served += bytes as u64 * COST[class as usize];
+        if lane.ahead.front() == Some(&qpn) {
+            if std::mem::replace(&mut lane.has_sent_ahead, true) {
+                lane.ahead.pop_front();
+                lane.queue.push_back(qpn);
+                lane.has_sent_ahead = false;
+            }
+            self.is_promoted = false;
+            return;
+        }
         lane.turn_packets += 1;
         // Who was promoted has had its turn: the next promotion is another one's.
         if (lane.turn_packets >= TURN_PACKETS || self.is_promoted) && lane.queue.front() == Some(&qpn) {
@@ -282,6 +319,26 @@ mod tests {
         schedule.remove(Class::Urgent, URGENT);
         sent.extend(send(&mut schedule, now, 22, MICROSECOND).0);
         assert_eq!(sent, [[NORMAL; 16], [second; 16]].concat());
+    }
+
+    #[test]
+    fn one_that_has_only_an_acknowledge_to_send_interrupts_a_turn_for_two_packets_at_most() {
+        let mut schedule = schedule(&[Class::Normal]);
+        let [second, third] = [8, 9].map(Qpn::new);
+        schedule.add(START, Class::Normal, second);
+        let (mut sent, now) = send(&mut schedule, START, 10, MICROSECOND);
+        schedule.add_ahead(now, Class::Normal, third);
+        sent.extend(send(&mut schedule, now, 2, MICROSECOND).0);
+        // After a packet more it waits for its turn.
+        sent.extend(send(&mut schedule, now, 22 + 16, MICROSECOND).0);
+        let turns = [&[NORMAL; 10][..], &[third; 2], &[NORMAL; 6], &[second; 16], &[third; 16]];
+        assert_eq!((sent, schedule.len()), (turns.concat(), 3));
+        schedule.remove(Class::Normal, NORMAL);
+        schedule.remove(Class::Normal, second);
+        schedule.remove(Class::Normal, third);
+        schedule.add_ahead(now, Class::Normal, third);
+        schedule.remove(Class::Normal, third);
+        assert_eq!((schedule.next(now), schedule.may_send(), schedule.len()), (None, false, 0));
     }
 
     #[test]
