@@ -28,13 +28,13 @@ pub enum Bulk {
     Send,
 }
 
-/// What is moved, in messages of so many bytes and packets, and how many are outstanding.
+/// What is moved, in messages of so many bytes and packets, and how many of a queue pair are outstanding.
 #[derive(Clone, Copy)]
-struct Load {
-    bulk: Bulk,
-    bytes: usize,
-    depth: usize,
-    packets: u64,
+pub struct Load {
+    pub bulk: Bulk,
+    pub bytes: usize,
+    pub depth: usize,
+    pub packets: u64,
 }
 
 /// Messages of `bytes` one way (a READ's data comes the other way), polling.
@@ -47,7 +47,10 @@ pub fn bulk(manner: Manner<'_>, bulk: Bulk, bytes: usize, mtu: usize, seconds: f
     let requester = |meeting: &Meeting| {
         let program = Program::open(manner, Side::Sender, plan, a)?;
         meeting.begin()?;
-        request(&program, meeting, load)
+        let counts = request(&program, meeting, 0, load)?;
+        meeting.finish();
+        // A SEND counts where it arrives.
+        Ok((bulk != Bulk::Send).then_some(counts))
     };
     let responder = |meeting: &Meeting| {
         let program = Program::open(manner, Side::Receiver, plan, b)?;
@@ -60,15 +63,20 @@ pub fn bulk(manner: Manner<'_>, bulk: Bulk, bytes: usize, mtu: usize, seconds: f
     manner.rig.run(seconds, requester, responder)
 }
 
-fn request(program: &Program, meeting: &Meeting, load: Load) -> Result<Option<Counts>, Failure> {
-    let pair = &program.pairs[0];
+/// Keeps requests of queue pair `index` outstanding until time is up, each in a place of its own, and waits for the last ones.
+/// Returns what was complete in time.
+///
+/// # Errors
+/// When a request failed.
+pub fn request(program: &Program, meeting: &Meeting, index: usize, load: Load) -> Result<Counts, Failure> {
+    let pair = &program.pairs[index];
     let Load { bulk, bytes, depth, packets } = load;
     let mut meter = meeting.meter();
     let (mut slot, mut outstanding) = (0, 0);
     loop {
         let running = meter.is_running();
         while running && outstanding < depth {
-            let offset = slot * bytes;
+            let offset = (index * depth + slot) * bytes;
             let remote = Remote { address: program.memory.address + offset as u64, ..program.memory };
             let operation = match bulk {
                 Bulk::Write => SendOperation::Write(remote),
@@ -94,9 +102,7 @@ fn request(program: &Program, meeting: &Meeting, load: Load) -> Result<Option<Co
     while outstanding > 0 && !meeting.is_over() {
         outstanding -= usize::from(pair.completion()?.is_some());
     }
-    meeting.finish();
-    // A SEND counts where it arrives.
-    Ok((bulk != Bulk::Send).then_some(counts))
+    Ok(counts)
 }
 
 fn respond(program: &Program, meeting: &Meeting, load: Load) -> Result<Option<Counts>, Failure> {
