@@ -101,7 +101,7 @@ impl Bottleneck {
     }
 
     fn bdp_bytes(&self) -> u64 {
-        (self.line_bps as f64 / 8.0 * self.round_trip.as_secs_f64()) as u64
+        bottleneck::bdp_bytes(self.line_bps, self.round_trip)
     }
 
     /// Payload a second over a fair share of the line's frames.

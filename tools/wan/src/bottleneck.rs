@@ -34,6 +34,11 @@ pub(crate) fn await_sending(wan: &Wan, is_over: impl Fn() -> bool) {
     }
 }
 
+/// What a line of so many bits a second carries in a round trip: its bandwidth-delay product.
+pub(crate) fn bdp_bytes(line_bps: u64, round_trip: Duration) -> u64 {
+    (line_bps as f64 / 8.0 * round_trip.as_secs_f64()) as u64
+}
+
 /// The share of frames that found the buffer full, of those that came between two moments.
 pub(crate) fn dropped_between(before: &Counts, after: &Counts) -> f64 {
     (after.queue_full - before.queue_full) as f64 / (after.arrived - before.arrived).max(1) as f64

@@ -101,7 +101,7 @@ impl Grid {
 
 impl Cell {
     fn bdp_bytes(&self) -> u64 {
-        (LINE_BPS as f64 / 8.0 * self.round_trip.as_secs_f64()) as u64
+        bottleneck::bdp_bytes(LINE_BPS, self.round_trip)
     }
 
     fn buffer_bytes(&self) -> f64 {
