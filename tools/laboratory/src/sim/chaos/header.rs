@@ -3,7 +3,7 @@ use std::hash::BuildHasher;
 use rustc_hash::FxBuildHasher;
 use uroce::wire::{ICRC_BYTES, Opcode, Psn, Qpn};
 
-use crate::ethernet::{ETHERNET_BYTES, is_ipv6};
+use crate::ethernet::{ETHERNET_BYTES, is_ipv6, is_marked};
 use crate::sim::network::bth_offset;
 
 /// The fields of a packet that the oracles need.
@@ -40,7 +40,7 @@ impl Header {
             qpn: Qpn::new(three(5)),
             psn: Psn::new(three(9)),
             acknowledge_requested: bth[8] & 0x80 != 0,
-            is_marked: Header::traffic_class(frame) & 3 == 3,
+            is_marked: is_marked(frame),
             is_extended: bth[8] & 0x20 != 0,
             hello: Header::hello_in(frame),
             rail: if is_ipv6(frame) { frame[ETHERNET_BYTES + 8 + 3] } else { frame[ETHERNET_BYTES + 12 + 1] },
@@ -60,11 +60,6 @@ impl Header {
         // Without credits, as those of uroce have none.
         let words = [[0x1f, 0, 0, 0], [0; 4]];
         Some(Header { opcode: Opcode::RC_ACKNOWLEDGE, psn, words, is_carried: true, ..*self })
-    }
-
-    fn traffic_class(frame: &[u8]) -> u8 {
-        let [first, second] = [frame[ETHERNET_BYTES], frame[ETHERNET_BYTES + 1]];
-        if is_ipv6(frame) { first << 4 | second >> 4 } else { second }
     }
 
     /// The PSN as a count from `base`: of all counts with the PSN on the wire the nearest to `near`. `None` before the

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use uroce::time::Instant;
 
-use crate::ethernet::ETHERNET_BYTES;
+use crate::ethernet::is_marked;
 use crate::sim::frame_pool::Condition;
 use crate::sim::goodput::{DataMeter, is_data};
 use crate::sim::link::Lost;
@@ -46,9 +46,7 @@ impl Observer for FlowCounts {
 
     fn arriving(&mut self, _now: Instant, _node: NodeId, frame: &[u8], _condition: Condition) {
         if is_data(frame) {
-            // All addresses of these networks are IPv4.
-            let is_marked = frame[ETHERNET_BYTES + 1] & 3 == 3;
-            (self.arrived, self.marked) = (self.arrived + 1, self.marked + u64::from(is_marked));
+            (self.arrived, self.marked) = (self.arrived + 1, self.marked + u64::from(is_marked(frame)));
         }
     }
 
