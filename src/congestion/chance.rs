@@ -51,6 +51,11 @@ impl Chance {
         (all > LOOK_BYTES).then_some((share, error))
     }
 
+    /// The share of bytes that is lost by chance.
+    pub fn share(&self) -> f64 {
+        self.share
+    }
+
     /// Looks at the losses of a round trip, in which a queue that overflows could be seen (`is_full`).
     pub fn look(&mut self, flight: &Flight, is_full: bool) -> Verdict {
         let Some((share, error)) = self.lost(flight) else { return Verdict::Usual };

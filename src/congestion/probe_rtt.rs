@@ -80,7 +80,10 @@ impl ProbeRtt {
             Some(probe) if now < probe.until => Probe::Less(probe.window * LEFT),
             Some(probe) => {
                 let is_news = base + NEWS < probe.base;
-                self.is_crowded = base + base / QUEUED < probe.smoothed;
+                // A queue that does not go is that of others.
+                let before = probe.smoothed.saturating_sub(base);
+                let has_gone = flight.queue(Instant::ZERO).is_some_and(|queue| queue * 2 <= before);
+                self.is_crowded = before > base / QUEUED && has_gone;
                 self.in_vain = if is_news { 0 } else { (self.in_vain + 1).min(MOST_IN_VAIN) };
                 self.under_way = None;
                 self.look_anew(flight, base, now);

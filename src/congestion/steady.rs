@@ -4,6 +4,7 @@ use crate::time::{Duration, Instant};
 
 use super::chance::{Chance, Verdict};
 use super::climb::{Climb, Gait, Seen};
+use super::contest::{Contest, Turn, View};
 use super::delivery::Delivery;
 use super::flood::{Flood, Look};
 use super::lateness::Lateness;
@@ -53,12 +54,13 @@ pub struct Steady {
 struct Far {
     climb: Climb,
     probe_rtt: ProbeRtt,
+    contest: Contest,
 }
 
 impl Far {
     /// What is kept from this climb on.
     fn new(climb: Climb) -> Box<Far> {
-        Box::new(Far { climb, probe_rtt: ProbeRtt::default() })
+        Box::new(Far { climb, probe_rtt: ProbeRtt::default(), contest: Contest::default() })
     }
 }
 
@@ -360,6 +362,35 @@ impl Steady {
         false
     }
 
+    /// Competes with flows that fill the buffer, if there are any. Returns whether that is all it does now.
+    fn compete(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) -> bool {
+        // What it keeps in queues, urgent messages of this host wait for.
+        let (can_compete, window) = (self.phase == Phase::Cruise && !self.is_beside_urgent, self.window);
+        let Some(far) = &mut self.far else { return false };
+        if !can_compete || far.probe_rtt.is_crowded(window, self.packet) {
+            far.contest.leave();
+            return false;
+        }
+        let (line, chance) = (self.line, self.chance.share());
+        let late = Duration::try_from_secs_f64(self.allowance).unwrap_or_default();
+        let is_small = self.packet.is_small(window);
+        match far.contest.take(&View { progress, flight, base, line, chance, late, window, is_small, now }) {
+            Turn::None => return false,
+            Turn::Keep(window) => {
+                self.window = window.max(LEAST_WINDOW);
+                let queue = flight.queue(Instant::ZERO).unwrap_or_default();
+                let bits = self.window * PACE * 8.0 / (base + queue).as_secs_f64();
+                self.rate = Some(Rate::from_bits(bits as u64));
+                return true;
+            }
+            Turn::Over(window) => {
+                self.window = window.max(LEAST_WINDOW);
+                self.begin_phase(Phase::Cruise, flight, now);
+            }
+        }
+        false
+    }
+
     fn start(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
         let base_s = base.as_secs_f64();
         let found = self.find_queue(progress, flight, base, now);
@@ -412,7 +443,7 @@ impl Steady {
         let (target, is_late) = (self.target(base), self.is_late());
         // Of so short a way delays tell nothing of others: this host's own are longer.
         let delays_are_own = base < Lateness::SLICE && self.falls_behind(base);
-        let Some(Far { climb, probe_rtt }) = self.far.as_deref_mut() else { return };
+        let Some(Far { climb, probe_rtt, .. }) = self.far.as_deref_mut() else { return };
         if !is_held && self.round.peak as f64 > self.window * 0.8 {
             self.window += climb.grow((self.window * STEP).max(STEP_BYTES), base, now);
         } else {
@@ -483,6 +514,9 @@ impl Controller for Steady {
             self.begin_phase(if self.phase == Phase::Trains { Phase::Trains } else { known }, flight, now);
         }
         if self.probe(flight, smoothed, now) {
+            return;
+        }
+        if self.compete(progress, flight, base, now) {
             return;
         }
         match self.phase {

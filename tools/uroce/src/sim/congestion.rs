@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use uroce::congestion::{CongestionControl, CongestionControlError};
 use uroce_laboratory::sim::TransferError;
-use uroce_laboratory::sim::congestion::{CUBIC, Congestion, CongestionCell, SizeBin};
+use uroce_laboratory::sim::congestion::{CUBIC, Congestion, CongestionCell, SizeBin, TCP_BBR, TCP_CUBIC};
 
 use crate::Failure;
 
@@ -24,13 +24,13 @@ pub(super) struct Arguments {
     #[command(flatten)]
     pub options: Options,
     /// Run only matching cells: scenario=wan, controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
-    /// loss=1%; conditions separated by commas, values by |. A key that is not given matches all its values. Scenarios: wan, wan-loss, fair,
+    /// loss=1%, line_bps=100000000; conditions separated by commas, values by |. A key that is not given matches all its values. Scenarios: wan, wan-loss, fair,
     /// newcomer, rtt-mix, parking-lot, on-off, microburst, policer, dc-wan, incast, new-incast,
-    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, busy-hosts, versus.
+    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, busy-hosts, versus, beside-tcp.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
-    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, cubic (as TCP) or fixed. With dcqcn
-    /// and nscc the bottleneck marks packets.
+    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, fixed, or as TCP: cubic, tcp-cubic,
+    /// tcp-bbr. With dcqcn and nscc the bottleneck marks packets.
     #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t = CongestionControl::Steady, value_parser = controller)]
     congestion: CongestionControl,
     /// Print what happened in each half round trip.
@@ -44,7 +44,7 @@ impl Cell for CongestionCell {
     const SCHEMA: &'static str = "uroce.sim.congestion/1";
 
     const KEYS: &'static [&'static str] =
-        &["scenario", "controller", "rival", "default", "flows", "rtt_ms", "buffer_bdp", "loss"];
+        &["scenario", "controller", "rival", "default", "flows", "rtt_ms", "buffer_bdp", "loss", "line_bps"];
 
     fn which(&self) -> Value {
         json!({
@@ -89,10 +89,11 @@ impl Cell for CongestionCell {
     fn describe(&self, outcome: &Self::Outcome) -> String {
         let rival = self.scenario.rival().map_or(String::new(), |rival| format!(" {rival}"));
         let what = format!(
-            "{:11} {:14} {:2} flows {:4} ms {:4.1} BDP {:3} % lost",
+            "{:11} {:16} {:2} flows {:5} Mb/s {:4} ms {:4.1} BDP {:3} % lost",
             self.scenario.name(),
             format!("{}{rival}", self.control),
             self.flows,
+            self.line_bps / 1_000_000,
             self.round_trip.as_secs_f64() * 1e3,
             self.buffer_bdp,
             self.loss * 100.0
@@ -155,9 +156,10 @@ fn describe_bin(bin: &SizeBin) -> String {
     format!("{size:19} {:6} flows  {p50:6.2} times the least in the median, {p99:6.2} in 99 %", bin.flows)
 }
 
-/// A controller of this stack, or TCP's CUBIC.
+/// A controller of this stack, or one of TCP's.
 pub(super) fn controller(name: &str) -> Result<CongestionControl, CongestionControlError> {
-    if name == CUBIC.name() { Ok(CUBIC) } else { name.parse() }
+    let tcp = [CUBIC, TCP_CUBIC, TCP_BBR].into_iter().find(|control| control.name() == name);
+    tcp.map_or_else(|| name.parse(), Ok)
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

@@ -8,7 +8,7 @@ use crate::sim::transfer::{TransferError, TransferOperation, TransferPlan};
 
 use super::run::{MESSAGE_BYTES, Run};
 use super::setup::Setup;
-use super::{CUBIC, Congestion, FlowSizes, Scenario};
+use super::{CUBIC, Congestion, FlowSizes, Scenario, TCP_BBR, TCP_CUBIC};
 
 /// One cell of the table of congestion: flows that share a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +47,9 @@ const SMALL_SHARES_BPS: u64 = 500_000_000;
 /// A line of 300 Mb/s between two hosts that are busy, as in the comparison of NIXL over uroce and over TCP.
 const BUSY_BPS: u64 = 300_000_000;
 const BUSY_ROUND_TRIP: Duration = Duration::from_millis(30);
+
+/// Lines that a flow shares with one of TCP: `cargo xtask wan --beside` has the same of real frames.
+const BESIDE_TCP_BPS: [u64; 2] = [100_000_000, 300_000_000];
 
 /// Connections over which flows of a data centre come at random, the messages that one may have posted then, which are some of the
 /// largest flows, and the memory of each of its sides.
@@ -132,6 +135,13 @@ impl CongestionCell {
         for rival in CongestionControl::ALL.into_iter().chain([CUBIC]).filter(|rival| *rival != control) {
             for buffer_bdp in [0.1, 1.0] {
                 cells.push(wan(Scenario::Versus(rival), 2, buffer_bdp));
+            }
+        }
+        for rival in [TCP_CUBIC, TCP_BBR].into_iter().filter(|rival| *rival != control) {
+            for line_bps in BESIDE_TCP_BPS {
+                for (flows, buffer_bdp) in [(2, 0.1), (2, 0.5), (2, 1.0), (8, 1.0), (2, 3.0)] {
+                    cells.push(CongestionCell { line_bps, ..wan(Scenario::BesideTcp(rival), flows, buffer_bdp) });
+                }
             }
         }
         cells

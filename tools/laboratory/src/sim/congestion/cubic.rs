@@ -1,4 +1,6 @@
-use uroce::congestion::{CongestionControl, Controller, Flight, LongestFrame, OwnController, Progress, Rate};
+use uroce::congestion::{
+    CongestionControl, Controller, CubicWindow, Flight, LongestFrame, OwnController, Progress, Rate,
+};
 use uroce::time::{Duration, Instant};
 
 /// CUBIC, as TCP has it (RFC 9438), so that flows of this stack meet one on a simulated link.
@@ -7,17 +9,12 @@ use uroce::time::{Duration, Instant};
 /// RFC's slow start without HyStart++, and Linux's pacing (`tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
 #[derive(Debug)]
 struct Cubic {
-    /// Packets in flight, and those from which on growth is cubic.
-    window: f64,
+    window: CubicWindow,
+    /// Packets from which on growth is cubic.
     threshold: f64,
-    /// W_max: the window at the last loss, as remembered.
-    most: f64,
-    /// The window of the epoch's beginning, what Reno would have, and K, the seconds until W_max is reached again.
-    began: f64,
-    reno: f64,
-    k: f64,
-    began_at: Option<Instant>,
     packet: LongestFrame,
+    /// Whether its packets are TCP's segments, whatever frames carry them.
+    is_of_tcp: bool,
     /// Losses of packets that were sent before this are of the loss that is known.
     recovers_until: Instant,
     round_trip: Duration,
@@ -27,12 +24,14 @@ struct Cubic {
 pub const CUBIC: CongestionControl =
     CongestionControl::Own(OwnController { name: "cubic", start: |_| Box::new(Cubic::default()) });
 
-/// C, in packets a second³, and β_cubic.
-const C: f64 = 0.4;
-const BETA: f64 = 0.7;
+/// The same with windows of TCP's segments, of which a frame of path MTU 4096 carries three.
+pub const TCP_CUBIC: CongestionControl = CongestionControl::Own(OwnController {
+    name: "tcp-cubic",
+    start: |_| Box::new(Cubic { is_of_tcp: true, ..Cubic::default() }),
+});
 
-/// α_cubic: as much as Reno gains with that β.
-const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// Length of a frame of Ethernet with a segment of TCP, in bytes.
+const SEGMENT: f64 = 1514.0;
 
 /// The window before anything is known (RFC 6928), and the least one, in packets.
 const FIRST_WINDOW: f64 = 10.0;
@@ -45,14 +44,10 @@ const PACING: f64 = 1.2;
 impl Default for Cubic {
     fn default() -> Cubic {
         Cubic {
-            window: FIRST_WINDOW,
+            window: CubicWindow::new(FIRST_WINDOW),
             threshold: f64::INFINITY,
-            most: 0.0,
-            began: FIRST_WINDOW,
-            reno: FIRST_WINDOW,
-            k: 0.0,
-            began_at: None,
             packet: LongestFrame::default(),
+            is_of_tcp: false,
             recovers_until: Instant::ZERO,
             round_trip: Duration::ZERO,
         }
@@ -60,34 +55,21 @@ impl Default for Cubic {
 }
 
 impl Cubic {
-    /// Takes a loss: less than at the last one means that another flow needs room (fast convergence).
+    fn packet_bytes(&self) -> f64 {
+        if self.is_of_tcp { SEGMENT } else { self.packet.bytes() }
+    }
+
     fn lose(&mut self, left: f64) {
-        self.most = if self.window < self.most { self.window * (1.0 + BETA) / 2.0 } else { self.window };
-        self.threshold = (self.window * BETA).max(LEAST_WINDOW);
-        self.window = left.max(LEAST_WINDOW);
-        self.began_at = None;
+        self.threshold = (self.window.packets() * CubicWindow::BETA).max(LEAST_WINDOW);
+        self.window.lose(left);
     }
 
     fn grow(&mut self, packets: f64, now: Instant) {
-        if self.window < self.threshold {
-            self.window += packets;
-            return;
-        }
-        let began_at = *self.began_at.get_or_insert_with(|| {
-            (self.began, self.reno) = (self.window, self.window);
-            self.k = ((self.most - self.window).max(0.0) / C).cbrt();
-            now
-        });
-        let origin = self.most.max(self.began);
-        let after = |seconds: f64| C * (seconds - self.k).powi(3) + origin;
-        let elapsed = (now - began_at).as_secs_f64();
-        let target = after(elapsed + self.round_trip.as_secs_f64()).clamp(self.window, 1.5 * self.window);
-        let alpha = if self.reno < self.most { ALPHA } else { 1.0 };
-        self.reno += alpha * packets / self.window;
-        if after(elapsed) < self.reno {
-            self.window = self.window.max(self.reno);
+        let window = self.window.packets();
+        if window < self.threshold {
+            self.window.set(window + packets);
         } else {
-            self.window += (target - self.window) / self.window * packets;
+            self.window.grow(packets, self.round_trip, now);
         }
     }
 }
@@ -99,13 +81,13 @@ impl Controller for Cubic {
             self.lose(1.0);
             self.recovers_until = now;
         } else if progress.lost_bytes > 0 && now >= self.recovers_until {
-            self.lose(self.window * BETA);
+            self.lose(self.window.packets() * CubicWindow::BETA);
             self.recovers_until = now + self.round_trip;
         }
         // A flow that does not use its window does not need a larger one.
         let used = flight.in_flight_bytes() + progress.delivered_bytes;
-        if used as f64 > 0.5 * self.window * self.packet.bytes() {
-            self.grow(progress.delivered_bytes as f64 / self.packet.bytes(), now);
+        if used as f64 > 0.5 * self.window.packets() * self.packet_bytes() {
+            self.grow(progress.delivered_bytes as f64 / self.packet_bytes(), now);
         }
     }
 
@@ -116,13 +98,13 @@ impl Controller for Cubic {
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}
 
     fn rate(&self) -> Option<Rate> {
-        let gain = if self.window < self.threshold { SLOW_START_PACING } else { PACING };
-        let bits = gain * self.window * self.packet.bytes() * 8.0 / self.round_trip.as_secs_f64();
+        let gain = if self.window.packets() < self.threshold { SLOW_START_PACING } else { PACING };
+        let bits = gain * self.window.packets() * self.packet_bytes() * 8.0 / self.round_trip.as_secs_f64();
         (!self.round_trip.is_zero()).then(|| Rate::from_bits(bits as u64))
     }
 
     fn window_bytes(&self) -> u64 {
-        (self.window * self.packet.bytes()) as u64
+        (self.window.packets() * self.packet_bytes()) as u64
     }
 }
 
@@ -139,7 +121,7 @@ mod tests {
     fn pass(cubic: &mut Cubic, flight: &mut Flight, now: Instant, lost: u64) {
         let sent_at = Instant::from_ns(now.as_ns() - ROUND_TRIP.as_nanos() as u64);
         let sample = Sample { sent_at, round_trip: ROUND_TRIP, delay: Duration::ZERO, path: 0, is_marked: false };
-        let delivered_bytes = cubic.window as u64 * PACKET;
+        let delivered_bytes = cubic.window.packets() as u64 * PACKET;
         let progress =
             Progress { delivered_bytes, lost_bytes: lost * PACKET, sample: Some(sample), ..Progress::default() };
         flight.take(&progress, delivered_bytes, now);
@@ -153,17 +135,18 @@ mod tests {
         cubic.packet.take(PACKET);
         let at = |round: u64| Instant::from_ns((round + 1) * ROUND_TRIP.as_nanos() as u64);
         (0..9).for_each(|round| pass(&mut cubic, &mut flight, at(round), 0));
-        assert_eq!(cubic.window, 5120.0, "slow start doubles it");
+        assert_eq!(cubic.window.packets(), 5120.0, "slow start doubles it");
         pass(&mut cubic, &mut flight, at(9), 10);
         let (most, k) = (5120.0_f64, (5120.0_f64 * 0.3 / 0.4).cbrt());
-        assert!((cubic.window / (most * 0.7) - 1.0).abs() < 0.01, "{}", cubic.window);
+        assert!((cubic.window.packets() / (most * 0.7) - 1.0).abs() < 0.01, "{}", cubic.window.packets());
         for round in 10..1500 {
             pass(&mut cubic, &mut flight, at(round), 0);
             let seconds = (round - 9) as f64 * 0.02 + 0.02;
             let expected = 0.4 * (seconds - k).powi(3) + most;
-            assert!((cubic.window / expected - 1.0).abs() < 0.03, "{round}: {} instead of {expected}", cubic.window);
+            let window = cubic.window.packets();
+            assert!((window / expected - 1.0).abs() < 0.03, "{round}: {window} instead of {expected}");
         }
-        assert!(cubic.window > 1.1 * most, "{}", cubic.window);
+        assert!(cubic.window.packets() > 1.1 * most, "{}", cubic.window.packets());
     }
 
     #[test]
@@ -175,10 +158,10 @@ mod tests {
         let now = at.next().unwrap();
         cubic.take(&Progress { lost_bytes: PACKET, ..Progress::default() }, &flight, now);
         cubic.take(&Progress { lost_bytes: PACKET, ..Progress::default() }, &flight, now + ROUND_TRIP / 2);
-        assert_eq!((cubic.window, cubic.most), (2560.0 * 0.7, 2560.0));
+        assert_eq!((cubic.window.packets(), cubic.threshold), (2560.0 * 0.7, 2560.0 * 0.7));
         cubic.take(&Progress { lost_bytes: PACKET, ..Progress::default() }, &flight, now + ROUND_TRIP * 2);
-        assert_eq!((cubic.window, cubic.most), (2560.0 * 0.7 * 0.7, 2560.0 * 0.7 * 0.85));
+        assert_eq!((cubic.window.packets(), cubic.threshold), (2560.0 * 0.7 * 0.7, 2560.0 * 0.7 * 0.7));
         cubic.take(&Progress { forgotten_bytes: PACKET, ..Progress::default() }, &flight, now + ROUND_TRIP * 3);
-        assert_eq!((cubic.window, cubic.threshold), (2.0, 2560.0 * 0.7 * 0.7 * 0.7));
+        assert_eq!((cubic.window.packets(), cubic.threshold), (2.0, 2560.0 * 0.7 * 0.7 * 0.7));
     }
 }

@@ -12,9 +12,11 @@ mod result;
 mod run;
 mod scenario;
 mod setup;
+mod tcp_bbr;
 
 pub use cell::CongestionCell;
-pub use cubic::CUBIC;
+pub use cubic::{CUBIC, TCP_CUBIC};
 pub use flow_sizes::FlowSizes;
 pub use result::{CompletionTime, Congestion, SizeBin};
 pub use scenario::Scenario;
+pub use tcp_bbr::TCP_BBR;

@@ -39,6 +39,8 @@ pub enum Scenario {
     BusyHosts,
     /// A flow beside one of another controller.
     Versus(CongestionControl),
+    /// The same beside one of TCP, on a slower line and for longer: TCP's windows take seconds to change.
+    BesideTcp(CongestionControl),
 }
 
 impl Scenario {
@@ -65,12 +67,13 @@ impl Scenario {
             Scenario::SmallShares => "small-shares",
             Scenario::BusyHosts => "busy-hosts",
             Scenario::Versus(_) => "versus",
+            Scenario::BesideTcp(_) => "beside-tcp",
         }
     }
 
     /// The controller of the second flow, where it is another one; `None` elsewhere.
     pub fn rival(self) -> Option<CongestionControl> {
-        if let Scenario::Versus(rival) = self { Some(rival) } else { None }
+        if let Scenario::Versus(rival) | Scenario::BesideTcp(rival) = self { Some(rival) } else { None }
     }
 
     /// Whether the network is a data centre's, whose switches have shallow buffers and mark packets.

@@ -82,6 +82,9 @@ const MEASURED: u32 = 40;
 /// Round trips in which flows have the time to become equal, where that is what is looked at.
 const CONVERGING: u32 = 160;
 
+/// How long a flow is beside one of TCP before the measured time, and in it.
+const BESIDE_TCP: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(20)];
+
 /// Whether a controller needs the marks of switches.
 fn needs_marks(control: CongestionControl) -> bool {
     matches!(control, CongestionControl::Dcqcn | CongestionControl::Nscc)
@@ -194,10 +197,13 @@ impl Setup {
                 self.pauses = Some(BUSY);
                 round_trips(2 * WARM_UP, 4 * MEASURED)
             }
-            Scenario::Versus(rival) => {
+            Scenario::Versus(rival) | Scenario::BesideTcp(rival) => {
                 second_half(&mut self.flows);
                 self.flows.iter_mut().filter(|flow| flow.group == 1).for_each(|flow| flow.control = rival);
-                round_trips(2 * WARM_UP, 2 * MEASURED)
+                match cell.scenario {
+                    Scenario::BesideTcp(_) => BESIDE_TCP,
+                    _ => round_trips(2 * WARM_UP, 2 * MEASURED),
+                }
             }
         }
     }
