@@ -7,6 +7,19 @@ use crate::time::{Duration, Instant};
 /// How long a poll that finds nothing sleeps at most, while others need its processor. A frame ends it earlier.
 const REST: Duration = Duration::from_micros(100);
 
+/// The same where frames have ended so many rests in a row, each within [`REST`]. It is as long as the kernel's ticks are apart,
+/// on most machines. A timer that ends before the next tick takes up to 10 µs to set and to take back on virtual ones, which is
+/// more than all else of a round trip.
+const LONG_REST: Duration = Duration::from_millis(4);
+const ENDED_EARLY: u32 = 16;
+
+/// How long no rest is long after one of these that no frame ended: the program can wait for something else.
+const DOUBT: HoldLengths = HoldLengths {
+    first: Duration::from_millis(10),
+    most: Duration::from_millis(1000),
+    soon: Duration::from_millis(1000),
+};
+
 /// The longest time between two polls of a program that does nothing else.
 const SPIN: Duration = Duration::from_micros(2);
 
@@ -58,6 +71,11 @@ pub(super) struct Contention {
     hold: Hold,
     /// How often one did.
     rests: u64,
+    /// When the last rest began, until something is known of how it ended, and whether it could be long.
+    resting: Option<(Instant, bool)>,
+    /// Rests in a row that a frame ended within [`REST`], and while what goes on none is long.
+    ended_early: u32,
+    doubt: Hold,
 }
 
 impl Contention {
@@ -69,9 +87,20 @@ impl Contention {
         }
     }
 
-    /// Notes that a poll has found something: the program has to do.
-    pub fn worked(&mut self) {
+    /// Notes that a poll has found something at `now`: the program has to do.
+    pub fn worked(&mut self, has_received: bool, now: Instant) {
         self.spins = 0;
+        self.woken(has_received, now);
+    }
+
+    /// Notes how the last rest ended.
+    fn woken(&mut self, has_received: bool, now: Instant) {
+        let Some((began, is_long)) = self.resting.take() else { return };
+        let is_early = has_received && now.saturating_since(began) < REST;
+        self.ended_early = if is_early { self.ended_early.saturating_add(1) } else { 0 };
+        if is_long && !has_received {
+            self.doubt.begin(&DOUBT, now);
+        }
     }
 
     /// Notes that a poll has found nothing at `now`. Returns whether it shall [`rest`](Self::rest): not while nobody else needs
@@ -79,6 +108,7 @@ impl Contention {
     /// has waited for its processor since it was asked last. Only threads that spin ask: it opens a file, which a program that
     /// sleeps between its polls shall not come to have at any moment.
     pub fn shall_rest(&mut self, now: Instant, waited: impl FnOnce() -> Duration) -> bool {
+        self.woken(false, now);
         let apart = now.saturating_since(std::mem::replace(&mut self.polled_at, now));
         if apart > SPIN {
             let spun = std::mem::take(&mut self.spins) >= SPINS;
@@ -97,11 +127,17 @@ impl Contention {
         self.hold.lasts(now) && self.spins >= SPINS && now >= self.shared_until
     }
 
-    /// How long a poll sleeps, unless a frame arrives, that has nothing to do for a time of `idle`; `None` when something is
-    /// due.
-    pub fn rest(&mut self, idle: Duration) -> Option<Duration> {
-        let rest = Some(idle.min(REST)).filter(|rest| !rest.is_zero())?;
+    /// How long a poll sleeps, unless a frame arrives, that has nothing to do for a time of `idle` from `now` on; `None` when
+    /// something is due. A long rest does not end for what becomes due after [`REST`]: that is what has no answer in time, and
+    /// is then at most [`LONG_REST`] late.
+    pub fn rest(&mut self, idle: Duration, now: Instant) -> Option<Duration> {
+        let is_long = idle >= REST && self.ended_early >= ENDED_EARLY && !self.doubt.lasts(now);
+        let rest = if is_long { LONG_REST } else { idle.min(REST) };
+        if rest.is_zero() {
+            return None;
+        }
         self.rests += 1;
+        self.resting = Some((now, is_long));
         Some(rest)
     }
 
@@ -205,7 +241,7 @@ mod tests {
         // A program that works between its polls is left alone, and one that has found something, too.
         assert_eq!(spin(&mut contention, 2 * SPIN, 1000), 0);
         spin(&mut contention, STEP, SPINS as usize - 1);
-        contention.worked();
+        contention.worked(true, Instant::ZERO);
         assert_eq!(spin(&mut contention, STEP, SPINS as usize - 1), 0);
         assert_eq!(spin(&mut contention, STEP, 1000), 1000);
         now = now + HOLD.most;
@@ -237,6 +273,58 @@ mod tests {
         // one's.
         let often = [3, 20].map(|slice| rested(ms(2 * slice), ms(slice), true, ms(5000)));
         assert!(often[0] > 0.45 && often[1] > 0.35, "{often:?}");
+    }
+
+    /// The rests of a program that each take so long until a frame or, if it is not `by_frame`, the rest itself ends them. `idle`
+    /// is when something is due.
+    fn rest(
+        contention: &mut Contention,
+        now: &mut Instant,
+        by_frame: bool,
+        length: Duration,
+        idle: Duration,
+    ) -> Duration {
+        let rest = contention.rest(idle, *now).unwrap();
+        if by_frame {
+            *now = *now + length;
+            contention.worked(true, *now);
+        } else {
+            *now = *now + rest;
+            contention.shall_rest(*now, || Duration::ZERO);
+        }
+        rest
+    }
+
+    /// Else each of them sets a timer and takes it back, for longer than the round trip takes.
+    #[test]
+    fn rests_that_frames_end_are_long() {
+        let us = Duration::from_micros;
+        let after = |by_frame, length, idle| {
+            let (mut contention, mut now) = (Contention::default(), Instant::ZERO + Duration::from_millis(1000));
+            (0..ENDED_EARLY).for_each(|_| {
+                assert!(rest(&mut contention, &mut now, by_frame, length, us(900)) <= REST);
+            });
+            contention.rest(idle, now).unwrap()
+        };
+        assert_eq!(after(true, us(10), us(900)), LONG_REST);
+        assert_eq!(after(true, us(10), us(50)), us(50), "what is due soon is not late");
+        assert_eq!(after(true, us(101), us(900)), REST, "frames that end them are far apart");
+        assert_eq!(after(false, us(10), us(900)), REST, "no frames end them");
+    }
+
+    /// Else one that waits for something else each time, after some messages, is milliseconds late each time.
+    #[test]
+    fn a_long_rest_that_no_frame_ends_is_the_last_one_for_a_while() {
+        let (us, ms) = (Duration::from_micros, Duration::from_millis);
+        let (mut contention, start) = (Contention::default(), Instant::ZERO + ms(1000));
+        let (mut now, mut late) = (start, Duration::ZERO);
+        while now < start + ms(10_000) {
+            for _ in 0..100 {
+                rest(&mut contention, &mut now, true, us(10), us(900));
+            }
+            late += rest(&mut contention, &mut now, false, us(0), us(900)).saturating_sub(REST);
+        }
+        assert!((ms(40)..ms(60)).contains(&late), "{late:?}: after 10, 40, 160, 640 ms, and then each second");
     }
 
     #[test]
@@ -277,10 +365,11 @@ mod tests {
 
     #[test]
     fn it_does_not_rest_when_something_is_due() {
-        let mut contention = Contention::default();
-        assert_eq!(contention.rest(Duration::ZERO), None);
+        let (mut contention, now) = (Contention::default(), Instant::ZERO);
+        assert_eq!(contention.rest(Duration::ZERO, now), None);
         let due = Duration::from_micros(7);
-        assert_eq!((contention.rest(due), contention.rest(Duration::from_millis(9))), (Some(due), Some(REST)));
+        let idle = Duration::from_millis(9);
+        assert_eq!((contention.rest(due, now), contention.rest(idle, now)), (Some(due), Some(REST)));
         assert_eq!(contention.rests(), 2);
     }
 }

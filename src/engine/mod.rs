@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// Receives, sends and runs timers, unless another thread is doing so. Programs call this when they poll. While others
-    /// need the processor, a step that finds nothing sleeps for up to 100 µs, until a frame arrives.
+    /// need the processor, a step that finds nothing sleeps for up to 4 ms, until a frame arrives.
     pub fn step(&self) {
         if self.is_forked() {
             return;
@@ -195,13 +195,14 @@ impl Engine {
         let mut rest = None;
         self.shared.turns.poll(&self.shared.core, |core| {
             let looked_at = core.received_at;
-            let worked = core.step_for_program();
+            let (received, sent) = core.step_for_program();
+            let worked = received + sent > 0;
             let unseen = core.received_at.saturating_since(looked_at);
             if worked && unseen >= PASSIVE {
                 self.shared.turns.frames_had_waited(unseen);
             }
             self.shared.announce_events(core);
-            rest = core.rest_after(worked);
+            rest = core.rest_after(received > 0, worked);
             worked
         });
         if let Some(rest) = rest {
@@ -302,31 +303,31 @@ impl Core {
     ///
     /// When the round brings something, and only acknowledges are owed for it, the program sees it first. A system call
     /// for an acknowledge costs as much as the round, and the program's answer, or its next poll, takes the acknowledge
-    /// along. If the program does neither, the background thread does, as for all that arrives from then on. Returns whether
-    /// anything was received or sent.
-    fn step_for_program(&mut self) -> bool {
+    /// along. If the program does neither, the background thread does, as for all that arrives from then on. Returns the
+    /// number of packets received and sent.
+    fn step_for_program(&mut self) -> (usize, usize) {
         let (received, now) = self.receive();
         if received > 0 && !self.owes_acknowledges && self.endpoint.owes_only_acknowledges() {
             self.owes_acknowledges = true;
-            return true;
+            return (received, 0);
         }
-        self.send(now) + received > 0
+        (received, self.send(now))
     }
 
     /// How long a program that polls shall sleep after a step, unless a frame arrives, so that others get its processor.
-    fn rest_after(&mut self, worked: bool) -> Option<Duration> {
-        self.contention.used_by(this_thread(), self.received_at);
+    fn rest_after(&mut self, has_received: bool, worked: bool) -> Option<Duration> {
+        let now = self.received_at;
+        self.contention.used_by(this_thread(), now);
         if worked {
-            self.contention.worked();
+            self.contention.worked(has_received, now);
             return None;
         }
-        let now = self.received_at;
         let rests = self.contention.shall_rest(now, waited);
         if !rests || mutated!("polls-do-not-rest", by "uroce --test contention a_program_that_polls") {
             return None;
         }
         let idle = self.idle(now);
-        self.contention.rest(idle)
+        self.contention.rest(idle, now)
     }
 
     /// How long there is nothing to do, unless something arrives.

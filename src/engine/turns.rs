@@ -199,7 +199,7 @@ impl Turns {
                     self.let_the_program_go_first(before, &now);
                 }
                 let steps = self.steps.load(Ordering::Relaxed).wrapping_sub(before);
-                if steps > 0 || self.is_stepping.load(Ordering::Relaxed) {
+                if steps > 0 || self.is_stepping.load(Ordering::Relaxed) || self.rests() {
                     watchful = u32::saturating_sub(watchful, 1);
                     let now = now();
                     let unseen = self.unseen_ns.swap(0, Ordering::Relaxed);
@@ -223,7 +223,12 @@ impl Turns {
     /// Whether frames wake the background thread, too, while it leaves the work to a program. A program that rests is woken by
     /// them itself; if another took them first, it would sleep on.
     fn watches(&self, watchful: u32) -> bool {
-        watchful > 0 && self.resting.load(Ordering::Relaxed) == 0
+        watchful > 0 && !self.rests()
+    }
+
+    /// Whether a program rests: it will step soon, and is left the frames.
+    fn rests(&self) -> bool {
+        self.resting.load(Ordering::Relaxed) > 0
     }
 
     /// Waits, after frames arrived, for a program that polls to take them: for its next step, since the one that it is at can
@@ -363,6 +368,26 @@ mod tests {
         let mut in_rest = [true; 2];
         turns.rest(|| in_rest = watches());
         assert_eq!((in_rest, watches()), ([false; 2], [false, true]));
+    }
+
+    /// Else the background thread takes the frames for which a program sleeps, and it sleeps on.
+    #[test]
+    fn the_background_thread_leaves_the_work_to_a_program_that_rests() {
+        let (turns, waits) = (Turns::new().unwrap(), AtomicU64::new(0));
+        let mut rounds = 0;
+        let mut round = || {
+            rounds += 1;
+            turns.stop();
+            Round { received: false, worked: true, sleep: Duration::ZERO }
+        };
+        let now = || {
+            if waits.fetch_add(1, Ordering::Relaxed) == 10 {
+                turns.stop();
+            }
+            Instant::ZERO
+        };
+        turns.rest(|| turns.run_in_background(&[], now, &mut round));
+        assert_eq!((rounds, waits.load(Ordering::Relaxed)), (0, 11));
     }
 
     /// Else the background thread, which frames wake, would take more of them each time, and go on so.
