@@ -26,7 +26,8 @@ pub(super) struct Arguments {
     /// Run only matching cells: scenario=wan, controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
     /// loss=1%, line_bps=100000000; conditions separated by commas, values by |. A key that is not given matches all its values. Scenarios: wan, wan-loss, fair,
     /// newcomer, rtt-mix, parking-lot, on-off, microburst, policer, dc-wan, incast, new-incast,
-    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, busy-hosts, versus, beside-tcp.
+    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, busy-hosts, scavenger,
+    /// scavengers, versus, beside-tcp.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
     /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, fixed, or as TCP: cubic, tcp-cubic,
@@ -80,6 +81,8 @@ impl Cell for CongestionCell {
                 "completion_slowdown": result.completion.map(|completion| completion.slowdown),
                 "mean_slowdown": result.completion.map(|completion| completion.mean_slowdown),
                 "sizes": result.sizes.iter().map(size_bin).collect::<Vec<_>>(),
+                "tcp_kept": result.scavenged.map(|scavenged| scavenged.kept),
+                "of_rest": result.scavenged.map(|scavenged| scavenged.of_rest),
                 "goodput_bps": result.goodput_bps,
             }),
             Err(error) => json!({ "violation": error.to_string() }),
@@ -130,6 +133,10 @@ impl Cell for CongestionCell {
         if result.shares.len() > 1 {
             let shares: Vec<String> = result.shares.iter().map(|share| format!("{share:.2}")).collect();
             text += &format!("  shares {}", shares.join(" "));
+        }
+        if let Some(scavenged) = result.scavenged {
+            let [kept, of_rest] = [scavenged.kept, scavenged.of_rest].map(|share| share * 100.0);
+            text += &format!("  TCP keeps {kept:.1} %, the scavenger takes {of_rest:.1} % of the rest");
         }
         if let Some(completion) = result.completion {
             let (last, slowdown) = (completion.last.as_secs_f64() * 1e3, completion.slowdown);

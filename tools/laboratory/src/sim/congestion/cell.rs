@@ -6,6 +6,7 @@ use crate::sim::goodput;
 use crate::sim::random::Random;
 use crate::sim::transfer::{TransferError, TransferOperation, TransferPlan};
 
+use super::flow_plan::FlowPlan;
 use super::run::{MESSAGE_BYTES, Run};
 use super::setup::Setup;
 use super::{CUBIC, Congestion, FlowSizes, Scenario, TCP_BBR, TCP_CUBIC};
@@ -56,6 +57,11 @@ const BESIDE_TCP_BPS: [u64; 2] = [100_000_000, 300_000_000];
 const CONNECTIONS: usize = 32;
 const OFFERED_MESSAGES: usize = 4096;
 const OFFERED_REGION_BYTES: usize = 1 << 20;
+
+/// The lines of scavengers, as in `uroce-wan --beside`. A flow that pauses has so many bandwidth-delay products posted: what is in
+/// flight, and in a buffer of one.
+const SCAVENGED_BPS: [u64; 2] = [100_000_000, 300_000_000];
+const PAUSING_BDP: f64 = 2.2;
 
 /// Upper bound on the memory of each side of a flow, in bytes: its messages take turns.
 const REGION_BYTES: usize = 16 << 20;
@@ -132,6 +138,16 @@ impl CongestionCell {
                 cells.push(CongestionCell { round_trip: BUSY_ROUND_TRIP, line_bps: BUSY_BPS, loss, ..busy });
             }
         }
+        for line_bps in SCAVENGED_BPS {
+            for buffer_bdp in [0.1, 1.0] {
+                cells.push(CongestionCell { line_bps, ..wan(Scenario::Scavenger, 2, buffer_bdp) });
+                for flows in [1, 2, 4] {
+                    for loss in [0.0, 0.001, 0.01] {
+                        cells.push(CongestionCell { line_bps, loss, ..wan(Scenario::Scavengers, flows, buffer_bdp) });
+                    }
+                }
+            }
+        }
         for rival in CongestionControl::ALL.into_iter().chain([CUBIC]).filter(|rival| *rival != control) {
             for buffer_bdp in [0.1, 1.0] {
                 cells.push(wan(Scenario::Versus(rival), 2, buffer_bdp));
@@ -169,11 +185,16 @@ impl CongestionCell {
             Some(_) => (OFFERED_MESSAGES, OFFERED_REGION_BYTES),
             None => (bytes / MESSAGE_BYTES, REGION_BYTES),
         };
-        let plan = |control| {
+        let plan = |flow: &FlowPlan| {
+            // What is posted at the beginning of a pause is still sent.
+            let outstanding = match flow.pauses {
+                Some(_) => ((PAUSING_BDP * self.bdp_bytes()) as usize).div_ceil(MESSAGE_BYTES),
+                None => outstanding,
+            };
             let recovery = RecoverySettings {
                 recovery: RecoveryMode::Auto,
                 line_rate: Some(Rate::from_bits(setup.access_bps)),
-                ..RecoverySettings::default().with_congestion(control)
+                ..RecoverySettings::default().with_congestion(flow.control)
             };
             TransferPlan {
                 operation: TransferOperation::Write,
@@ -184,8 +205,16 @@ impl CongestionCell {
                 timeout: setup.timeout,
             }
         };
-        let mut run = Run::new(self, &setup, seed, plan);
-        run.play()?;
-        Ok(run.result())
+        let play = |setup: &Setup| {
+            let mut run = Run::new(self, setup, seed, plan);
+            run.play()?;
+            Ok(run.result())
+        };
+        let mut result = play(&setup)?;
+        if self.scenario == Scenario::Scavenger {
+            let alone = play(&Setup::of(self, &mut Random::new(seed, 3)).without_scavengers())?;
+            result.beside_alone(alone.goodput_bps[0], self.ideal_bps());
+        }
+        Ok(result)
     }
 }

@@ -2,12 +2,17 @@ use std::ops::Range;
 
 use uroce::congestion::CongestionControl;
 use uroce::time::{Duration, Instant};
+use uroce::transport::Class;
 
 /// One flow of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct FlowPlan {
     /// What decides on its rate.
     pub control: CongestionControl,
+    /// The class of its queue pairs.
+    pub class: Class,
+    /// It posts for so long and then pauses for as long, from the beginning on; `None` when it always does.
+    pub pauses: Option<Duration>,
     /// The round trip without queues.
     pub round_trip: Duration,
     /// The bottlenecks that it takes, of those in a row.
@@ -20,4 +25,11 @@ pub(super) struct FlowPlan {
     pub bytes: Option<u64>,
     /// Which flows are like it: the shares of groups are told apart.
     pub group: usize,
+}
+
+impl FlowPlan {
+    /// Whether it pauses now.
+    pub fn is_paused(&self, now: Instant) -> bool {
+        self.pauses.is_some_and(|turn| (now - Instant::ZERO).as_nanos() / turn.as_nanos() % 2 == 1)
+    }
 }

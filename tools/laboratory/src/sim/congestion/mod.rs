@@ -17,6 +17,6 @@ mod tcp_bbr;
 pub use cell::CongestionCell;
 pub use cubic::{CUBIC, TCP_CUBIC};
 pub use flow_sizes::FlowSizes;
-pub use result::{CompletionTime, Congestion, SizeBin};
+pub use result::{CompletionTime, Congestion, Scavenged, SizeBin};
 pub use scenario::Scenario;
 pub use tcp_bbr::TCP_BBR;

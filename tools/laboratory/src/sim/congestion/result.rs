@@ -36,11 +36,32 @@ pub struct Congestion {
     pub completion: Option<CompletionTime>,
     /// How long flows took by size, where they come at random; else empty.
     pub sizes: Vec<SizeBin>,
+    /// Beside a scavenger, what TCP keeps of its goodput without one; and what the scavenger takes of what TCP leaves of the
+    /// bottleneck. `None` elsewhere.
+    pub scavenged: Option<Scavenged>,
     /// The goodput of each flow, in bits a second.
     pub goodput_bps: Vec<f64>,
     /// The share of the bottleneck that was used, and the delay of its queue as a share of the round trip, by half round
     /// trips from the beginning.
     pub timeline: Vec<(f64, f64)>,
+}
+
+/// What a scavenger and TCP make of a bottleneck, as shares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scavenged {
+    /// TCP's goodput, over that without the scavenger.
+    pub kept: f64,
+    /// The scavenger's goodput, over what TCP does not take of what the bottleneck carries.
+    pub of_rest: f64,
+}
+
+impl Congestion {
+    /// Notes what TCP, the second flow, had without the scavenger, the first, in bits a second of `ideal_bps`.
+    pub(super) fn beside_alone(&mut self, alone_bps: f64, ideal_bps: f64) {
+        if let [scavenger, tcp] = self.goodput_bps[..] {
+            self.scavenged = Some(Scavenged { kept: tcp / alone_bps, of_rest: scavenger / (ideal_bps - tcp) });
+        }
+    }
 }
 
 /// How long flows of some sizes took.

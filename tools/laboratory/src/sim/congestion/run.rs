@@ -1,4 +1,3 @@
-use uroce::congestion::CongestionControl;
 use uroce::time::{Duration, Instant};
 
 use crate::sim::goodput::{FRAME, PAYLOAD};
@@ -62,12 +61,12 @@ impl<'a> Run<'a> {
         cell: &'a CongestionCell,
         setup: &'a Setup,
         seed: u64,
-        plan: impl Fn(CongestionControl) -> TransferPlan,
+        plan: impl Fn(&FlowPlan) -> TransferPlan,
     ) -> Run<'a> {
         let mut chain = Chain::new(setup, seed);
         let mut transfers = Vec::new();
         for (flow, nodes) in setup.flows.iter().zip(chain.pairs.clone()) {
-            transfers.push(Transfer::new(&mut chain.network, nodes, plan(flow.control), seed));
+            transfers.push(Transfer::of_class(&mut chain.network, nodes, plan(flow), flow.class, seed));
         }
         for (number, flow) in setup.flows.iter().enumerate() {
             flow.greets.into_iter().chain([flow.start]).for_each(|at| chain.network.wake_at(at, number as u64));
@@ -133,8 +132,10 @@ impl<'a> Run<'a> {
                     let before = flow.completed_bytes();
                     flow.poll();
                     if flow.completed_bytes() > before {
-                        flow.post(network, meter);
                         let (plan, now) = (&self.setup.flows[owner], network.now());
+                        if !plan.is_paused(now) {
+                            flow.post(network, meter);
+                        }
                         if let Some(offered) = offered {
                             offered.completed(owner, flow.completed(), now);
                         }
@@ -159,12 +160,17 @@ impl<'a> Run<'a> {
                         offered.next_at().into_iter().for_each(|at| network.wake_at(at, ARRIVAL));
                     }
                 }
-                Some(Step::Woken(flow)) => {
-                    let (plan, flow) = (&self.setup.flows[flow as usize], &mut self.transfers[flow as usize]);
+                Some(Step::Woken(number)) => {
+                    let (plan, flow) = (&self.setup.flows[number as usize], &mut self.transfers[number as usize]);
                     if let Some(bytes) = end_of(plan, network.now()) {
                         flow.end_after(bytes / MESSAGE_BYTES as u64);
                     }
-                    flow.post(network, meter);
+                    if !plan.is_paused(network.now()) {
+                        flow.post(network, meter);
+                    }
+                    if let Some(turn) = plan.pauses {
+                        network.wake_at(network.now() + turn, number);
+                    }
                 }
                 _ => {}
             }
@@ -220,6 +226,7 @@ impl<'a> Run<'a> {
             convergence_rtts: self.convergence_rtts(),
             completion: self.completion(),
             sizes: self.offered.iter().flat_map(|offered| offered.bins(cell.ideal_bps(), cell.round_trip)).collect(),
+            scavenged: None,
             goodput_bps,
             timeline,
         }

@@ -37,6 +37,10 @@ pub enum Scenario {
     SmallShares,
     /// Hosts whose processor often belongs to other programs: they look at packets late, and send late.
     BusyHosts,
+    /// A flow of class scavenger beside TCP's CUBIC, which sends for 2 s and pauses for 2 s.
+    Scavenger,
+    /// Flows of class scavenger alone.
+    Scavengers,
     /// A flow beside one of another controller.
     Versus(CongestionControl),
     /// The same beside one of TCP, on a slower line and for longer: TCP's windows take seconds to change.
@@ -66,6 +70,8 @@ impl Scenario {
             Scenario::SlowLink => "slow-link",
             Scenario::SmallShares => "small-shares",
             Scenario::BusyHosts => "busy-hosts",
+            Scenario::Scavenger => "scavenger",
+            Scenario::Scavengers => "scavengers",
             Scenario::Versus(_) => "versus",
             Scenario::BesideTcp(_) => "beside-tcp",
         }

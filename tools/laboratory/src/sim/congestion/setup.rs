@@ -2,6 +2,7 @@ use std::ops::Range;
 
 use uroce::congestion::CongestionControl;
 use uroce::time::{Duration, Instant};
+use uroce::transport::Class;
 
 use crate::sim::marking::Marking;
 use crate::sim::policer::Policer;
@@ -9,7 +10,7 @@ use crate::sim::random::Random;
 
 use super::background::Background;
 use super::flow_plan::FlowPlan;
-use super::{CongestionCell, FlowSizes, Scenario};
+use super::{CUBIC, CongestionCell, FlowSizes, Scenario};
 
 /// What a cell comes to: a row of bottlenecks, flows over them, and how long it is looked at.
 pub(super) struct Setup {
@@ -85,6 +86,9 @@ const CONVERGING: u32 = 160;
 /// How long a flow is beside one of TCP before the measured time, and in it.
 const BESIDE_TCP: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(20)];
 
+/// How long TCP sends beside a scavenger, and then pauses: as in `uroce-wan --beside`.
+const TURN: Duration = Duration::from_secs(2);
+
 /// Whether a controller needs the marks of switches.
 fn needs_marks(control: CongestionControl) -> bool {
     matches!(control, CongestionControl::Dcqcn | CongestionControl::Nscc)
@@ -95,6 +99,8 @@ impl Setup {
     pub fn of(cell: &CongestionCell, random: &mut Random) -> Setup {
         let flow = |_| FlowPlan {
             control: cell.control,
+            class: Class::default(),
+            pauses: None,
             round_trip: cell.round_trip,
             hops: 0..1,
             greets: None,
@@ -197,6 +203,17 @@ impl Setup {
                 self.pauses = Some(BUSY);
                 round_trips(2 * WARM_UP, 4 * MEASURED)
             }
+            Scenario::Scavenger => {
+                self.flows[0].class = Class::Scavenger;
+                for rival in &mut self.flows[1..] {
+                    (rival.control, rival.group, rival.pauses) = (CUBIC, 1, Some(TURN));
+                }
+                [TURN * 2, TURN * 8]
+            }
+            Scenario::Scavengers => {
+                self.flows.iter_mut().for_each(|flow| flow.class = Class::Scavenger);
+                round_trips(2 * CONVERGING, 2 * CONVERGING)
+            }
             Scenario::Versus(rival) | Scenario::BesideTcp(rival) => {
                 second_half(&mut self.flows);
                 self.flows.iter_mut().filter(|flow| flow.group == 1).for_each(|flow| flow.control = rival);
@@ -218,6 +235,13 @@ impl Setup {
             (flow.start, flow.bytes) = (flow.start + begins, Some(bytes));
         }
         begins
+    }
+
+    /// The same without flows of class scavenger.
+    pub fn without_scavengers(mut self) -> Setup {
+        self.flows.retain(|flow| flow.class != Class::Scavenger);
+        self.watched = 0..self.flows.len();
+        self
     }
 
     /// How many groups of flows there are.
