@@ -202,7 +202,12 @@ thread_local! {
     static TOLD: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A controller that notes what it is told of urgent messages.
+thread_local! {
+    /// What controllers were told of their class.
+    static TOLD_OF_CLASS: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A controller that notes what it is told of urgent messages, and of its class.
 #[derive(Debug)]
 struct Told;
 
@@ -213,6 +218,10 @@ impl Controller for Told {
 
     fn set_beside_urgent(&mut self, is_beside: bool, _: &Flight, _: Instant) {
         TOLD.with_borrow_mut(|told| told.push(is_beside));
+    }
+
+    fn set_scavenger(&mut self, is_scavenger: bool, _: Instant) {
+        TOLD_OF_CLASS.with_borrow_mut(|told| told.push(is_scavenger));
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -262,6 +271,15 @@ fn who_is_to_wait_for_urgent_messages_is_told_while_they_are_under_way() {
     for class in [Class::Normal, Class::Urgent] {
         assert_eq!(told(class, Some(Class::Urgent)), []);
         assert_eq!(told(class, None), []);
+    }
+}
+
+#[test]
+fn controllers_of_class_scavenger_are_told_and_no_others() {
+    for class in Class::ALL {
+        told(class, Some(Class::Normal));
+        let expected = if class == Class::Scavenger { vec![true] } else { Vec::new() };
+        assert_eq!(TOLD_OF_CLASS.take(), expected, "{class}");
     }
 }
 

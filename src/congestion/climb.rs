@@ -53,6 +53,9 @@ impl Gait {
     /// The usual one. It begins with half a packet of path MTU 4096.
     pub const USUAL: &'static Gait = &Gait { first: 2150.0, growth: 1.4, free: 0.005, regained: 8.0 };
 
+    /// That of a window in class scavenger, which is to be back soon and to make no queue.
+    pub const SCAVENGER: &'static Gait = &Gait { first: 1024.0, growth: 1.15, free: 0.01, regained: f64::INFINITY };
+
     /// That of a window beside urgent messages. In each of its last round trips it grows by a 20th of what it had left free:
     /// until it sees a queue, that becomes longer by 0.2 % of a round trip.
     pub const CALM: &'static Gait = &Gait { first: 512.0, growth: 1.05, free: 0.03, regained: f64::INFINITY };

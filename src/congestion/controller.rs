@@ -20,6 +20,9 @@ pub trait Controller: Debug + Send + Sync {
     /// Takes whether urgent messages of this host are under way, which wait for what this controller keeps in queues.
     fn set_beside_urgent(&mut self, _is_beside: bool, _flight: &Flight, _now: Instant) {}
 
+    /// Takes whether its flow is of class scavenger, which leaves the line to all others.
+    fn set_scavenger(&mut self, _is_scavenger: bool, _now: Instant) {}
+
     /// Takes by how much this host is late, as far as that is allowed for: so long can delays be its own.
     fn set_lateness(&mut self, _late: Duration) {}
 

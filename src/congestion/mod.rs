@@ -24,6 +24,7 @@ mod pacer;
 mod probe_rtt;
 mod progress;
 mod rate;
+mod retreat;
 mod slope;
 mod steady;
 mod swift;

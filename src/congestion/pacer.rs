@@ -31,12 +31,13 @@ struct Control {
     allowance: Duration,
     /// Whether urgent messages of this host are under way.
     is_beside_urgent: bool,
+    is_scavenger: bool,
 }
 
 impl Control {
     fn new(controller: Box<dyn Controller>) -> Control {
         let (flight, lateness, allowance) = (Flight::default(), Lateness::default(), Duration::ZERO);
-        Control { controller, flight, lateness, allowance, is_beside_urgent: false }
+        Control { controller, flight, lateness, allowance, is_beside_urgent: false, is_scavenger: false }
     }
 
     /// The time that is allowed for this host's lateness, or another one, within what it is beside urgent messages: what goes
@@ -164,6 +165,14 @@ impl Pacer {
         if let Some(control) = self.control.as_mut().filter(|control| control.is_beside_urgent != is_beside) {
             control.is_beside_urgent = is_beside;
             control.controller.set_beside_urgent(is_beside, &control.flight, now);
+        }
+    }
+
+    /// Takes whether its flow is of class scavenger.
+    pub fn set_scavenger(&mut self, is_scavenger: bool, now: Instant) {
+        if let Some(control) = self.control.as_mut().filter(|control| control.is_scavenger != is_scavenger) {
+            control.is_scavenger = is_scavenger;
+            control.controller.set_scavenger(is_scavenger, now);
         }
     }
 

@@ -11,6 +11,7 @@ use super::lateness::Lateness;
 use super::near::Near;
 use super::notices::{self, Notices};
 use super::probe_rtt::{Probe, ProbeRtt};
+use super::retreat::{Course, Known, Retreat};
 use super::{Controller, Flight, LongestFrame, Progress, Rate};
 
 /// The controller of this project: it keeps a short queue in front of the bottleneck, whatever packets are lost by
@@ -45,6 +46,8 @@ pub struct Steady {
     rate: Option<Rate>,
     /// Whether urgent messages of this host are under way, which wait for what stands in queues.
     is_beside_urgent: bool,
+    /// Whether its flow is of class scavenger, which leaves the line to others.
+    is_scavenger: bool,
     /// What is allowed for this host's lateness, in seconds.
     allowance: f64,
 }
@@ -55,12 +58,14 @@ struct Far {
     climb: Climb,
     probe_rtt: ProbeRtt,
     contest: Contest,
+    /// Of a flow of class scavenger, once it cruises.
+    retreat: Option<Box<Retreat>>,
 }
 
 impl Far {
     /// What is kept from this climb on.
     fn new(climb: Climb) -> Box<Far> {
-        Box::new(Far { climb, probe_rtt: ProbeRtt::default(), contest: Contest::default() })
+        Box::new(Far { climb, probe_rtt: ProbeRtt::default(), contest: Contest::default(), retreat: None })
     }
 }
 
@@ -142,6 +147,9 @@ const BURST_SHARE: f64 = 0.025;
 const STEP: f64 = 1.0 / 48.0;
 const STEP_BYTES: f64 = 65536.0;
 
+/// The same in class scavenger, which makes no queue for others.
+const SCAVENGER_STEP: f64 = 1.0 / 24.0;
+
 /// Packets in flight beside the window: the peer reports once in thirteen, and the rate is to decide, not a report that is to
 /// come.
 const UNREPORTED: f64 = 13.0;
@@ -194,6 +202,7 @@ impl Default for Steady {
             verdict: Verdict::Usual,
             rate: None,
             is_beside_urgent: false,
+            is_scavenger: false,
             allowance: 0.0,
         }
     }
@@ -202,7 +211,7 @@ impl Default for Steady {
 impl Steady {
     /// The delay in queues up to which the window grows.
     fn target(&self, base: Duration) -> f64 {
-        if self.is_beside_urgent {
+        if self.is_calm() {
             let base = base.as_secs_f64();
             let is_alone = CALM_ALONE.contains(&(self.window / (self.line * base)));
             return (base * CALM_SHARE).max(if is_alone { CALM_LEAST_ALONE } else { CALM_LEAST });
@@ -238,7 +247,45 @@ impl Steady {
     }
 
     fn gait(&self) -> &'static Gait {
-        if self.is_beside_urgent { Gait::CALM } else { Gait::USUAL }
+        match (self.is_beside_urgent, self.is_scavenger) {
+            (true, _) => Gait::CALM,
+            (false, true) => Gait::SCAVENGER,
+            (false, false) => Gait::USUAL,
+        }
+    }
+
+    /// Whether the queue is kept shorter than usual, since others wait for it.
+    fn is_calm(&self) -> bool {
+        self.is_beside_urgent || self.is_scavenger
+    }
+
+    /// What leaves the line to others, where it cruises in class scavenger.
+    fn retreat_mut(&mut self) -> Option<&mut Retreat> {
+        self.far.as_mut().filter(|_| self.phase == Phase::Cruise)?.retreat.as_deref_mut()
+    }
+
+    /// Leaves the line to others, in class scavenger. Returns whether that is all it does now.
+    fn retreat(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) -> bool {
+        if self.phase != Phase::Cruise || !self.is_scavenger {
+            return false;
+        }
+        let (target, window, packet) = (self.target(base), self.window, self.packet.bytes());
+        let known = Known { target, base, window, packet, now };
+        let Some(far) = &mut self.far else { return false };
+        let retreat = far.retreat.get_or_insert_with(|| Box::new(Retreat::new(now)));
+        match retreat.take(progress, flight, &known) {
+            Course::Usual => false,
+            Course::Away => {
+                self.window = retreat.probe_bytes();
+                true
+            }
+            Course::Back(window) => {
+                self.window = window.max(LEAST_WINDOW);
+                self.delivery = Delivery::default();
+                self.begin_phase(Phase::Cruise, flight, now);
+                false
+            }
+        }
     }
 
     /// Bytes of what arrives that are not those of the window. A host that is late needs all that arrives: its own pauses
@@ -367,7 +414,7 @@ impl Steady {
         // What it keeps in queues, urgent messages of this host wait for.
         let (can_compete, window) = (self.phase == Phase::Cruise && !self.is_beside_urgent, self.window);
         let Some(far) = &mut self.far else { return false };
-        if !can_compete || far.probe_rtt.is_crowded(window, self.packet) {
+        if !can_compete || far.retreat.is_some() || far.probe_rtt.is_crowded(window, self.packet) {
             far.contest.leave();
             return false;
         }
@@ -443,9 +490,13 @@ impl Steady {
         let (target, is_late) = (self.target(base), self.is_late());
         // Of so short a way delays tell nothing of others: this host's own are longer.
         let delays_are_own = base < Lateness::SLICE && self.falls_behind(base);
-        let Some(Far { climb, probe_rtt, .. }) = self.far.as_deref_mut() else { return };
+        let Some(Far { climb, probe_rtt, retreat, .. }) = self.far.as_deref_mut() else { return };
         if !is_held && self.round.peak as f64 > self.window * 0.8 {
-            self.window += climb.grow((self.window * STEP).max(STEP_BYTES), base, now);
+            let most = match retreat {
+                Some(_) => self.window * SCAVENGER_STEP,
+                None => (self.window * STEP).max(STEP_BYTES),
+            };
+            self.window += climb.grow(most, base, now);
         } else {
             climb.rest(now);
         }
@@ -454,8 +505,8 @@ impl Steady {
         let Some(top) = climb.take(&seen, self.window) else { return };
         let is_crowded = probe_rtt.is_crowded(self.window, self.packet);
         // Beside urgent messages a part is left free of what surely arrives, too.
-        let sure = match self.is_beside_urgent {
-            true => self.delivery.sure(base) * (1.0 - Gait::CALM.free),
+        let sure = match self.is_calm() {
+            true => self.delivery.sure(base) * (1.0 - self.gait().free),
             false => self.delivery.sure(base) - self.unreported(base),
         };
         let fit =
@@ -463,6 +514,9 @@ impl Steady {
         let mut share = top.share(fit, is_late);
         if self.is_beside_urgent {
             share = share.clamp(CALM_LESS, CALM_MORE);
+        }
+        if let Some(retreat) = self.retreat_mut() {
+            retreat.top(fit / base.as_secs_f64());
         }
         // What others take over does not arrive again.
         self.delivery.leave(share.min(1.0));
@@ -513,7 +567,7 @@ impl Controller for Steady {
             self.window = FIRST_FAR;
             self.begin_phase(if self.phase == Phase::Trains { Phase::Trains } else { known }, flight, now);
         }
-        if self.probe(flight, smoothed, now) {
+        if self.retreat(progress, flight, base, now) || self.probe(flight, smoothed, now) {
             return;
         }
         if self.compete(progress, flight, base, now) {
@@ -538,7 +592,7 @@ impl Controller for Steady {
         let paced = match self.phase {
             Phase::Trains => self.window * TRAIN_PACE,
             Phase::Ramp(_) => self.window * PACE,
-            Phase::Cruise if self.is_beside_urgent => self.window * CALM_PACE,
+            Phase::Cruise if self.is_calm() => self.window * CALM_PACE,
             // A whole window goes next, which nothing makes room for: any faster it would stand in a queue.
             Phase::Cruise if flight.in_flight_bytes() == 0 => self.window,
             Phase::Cruise => self.window * PACE + self.far.as_ref().map_or(0.0, |far| far.climb.grows_by()),
@@ -552,8 +606,21 @@ impl Controller for Steady {
         self.rate = Some(Rate::from_bits(bits as u64));
     }
 
-    fn sent(&mut self, bytes: u64, _now: Instant) {
+    fn sent(&mut self, bytes: u64, now: Instant) {
         self.packet.take(bytes);
+        if let Some(rate) = self.retreat_mut().and_then(|retreat| retreat.sent(bytes, now)) {
+            self.rate = Some(rate);
+        }
+    }
+
+    fn set_scavenger(&mut self, is_scavenger: bool, now: Instant) {
+        self.is_scavenger = is_scavenger;
+        if let Some(far) = &mut self.far {
+            far.retreat = None;
+        }
+        if self.phase == Phase::Cruise {
+            self.begin_climb(Climb::new(self.gait(), 0.0, now));
+        }
     }
 
     fn set_beside_urgent(&mut self, is_beside: bool, flight: &Flight, now: Instant) {
@@ -594,7 +661,8 @@ impl Controller for Steady {
     }
 
     fn window_bytes(&self) -> u64 {
-        let is_paced = self.phase == Phase::Cruise && self.rate.is_some();
+        let is_away = self.far.as_ref().and_then(|far| far.retreat.as_ref()).is_some_and(|retreat| retreat.is_away());
+        let is_paced = self.phase == Phase::Cruise && self.rate.is_some() && !is_away;
         let unreported = if is_paced { UNREPORTED * self.packet.bytes() } else { 0.0 };
         (self.window + unreported) as u64
     }

@@ -896,6 +896,7 @@ impl QueuePairMachine {
         }
         let now = cx.now;
         let gives_way = matches!(self.class, Class::Bulk | Class::Scavenger);
+        self.pacer.set_scavenger(self.class == Class::Scavenger, now);
         self.pacer.set_beside_urgent(gives_way && cx.urgent.are_under_way(now), now);
         let in_flight_bytes = self.in_flight_bytes();
         self.pacer.take(&self.requester.progress(), in_flight_bytes, now);
