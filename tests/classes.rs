@@ -200,9 +200,6 @@ fn a_cap_holds_towards_every_peer() {
 thread_local! {
     /// What controllers were told of urgent messages.
     static TOLD: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
-}
-
-thread_local! {
     /// What controllers were told of their class.
     static TOLD_OF_CLASS: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
 }

@@ -2,7 +2,7 @@ use crate::time::{Duration, Instant};
 
 use super::cubic_window::CubicWindow;
 use super::losses::Losses;
-use super::{Flight, Progress};
+use super::{Flight, Progress, moments};
 
 /// Competes with flows that fill a deep buffer, as TCP's do: who keeps the queue short beside them has nothing.
 ///
@@ -30,8 +30,9 @@ pub(super) struct Contest {
 pub(super) struct View<'a> {
     pub progress: &'a Progress,
     pub flight: &'a Flight,
-    /// The round trip without queues.
+    /// The round trip without queues, and the delay in queues now.
     pub base: Duration,
+    pub queue: Duration,
     /// The rate of the bottleneck, in bytes a second; infinite while nobody knows it.
     pub line: f64,
     /// The share of packets that is lost by chance.
@@ -105,8 +106,7 @@ struct Others {
     most: f64,
 }
 
-/// The least round trips between two looks, and the powers of two by which it is longer while others fill the buffer.
-const ROUNDS: u32 = 8;
+/// The powers of two by which the time between two looks is longer while others fill the buffer.
 const FIRST_FOUND: u32 = 2;
 const MOST_FOUND: u32 = 5;
 
@@ -119,9 +119,6 @@ const DOUBTED: u32 = 3;
 
 /// The part of a round trip that is a queue which others fill.
 const FILLED: u32 = 8;
-
-/// Length of a frame of Ethernet with a segment of TCP, in bytes: windows of others are of so many.
-const SEGMENT: f64 = 1514.0;
 
 /// The part of a line that is fair beside one other flow.
 const FAIR: f64 = 0.5;
@@ -172,13 +169,9 @@ impl View<'_> {
         self.flight.smoothed().unwrap_or_default()
     }
 
-    fn queue(&self) -> Duration {
-        self.flight.queue(Instant::ZERO).unwrap_or_default()
-    }
-
-    /// What all have in flight behind a queue of this length, in bytes.
-    fn in_flight(&self, queue: Duration) -> f64 {
-        self.line * (self.base + queue).as_secs_f64()
+    /// What all have in flight, in bytes.
+    fn in_flight(&self) -> f64 {
+        self.line * (self.base + self.queue).as_secs_f64()
     }
 }
 
@@ -190,13 +183,12 @@ impl Contest {
 
     /// Takes what became of packets on a long way.
     pub fn take(&mut self, view: &View<'_>) -> Turn {
-        let View { flight, now, .. } = *view;
-        let queue = view.queue();
+        let View { flight, queue, now, .. } = *view;
         if self.next == Instant::ZERO {
             self.round = Round { began: now, losses: Losses::until(flight), ..Round::default() };
             self.wait(view);
         }
-        self.least = Some(self.least.map_or(queue, |least| least.min(queue)));
+        self.least = [self.least, Some(queue)].into_iter().flatten().min();
         if let Some(turn) = self.take_trial(view) {
             return turn;
         }
@@ -226,9 +218,7 @@ impl Contest {
     /// Goes on with a trial, if there is one.
     fn take_trial(&mut self, view: &View<'_>) -> Option<Turn> {
         let trial = self.trial.as_mut()?;
-        if let Some(queue) = view.flight.queue(trial.from) {
-            trial.least = Some(trial.least.map_or(queue, |least| least.min(queue)));
-        }
+        trial.least = [trial.least, view.flight.queue(trial.from)].into_iter().flatten().min();
         let (Some(least), true) = (trial.least, view.now >= trial.until) else {
             return Some(Turn::Keep(trial.window / 2.0));
         };
@@ -257,10 +247,9 @@ impl Contest {
         Some(Turn::Keep(trial.window))
     }
 
-    /// Waits for the next moment, which is the same for all flows of this round trip, and among those of others.
+    /// Waits for the next moment.
     fn wait(&mut self, view: &View<'_>) {
-        let every = ((view.base * ROUNDS).as_nanos() as u64).next_power_of_two() << (self.found + self.in_vain);
-        self.next = Instant::from_ns((view.now.as_ns() / every + 1) * every);
+        self.next = moments::next(view.base, self.found + self.in_vain, view.now);
     }
 }
 
@@ -268,7 +257,7 @@ impl Entered {
     /// A contest that begins with a window of so many bytes.
     fn new(window: f64, now: Instant) -> Entered {
         Entered {
-            window: CubicWindow::new(window / SEGMENT),
+            window: CubicWindow::new(window / CubicWindow::SEGMENT),
             is_catching_up: true,
             recovers_until: now,
             deepest: Duration::ZERO,
@@ -278,18 +267,18 @@ impl Entered {
     }
 
     fn bytes(&self) -> f64 {
-        self.window.packets() * SEGMENT
+        self.window.packets() * CubicWindow::SEGMENT
     }
 
     fn take(&mut self, view: &View<'_>, round: &Round) {
-        let queue = view.queue();
-        self.deepest = self.deepest.max(queue);
-        self.look_at_others(view.in_flight(queue) - self.bytes(), view.now);
+        self.deepest = self.deepest.max(view.queue);
+        self.look_at_others(view.in_flight() - self.bytes(), view.now);
         let chance = view.chance.min(CHANCE_MAX);
         let (delivered, lost) = round.losses.since(view.flight);
         let usual = chance * (delivered + lost) as f64;
-        let is_loss = view.progress.lost_bytes > 0 && lost as f64 > 2.0 * (usual + (usual * SEGMENT).sqrt());
-        let is_full = queue.as_secs_f64() >= FULL * self.deepest.as_secs_f64();
+        let is_loss =
+            view.progress.lost_bytes > 0 && lost as f64 > 2.0 * (usual + (usual * CubicWindow::SEGMENT).sqrt());
+        let is_full = view.queue.as_secs_f64() >= FULL * self.deepest.as_secs_f64();
         let excess = round.lost - chance;
         let is_known = view.now < self.recovers_until;
         if is_loss && is_full && !is_known {
@@ -318,7 +307,7 @@ impl Entered {
         // Of a line that nobody knows it counts as all.
         let share = if view.line.is_finite() { share } else { 1.0 };
         let cut = (1.0 - CubicWindow::BETA) * share * self.others_yield.max(YIELD_MIN);
-        let before = view.in_flight(view.queue()) - self.bytes();
+        let before = view.in_flight() - self.bytes();
         if before > 0.0 && before.is_finite() && self.others.is_none() {
             let [from, until] = [YIELDS_FROM, YIELDS_UNTIL].map(|rounds| view.now + view.smoothed() * rounds);
             self.others = Some(Others { before, from, until, most: 0.0 });
@@ -332,8 +321,8 @@ impl Entered {
     fn grow(&mut self, view: &View<'_>, excess: f64) {
         let stubborn = (1.0 - self.others_yield / STUBBORN).max(0.0) * (1.0 - excess / CATCH_UP_LOST).clamp(0.0, 1.0);
         let gain = if self.is_catching_up { CATCH_UP } else { CATCH_UP * stubborn };
-        let fair = FAIR * view.in_flight(view.queue()) / SEGMENT;
-        let segments = view.progress.delivered_bytes as f64 / SEGMENT;
+        let fair = FAIR * view.in_flight() / CubicWindow::SEGMENT;
+        let segments = view.progress.delivered_bytes as f64 / CubicWindow::SEGMENT;
         let more = (fair - self.window.packets()) * gain * segments / self.window.packets();
         if fair.is_finite() && more > 0.0 {
             self.window.set(self.window.packets() + more);
@@ -387,6 +376,7 @@ mod tests {
                 progress: &progress,
                 flight,
                 base: BASE,
+                queue: flight.queue(Instant::ZERO).unwrap_or_default(),
                 line: LINE,
                 chance: 0.0,
                 late: Duration::ZERO,

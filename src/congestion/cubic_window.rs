@@ -19,12 +19,15 @@ const C: f64 = 0.4;
 /// α_cubic: as much as Reno gains with β_cubic.
 const ALPHA: f64 = 3.0 * (1.0 - CubicWindow::BETA) / (1.0 + CubicWindow::BETA);
 
-/// The least window.
-const LEAST: f64 = 2.0;
-
 impl CubicWindow {
     /// β_cubic: what a loss leaves of the window.
     pub const BETA: f64 = 0.7;
+
+    /// The least window after a loss, in packets.
+    pub const LEAST: f64 = 2.0;
+
+    /// Length of TCP's packets, in bytes: a frame of Ethernet with a segment.
+    pub const SEGMENT: f64 = 1514.0;
 
     /// A window of so many packets that has lost nothing yet.
     pub fn new(window: f64) -> CubicWindow {
@@ -45,7 +48,7 @@ impl CubicWindow {
     /// convergence).
     pub fn lose(&mut self, left: f64) {
         self.most = if self.window < self.most { self.window * (1.0 + CubicWindow::BETA) / 2.0 } else { self.window };
-        self.set(left.max(LEAST));
+        self.set(left.max(CubicWindow::LEAST));
     }
 
     /// Takes so many packets that arrived by `now`, after a round trip of this length.
@@ -102,6 +105,6 @@ mod tests {
         window.lose(490.0);
         assert_eq!((window.packets(), window.most), (490.0, 700.0 * 0.85));
         window.lose(1.0);
-        assert_eq!(window.packets(), LEAST);
+        assert_eq!(window.packets(), CubicWindow::LEAST);
     }
 }

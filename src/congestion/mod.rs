@@ -16,6 +16,7 @@ mod flow_status;
 mod lateness;
 mod longest_frame;
 mod losses;
+mod moments;
 mod near;
 mod notices;
 mod nscc;

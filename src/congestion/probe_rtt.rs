@@ -1,7 +1,7 @@
 use crate::time::{Duration, Instant};
 
 use super::losses::Losses;
-use super::{Flight, LongestFrame};
+use super::{Flight, LongestFrame, moments};
 
 /// Sends less for two round trips, to see how long they are without a queue, where nobody else could.
 ///
@@ -54,8 +54,7 @@ const LASTS: u32 = 2;
 const LOST: f64 = 0.02;
 const LEAST_LOST: f64 = 3.0;
 
-/// The least round trips in a period, and those that are looked at before a probe.
-const ROUNDS: u32 = 8;
+/// The least round trips that are looked at before a probe.
 const LOOKED_AT: u32 = 4;
 
 /// Probes in vain after which it does not become longer: 64 periods.
@@ -107,9 +106,8 @@ impl ProbeRtt {
     }
 
     fn look_anew(&mut self, flight: &Flight, base: Duration, now: Instant) {
-        let every = ((base * ROUNDS).as_nanos() as u64).next_power_of_two() << self.in_vain;
-        let next = Instant::from_ns((now.as_ns() / every + 1) * every);
-        (self.began, self.losses, self.next) = (now, Losses::until(flight), next);
+        self.next = moments::next(base, self.in_vain, now);
+        (self.began, self.losses) = (now, Losses::until(flight));
     }
 }
 

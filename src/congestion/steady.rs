@@ -386,6 +386,11 @@ impl Steady {
         (self.round.full >= 3 && span > lasts && rate > 0.0).then_some(rate)
     }
 
+    /// Sends so many bytes in a time from now on.
+    fn pace(&mut self, bytes: f64, time: Duration) {
+        self.rate = Some(Rate::from_bits((bytes * 8.0 / time.as_secs_f64()) as u64));
+    }
+
     /// Looks for the round trip without a queue that nobody has seen. Returns whether that is all it does now.
     fn probe(&mut self, flight: &Flight, smoothed: Duration, now: Instant) -> bool {
         let gait = self.gait();
@@ -394,7 +399,7 @@ impl Steady {
             Probe::None => return false,
             Probe::Less(window) => {
                 self.window = window.max(LEAST_WINDOW);
-                self.rate = Some(Rate::from_bits((self.window * 8.0 / smoothed.as_secs_f64()) as u64));
+                self.pace(self.window, smoothed);
                 return true;
             }
             Probe::Over(window) => {
@@ -420,14 +425,12 @@ impl Steady {
         }
         let (line, chance) = (self.line, self.chance.share());
         let late = Duration::try_from_secs_f64(self.allowance).unwrap_or_default();
-        let is_small = self.packet.is_small(window);
-        match far.contest.take(&View { progress, flight, base, line, chance, late, window, is_small, now }) {
+        let (queue, is_small) = (flight.queue(Instant::ZERO).unwrap_or_default(), self.packet.is_small(window));
+        match far.contest.take(&View { progress, flight, base, queue, line, chance, late, window, is_small, now }) {
             Turn::None => return false,
             Turn::Keep(window) => {
                 self.window = window.max(LEAST_WINDOW);
-                let queue = flight.queue(Instant::ZERO).unwrap_or_default();
-                let bits = self.window * PACE * 8.0 / (base + queue).as_secs_f64();
-                self.rate = Some(Rate::from_bits(bits as u64));
+                self.pace(self.window * PACE, base + queue);
                 return true;
             }
             Turn::Over(window) => {
@@ -602,8 +605,7 @@ impl Controller for Steady {
             Phase::Cruise if self.falls_behind(base) => Duration::ZERO,
             _ => flight.queue(Instant::ZERO).unwrap_or_default(),
         };
-        let bits = paced * 8.0 / (base + queue).as_secs_f64();
-        self.rate = Some(Rate::from_bits(bits as u64));
+        self.pace(paced, base + queue);
     }
 
     fn sent(&mut self, bytes: u64, now: Instant) {

@@ -30,12 +30,8 @@ pub const TCP_CUBIC: CongestionControl = CongestionControl::Own(OwnController {
     start: |_| Box::new(Cubic { is_of_tcp: true, ..Cubic::default() }),
 });
 
-/// Length of a frame of Ethernet with a segment of TCP, in bytes.
-const SEGMENT: f64 = 1514.0;
-
-/// The window before anything is known (RFC 6928), and the least one, in packets.
+/// The window before anything is known, in packets (RFC 6928).
 const FIRST_WINDOW: f64 = 10.0;
-const LEAST_WINDOW: f64 = 2.0;
 
 /// Pacing over the window in a round trip, in slow start and after it.
 const SLOW_START_PACING: f64 = 2.0;
@@ -56,11 +52,11 @@ impl Default for Cubic {
 
 impl Cubic {
     fn packet_bytes(&self) -> f64 {
-        if self.is_of_tcp { SEGMENT } else { self.packet.bytes() }
+        if self.is_of_tcp { CubicWindow::SEGMENT } else { self.packet.bytes() }
     }
 
     fn lose(&mut self, left: f64) {
-        self.threshold = (self.window.packets() * CubicWindow::BETA).max(LEAST_WINDOW);
+        self.threshold = (self.window.packets() * CubicWindow::BETA).max(CubicWindow::LEAST);
         self.window.lose(left);
     }
 
