@@ -49,7 +49,7 @@ const SMALL_SHARES_BPS: u64 = 500_000_000;
 const BUSY_BPS: u64 = 300_000_000;
 const BUSY_ROUND_TRIP: Duration = Duration::from_millis(30);
 
-/// Lines that a flow shares with one of TCP: `cargo xtask wan --beside` has the same of real frames.
+/// Lines that flows share with one of TCP, and those of scavengers: `cargo xtask wan --beside` has the same of real frames.
 const BESIDE_TCP_BPS: [u64; 2] = [100_000_000, 300_000_000];
 
 /// Connections over which flows of a data centre come at random, the messages that one may have posted then, which are some of the
@@ -58,9 +58,7 @@ const CONNECTIONS: usize = 32;
 const OFFERED_MESSAGES: usize = 4096;
 const OFFERED_REGION_BYTES: usize = 1 << 20;
 
-/// The lines of scavengers, as in `uroce-wan --beside`. A flow that pauses has so many bandwidth-delay products posted: what is in
-/// flight, and in a buffer of one.
-const SCAVENGED_BPS: [u64; 2] = [100_000_000, 300_000_000];
+/// A flow that pauses has so many bandwidth-delay products posted: what is in flight, and in a buffer of one.
 const PAUSING_BDP: f64 = 2.2;
 
 /// Upper bound on the memory of each side of a flow, in bytes: its messages take turns.
@@ -138,7 +136,7 @@ impl CongestionCell {
                 cells.push(CongestionCell { round_trip: BUSY_ROUND_TRIP, line_bps: BUSY_BPS, loss, ..busy });
             }
         }
-        for line_bps in SCAVENGED_BPS {
+        for line_bps in BESIDE_TCP_BPS {
             for buffer_bdp in [0.1, 1.0] {
                 cells.push(CongestionCell { line_bps, ..wan(Scenario::Scavenger, 2, buffer_bdp) });
                 for flows in [1, 2, 4] {

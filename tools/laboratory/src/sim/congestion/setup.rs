@@ -143,8 +143,9 @@ impl Setup {
     /// Makes it what the scenario says. Returns the time before the measured time, and the measured time.
     fn adjust(&mut self, cell: &CongestionCell) -> [Duration; 2] {
         let round_trips = |warm: u32, measured: u32| [warm, measured].map(|count| cell.round_trip * count);
-        let second_half =
-            |flows: &mut [FlowPlan]| flows.iter_mut().skip(cell.flows / 2).for_each(|flow| flow.group = 1);
+        if let Some(rival) = cell.scenario.rival() {
+            self.rivals(rival);
+        }
         match cell.scenario {
             Scenario::Wan | Scenario::WanLoss => round_trips(WARM_UP, MEASURED),
             Scenario::Fair | Scenario::SmallShares => round_trips(CONVERGING, MEASURED),
@@ -157,7 +158,7 @@ impl Setup {
                 round_trips(WARM_UP + CONVERGING, MEASURED)
             }
             Scenario::RttMix | Scenario::DcWan => {
-                second_half(&mut self.flows);
+                self.flows.iter_mut().skip(cell.flows / 2).for_each(|flow| flow.group = 1);
                 let shorter = if cell.scenario == Scenario::DcWan { 1000 } else { 10 };
                 let short = self.flows.iter_mut().filter(|flow| flow.group == 0);
                 short.for_each(|flow| flow.round_trip /= shorter);
@@ -205,24 +206,24 @@ impl Setup {
             }
             Scenario::Scavenger => {
                 self.flows[0].class = Class::Scavenger;
-                for rival in &mut self.flows[1..] {
-                    (rival.control, rival.group, rival.pauses) = (CUBIC, 1, Some(TURN));
-                }
+                self.rivals(CUBIC).iter_mut().for_each(|rival| rival.pauses = Some(TURN));
                 [TURN * 2, TURN * 8]
             }
             Scenario::Scavengers => {
                 self.flows.iter_mut().for_each(|flow| flow.class = Class::Scavenger);
                 round_trips(2 * CONVERGING, 2 * CONVERGING)
             }
-            Scenario::Versus(rival) | Scenario::BesideTcp(rival) => {
-                second_half(&mut self.flows);
-                self.flows.iter_mut().filter(|flow| flow.group == 1).for_each(|flow| flow.control = rival);
-                match cell.scenario {
-                    Scenario::BesideTcp(_) => BESIDE_TCP,
-                    _ => round_trips(2 * WARM_UP, 2 * MEASURED),
-                }
-            }
+            Scenario::Versus(_) => round_trips(2 * WARM_UP, 2 * MEASURED),
+            Scenario::BesideTcp(_) => BESIDE_TCP,
         }
+    }
+
+    /// The second half of the flows, which has this controller from now on, and is a group of its own.
+    fn rivals(&mut self, control: CongestionControl) -> &mut [FlowPlan] {
+        let half = self.flows.len() / 2;
+        let rivals = &mut self.flows[half..];
+        rivals.iter_mut().for_each(|rival| (rival.control, rival.group) = (control, 1));
+        rivals
     }
 
     /// Makes all links as fast as the bottleneck, and all flows begin together with `bytes` to send; if they greet, each has sent a
