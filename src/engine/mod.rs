@@ -16,6 +16,7 @@
 
 mod clock;
 mod contention;
+mod doorbell;
 mod event_fd;
 mod hold;
 mod hops;
@@ -40,6 +41,7 @@ use crate::wire::Qpn;
 
 use clock::Clock;
 use contention::{Contention, this_thread, waited, wake_early};
+use doorbell::Doorbell;
 use hops::HopQueries;
 use trust::PASSIVE;
 use turns::{Round, Turns};
@@ -111,6 +113,7 @@ pub struct Core {
     /// Whether the event descriptor is readable.
     events_announced: bool,
     contention: Contention,
+    doorbell: Doorbell,
     /// When others were told of urgent messages.
     shared_at: Instant,
 }
@@ -161,11 +164,11 @@ impl Engine {
 
     /// The same for `work` that posts send requests. A program that posts drives the engine as one that polls does: it takes
     /// along what has arrived when nobody has looked for 100 µs.
-    pub fn post<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
+    pub fn post<T>(&self, qpn: Qpn, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         self.without_sending(|core, now| {
             let result = work(core, now);
             core.contention.used_by(this_thread(), now);
-            self.shared.turns.posted(core.step_if_nobody_does(now));
+            self.shared.turns.posted(core.step_if_nobody_does(qpn, now));
             result
         })
     }
@@ -289,6 +292,7 @@ impl Core {
             owes_acknowledges: false,
             events_announced: false,
             contention: Contention::default(),
+            doorbell: Doorbell::default(),
             shared_at: Instant::ZERO,
         }
     }
@@ -303,10 +307,13 @@ impl Core {
     ///
     /// When the round brings something, and only acknowledges are owed for it, the program sees it first. A system call
     /// for an acknowledge costs as much as the round, and the program's answer, or its next poll, takes the acknowledge
-    /// along. If the program does neither, the background thread does, as for all that arrives from then on. Returns the
-    /// number of packets received and sent.
+    /// along. If the program does neither, the background thread does, as for all that arrives from then on. What it has posted
+    /// singly can wait, too ([`Doorbell`]). Returns the number of packets received and sent.
     fn step_for_program(&mut self) -> (usize, usize) {
         let (received, now) = self.receive();
+        if self.doorbell.waits(now) && !mutated!("polls-do-not-wait", by "uroce --lib what_is_posted_singly") {
+            return (received, 0);
+        }
         if received > 0 && !self.owes_acknowledges && self.endpoint.owes_only_acknowledges() {
             self.owes_acknowledges = true;
             return (received, 0);
@@ -322,7 +329,7 @@ impl Core {
             self.contention.worked(has_received, now);
             return None;
         }
-        let rests = self.contention.shall_rest(now, waited);
+        let rests = self.contention.shall_rest(now, waited) && !self.doorbell.holds();
         if !rests || mutated!("polls-do-not-rest", by "uroce --test contention a_program_that_polls") {
             return None;
         }
@@ -340,8 +347,8 @@ impl Core {
 
     /// What has happened, by name (docs/COUNTERS.md).
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        let rests = [("polls_rested", self.contention.rests())];
-        self.endpoint.counters().list().chain(self.link.counters()).chain(rests).collect()
+        let own = [("polls_rested", self.contention.rests()), ("posts_held", self.doorbell.held())];
+        self.endpoint.counters().list().chain(self.link.counters()).chain(own).collect()
     }
 
     /// Handles frames that have arrived. Returns their number, and the time at which they had.
@@ -373,26 +380,47 @@ impl Core {
         (received, now)
     }
 
-    /// Sends what a program has posted, and takes along what has arrived when nobody has looked for [`LEFT_LYING`].
-    /// Returns whether it did that.
-    fn step_if_nobody_does(&mut self, now: Instant) -> bool {
+    /// Sends what a program has posted, perhaps with what it posts next, and takes along what has arrived when nobody has looked
+    /// for [`LEFT_LYING`]. Returns whether it did that.
+    fn step_if_nobody_does(&mut self, qpn: Qpn, now: Instant) -> bool {
         let steps = now.saturating_since(self.received_at) >= LEFT_LYING;
         let now = if steps { self.receive().1 } else { now };
-        self.send_what_is_due(now);
+        let sent = self.transmit_if_due(now);
+        if !self.doorbell.posted(sent, self.under_way(qpn), now) && self.doorbell.holds() {
+            self.flush(now);
+        }
         steps
     }
 
-    /// Sends up to a batch, after a call that can have made it due. A closed window is no reason to go to the link.
+    /// The packets of requests of a queue pair that are not acknowledged.
+    fn under_way(&self, qpn: Qpn) -> usize {
+        self.endpoint.queue_pair(qpn).map_or(0, |qp| {
+            let (unacknowledged, upcoming) = qp.send_progress();
+            upcoming.after(unacknowledged) as usize
+        })
+    }
+
+    /// Sends up to a batch, after a call that can have made it due.
     fn send_what_is_due(&mut self, now: Instant) {
-        if self.endpoint.may_transmit() && self.transmit(now) > 0 {
-            self.link.flush(now);
+        if self.transmit_if_due(now) > 0 || self.doorbell.holds() {
+            self.flush(now);
         }
+    }
+
+    /// A closed window is no reason to go to the link.
+    fn transmit_if_due(&mut self, now: Instant) -> usize {
+        if self.endpoint.may_transmit() { self.transmit(now) } else { 0 }
     }
 
     fn send(&mut self, now: Instant) -> usize {
         let sent = self.transmit(now);
-        self.link.flush(now);
+        self.flush(now);
         sent
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.link.flush(now);
+        self.doorbell.ring(now);
     }
 
     /// Sends what a queue pair owes before it goes away, as far as the link accepts it: its peer cannot get it
@@ -409,7 +437,7 @@ impl Core {
             if sent == 0 {
                 break;
             }
-            self.link.flush(now);
+            self.flush(now);
         }
     }
 
@@ -417,6 +445,9 @@ impl Core {
     fn settle_all(&mut self, now: Instant) {
         let ready: Vec<Qpn> = self.endpoint.ready().collect();
         ready.into_iter().for_each(|qpn| self.settle(now, qpn));
+        if self.doorbell.holds() {
+            self.flush(now);
+        }
     }
 
     /// Writes up to a batch of packets into the link's buffers. Returns their number.

@@ -6,12 +6,15 @@ use super::*;
 use crate::frame::{FrameBytes, Hop};
 use crate::link::HopError;
 use crate::memory::{Access, HostMemory};
-use crate::transport::{Capabilities, CompletionRing, Path, QpAttributes, QueuePairInit, Service};
+use crate::transport::{
+    Capabilities, CompletionRing, Data, Path, QpAttributes, QueuePairInit, Remote, SendOperation, SendRequest, Service,
+};
 use crate::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PathMtu, Psn, Reth};
 
 /// A link that takes whatever it is given, and counts.
 struct Sink {
     packets: Arc<AtomicUsize>,
+    flushes: Arc<AtomicUsize>,
     buffer: Vec<u8>,
     /// How long the thread is interrupted before a frame arrives; `None` when none does.
     late: Option<Duration>,
@@ -37,7 +40,9 @@ impl Link for Sink {
         self.packets.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn flush(&mut self, _: Instant) {}
+    fn flush(&mut self, _: Instant) {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+    }
 
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
         Err(HopError::NoRoute(source, destination))
@@ -62,8 +67,11 @@ impl Link for Sink {
 
 const FIRST_PSN: Psn = Psn::new(9);
 
+/// No queue pair has it.
+const NOBODY: Qpn = Qpn::new(99);
+
 /// A core with a connected queue pair, and the addresses from its peer.
-fn connected(packets: &Arc<AtomicUsize>, memory: &Arc<HostMemory>) -> (Core, Qpn, Reth, Flow) {
+fn connected([packets, flushes]: [&Arc<AtomicUsize>; 2], memory: &Arc<HostMemory>) -> (Core, Qpn, Reth, Flow) {
     let mut endpoint = Endpoint::new([1; 32]);
     let pd = endpoint.allocate_pd();
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
@@ -72,7 +80,7 @@ fn connected(packets: &Arc<AtomicUsize>, memory: &Arc<HostMemory>) -> (Core, Qpn
     let init = QueuePairInit {
         service: Service::Rc,
         pd,
-        capabilities: Capabilities { max_send_requests: 16, max_receive_requests: 16 },
+        capabilities: Capabilities { max_send_requests: 64, max_receive_requests: 16 },
         send_cq: cq.clone(),
         receive_cq: cq,
         srq: None,
@@ -91,7 +99,7 @@ fn connected(packets: &Arc<AtomicUsize>, memory: &Arc<HostMemory>) -> (Core, Qpn
         ..Default::default()
     };
     endpoint.connect(Instant::ZERO, qpn, &attributes).unwrap();
-    let sink = Sink { packets: packets.clone(), buffer: vec![0; 2048], late: None };
+    let sink = Sink { packets: packets.clone(), flushes: flushes.clone(), buffer: vec![0; 2048], late: None };
     let reth = Reth::new(memory.address(), key, memory.len() as u32);
     (Core::new(endpoint, Box::new(sink), Clock::new()), qpn, reth, Flow { addresses: addresses.reversed(), ..flow })
 }
@@ -114,7 +122,7 @@ fn what_is_owed_when_a_queue_pair_goes_away_is_an_acknowledge_and_not_megabytes(
     let memory = Arc::new(HostMemory::new(4 << 20).unwrap());
     for all in [false, true] {
         let packets = Arc::new(AtomicUsize::new(0));
-        let (mut core, qpn, reth, flow) = connected(&packets, &memory);
+        let (mut core, qpn, reth, flow) = connected([&packets, &Arc::default()], &memory);
         let bth = |opcode, psn| Bth::new(opcode, qpn, psn).with_ack_request(true);
         take(&mut core, &flow, bth(Opcode::RC_READ_REQUEST, FIRST_PSN), reth, &[]);
         let write = Reth::new(reth.address(), reth.key(), 4);
@@ -132,7 +140,7 @@ fn what_is_owed_when_a_queue_pair_goes_away_is_an_acknowledge_and_not_megabytes(
 #[test]
 fn a_frame_is_not_handled_at_a_time_before_it_arrived() {
     let late = Duration::from_millis(5);
-    let sink = Sink { packets: Arc::default(), buffer: Vec::new(), late: Some(late) };
+    let sink = Sink { packets: Arc::default(), flushes: Arc::default(), buffer: Vec::new(), late: Some(late) };
     let mut core = Core::new(Endpoint::new([1; 32]), Box::new(sink), Clock::new());
     let before = core.clock.now();
     let (received, now) = core.receive();
@@ -142,14 +150,51 @@ fn a_frame_is_not_handled_at_a_time_before_it_arrived() {
 
 #[test]
 fn a_post_takes_along_what_nobody_has_looked_for_lately() {
-    let sink = Sink { packets: Arc::default(), buffer: Vec::new(), late: None };
+    let sink = Sink { packets: Arc::default(), flushes: Arc::default(), buffer: Vec::new(), late: None };
     let mut core = Core::new(Endpoint::new([1; 32]), Box::new(sink), Clock::new());
     let looked_at = core.received_at;
-    assert!(!core.step_if_nobody_does(looked_at + (LEFT_LYING - Duration::from_nanos(1))));
+    assert!(!core.step_if_nobody_does(NOBODY, looked_at + (LEFT_LYING - Duration::from_nanos(1))));
     assert_eq!(core.received_at, looked_at);
     while core.clock.now() < looked_at + LEFT_LYING {
         std::hint::spin_loop();
     }
-    assert!(core.step_if_nobody_does(core.clock.now()));
+    assert!(core.step_if_nobody_does(NOBODY, core.clock.now()));
     assert!(core.received_at > looked_at);
+}
+
+/// Each is in a buffer of the link at once, and the link calls the kernel for sixteen; and when the program polls in vain for ten
+/// microseconds.
+#[test]
+fn what_is_posted_singly_waits_for_more_while_many_are_under_way() {
+    let [packets, flushes] = [0; 2].map(|_| Arc::new(AtomicUsize::new(0)));
+    let memory = Arc::new(HostMemory::new(4096).unwrap());
+    let (mut core, qpn, reth, _) = connected([&packets, &flushes], &memory);
+    let remote = Remote { address: reth.address(), key: reth.key() };
+    // By a clock that is ahead, so that no time passes meanwhile.
+    let now = core.clock.now() + Duration::from_millis(20);
+    let post = |core: &mut Core| {
+        let data = Data::Inline([1; 8].into_iter().collect());
+        core.endpoint.post_send(now, qpn, SendRequest::new(0, SendOperation::Write(remote), data)).unwrap();
+        core.step_if_nobody_does(qpn, now);
+        [&packets, &flushes].map(|count| count.load(Ordering::Relaxed))
+    };
+    core.received_at = now;
+    let counted: Vec<[usize; 2]> = (0..50).map(|_| post(&mut core)).collect();
+    assert_eq!(
+        [counted[15], counted[16], counted[30], counted[31], counted[49]],
+        [[16, 16], [17, 16], [31, 16], [32, 17], [50, 18]]
+    );
+    assert!(core.doorbell.holds());
+    while core.doorbell.holds() {
+        assert_eq!(core.rest_after(false, false), None, "it does not sleep meanwhile");
+        core.step_for_program();
+        assert!(core.clock.now() < now + Duration::from_millis(10_000));
+    }
+    assert!(core.clock.now() >= now + Duration::from_micros(10));
+    assert_eq!(flushes.load(Ordering::Relaxed), 19);
+    // Whoever drives the engine in the program's place does not wait.
+    post(&mut core);
+    assert!(core.doorbell.holds());
+    core.step();
+    assert!(!core.doorbell.holds());
 }

@@ -93,7 +93,7 @@ impl QueuePair {
     /// [`PostError`] when the queue is full, or the queue pair or its state does not take the request; nothing was
     /// posted then.
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
-        self.engine.post(|core, now| self.post(core, now, request))
+        self.engine.post(self.qpn, |core, now| self.post(core, now, request))
     }
 
     /// Posts send requests in order until one is refused, and sends as much as is allowed. Returns the number of posted
@@ -104,7 +104,7 @@ impl QueuePair {
     /// # Errors
     /// The [`PostError`] of the refused request, as of [`post_send`](Self::post_send).
     pub fn post_sends(&self, requests: impl Iterator<Item = SendRequest>) -> (usize, Result<(), PostError>) {
-        self.engine.post(|core, now| post_all(requests, |request| self.post(core, now, request)))
+        self.engine.post(self.qpn, |core, now| post_all(requests, |request| self.post(core, now, request)))
     }
 
     fn post(&self, core: &mut Core, now: Instant, request: SendRequest) -> Result<(), PostError> {

@@ -1,0 +1,140 @@
+use super::hold::{Hold, HoldLengths};
+use crate::time::{Duration, Instant};
+
+/// How many packets wait at most, and how many of the same queue pair must be under way meanwhile. In a call of the kernel that
+/// sends sixteen, each costs a third of one alone.
+const MOST: usize = 16;
+
+/// How long they wait while the program polls.
+const PATIENCE: Duration = Duration::from_micros(10);
+
+/// When they are late: the program has neither posted nor polled. For so long none wait then.
+const LATE: Duration = Duration::from_micros(400);
+const DOUBT: HoldLengths = HoldLengths {
+    first: Duration::from_millis(10),
+    most: Duration::from_millis(1000),
+    soon: Duration::from_millis(1000),
+};
+
+/// Whether what a program posts goes to the kernel at once, or with what it posts next.
+///
+/// A program that posts messages one by one makes a system call for each of them, which costs more than all else. While many
+/// are under way, the next ones can wait for each other: the program will post or poll again, at the latest when it has the
+/// completions of these. Where it does not, the background thread finds what waits, up to 4 ms later.
+#[derive(Debug, Default)]
+pub(super) struct Doorbell {
+    /// Packets that wait, and since when.
+    waiting: usize,
+    since: Instant,
+    doubt: Hold,
+    /// Posts whose packets waited.
+    held: u64,
+}
+
+impl Doorbell {
+    /// Notes a post which gave the link so many packets, of a queue pair that has so many under way with them. Returns whether
+    /// they wait.
+    pub fn posted(&mut self, packets: usize, under_way: usize, now: Instant) -> bool {
+        if self.waiting == 0 {
+            self.since = now;
+        }
+        self.waiting += packets;
+        let waits = (1..MOST).contains(&self.waiting)
+            && packets > 0
+            && under_way >= self.waiting + MOST
+            && now.saturating_since(self.since) < PATIENCE
+            && !self.doubt.lasts(now);
+        self.held += u64::from(waits);
+        waits
+    }
+
+    /// Whether packets wait.
+    pub fn holds(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Whether packets wait that go on waiting while a program polls.
+    pub fn waits(&self, now: Instant) -> bool {
+        self.waiting > 0 && now.saturating_since(self.since) < PATIENCE
+    }
+
+    /// Notes that the kernel is called.
+    pub fn ring(&mut self, now: Instant) {
+        if self.waiting > 0 && now.saturating_since(self.since) >= LATE {
+            self.doubt.begin(&DOUBT, now);
+        }
+        self.waiting = 0;
+    }
+
+    /// Posts whose packets waited for the next call.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn start() -> Instant {
+        Instant::ZERO + Duration::from_millis(1000)
+    }
+
+    /// How many of so many posts of `packets` each, a microsecond apart, call the kernel. `before` packets are under way when
+    /// they begin.
+    fn calls(posts: usize, packets: usize, before: usize, apart: Duration) -> usize {
+        let (mut doorbell, mut now) = (Doorbell::default(), start());
+        let mut calls = 0;
+        for post in 1..=posts {
+            if !doorbell.posted(packets, before + post * packets, now) {
+                doorbell.ring(now);
+                calls += 1;
+            }
+            now = now + apart;
+        }
+        calls
+    }
+
+    #[test]
+    fn messages_wait_for_each_other_while_many_are_under_way() {
+        let short = US / 2;
+        assert_eq!(calls(16, 1, 0, short), 16, "nothing else is");
+        assert_eq!(calls(160, 1, 16, short), 10);
+        assert_eq!(calls(160, 3, 16, short), 160 / 6, "the sixth has the sixteenth packet");
+        assert_eq!(calls(160, 16, 160, short), 160, "a call pays for itself");
+        assert_eq!(calls(160, 1, 16, US * 5), 160 / 3, "for ten microseconds");
+    }
+
+    #[test]
+    fn they_wait_for_ten_microseconds_while_a_program_polls() {
+        let (mut doorbell, now) = (Doorbell::default(), start());
+        assert!(!doorbell.waits(now), "nothing waits");
+        assert!(doorbell.posted(1, 40, now));
+        assert!(doorbell.posted(1, 41, now + US * 8));
+        assert!(doorbell.waits(now + US * 9) && !doorbell.waits(now + PATIENCE));
+        assert!(!doorbell.posted(0, 41, now + US * 9), "the window is closed: only answers open it");
+        doorbell.ring(now + US * 9);
+        assert!(!doorbell.waits(now + US * 9) && !doorbell.holds());
+        assert_eq!(doorbell.held(), 2);
+    }
+
+    /// Else one that posts, and then computes for long, is late each time.
+    #[test]
+    fn after_a_program_was_late_none_wait_for_a_while() {
+        let (mut doorbell, mut now, mut late) = (Doorbell::default(), start(), 0);
+        let end = now + Duration::from_millis(10_000);
+        while now < end {
+            let waits = doorbell.posted(1, 40, now);
+            now = if waits { now + LATE } else { now };
+            late += u32::from(waits);
+            doorbell.ring(now);
+            now = now + US * 100;
+        }
+        assert!((9..=14).contains(&late), "{late}: after 10, 40, 160, 640 ms, and then each second");
+        doorbell.posted(1, 40, end + DOUBT.most);
+        doorbell.ring(end + (DOUBT.most + LATE - US));
+        assert!(doorbell.posted(1, 40, end + (DOUBT.most + LATE)), "that was in time");
+    }
+}
