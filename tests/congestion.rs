@@ -307,6 +307,9 @@ fn a_newcomer_gets_its_share() {
 
 #[test]
 fn a_policed_rate_is_used_and_little_is_sent_in_vain() {
-    let alone = by_default(Scenario::Policer).find(|(cell, _)| cell.flows == 1).expect("a cell of it");
-    assert!(alone.1.utilisation >= 0.85 && alone.1.queue_drops <= 0.05, "seed {SEED}: {alone:?}");
+    let (alone, _) = by_default(Scenario::Policer).find(|(cell, _)| cell.flows == 1).expect("a cell of it");
+    for seed in SEED..SEED + 3 {
+        let reached = run_with(seed, &alone);
+        assert!(reached.utilisation >= 0.9 && reached.queue_drops <= 0.05, "seed {seed}: {reached:?}");
+    }
 }

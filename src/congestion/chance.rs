@@ -28,6 +28,8 @@ pub(super) enum Verdict {
     Innocent,
     /// To send no more than what arrives: more is sent than the way takes.
     Excess,
+    /// To send this part of what was sent before the trial, or what surely arrives: it helped, and so much of that had arrived.
+    Policed(f64),
 }
 
 /// The share beyond which losses are more than usual, and in standard errors.
@@ -71,7 +73,7 @@ impl Chance {
             let is_policed = share < (before + policed) / 2.0;
             self.trial = None;
             if is_policed {
-                return Verdict::Excess;
+                return Verdict::Policed((1.0 - before) / (1.0 - self.share));
             }
             self.share = share;
             return Verdict::Innocent;
@@ -124,9 +126,9 @@ mod tests {
     fn a_policer_drops_less_when_less_is_sent() {
         use Verdict::*;
         // Of an eighth less than what is sent, a policer that dropped 10 % drops nothing.
-        assert_eq!(verdicts(&[0.1, 0.1, 0.1, 0.05, 0.0, 0.0]), [Unclear, Unclear, Trial, Unclear, Excess, Usual]);
+        assert_eq!(verdicts(&[0.1, 0.1, 0.1, 0.05, 0.0, 0.0]), [Unclear, Unclear, Trial, Unclear, Policed(0.9), Usual]);
         // Of 20 % it still drops 8.6 %.
-        assert_eq!(verdicts(&[0.2, 0.2, 0.2, 0.15, 0.086]), [Unclear, Unclear, Trial, Unclear, Excess]);
+        assert_eq!(verdicts(&[0.2, 0.2, 0.2, 0.15, 0.086]), [Unclear, Unclear, Trial, Unclear, Policed(0.8)]);
     }
 
     #[test]

@@ -478,14 +478,20 @@ impl Steady {
             Verdict::Usual | Verdict::Unclear => {}
             Verdict::Trial => self.window *= 1.0 - Chance::TRIAL,
             Verdict::Innocent => self.window /= 1.0 - Chance::TRIAL,
-            Verdict::Excess => {
-                let sure = self.delivery.sure(base);
-                self.window = sure.clamp(self.window / 2.0, self.window / (1.0 - Chance::TRIAL));
-                self.begin_climb(Climb::new(self.gait(), self.window * STEP / 8.0, now));
+            Verdict::Excess => self.exceeded(self.delivery.sure(base), now),
+            Verdict::Policed(part) => {
+                let arrived = self.window / (1.0 - Chance::TRIAL) * part;
+                self.exceeded(arrived.max(self.delivery.sure(base)), now);
             }
         }
         self.window = self.window.max(LEAST_WINDOW);
         self.begin_round(flight, now);
+    }
+
+    /// Keeps so many bytes in flight, since more were lost.
+    fn exceeded(&mut self, fit: f64, now: Instant) {
+        self.window = fit.clamp(self.window / 2.0, self.window / (1.0 - Chance::TRIAL));
+        self.begin_climb(Climb::new(self.gait(), self.window * STEP / 8.0, now));
     }
 
     fn cruise(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
