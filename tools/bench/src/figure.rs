@@ -5,7 +5,7 @@ use uroce::verbs::UdpOffload;
 
 use crate::program::Manner;
 use crate::rig::{Crowd, JUMBO_MTU, Rig};
-use crate::{Failure, bare, perftest, sockets, threads, verbs};
+use crate::{Failure, bare, iperf, perftest, sockets, threads, verbs};
 
 /// One line of the results.
 pub struct Figure {
@@ -107,6 +107,9 @@ pub fn all() -> Vec<Figure> {
     let pipe = Some("pipe-mtu1024");
     add("udp-gso-mtu1024".into(), bits, pipe, None, Box::new(|rig, s| sockets::udp_bulk(rig, 1024, true, s)));
     add("tcp-bulk".into(), bits, Some("pipe-mtu4096"), None, Box::new(sockets::tcp_bulk));
+    add("iperf3-tcp".into(), bits, Some("tcp-bulk"), None, Box::new(iperf::tcp));
+    let work = |rig: &Rig, s| rig.with_mtu(JUMBO_MTU, || iperf::tcp(rig, s));
+    add("iperf3-tcp-mtu9000".into(), bits, Some("tcp-bulk"), None, Box::new(work));
     let gso = "udp-gso-copy-crc-mtu9000";
     let work = |rig: &Rig, s| rig.with_mtu(JUMBO_MTU, || sockets::udp_copy_crc(rig, 8192, s));
     add(gso.into(), bits, Some("tcp-bulk"), None, Box::new(work));

@@ -6,7 +6,9 @@
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
 mod bare;
+mod ends;
 mod figure;
+mod iperf;
 mod machines;
 mod perftest;
 mod program;

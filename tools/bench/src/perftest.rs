@@ -1,15 +1,11 @@
 //! Unmodified programs of perftest on both ends, by `uroce run`: what reaches those who change nothing.
 
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use crate::Failure;
+use crate::ends;
 use crate::figure::Counts;
 use crate::rig::{Rig, Side};
-
-/// How often the client looks for its server, and how long it waits in between.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Round trips of a latency test: those of a tenth of a second or so.
 const ROUND_TRIPS: &str = "20000";
@@ -51,38 +47,14 @@ pub fn round_trips(rig: &Rig, program: &str) -> Result<Counts, Failure> {
 
 /// Runs `program` on both ends; returns what the client printed.
 fn play(rig: &Rig, program: &str, words: &[&str]) -> Result<String, Failure> {
-    // It says what it measured, too, and nobody reads it.
-    let mut server = Ended(start(rig, Side::Receiver, program, words, Stdio::null)?);
     let address = Rig::end(Side::Receiver).ipv4.to_string();
-    for _ in 0..ATTEMPTS {
-        std::thread::sleep(PAUSE);
-        let client = start(rig, Side::Sender, program, &[words, &[&address]].concat(), Stdio::piped)?;
-        let Output { status, stdout, stderr } = client.wait_with_output()?;
-        let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        if status.success() {
-            server.0.wait()?;
-            return Ok(out);
+    let command = |side| {
+        let mut command = Command::new(rig.arbiter());
+        command.args(["run", "--dev", rig.interface(side), program]).args(words);
+        if side == Side::Sender {
+            command.arg(&address);
         }
-        if !format!("{out}{err}").contains("Couldn't connect") {
-            return Err(format!("{program}: {err}{out}").into());
-        }
-    }
-    Err(format!("{program}: its server never listened").into())
-}
-
-fn start(rig: &Rig, side: Side, program: &str, words: &[&str], output: fn() -> Stdio) -> Result<Child, Failure> {
-    let mut command = Command::new(rig.arbiter());
-    command.args(["run", "--dev", rig.interface(side), program]).args(words);
-    command.stdin(Stdio::null()).stdout(output()).stderr(output());
-    rig.on(side, || command.spawn().map_err(|e| format!("{} run: {e}", rig.arbiter().display()).into()))
-}
-
-/// A server, which does not outlive a client that failed.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+        command
+    };
+    ends::play(rig, command, "Couldn't connect")
 }

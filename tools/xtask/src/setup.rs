@@ -47,6 +47,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("procps", "sysctl in namespaces"),
     ("iputils-ping", "traffic that must stay with the kernel"),
     ("ethtool", "offloads of veth interfaces"),
+    ("iperf3", "TCP, measured by others, beside what the bench measures"),
     ("nftables", "losing frames on purpose"),
     ("tcpdump", "captures on the bridge"),
     ("strace", "counting system calls"),
