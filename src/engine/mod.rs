@@ -388,6 +388,7 @@ impl Core {
         let sent = self.transmit_if_due(now);
         if !self.doorbell.posted(sent, self.under_way(qpn), now) && self.doorbell.holds() {
             self.flush(now);
+            self.doorbell.over(self.clock.now());
         }
         steps
     }

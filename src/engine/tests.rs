@@ -175,6 +175,7 @@ fn what_is_posted_singly_waits_for_more_while_many_are_under_way() {
     let post = |core: &mut Core| {
         let data = Data::Inline([1; 8].into_iter().collect());
         core.endpoint.post_send(now, qpn, SendRequest::new(0, SendOperation::Write(remote), data)).unwrap();
+        core.doorbell.over(now);
         core.step_if_nobody_does(qpn, now);
         [&packets, &flushes].map(|count| count.load(Ordering::Relaxed))
     };
