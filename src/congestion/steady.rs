@@ -41,8 +41,8 @@ pub struct Steady {
     /// The rate of the bottleneck as trains have shown it, in bytes a second; infinite while they have not.
     line: f64,
     chance: Chance,
-    /// What the losses of the latest round said.
-    verdict: Verdict,
+    /// Whether the window does not grow until it is clear why more was lost in the latest round.
+    is_held: bool,
     rate: Option<Rate>,
     /// Whether urgent messages of this host are under way, which wait for what stands in queues.
     is_beside_urgent: bool,
@@ -199,7 +199,7 @@ impl Default for Steady {
             delivery: Delivery::default(),
             line: f64::INFINITY,
             chance: Chance::default(),
-            verdict: Verdict::Usual,
+            is_held: false,
             rate: None,
             is_beside_urgent: false,
             is_scavenger: false,
@@ -473,8 +473,9 @@ impl Steady {
     fn end_round(&mut self, flight: &Flight, base: Duration, now: Instant) {
         let Some(queue) = self.round.queue[1].or(self.round.queue[0]) else { return };
         self.delivery.end(flight, now);
-        self.verdict = self.chance.look(flight, queue.as_secs_f64() > 2.0 * self.usual_target(base));
-        match self.verdict {
+        let verdict = self.chance.look(flight, queue.as_secs_f64() > 2.0 * self.usual_target(base));
+        self.is_held = matches!(verdict, Verdict::Unclear | Verdict::Trial);
+        match verdict {
             Verdict::Usual | Verdict::Unclear => {}
             Verdict::Trial => self.window *= 1.0 - Chance::TRIAL,
             Verdict::Innocent => self.window /= 1.0 - Chance::TRIAL,
@@ -495,12 +496,11 @@ impl Steady {
     }
 
     fn cruise(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) {
-        let is_held = matches!(self.verdict, Verdict::Unclear | Verdict::Trial);
         let (target, is_late) = (self.target(base), self.is_late());
         // Of so short a way delays tell nothing of others: this host's own are longer.
         let delays_are_own = base < Lateness::SLICE && self.falls_behind(base);
         let Some(Far { climb, probe_rtt, retreat, .. }) = self.far.as_deref_mut() else { return };
-        if !is_held && self.round.peak as f64 > self.window * 0.8 {
+        if !self.is_held && self.round.peak as f64 > self.window * 0.8 {
             let most = match retreat {
                 Some(_) => self.window * SCAVENGER_STEP,
                 None => (self.window * STEP).max(STEP_BYTES),
