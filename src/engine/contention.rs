@@ -13,13 +13,6 @@ const REST: Duration = Duration::from_micros(100);
 const LONG_REST: Duration = Duration::from_millis(4);
 const ENDED_EARLY: u32 = 16;
 
-/// How long no rest is long after one of these that no frame ended: the program can wait for something else.
-const DOUBT: HoldLengths = HoldLengths {
-    first: Duration::from_millis(10),
-    most: Duration::from_millis(1000),
-    soon: Duration::from_millis(1000),
-};
-
 /// The longest time between two polls of a program that does nothing else.
 const SPIN: Duration = Duration::from_micros(2);
 
@@ -73,7 +66,8 @@ pub(super) struct Contention {
     rests: u64,
     /// When the last rest began, until something is known of how it ended, and whether it could be long.
     resting: Option<(Instant, bool)>,
-    /// Rests in a row that a frame ended within [`REST`], and while what goes on none is long.
+    /// Rests in a row that a frame ended within [`REST`]. While `doubt` goes on none is long: no frame ended a long one, and so the
+    /// program can wait for something else.
     ended_early: u32,
     doubt: Hold,
 }
@@ -99,7 +93,7 @@ impl Contention {
         let is_early = has_received && now.saturating_since(began) < REST;
         self.ended_early = if is_early { self.ended_early.saturating_add(1) } else { 0 };
         if is_long && !has_received {
-            self.doubt.begin(&DOUBT, now);
+            self.doubt.begin(&HoldLengths::DOUBT, now);
         }
     }
 

@@ -12,13 +12,8 @@ const PATIENCE: Duration = Duration::from_micros(10);
 /// packets wait for it.
 const QUICK: Duration = Duration::from_micros(50);
 
-/// When they are late: the program has neither posted nor polled. For so long none wait then.
+/// When they are late: the program has neither posted nor polled. None wait for a while then ([`HoldLengths::DOUBT`]).
 const LATE: Duration = Duration::from_micros(400);
-const DOUBT: HoldLengths = HoldLengths {
-    first: Duration::from_millis(10),
-    most: Duration::from_millis(1000),
-    soon: Duration::from_millis(1000),
-};
 
 /// Whether what a program posts goes to the kernel at once, or with what it posts next.
 ///
@@ -38,20 +33,18 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    /// Notes a post which gave the link so many packets, of a queue pair that has so many under way with them. Returns whether
-    /// they wait.
-    pub fn posted(&mut self, packets: usize, under_way: usize, now: Instant) -> bool {
+    /// Notes a post which gave the link so many packets, of a queue pair that has `under_way` with them. Returns whether they wait.
+    pub fn posted(&mut self, packets: usize, under_way: impl FnOnce() -> usize, now: Instant) -> bool {
         if self.waiting == 0 {
             self.since = now;
         }
         self.waiting += packets;
-        let [since, apart] = [self.since, self.posted_at].map(|at| now.saturating_since(at));
-        let waits = (1..MOST).contains(&self.waiting)
-            && packets > 0
-            && under_way >= self.waiting + MOST
-            && since < PATIENCE
-            && apart < QUICK
-            && !self.doubt.lasts(now);
+        let waits = packets > 0
+            && self.waiting < MOST
+            && self.waits(now)
+            && now.saturating_since(self.posted_at) < QUICK
+            && !self.doubt.lasts(now)
+            && under_way() >= self.waiting + MOST;
         self.held += u64::from(waits);
         self.posted_at = now;
         waits
@@ -75,7 +68,7 @@ impl Doorbell {
     /// Notes that the kernel is called.
     pub fn ring(&mut self, now: Instant) {
         if self.waiting > 0 && now.saturating_since(self.since) >= LATE {
-            self.doubt.begin(&DOUBT, now);
+            self.doubt.begin(&HoldLengths::DOUBT, now);
         }
         self.waiting = 0;
     }
@@ -105,7 +98,7 @@ mod tests {
         let (mut doorbell, mut now) = (Doorbell::default(), start());
         let mut calls = 0;
         for post in 1..=posts {
-            if !doorbell.posted(packets, before + post * packets, now) {
+            if !doorbell.posted(packets, || before + post * packets, now) {
                 doorbell.ring(now);
                 calls += 1;
                 now = now + CALL;
@@ -133,10 +126,10 @@ mod tests {
         let (mut doorbell, now) = (Doorbell::default(), start());
         assert!(!doorbell.waits(now), "nothing waits");
         doorbell.over(now);
-        assert!(doorbell.posted(1, 40, now));
-        assert!(doorbell.posted(1, 41, now + US * 8));
+        assert!(doorbell.posted(1, || 40, now));
+        assert!(doorbell.posted(1, || 41, now + US * 8));
         assert!(doorbell.waits(now + US * 9) && !doorbell.waits(now + PATIENCE));
-        assert!(!doorbell.posted(0, 41, now + US * 9), "the window is closed: only answers open it");
+        assert!(!doorbell.posted(0, || 41, now + US * 9), "the window is closed: only answers open it");
         doorbell.ring(now + US * 9);
         assert!(!doorbell.waits(now + US * 9) && !doorbell.holds());
         assert_eq!(doorbell.held(), 2);
@@ -149,16 +142,16 @@ mod tests {
         let end = now + Duration::from_millis(10_000);
         while now < end {
             doorbell.over(now);
-            let waits = doorbell.posted(1, 40, now);
+            let waits = doorbell.posted(1, || 40, now);
             now = if waits { now + LATE } else { now };
             late += u32::from(waits);
             doorbell.ring(now);
             now = now + US * 100;
         }
         assert!((9..=14).contains(&late), "{late}: after 10, 40, 160, 640 ms, and then each second");
-        doorbell.posted(1, 40, end + DOUBT.most);
-        doorbell.ring(end + (DOUBT.most + LATE - US));
-        doorbell.over(end + (DOUBT.most + LATE));
-        assert!(doorbell.posted(1, 40, end + (DOUBT.most + LATE)), "that was in time");
+        doorbell.posted(1, || 40, end + HoldLengths::DOUBT.most);
+        doorbell.ring(end + (HoldLengths::DOUBT.most + LATE - US));
+        doorbell.over(end + (HoldLengths::DOUBT.most + LATE));
+        assert!(doorbell.posted(1, || 40, end + (HoldLengths::DOUBT.most + LATE)), "that was in time");
     }
 }

@@ -18,6 +18,15 @@ pub(super) struct HoldLengths {
 
 const LONGER: u32 = 4;
 
+impl HoldLengths {
+    /// For how long a program is not taken to go on as it did, after it has not once.
+    pub const DOUBT: HoldLengths = HoldLengths {
+        first: Duration::from_millis(10),
+        most: Duration::from_millis(1000),
+        soon: Duration::from_millis(1000),
+    };
+}
+
 impl Hold {
     /// Whether it goes on.
     pub fn lasts(&self, now: Instant) -> bool {

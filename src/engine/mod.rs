@@ -162,7 +162,7 @@ impl Engine {
         })
     }
 
-    /// The same for `work` that posts send requests. A program that posts drives the engine as one that polls does: it takes
+    /// The same for `work` that posts send requests to this queue pair. A program that posts drives the engine as one that polls does: it takes
     /// along what has arrived when nobody has looked for 100 µs.
     pub fn post<T>(&self, qpn: Qpn, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         self.without_sending(|core, now| {
@@ -386,19 +386,12 @@ impl Core {
         let steps = now.saturating_since(self.received_at) >= LEFT_LYING;
         let now = if steps { self.receive().1 } else { now };
         let sent = self.transmit_if_due(now);
-        if !self.doorbell.posted(sent, self.under_way(qpn), now) && self.doorbell.holds() {
+        let waits = self.doorbell.posted(sent, || under_way(&self.endpoint, qpn), now);
+        if !waits && self.doorbell.holds() {
             self.flush(now);
             self.doorbell.over(self.clock.now());
         }
         steps
-    }
-
-    /// The packets of requests of a queue pair that are not acknowledged.
-    fn under_way(&self, qpn: Qpn) -> usize {
-        self.endpoint.queue_pair(qpn).map_or(0, |qp| {
-            let (unacknowledged, upcoming) = qp.send_progress();
-            upcoming.after(unacknowledged) as usize
-        })
     }
 
     /// Sends up to a batch, after a call that can have made it due.
@@ -463,6 +456,14 @@ impl Core {
         }
         sent
     }
+}
+
+/// The packets of requests of a queue pair that are not acknowledged.
+fn under_way(endpoint: &Endpoint, qpn: Qpn) -> usize {
+    endpoint.queue_pair(qpn).map_or(0, |qp| {
+        let (unacknowledged, upcoming) = qp.send_progress();
+        upcoming.after(unacknowledged) as usize
+    })
 }
 
 impl Shared {
