@@ -160,6 +160,8 @@ fn exchange(
         let (exchange, options, check) = (Arc::clone(&exchange), options.clone(), Arc::clone(&check));
         pair.spawn(side, move || {
             let mut link = XdpLink::open("veth0", &options).unwrap_or_else(|e| panic!("{e}"));
+            // Nobody sends these frames again.
+            link.expect_unreliable();
             check(&link);
             let (me, peer) = (side as u8 + 1, 2 - side as u8);
             let hops = [(v4(me), v4(peer)), (v6(me.into()), v6(peer.into()))]
@@ -631,6 +633,36 @@ fn packets_without_a_neighbour_wait_bounded_and_are_dropped() {
         send_one(&mut link, v4(1), v4(99), PORT, 100, 7);
     }
     assert!(receive_one(&mut peer).is_some());
+}
+
+/// Sends `count` packets while the peer does not look, and then has it look until there are no more. Returns how many it got.
+fn flood(from: &mut XdpLink, to: &mut XdpLink, count: u64) -> usize {
+    let before = counter(from, "tx_frames");
+    while counter(from, "tx_frames") < before + count {
+        send_one(from, v4(1), v4(2), PORT, 100, 7);
+    }
+    let mut frames = Vec::new();
+    while to.receive(now(), &mut frames, 64) > 0 {
+        to.flush(now());
+    }
+    frames.len()
+}
+
+/// The kernel has 1024 chunks, and after a time without the receiving thread more. Where nobody sends again what is lost it
+/// has all from the start.
+#[test]
+fn there_is_room_for_what_waits() {
+    let pair = Pair::new(PairOptions::default());
+    let open = |side| pair.within(side, || XdpLink::open("veth0", &XdpOptions::default()).unwrap());
+    let (mut a, mut b) = (open(0), open(1));
+    assert_eq!(b.accounts().receive_kernel, 1024);
+    assert_eq!(flood(&mut a, &mut b, 1500), 1024, "{:?}", b.counters());
+    assert_eq!((b.accounts().receive_kernel, counter(&b, "rx_fill_ring_empty")), (2048, 476));
+    assert_eq!(flood(&mut a, &mut b, 1500), 1500, "{:?}", b.counters());
+    b.expect_unreliable();
+    assert_eq!(b.accounts().receive_kernel, 14_400);
+    assert_eq!(flood(&mut a, &mut b, 14_400), 14_400, "{:?}", b.counters());
+    assert!(b.frames_conserved());
 }
 
 /// Routes are the kernel's: a gateway's MAC, another interface, no route, one's own address; and they change.

@@ -118,6 +118,10 @@ pub trait Link: Send {
         Duration::ZERO
     }
 
+    /// Tells that messages are to come which nobody sends again when they are lost. The link has all its room for arrivals
+    /// from then on.
+    fn expect_unreliable(&mut self) {}
+
     /// Has requests of the connection manager come to this link, from now on: where programs share the link's
     /// addresses, they come to one of them.
     ///

@@ -116,6 +116,10 @@ impl Link for Rails {
         self.links_mut().for_each(|link| link.leave(group));
     }
 
+    fn expect_unreliable(&mut self) {
+        self.links_mut().for_each(|link| link.expect_unreliable());
+    }
+
     fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let (before, count) = (frames.len(), self.rails.len());
         // Another one comes first every time, so that a busy one does not starve the others; and each has its share before any

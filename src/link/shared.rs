@@ -213,6 +213,11 @@ impl<N: Link, K: Link> Link for SharedLink<N, K> {
         self.kernel.share_urgency(own)
     }
 
+    fn expect_unreliable(&mut self) {
+        self.network.expect_unreliable();
+        self.kernel.expect_unreliable();
+    }
+
     fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
         self.kernel.take_requests(requests)?;
         self.network.take_requests(requests)

@@ -279,6 +279,10 @@ impl<L: Link> Link for Tapped<L> {
         self.inner.share_urgency(own)
     }
 
+    fn expect_unreliable(&mut self) {
+        self.inner.expect_unreliable();
+    }
+
     fn take_requests(&mut self, requests: Requests) -> io::Result<()> {
         self.inner.take_requests(requests)
     }

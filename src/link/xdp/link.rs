@@ -94,6 +94,42 @@ enum Partial {
     TooLong,
 }
 
+impl Partial {
+    /// Takes the next descriptor. Returns those of a packet that is whole; the chunks of one that is dropped go to `free`.
+    fn take(
+        &mut self,
+        next: &FrameDesc,
+        counters: &mut Counters,
+        free: &mut Vec<u32>,
+    ) -> Option<(FrameDesc, Option<FrameDesc>)> {
+        match (&*self, next.has_more_frames()) {
+            (Partial::None, false) => return Some((*next, None)),
+            (Partial::None, true) => *self = Partial::Head(*next),
+            (Partial::Head(head), false) => {
+                let head = *head;
+                *self = Partial::None;
+                if head.lengths().data() >= HEAD_BYTES_MIN {
+                    return Some((head, Some(*next)));
+                }
+                counters.rx_short_head += 1;
+                free.extend([chunk_of(&head), chunk_of(next)]);
+            }
+            (Partial::Head(head), true) => {
+                counters.rx_too_many_parts += 1;
+                free.extend([chunk_of(head), chunk_of(next)]);
+                *self = Partial::TooLong;
+            }
+            (Partial::TooLong, more) => {
+                free.push(chunk_of(next));
+                if !more {
+                    *self = Partial::None;
+                }
+            }
+        }
+        None
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Lent {
     pair: u32,
@@ -341,8 +377,8 @@ impl XdpLink {
             if wanted < at_least {
                 continue;
             }
-            let lacking = wanted.saturating_sub(self.free_chunks.len());
-            self.pool.collect(&mut self.free_chunks, lacking);
+            // The end of the list is used first: what came back last is still in a cache.
+            self.pool.collect(&mut self.free_chunks);
             queue.refill(&mut self.free_chunks, &self.descriptors);
         }
     }
@@ -425,13 +461,19 @@ impl Link for XdpLink {
         self.program.leave(&requests);
     }
 
-    fn receive(&mut self, _now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
+    fn expect_unreliable(&mut self) {
+        self.queues.iter_mut().for_each(Queue::keep_room);
+        self.refill(1);
+    }
+
+    fn receive(&mut self, now: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
         let before = frames.len();
         let queues = self.queues.len();
         // Another queue comes first every time, so that a busy one does not starve the others.
         self.next_queue = (self.next_queue + 1) % queues;
         for step in 0..queues {
             let number = (self.next_queue + step) % queues;
+            self.queues[number].note_waiting(now);
             loop {
                 let left = budget - (frames.len() - before);
                 let received = self.queues[number].receive(left);
@@ -440,35 +482,9 @@ impl Link for XdpLink {
                     break;
                 }
                 for descriptor in received {
-                    let (head, tail) = match (&self.partials[number], descriptor.has_more_frames()) {
-                        (Partial::None, false) => (*descriptor, None),
-                        (Partial::None, true) => {
-                            self.partials[number] = Partial::Head(*descriptor);
-                            continue;
-                        }
-                        (Partial::Head(head), false) => {
-                            let head = *head;
-                            self.partials[number] = Partial::None;
-                            if head.lengths().data() < HEAD_BYTES_MIN {
-                                self.counters.rx_short_head += 1;
-                                self.free_chunks.extend([chunk_of(&head), chunk_of(descriptor)]);
-                                continue;
-                            }
-                            (head, Some(*descriptor))
-                        }
-                        (Partial::Head(head), true) => {
-                            self.counters.rx_too_many_parts += 1;
-                            self.free_chunks.extend([chunk_of(head), chunk_of(descriptor)]);
-                            self.partials[number] = Partial::TooLong;
-                            continue;
-                        }
-                        (Partial::TooLong, more) => {
-                            self.free_chunks.push(chunk_of(descriptor));
-                            if !more {
-                                self.partials[number] = Partial::None;
-                            }
-                            continue;
-                        }
+                    let partial = &mut self.partials[number];
+                    let Some((head, tail)) = partial.take(descriptor, &mut self.counters, &mut self.free_chunks) else {
+                        continue;
                     };
                     let bytes = head.lengths().data() + tail.map_or(0, |t| t.lengths().data());
                     self.counters.rx_bytes += bytes as u64;

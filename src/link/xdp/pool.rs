@@ -93,14 +93,9 @@ impl Pool {
         self.returned.len()
     }
 
-    /// Collects up to `room` chunks that were given back.
-    pub(super) fn collect(&self, free: &mut Vec<u32>, room: usize) {
-        for _ in 0..room {
-            match self.returned.pop() {
-                Some(chunk) => free.push(chunk),
-                None => break,
-            }
-        }
+    /// Collects the chunks that were given back.
+    pub(super) fn collect(&self, free: &mut Vec<u32>) {
+        free.extend(std::iter::from_fn(|| self.returned.pop()));
     }
 
     /// Makes the frame that lies in one or two received descriptors.

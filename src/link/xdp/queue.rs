@@ -10,6 +10,8 @@ use xsk_rs::umem::{CompQueue, FillQueue};
 
 use super::CHUNK_CAPACITY;
 use super::pool::Pool;
+use super::room::Room;
+use crate::time::Instant;
 
 /// Descriptors that go to or come from a ring at a time. 64 packets are in two cache pages of descriptors; larger
 /// batches gain nothing on veth.
@@ -29,8 +31,7 @@ pub(super) struct Queue {
     transmit_ring: u32,
     /// Receive chunks that the kernel has.
     in_kernel: u32,
-    /// The number of chunks that the kernel should have.
-    fill_level: u32,
+    room: Room,
     staged: [FrameDesc; BATCH],
     staged_len: usize,
     scratch: [FrameDesc; BATCH],
@@ -44,12 +45,13 @@ pub(super) struct QueueParts {
     pub(super) completion: CompQueue,
     pub(super) need_wakeup: bool,
     pub(super) transmit_ring: u32,
-    pub(super) fill_level: u32,
+    /// Chunks to receive into.
+    pub(super) chunks: u32,
 }
 
 impl Queue {
     pub(super) fn new(parts: QueueParts) -> Queue {
-        let QueueParts { tx, rx, fill, completion, need_wakeup, transmit_ring, fill_level } = parts;
+        let QueueParts { tx, rx, fill, completion, need_wakeup, transmit_ring, chunks } = parts;
         Queue {
             tx,
             rx,
@@ -58,7 +60,7 @@ impl Queue {
             need_wakeup,
             transmit_ring,
             in_kernel: 0,
-            fill_level,
+            room: Room::new(chunks),
             staged: [FrameDesc::default(); BATCH],
             staged_len: 0,
             scratch: [FrameDesc::default(); BATCH],
@@ -76,7 +78,17 @@ impl Queue {
 
     /// The number of chunks that the kernel is short of.
     pub(super) fn wanted(&self) -> usize {
-        (self.fill_level - self.in_kernel) as usize
+        self.room.level().saturating_sub(self.in_kernel) as usize
+    }
+
+    /// From now on the kernel has all of the queue's chunks.
+    pub(super) fn keep_room(&mut self) {
+        self.room.keep_all();
+    }
+
+    /// Looks how many descriptors wait in the receive ring.
+    pub(super) fn note_waiting(&mut self, now: Instant) {
+        self.room.note(self.rx.nb_avail_exact(), now);
     }
 
     /// Gives the kernel chunks to receive into, from the end of `free`.
@@ -91,7 +103,7 @@ impl Queue {
             // SAFETY: the chunks were free, hence nobody's, and leave `free` below; they are this UMEM's.
             let produced = unsafe { self.fill.produce(&self.scratch[..batch]) };
             if produced == 0 {
-                // The ring holds `fill_level` at least, so this happens only while the kernel lags.
+                // The ring holds all chunks, so this happens only while the kernel lags.
                 break;
             }
             free.truncate(from);

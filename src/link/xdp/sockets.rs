@@ -82,18 +82,21 @@ impl Sockets {
             queues.push(parts);
         }
         let chunks = pool.receive_chunks();
-        let fill_level = ((chunks - chunks.div_ceil(HELD_SHARE)) / queues.len() as u32).max(1);
-        let queues: Vec<Queue> = queues
+        let chunks = ((chunks - chunks.div_ceil(HELD_SHARE)) / queues.len() as u32).max(1);
+        let mut queues: Vec<Queue> = queues
             .into_iter()
             .map(|(tx, rx, fill, completion)| {
                 let need_wakeup = options.need_wakeup;
-                let parts =
-                    QueueParts { tx, rx, fill, completion, need_wakeup, transmit_ring: transmit.get(), fill_level };
+                let parts = QueueParts { tx, rx, fill, completion, need_wakeup, transmit_ring: transmit.get(), chunks };
                 Queue::new(parts)
             })
             .collect();
-        for queue in &queues {
+        for queue in &mut queues {
             rings::set_up(queue.fd(), transmit.get());
+            if rings::is_zero_copy(queue.fd()) {
+                // A driver has a ring of its own to fill, and this is untested.
+                queue.keep_room();
+            }
         }
         let multi_buffer = flags.contains(BindFlags::XDP_USE_SG);
         Ok(Sockets { pool, descriptors, queues, multi_buffer })
