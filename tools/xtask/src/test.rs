@@ -139,7 +139,7 @@ fn keep(done: &[Done]) -> Outcome {
 }
 
 /// Packages whose tests are stages of their own.
-const APART: [&str; 4] = ["uroce-loom", "rxe-rig", "uroce-wan", "uroce-cli"];
+const APART: [&str; 5] = ["uroce-loom", "rxe-rig", "uroce-wan", "uroce-bench", "uroce-cli"];
 
 fn of_workspace(name: &'static str, words: &[&str]) -> Stage {
     Stage::cargo(name, &[&workspace::TEST, words].concat())
@@ -222,6 +222,7 @@ fn stages() -> Vec<Stage> {
             .in_lane("machines"),
         Stage::of("instructions", || instructions::run(&[])).in_lane("namespaces"),
         one_by_one("wan", "uroce-wan", |package, _| package == "uroce-wan").in_lane("namespaces"),
+        one_by_one("bench", "uroce-bench", |package, _| package == "uroce-bench").in_lane("namespaces"),
         one_by_one("interop", "uroce-cli", |package, name| package == "uroce-cli" && name != MACHINES)
             .in_lane("namespaces"),
     ]
