@@ -115,6 +115,9 @@ const UNTOLD: u32 = 2;
 const GLANCES: u32 = 8;
 const GLANCE_SAMPLES: u32 = 3;
 
+/// A queue that is so much shorter at a look's end was a burst of others, and is no top.
+const FALLS: f64 = 0.5;
+
 /// Glances that are kept. A queue counts as reached when all of a [`LOOK`] show it, or of half a round trip if that is
 /// shorter; and one reaches further.
 const KEPT: usize = GLANCES as usize / 2 + 1;
@@ -266,7 +269,7 @@ impl Climb {
         self.is_held = glance.least.0 >= target;
         if let Some((queue, sent_at)) = self.least(base, now).filter(|(queue, _)| *queue >= target) {
             let then = window - self.grown_since(sent_at, base);
-            return Some(self.top(queue, then, seen));
+            return (!self.was_burst(base, now)).then(|| self.top(queue, then, seen));
         }
         let (queue, sent_at) = glance.least;
         if queue >= target * SEEN && sent_at >= self.resumed_at + base * UNTOLD {
@@ -277,10 +280,25 @@ impl Climb {
 
     /// The least of the latest glances, and when its packet was sent; `None` while they are too few.
     fn least(&self, base: Duration, now: Instant) -> Option<(f64, Instant)> {
+        let latest = self.latest(base, now)?;
+        let least = latest.iter().map(|glance| glance.least);
+        least.min_by(|one, other| one.0.total_cmp(&other.0)).filter(|_| latest[latest.len() - 1].began >= self.from)
+    }
+
+    /// Whether the queue was a burst of others, which goes by itself. Calm windows leave the line to others, and take no queue
+    /// for one.
+    fn was_burst(&self, base: Duration, now: Instant) -> bool {
+        let falls = |glances: &[Glance]| glances[0].least.0 < glances[glances.len() - 1].least.0 * FALLS;
+        self.gait == Gait::USUAL
+            && self.latest(base, now).is_some_and(falls)
+            && !mutated!("a-burst-of-others-is-a-top", by "uroce --lib climb::")
+    }
+
+    /// The glances of a look, the newest first; `None` while they are too few.
+    fn latest(&self, base: Duration, now: Instant) -> Option<&[Glance]> {
         let look = LOOK.min(base / 2);
         let all = self.glances.iter().position(|glance| now.saturating_since(glance.began) >= look)?;
-        let least = self.glances[..=all].iter().map(|glance| glance.least);
-        least.min_by(|one, other| one.0.total_cmp(&other.0)).filter(|_| self.glances[all].began >= self.from)
+        Some(&self.glances[..=all])
     }
 
     /// The top, where a window of `window` bytes made this queue.
@@ -452,6 +470,19 @@ mod tests {
             climb.take(&Seen { queue, sent_at, target: TARGET, base: BASE, now, delays_are_own: false }, window)
         });
         assert!(top.is_some_and(|top| top.queue >= TARGET && top.fair.is_none()), "{top:?}");
+    }
+
+    /// Else a window never gets to what fits on a line that has one every few round trips.
+    #[test]
+    fn a_burst_of_others_is_no_top() {
+        // Each 180 ms 5 MB more than the line takes, which are gone after 15 ms.
+        let burst = |step: u32| (4e-3 - f64::from(step % 1800) * 100e-6 * 0.27).max(0.0);
+        let found = tops(&mut [1.5e6], |step| if step < 1800 { 0.0 } else { burst(step) });
+        let [(top, window)] = &found[..] else { panic!("no top") };
+        assert!(*window > FITS, "{window}: {top:?}");
+        // One that stays is.
+        let found = tops(&mut [1.5e6], |step| if step < 1800 { 0.0 } else { 4e-3 });
+        assert!(found[0].1 < 0.9 * FITS, "{found:?}");
     }
 
     #[test]
