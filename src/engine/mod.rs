@@ -162,8 +162,8 @@ impl Engine {
         })
     }
 
-    /// The same for `work` that posts send requests to this queue pair. A program that posts drives the engine as one that polls does: it takes
-    /// along what has arrived when nobody has looked for 100 µs.
+    /// The same for `work` that posts send requests to this queue pair. A program that posts drives the engine as one that
+    /// polls does: it takes along what has arrived when nobody has looked for 100 µs.
     pub fn post<T>(&self, qpn: Qpn, work: impl FnOnce(&mut Core, Instant) -> T) -> T {
         self.without_sending(|core, now| {
             let result = work(core, now);

@@ -257,9 +257,8 @@ impl XdpLink {
         for (number, queue) in sockets.queues.iter().enumerate() {
             program.add_socket(number as u32, queue.fd()).map_err(step("registering the socket"))?;
         }
-        let Sockets { pool, descriptors, queues, multi_buffer } = sockets;
+        let Sockets { pool, descriptors, queues, zero_copy, multi_buffer } = sockets;
         rings::keep_from_children(&queues.iter().map(Queue::fd).collect::<Vec<_>>());
-        let zero_copy = rings::is_zero_copy(queues[0].fd());
         let limit = if multi_buffer { MULTI_BUFFER_PACKET_BYTES } else { SINGLE_BUFFER_PACKET_BYTES };
         let chunks = pool.receive_chunks();
         let mut link = XdpLink {

@@ -20,6 +20,8 @@ pub(super) struct Sockets {
     pub pool: Arc<Pool>,
     pub descriptors: Box<[FrameDesc]>,
     pub queues: Vec<Queue>,
+    /// Whether the driver reads and writes the memory itself.
+    pub zero_copy: bool,
     pub multi_buffer: bool,
 }
 
@@ -81,8 +83,8 @@ impl Sockets {
             };
             queues.push(parts);
         }
-        let chunks = pool.receive_chunks();
-        let chunks = ((chunks - chunks.div_ceil(HELD_SHARE)) / queues.len() as u32).max(1);
+        let all = pool.receive_chunks();
+        let chunks = ((all - all.div_ceil(HELD_SHARE)) / queues.len() as u32).max(1);
         let mut queues: Vec<Queue> = queues
             .into_iter()
             .map(|(tx, rx, fill, completion)| {
@@ -91,15 +93,16 @@ impl Sockets {
                 Queue::new(parts)
             })
             .collect();
-        for queue in &mut queues {
+        for queue in &queues {
             rings::set_up(queue.fd(), transmit.get());
-            if rings::is_zero_copy(queue.fd()) {
-                // A driver has a ring of its own to fill, and this is untested.
-                queue.keep_room();
-            }
+        }
+        let zero_copy = rings::is_zero_copy(queues[0].fd());
+        if zero_copy {
+            // A driver has a ring of its own to fill, and this is untested.
+            queues.iter_mut().for_each(Queue::keep_room);
         }
         let multi_buffer = flags.contains(BindFlags::XDP_USE_SG);
-        Ok(Sockets { pool, descriptors, queues, multi_buffer })
+        Ok(Sockets { pool, descriptors, queues, zero_copy, multi_buffer })
     }
 }
 
