@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &["frame"]),
     ("memory", &["frame", "wire"]),
     ("pcap", &["time"]),
-    ("congestion", &["time", "tournament"]),
+    ("congestion", &["time", "tournament", "wire"]),
     ("recovery", &["time", "tournament", "congestion"]),
     ("path", &["time", "tournament", "recovery"]),
     ("transport", &["sync", "time", "frame", "forked", "wire", "memory", "recovery", "path", "congestion"]),

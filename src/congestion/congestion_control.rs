@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Bbr, Controller, Dcqcn, Nscc, OwnController, Rate, Steady, Swift, Timely};
+use super::{Bbr, Controller, Dcqcn, Hpcc, Nscc, OwnController, Rate, Steady, Swift, Timely};
 
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum CongestionControl {
     Timely,
     /// Follows marks and delays by their quadrant, as Ultra Ethernet does: [`Nscc`].
     Nscc,
+    /// Follows what switches write into packets about their links: [`Hpcc`].
+    Hpcc,
     /// Paces at the rate of delivery, and looks for more now and then: [`Bbr`].
     Bbr,
     /// One that is not of this crate; options cannot name it.
@@ -27,18 +29,19 @@ pub enum CongestionControl {
 
 /// A text that names no congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn, swift, timely, nscc or bbr")]
+#[error("`{0}` is not a congestion controller: use fixed, steady, dcqcn, swift, timely, nscc, hpcc or bbr")]
 pub struct CongestionControlError(String);
 
 impl CongestionControl {
     /// All congestion controllers of this crate.
-    pub const ALL: [CongestionControl; 7] = [
+    pub const ALL: [CongestionControl; 8] = [
         CongestionControl::Fixed,
         CongestionControl::Steady,
         CongestionControl::Dcqcn,
         CongestionControl::Swift,
         CongestionControl::Timely,
         CongestionControl::Nscc,
+        CongestionControl::Hpcc,
         CongestionControl::Bbr,
     ];
 
@@ -51,6 +54,7 @@ impl CongestionControl {
             CongestionControl::Swift => "swift",
             CongestionControl::Timely => "timely",
             CongestionControl::Nscc => "nscc",
+            CongestionControl::Hpcc => "hpcc",
             CongestionControl::Bbr => "bbr",
             CongestionControl::Own(own) => own.name,
         }
@@ -59,6 +63,11 @@ impl CongestionControl {
     /// Whether the controller reacts when switches mark packets: without, they are not to be marked.
     pub fn reacts_to_marks(self) -> bool {
         matches!(self, CongestionControl::Steady | CongestionControl::Dcqcn | CongestionControl::Nscc)
+    }
+
+    /// Whether the controller follows telemetry of switches. Without it, it keeps what is on the way at the link's rate in flight.
+    pub fn needs_telemetry(self) -> bool {
+        self == CongestionControl::Hpcc
     }
 
     /// Whether packets are paced whatever the peer understands: RNICs are slowed down by their rate alone.
@@ -75,6 +84,7 @@ impl CongestionControl {
             CongestionControl::Swift => Some(Box::new(Swift::default())),
             CongestionControl::Timely => Some(Box::new(Timely::new(line))),
             CongestionControl::Nscc => Some(Box::new(Nscc::new(line))),
+            CongestionControl::Hpcc => Some(Box::new(Hpcc::new(line))),
             CongestionControl::Bbr => Some(Box::new(Bbr::default())),
             CongestionControl::Own(own) => Some((own.start)(line)),
         }

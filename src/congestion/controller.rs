@@ -1,6 +1,7 @@
 use std::fmt::Debug;
 
 use crate::time::{Duration, Instant};
+use crate::wire::Telemetry;
 
 use super::{Flight, Progress, Rate};
 
@@ -9,6 +10,9 @@ use super::{Flight, Progress, Rate};
 pub trait Controller: Debug + Send + Sync {
     /// Takes what became of packets. `flight` includes it already.
     fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant);
+
+    /// Takes what switches wrote into the packet of the sample that is [taken](Self::take) next.
+    fn measured(&mut self, _telemetry: &Telemetry) {}
 
     /// Takes an Ethernet frame of `bytes` that goes now. The [rate](Self::rate) is asked for next: controllers with timers
     /// of their own make those expire first that are due.

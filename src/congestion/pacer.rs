@@ -1,4 +1,5 @@
 use crate::time::{Duration, Instant};
+use crate::wire::Telemetry;
 
 use super::lateness::Lateness;
 use super::{CongestionControl, Controller, Flight, FlowStatus, Progress, Rate};
@@ -150,6 +151,13 @@ impl Pacer {
     /// Whether a controller has begun, which must be told [what becomes of packets](Self::take).
     pub fn is_controlled(&self) -> bool {
         self.control.is_some()
+    }
+
+    /// Takes what switches wrote into the packet of which the peer tells now: what becomes of that is taken next.
+    pub fn measured(&mut self, telemetry: &Telemetry) {
+        if let Some(control) = &mut self.control {
+            control.controller.measured(telemetry);
+        }
     }
 
     /// Takes what became of packets; `in_flight_bytes` are left in flight.

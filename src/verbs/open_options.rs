@@ -42,7 +42,7 @@ use super::traffic_policy::TrafficPolicyError;
 /// | `UROCE_FAULT` | `faults` | a [`FaultSpec`]: `loss=0.01,seed=7` |
 /// | `UROCE_MTU` | `path_mtu` | a [`PathMtu`]: `256`, `512`, `1024`, `2048`, `4096` |
 /// | `UROCE_RECOVERY` | `recovery` | a [`RecoveryMode`]: `auto`, `selective`, `go-back-n` |
-/// | `UROCE_CONGESTION` | `congestion` | a [`CongestionControl`]: `fixed`, `steady`, `dcqcn`, `swift`, `timely`, `nscc`, `bbr` |
+/// | `UROCE_CONGESTION` | `congestion` | a [`CongestionControl`]: `fixed`, `steady`, `dcqcn`, `swift`, `timely`, `nscc`, `hpcc`, `bbr` |
 /// | `UROCE_RATE` | `rate` | a [`Rate`]: `500M`, `2.5G` |
 /// | `UROCE_PATHS` | `paths` | a number of paths: 1 to 256 |
 /// | `UROCE_PATH_POLICY` | `path_policy` | a [`PathPolicy`]: `single`, `round-robin`, `weighted`, `recycle` |

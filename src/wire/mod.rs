@@ -25,6 +25,7 @@ mod path_trailer;
 mod psn;
 mod reth;
 mod rnr_timer;
+mod telemetry;
 mod trailer;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
@@ -47,6 +48,7 @@ pub use path_trailer::{AcknowledgeTrailer, AddressList, PathProbe};
 pub use psn::Psn;
 pub use reth::Reth;
 pub use rnr_timer::RnrTimer;
+pub use telemetry::{LinkRecord, Telemetry};
 pub use trailer::{CarriedAcknowledge, RequestTrailer, Sack};
 
 /// The UDP destination port of RoCE v2 (IANA, IBTA Annex A17.9).

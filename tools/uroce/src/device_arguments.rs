@@ -54,7 +54,8 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "NAME", env = "UROCE_RECOVERY", hide_env_values = true, help_heading = "Network")]
     pub recovery: Option<RecoveryMode>,
 
-    /// Congestion control: steady, dcqcn, swift, timely, nscc, bbr or fixed (nothing but --rate). Default: steady
+    /// Congestion control: steady, dcqcn, swift, timely, nscc, hpcc (needs switches that write telemetry), bbr or
+    /// fixed (nothing but --rate). Default: steady
     #[arg(long, value_name = "NAME", env = "UROCE_CONGESTION", hide_env_values = true, help_heading = "Network")]
     pub congestion: Option<CongestionControl>,
 
@@ -122,7 +123,17 @@ impl DeviceArguments {
         if let Some(why) = context.why_not_xdp() {
             eprintln!("uroce: over UDP sockets: {why}");
         }
+        self.warn();
         Ok(context)
+    }
+
+    /// Says on stderr what a controller needs that links do not show.
+    pub fn warn(&self) {
+        if self.congestion.is_some_and(CongestionControl::needs_telemetry) {
+            eprintln!(
+                "uroce: without telemetry of switches, hpcc keeps in flight what the link carries in a round trip"
+            );
+        }
     }
 
     /// With --metrics, serves them.

@@ -30,8 +30,8 @@ pub(super) struct Arguments {
     /// scavengers, versus, beside-tcp.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
-    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, fixed, or as TCP: cubic, tcp-cubic,
-    /// tcp-bbr. With dcqcn and nscc the bottleneck marks packets.
+    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, hpcc, bbr, fixed, or as TCP: cubic,
+    /// tcp-cubic, tcp-bbr. With dcqcn and nscc the bottleneck marks packets; with hpcc all switches write telemetry.
     #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t = CongestionControl::Steady, value_parser = controller)]
     congestion: CongestionControl,
     /// Print what happened in each half round trip.

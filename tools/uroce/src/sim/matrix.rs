@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     /// A key that is not given matches all its values.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
-    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, bbr, cubic (as TCP) or fixed.
+    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, hpcc, bbr, cubic (as TCP) or fixed.
     #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t = CongestionControl::Steady, value_parser = super::congestion::controller)]
     congestion: CongestionControl,
     /// Number of paths of each flow, 1 to 256.
