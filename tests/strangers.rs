@@ -394,7 +394,13 @@ fn who_is_known_stays_who_it_is() {
     us.get_acquainted();
     // Somebody else's hello, with our nonce or without.
     let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
-    let other = uroce::wire::Hello { nonce: 77, window: 5, takes_carried: true, tagged: Tagged::From(psn(9)) };
+    let other = uroce::wire::Hello {
+        nonce: 77,
+        window: 5,
+        takes_carried: true,
+        takes_telemetry: false,
+        tagged: Tagged::From(psn(9)),
+    };
     let tag = us.tag;
     for tag in [0, tag, 0x1234_5678] {
         us.tag = tag;

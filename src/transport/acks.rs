@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use rustc_hash::FxHashSet;
 
 use crate::time::Instant;
-use crate::wire::{CarriedAcknowledge, Psn, Sack};
+use crate::wire::{CarriedAcknowledge, Psn, Sack, Telemetry};
 
 /// How a responder reports to its peer what arrived: the counterpart of [`Recovery`](crate::recovery::Recovery). What a
 /// peer makes of acknowledges depends on its loss recovery, and so does what it is owed.
@@ -28,6 +28,14 @@ pub(super) trait AckPolicy: Debug + Send + Sync {
 
     /// Records that a request packet arrived.
     fn arrived(&mut self, _arrival: Arrived) {}
+
+    /// Records what switches wrote into the request packet that arrived last.
+    fn measured(&mut self, _psn: Psn, _telemetry: Telemetry) {}
+
+    /// What switches wrote into the trigger of an acknowledge; `None` when it had no room for that.
+    fn telemetry(&self, _trigger: Psn) -> Option<&Telemetry> {
+        None
+    }
 
     /// Records that the request `ahead` PSNs after the expected one, at least 1, is kept until its turn.
     fn kept(&mut self, _ahead: u32) {}
@@ -128,6 +136,8 @@ pub(super) struct SelectiveAcks {
     turn: u64,
     /// The packet that arrived last: its PSN, its attempt and the time.
     latest: Option<(Psn, u8, Instant)>,
+    /// What switches wrote into the packet of that PSN, if it had room for it.
+    telemetry: Option<Box<(Psn, Telemetry)>>,
     /// Packets that arrived with «congestion experienced», modulo 2^16.
     marked: u16,
     /// Whether the packet in `latest` had «congestion experienced»; until reported, only another such replaces it.
@@ -138,15 +148,15 @@ pub(super) struct SelectiveAcks {
     is_copy_owed: bool,
     /// The path that acknowledges take.
     path: u8,
-    /// Packets since the last acknowledge.
-    unreported: u32,
+    /// Packets since the last acknowledge, as far as they are counted.
+    unreported: u16,
 }
 
 /// The first position, large enough for a block to begin before it.
 const START: u64 = 1 << 32;
 
 /// Packets after which an acknowledge is owed, even when none of them asked for one.
-const ACKNOWLEDGE_EVERY: u32 = 16;
+const ACKNOWLEDGE_EVERY: u16 = 16;
 
 /// Upper bound on an acknowledge's blocks for changed words; the other blocks are for all words in turn.
 const CHANGED_BLOCKS: usize = 32;
@@ -161,6 +171,7 @@ impl Default for SelectiveAcks {
             in_changed: FxHashSet::default(),
             turn: 0,
             latest: None,
+            telemetry: None,
             marked: 0,
             is_latest_marked: false,
             is_owed: false,
@@ -246,10 +257,21 @@ impl AckPolicy for SelectiveAcks {
             (self.latest, self.is_latest_marked) = (Some((psn, attempt, at)), is_marked);
         }
         self.marked = self.marked.wrapping_add(u16::from(is_marked));
-        self.unreported += 1;
+        self.unreported = self.unreported.saturating_add(1);
         if asks || self.unreported >= ACKNOWLEDGE_EVERY {
             self.is_owed = true;
         }
+    }
+
+    fn measured(&mut self, psn: Psn, telemetry: Telemetry) {
+        **self.telemetry.get_or_insert_default() = (psn, telemetry);
+    }
+
+    fn telemetry(&self, trigger: Psn) -> Option<&Telemetry> {
+        let (psn, telemetry) = self.telemetry.as_deref()?;
+        let is_of_it =
+            *psn == trigger || mutated!("telemetry-of-another-packet", by "uroce --test telemetry only_of_the_trigger");
+        is_of_it.then_some(telemetry)
     }
 
     fn kept(&mut self, ahead: u32) {
@@ -348,6 +370,11 @@ impl AckPolicy for SelectiveAcks {
             return None;
         }
         let (trigger, attempt, delay_us) = self.trigger(expected, now);
+        if self.telemetry(trigger).is_some()
+            && !mutated!("telemetry-lost-to-a-request", by "uroce --test telemetry a_request_does_not_carry")
+        {
+            return None;
+        }
         let (marked, is_trigger_marked) = (self.marked, self.is_latest_marked);
         Some(CarriedAcknowledge { psn: expected.minus(1), trigger, attempt, delay_us, marked, is_trigger_marked })
     }

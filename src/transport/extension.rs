@@ -6,7 +6,7 @@ use crate::congestion::{CongestionControl, Rate};
 use crate::path::{PathPolicy, PathSet};
 use crate::recovery::{GoBackN, Recovery, Selective};
 use crate::time::{Duration, Instant};
-use crate::wire::{Hello, Packet, PathMtu, Psn, RequestTrailer, Sack, Tagged};
+use crate::wire::{Hello, Packet, PathMtu, Psn, RequestTrailer, Sack, Tagged, Telemetry};
 
 use super::acks::{AckPolicy, CumulativeAcks, SelectiveAcks};
 use super::service::Service;
@@ -189,6 +189,8 @@ impl Default for RecoverySettings {
 pub(super) struct Extension {
     pub settings: RecoverySettings,
     peer: Peer,
+    /// Whether the peer returns telemetry, and the controller follows it.
+    uses_telemetry: bool,
     /// Whether the peer has probed a path, or announced further addresses.
     pub has_named_paths: bool,
     /// The nonce that the peer brings back; 0 until it is needed.
@@ -292,8 +294,8 @@ pub(super) enum Refused {
 /// Upper bound on the bytes around the payload of an extended packet: IPv6, UDP, BTH, immediate, trailer, tag, ICRC.
 const AROUND_PAYLOAD_BYTES: usize = 40 + 8 + 12 + 4 + 24 + Packet::TAG_BYTES + 4;
 
-/// Bytes around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, tag, ICRC.
-const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + Packet::TAG_BYTES + 4;
+/// Bytes around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, telemetry, tag, ICRC.
+const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + Telemetry::BYTES + Packet::TAG_BYTES + 4;
 
 /// Answers without the offer after which a peer is known not to understand.
 const PLAIN_AFTER: u8 = 8;
@@ -318,6 +320,7 @@ impl Extension {
         Extension {
             settings,
             peer,
+            uses_telemetry: false,
             has_named_paths: false,
             nonce: 0,
             has_offered: false,
@@ -495,7 +498,7 @@ impl Extension {
             return false;
         }
         self.has_offered = true;
-        let Hello { nonce, window, takes_carried, tagged } = *hello;
+        let Hello { nonce, window, takes_carried, takes_telemetry, tagged } = *hello;
         if !brings_back && !mutated!("hello-believed-at-once", by "uroce --test strangers a_hello_that_brings_nothing")
         {
             self.heard = nonce;
@@ -505,6 +508,9 @@ impl Extension {
         let was_unknown = matches!(self.peer, Peer::Unknown(_));
         if was_unknown || self.peer == Peer::Assumed {
             self.peer = Peer::Known(Known { nonce, window, takes_carried, tagged: from_now });
+            let is_taken = takes_telemetry
+                || mutated!("telemetry-asked-of-anybody", by "uroce --test telemetry a_peer_that_does_not_take");
+            self.uses_telemetry = is_taken && self.settings.congestion.needs_telemetry();
         }
         let is_the_same = matches!(self.peer, Peer::Known(known) if known.nonce == nonce);
         if tagged == Tagged::None || !is_the_same {
@@ -576,7 +582,8 @@ impl Extension {
             Peer::Known(known) => known.tagged,
             _ => Tagged::None,
         };
-        Some((Hello { nonce: self.nonce, window: self.settings.window, takes_carried: true, tagged }, tag))
+        let (nonce, window) = (self.nonce, self.settings.window);
+        Some((Hello { nonce, window, takes_carried: true, takes_telemetry: true, tagged }, tag))
     }
 
     /// The tag of packets to a peer that understands: its nonce, 0 while that is not known.
@@ -593,6 +600,13 @@ impl Extension {
         let is_known = self.requests != Tagged::None
             || mutated!("carried-to-a-peer-that-does-not-know-us", by "uroce --test carried a_peer_that_does_not_know_us");
         is_known && matches!(self.peer, Peer::Known(known) if known.takes_carried)
+    }
+
+    /// Whether requests ask for telemetry: it is of use, and packets with room for it fit into the link's.
+    #[inline]
+    pub fn asks_telemetry(&self, path_mtu: PathMtu) -> bool {
+        let most = AROUND_PAYLOAD_BYTES + Telemetry::BYTES;
+        self.uses_telemetry && path_mtu.bytes() + most <= self.settings.link_mtu
     }
 
     /// The trailer of a request; empty for a peer that does not understand it.
@@ -617,7 +631,7 @@ mod tests {
     #[test]
     fn a_hello_that_is_never_answered_is_repeated_seven_times() {
         let mut extension = Extension::new(Service::Rc, RecoverySettings::default());
-        let hello = Hello { nonce: 7, window: 128, takes_carried: true, tagged: Tagged::None };
+        let hello = Hello { nonce: 7, window: 128, takes_carried: true, takes_telemetry: false, tagged: Tagged::None };
         let mut now = Instant::ZERO;
         assert!(!extension.take_hello(&hello, false, Tagged::All, now, || 9));
         let mut after_ms = Vec::new();
@@ -635,7 +649,7 @@ mod tests {
     #[test]
     fn a_hello_is_not_repeated_once_the_peer_is_known() {
         let mut extension = Extension::new(Service::Rc, RecoverySettings::default());
-        let hello = Hello { nonce: 7, window: 128, takes_carried: true, tagged: Tagged::None };
+        let hello = Hello { nonce: 7, window: 128, takes_carried: true, takes_telemetry: false, tagged: Tagged::None };
         extension.take_hello(&hello, false, Tagged::All, Instant::ZERO, || 9);
         assert!(extension.deadline().is_some());
         assert!(extension.take_hello(&hello, true, Tagged::All, Instant::ZERO, || 9));

@@ -612,6 +612,7 @@ impl QueuePairMachine {
             Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(probe, way, cx),
             Some(AcknowledgeTrailer::Addresses(list)) => self.take_addresses(list, cx),
             Some(AcknowledgeTrailer::Answers(report)) => self.take_report(report, cx),
+            Some(AcknowledgeTrailer::Measured(_, telemetry)) => self.pacer.measured(telemetry),
             Some(AcknowledgeTrailer::Sack(_) | AcknowledgeTrailer::Hello(_)) | None => {}
         }
         let has_data = opcode.operation() == Operation::ReadResponse && !packet.payload().is_empty();

@@ -370,6 +370,7 @@ impl Requester {
                 answers,
                 attempt: self.recovery.attempts(position),
                 asks_for_acknowledge: self.recovery.asks_for_acknowledge(position, true)
+                    || connection.extension.asks_telemetry(connection.path_mtu)
                     || self.must_ask(admission, position + 1 == self.recovery.next(), cx.now),
                 offers: self.offers(connection),
                 path: cx.choose_path(),
@@ -427,6 +428,7 @@ impl Requester {
                 answers: u32::MAX,
                 attempt: 0,
                 asks_for_acknowledge: self.recovery.asks_for_acknowledge(number, false)
+                    || connection.extension.asks_telemetry(connection.path_mtu)
                     || self.must_ask(admission, true, cx.now),
                 offers: self.offers(connection),
                 path: cx.choose_path(),

@@ -178,6 +178,11 @@ impl Responder {
         let (psn, asks) = (packet.bth().psn(), packet.bth().ack_request());
         let attempt = trailer.map_or(0, |trailer| trailer.attempt);
         self.acks.arrived(Arrived { psn, attempt, is_marked, asks, at: cx.now });
+        if trailer.is_some_and(|trailer| trailer.has_telemetry)
+            && let Some(telemetry) = packet.telemetry()
+        {
+            self.acks.measured(psn, telemetry);
+        }
         // Step 1: is it the expected one?
         let ahead = psn.since(self.expected);
         if ahead < 0 {
@@ -563,7 +568,8 @@ impl Responder {
     #[inline(never)]
     fn poll_acks(&mut self, out: &mut [u8], connection: &Connection, cx: &mut Context<'_>) -> Option<Transmit> {
         let mut path = cx.quickest_path();
-        if self.acks.owed() == OwedAck::Copy {
+        let is_copy = self.acks.owed() == OwedAck::Copy;
+        if is_copy {
             path = cx.multipath.as_mut().and_then(|multipath| multipath.set.another()).unwrap_or(path);
         } else {
             self.acks.take_path(path);
@@ -572,7 +578,12 @@ impl Responder {
             }
         }
         let owed = self.acks.poll(self.expected, connection.extension.max_blocks(), cx.now);
-        let trailer = owed.as_ref()?.to_bytes();
+        let owed = owed.as_ref()?;
+        let mut trailer = owed.to_bytes();
+        // A copy gives no round-trip sample, and so nothing to compare with.
+        if let Some(telemetry) = self.acks.telemetry(owed.trigger).filter(|_| !is_copy) {
+            trailer.extend(telemetry.to_bytes());
+        }
         let headers = self.acknowledge_of_all(connection);
         let packet = Outgoing { trailer: &trailer, ..Outgoing::headers(headers) };
         let Ok(written) = connection.write(path, out, packet, cx, no_payload);

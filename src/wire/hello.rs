@@ -9,6 +9,8 @@ pub struct Hello {
     pub window: u32,
     /// Whether requests to the sender may carry acknowledges.
     pub takes_carried: bool,
+    /// Whether requests to the sender may have room for telemetry, which it then returns.
+    pub takes_telemetry: bool,
     /// Whether the sender knows the receiver's nonce. Then all its packets have a tag, except requests that it sent
     /// before.
     pub tagged: Tagged,
@@ -28,10 +30,12 @@ pub enum Tagged {
 /// The kind, in the upper half of the last byte.
 const HELLO: u8 = 5;
 
-/// Bits of the flags: the sender knows the receiver; all of its requests have tags; requests to it may carry acknowledges.
+/// Bits of the flags: the sender knows the receiver; all of its requests have tags; requests to it may carry acknowledges, and have
+/// room for telemetry.
 const KNOWS: u8 = 1;
 const ALL: u8 = 2;
 const TAKES_CARRIED: u8 = 4;
+const TAKES_TELEMETRY: u8 = 8;
 
 impl Hello {
     /// Length on the wire, in bytes.
@@ -50,6 +54,7 @@ impl Hello {
             Tagged::All => (KNOWS | ALL, Psn::default()),
         };
         let flags = flags | if self.takes_carried { TAKES_CARRIED } else { 0 };
+        let flags = flags | if self.takes_telemetry { TAKES_TELEMETRY } else { 0 };
         let [h, i, j] = from.to_be_bytes();
         [a, b, c, d, e, f, g, h, i, j, flags, Self::LAST_BYTE]
     }
@@ -64,8 +69,8 @@ impl Hello {
             (true, false) => Tagged::From(Psn::from_be_bytes([h, i, j])),
             (true, true) => Tagged::All,
         };
-        let takes_carried = flags & TAKES_CARRIED != 0;
-        (nonce != 0 && window != 0).then_some(Hello { nonce, window, takes_carried, tagged })
+        let (takes_carried, takes_telemetry) = (flags & TAKES_CARRIED != 0, flags & TAKES_TELEMETRY != 0);
+        (nonce != 0 && window != 0).then_some(Hello { nonce, window, takes_carried, takes_telemetry, tagged })
     }
 }
 
@@ -75,15 +80,18 @@ mod tests {
 
     #[test]
     fn hellos_read_back() {
-        let (takes_carried, tagged) = (false, Tagged::From(Psn::new(0x0008_090a)));
-        let hello = Hello { nonce: 0x0102_0304, window: 0x0005_0607, takes_carried, tagged };
+        let (takes_carried, takes_telemetry, tagged) = (false, false, Tagged::From(Psn::new(0x0008_090a)));
+        let hello = Hello { nonce: 0x0102_0304, window: 0x0005_0607, takes_carried, takes_telemetry, tagged };
         let bytes = hello.to_bytes();
         assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 0x50]);
         assert_eq!(Hello::parse(&bytes), Some(hello));
         for tagged in [Tagged::None, Tagged::All] {
-            let other = Hello { tagged, takes_carried: true, ..hello };
-            assert_eq!(other.to_bytes()[10] & 4, 4);
-            assert_eq!(Hello::parse(&other.to_bytes()), Some(other));
+            let carried = Hello { tagged, takes_carried: true, ..hello };
+            let telemetry = Hello { tagged, takes_telemetry: true, ..hello };
+            for (other, flag) in [(carried, 4), (telemetry, 8)] {
+                assert_eq!(other.to_bytes()[10] & 12, flag);
+                assert_eq!(Hello::parse(&other.to_bytes()), Some(other));
+            }
         }
         for wrong in [Hello { nonce: 0, ..hello }, Hello { window: 0, ..hello }] {
             assert_eq!(Hello::parse(&wrong.to_bytes()), None);

@@ -5,7 +5,7 @@ use crate::frame::FrameBytes;
 use super::opcode::ext;
 use super::{
     AcknowledgeTrailer, Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Extension, Feth, Headers, ICRC_BYTES, Ieth,
-    ImmDt, Opcode, RequestTrailer, Reth, Sack,
+    ImmDt, Opcode, RequestTrailer, Reth, Sack, Telemetry,
 };
 
 /// A received packet from BTH to payload: a view, of which only lengths were checked.
@@ -111,6 +111,12 @@ impl<'a> Packet<'a> {
         fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
     }
 
+    /// What switches wrote into a request whose trailer was split off. `None` when there is no room for that.
+    pub fn telemetry(&self) -> Option<Telemetry> {
+        let has_room = self.trailer_bytes > RequestTrailer::MAX_BYTES;
+        Telemetry::parse(&self.body.last_chunk::<{ Telemetry::BYTES }>().filter(|_| has_room)?)
+    }
+
     /// What follows the AETH of an acknowledge without its tag. `None` for every other packet, and when it is not a
     /// valid trailer.
     pub fn acknowledge_trailer(&self) -> Option<AcknowledgeTrailer> {
@@ -121,7 +127,7 @@ impl<'a> Packet<'a> {
     /// The selective acknowledge that follows an AETH, before the tag. `None` when there is none.
     pub fn sack(&self) -> Option<Sack> {
         match self.split_tag()?.0.acknowledge_trailer()? {
-            AcknowledgeTrailer::Sack(sack) => Some(sack),
+            AcknowledgeTrailer::Sack(sack) | AcknowledgeTrailer::Measured(sack, _) => Some(sack),
             _ => None,
         }
     }

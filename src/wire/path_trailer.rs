@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use crate::frame::FrameBytes;
 
-use super::{AnswerReport, Hello, Sack};
+use super::{AnswerReport, Hello, Sack, Telemetry};
 
 /// A probe of a path, or its answer: after the AETH of an acknowledge (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct AddressList {
 pub enum AcknowledgeTrailer {
     /// A selective acknowledge: what arrived out of order.
     Sack(Sack),
+    /// The same, and what switches wrote into the request packet that arrived last.
+    Measured(Sack, Telemetry),
     /// A probe of a path, or its answer.
     Probe(PathProbe),
     /// The sender's further addresses.
@@ -113,7 +115,7 @@ impl AcknowledgeTrailer {
     /// Reads the trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it is not a valid
     /// trailer.
     pub(super) fn of(body: FrameBytes<'_>) -> Option<AcknowledgeTrailer> {
-        let mut buffer = [0; Sack::MAX_BYTES];
+        let mut buffer = [0; Sack::MAX_BYTES + Telemetry::BYTES];
         let bytes = match body.tail {
             [] => body.head,
             _ => {
@@ -125,11 +127,20 @@ impl AcknowledgeTrailer {
         match *bytes.last()? {
             Sack::LAST_BYTE => Sack::parse(bytes).map(AcknowledgeTrailer::Sack),
             AnswerReport::LAST_BYTE => AnswerReport::parse(bytes).map(AcknowledgeTrailer::Answers),
+            Telemetry::LAST_BYTE => AcknowledgeTrailer::measured(bytes),
             Hello::LAST_BYTE => Hello::parse(bytes).map(AcknowledgeTrailer::Hello),
             last if last == PROBE << 4 => PathProbe::parse(bytes).map(AcknowledgeTrailer::Probe),
             last if last == ADDRESSES << 4 => AddressList::parse(bytes).map(AcknowledgeTrailer::Addresses),
             _ => None,
         }
+    }
+
+    /// Reads a selective acknowledge with telemetry from all of `bytes`.
+    #[cold]
+    fn measured(bytes: &[u8]) -> Option<AcknowledgeTrailer> {
+        let (sack, telemetry) = bytes.split_last_chunk::<{ Telemetry::BYTES }>()?;
+        let sack = Sack::parse(sack).filter(|_| sack.last() == Some(&Sack::LAST_BYTE))?;
+        Some(AcknowledgeTrailer::Measured(sack, Telemetry::parse(telemetry)?))
     }
 }
 
@@ -193,6 +204,14 @@ mod tests {
             is_trigger_marked: false,
             blocks: ArrayVec::new(),
         };
-        assert_eq!(of(&sack.to_bytes()), Some(AcknowledgeTrailer::Sack(sack)));
+        assert_eq!(of(&sack.to_bytes()), Some(AcknowledgeTrailer::Sack(sack.clone())));
+        let telemetry = Telemetry { path: 7, ..Telemetry::default() };
+        let measured = [&sack.to_bytes()[..], &telemetry.to_bytes()].concat();
+        assert_eq!(of(&measured), Some(AcknowledgeTrailer::Measured(sack, telemetry)));
+        for from in 1..measured.len() {
+            assert_eq!(of(&measured[from..]), None, "{from}");
+        }
+        let probe = [&probe[..], &Telemetry::default().to_bytes()].concat();
+        assert_eq!(of(&probe), None, "it follows selective acknowledges alone");
     }
 }

@@ -3,7 +3,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::frame::FrameBytes;
 
-use super::{Psn, Reth};
+use super::{Psn, Reth, Telemetry};
 
 /// Where a request packet belongs, whatever was lost before it: between its pad and its ICRC (docs/EXTENSIONS.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct RequestTrailer {
     pub attempt: u8,
     /// Earlier messages of the connection that take a receive request, modulo 2^24.
     pub receive_number: u32,
+    /// Whether room for [telemetry](super::Packet::telemetry) follows, which counts as a part of the trailer.
+    pub has_telemetry: bool,
 }
 
 /// A selective acknowledge without blocks, for which no packet of its own is sent (docs/EXTENSIONS.md).
@@ -66,7 +68,7 @@ const TRIGGER_MARKED: u8 = 1;
 const RETH_BYTES: usize = size_of::<Reth>();
 
 impl RequestTrailer {
-    /// Length of the longest request trailer, in bytes.
+    /// Length of the longest request trailer without room for telemetry, in bytes.
     pub const MAX_BYTES: usize = RETH_BYTES + Self::SHORT_BYTES;
 
     /// Length of a request trailer without a RETH, in bytes.
@@ -75,8 +77,12 @@ impl RequestTrailer {
     /// Length of a request trailer with an acknowledge, in bytes.
     const CARRYING_BYTES: usize = CarriedAcknowledge::BYTES + Self::SHORT_BYTES;
 
-    /// Length on the wire, in bytes.
+    /// Length on the wire, in bytes, with the room for telemetry if there is some.
     pub fn bytes(&self) -> usize {
+        self.own_bytes() + if self.has_telemetry { Telemetry::BYTES } else { 0 }
+    }
+
+    fn own_bytes(&self) -> usize {
         match (&self.reth, &self.acknowledge) {
             (Some(_), _) => Self::MAX_BYTES,
             (None, Some(_)) => Self::CARRYING_BYTES,
@@ -84,7 +90,7 @@ impl RequestTrailer {
         }
     }
 
-    /// The trailer as bytes on the wire.
+    /// The trailer as bytes on the wire, without the room for telemetry.
     pub fn to_bytes(&self) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
         let mut out = ArrayVec::new();
         let mut put = |bytes: &[u8]| out.try_extend_from_slice(bytes).expect("all of it fits");
@@ -99,13 +105,17 @@ impl RequestTrailer {
         }
         let [_, i, j, k] = self.index.to_be_bytes();
         let [_, r, s, t] = self.receive_number.to_be_bytes();
-        put(&[i, j, k, self.attempt, r, s, t, kind << 4 | (self.bytes() / 4) as u8]);
+        put(&[i, j, k, self.attempt, r, s, t, kind << 4 | (self.own_bytes() / 4) as u8]);
         out
     }
 
     /// Reads the trailer at the end of `body`: payload, pad and trailer, without the ICRC. `None` when there is no
     /// valid one.
     pub(super) fn at_end(body: FrameBytes<'_>) -> Option<RequestTrailer> {
+        RequestTrailer::alone(body).or_else(|| RequestTrailer::before_telemetry(body))
+    }
+
+    fn alone(body: FrameBytes<'_>) -> Option<RequestTrailer> {
         let last: [u8; 1] = body.last_chunk()?;
         let bytes = 4 * usize::from(last[0] & 0x0f);
         match last[0] >> 4 {
@@ -127,12 +137,20 @@ impl RequestTrailer {
         }
     }
 
+    /// Reads the trailer before the telemetry at the end of `body`.
+    #[cold]
+    fn before_telemetry(body: FrameBytes<'_>) -> Option<RequestTrailer> {
+        Telemetry::parse(&body.last_chunk::<{ Telemetry::BYTES }>()?)?;
+        let trailer = RequestTrailer::alone(body.take(body.len() - Telemetry::BYTES))?;
+        Some(RequestTrailer { has_telemetry: true, ..trailer })
+    }
+
     /// Reads what each request trailer ends with.
     fn parse(rest: &[u8]) -> Option<RequestTrailer> {
         let &[a, b, c, attempt, d, e, f, _] = rest else { return None };
         let number = |bytes: [u8; 3]| Psn::from_be_bytes(bytes).value();
         let (index, receive_number) = (number([a, b, c]), number([d, e, f]));
-        Some(RequestTrailer { reth: None, acknowledge: None, index, attempt, receive_number })
+        Some(RequestTrailer { reth: None, acknowledge: None, index, attempt, receive_number, has_telemetry: false })
     }
 }
 
@@ -169,8 +187,8 @@ impl Sack {
     /// Length of the longest selective acknowledge, in bytes.
     pub const MAX_BYTES: usize = 8 + 12 * Self::MAX_BLOCKS + 4;
 
-    /// The trailer as bytes on the wire.
-    pub fn to_bytes(&self) -> ArrayVec<u8, { Sack::MAX_BYTES }> {
+    /// The trailer as bytes on the wire, with room behind it for [`Telemetry`].
+    pub fn to_bytes(&self) -> ArrayVec<u8, { Sack::MAX_BYTES + Telemetry::BYTES }> {
         let mut out = ArrayVec::new();
         out.extend(self.trigger.to_be_bytes());
         out.push(self.attempt);
@@ -244,6 +262,25 @@ mod tests {
                 assert_eq!(RequestTrailer::at_end(FrameBytes { head, tail }), Some(trailer));
             }
         }
+    }
+
+    #[test]
+    fn room_for_telemetry_follows_what_requests_say() {
+        let short = RequestTrailer { index: 1, receive_number: 2, ..Default::default() };
+        let long = RequestTrailer { reth: Some(Reth::new(1, Key(2), 3)), ..short };
+        let room = Telemetry::default().to_bytes();
+        for trailer in [short, long] {
+            let body = [&trailer.to_bytes()[..], &room].concat();
+            let with_room = RequestTrailer { has_telemetry: true, ..trailer };
+            assert_eq!((with_room.to_bytes(), with_room.bytes()), (trailer.to_bytes(), trailer.bytes() + 64));
+            for cut in 0..=body.len() {
+                let (head, tail) = body.split_at(cut);
+                assert_eq!(RequestTrailer::at_end(FrameBytes { head, tail }), Some(with_room));
+            }
+            let twice = [&body[..], &room].concat();
+            assert_eq!(RequestTrailer::at_end(FrameBytes::from(&twice[..])), None);
+        }
+        assert_eq!(RequestTrailer::at_end(FrameBytes::from(&room[..])), None, "it is no trailer by itself");
     }
 
     #[test]

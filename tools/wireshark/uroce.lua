@@ -25,7 +25,7 @@ local bit32 = bit32 or load([[
 local uroce = Proto("uroce", "uroce (RoCE v2: ICRC and extension)")
 
 local KINDS = { [1] = "request", [2] = "selective acknowledge", [3] = "probe of a path", [4] = "further addresses",
-    [5] = "hello", [6] = "report of answers", [7] = "request with an acknowledge" }
+    [5] = "hello", [6] = "report of answers", [7] = "request with an acknowledge", [8] = "telemetry" }
 
 local DEADLINE_KINDS = { [1] = "request", [2] = "data", [3] = "report", [4] = "end", [5] = "refusal", [6] = "here" }
 local DEADLINE_ENDS = { [1] = "complete", [2] = "cancelled", [3] = "deadline passed", [4] = "failed" }
@@ -104,6 +104,21 @@ local field = {
         nil, nil, "Such responses that arrived with «congestion experienced», modulo 2^16"),
     answers_arrived = ProtoField.uint24("uroce.answers.arrived", "Arrived", base.DEC,
         nil, nil, "Such responses that arrived, modulo 2^24"),
+    hello_takes_telemetry = ProtoField.bool("uroce.hello.takes_telemetry", "Takes telemetry", 8,
+        { "requests to the sender may have room for telemetry", "no" }, 0x08),
+    telemetry = ProtoField.bytes("uroce.telemetry", "Telemetry"),
+    telemetry_link = ProtoField.bytes("uroce.telemetry.link", "Link"),
+    telemetry_rate = ProtoField.uint16("uroce.telemetry.rate", "Rate", base.DEC,
+        nil, nil, "Of the link, in units of 100 Mb/s"),
+    telemetry_queue = ProtoField.uint16("uroce.telemetry.queue", "Queue", base.DEC,
+        nil, nil, "What waited when the packet left, in units of 256 bytes; 65535 for that and more"),
+    telemetry_time = ProtoField.uint32("uroce.telemetry.time", "Time", base.DEC,
+        nil, nil, "The switch's clock when the packet left, in nanoseconds modulo 2^32"),
+    telemetry_sent = ProtoField.uint32("uroce.telemetry.sent", "Sent", base.DEC,
+        nil, nil, "Bytes of frames that the link had sent by then, modulo 2^32"),
+    telemetry_path = ProtoField.uint16("uroce.telemetry.path", "Path", base.HEX,
+        nil, nil, "The exclusive-or of the switches' numbers"),
+    telemetry_links = ProtoField.uint8("uroce.telemetry.links", "Links", base.DEC, nil, nil, "How many"),
     cnp = ProtoField.bool("uroce.cnp", "Congestion notification (CNP)", base.NONE, nil, nil,
         "The receiver's packets arrive with «congestion experienced» (IBTA A17.9.3)"),
     deadline_kind = ProtoField.uint8("uroce.deadline.kind", "Deadline mode", base.DEC, DEADLINE_KINDS),
@@ -397,6 +412,7 @@ local function show_hello(tvb, tree, at)
     tree:add(field.hello_knows, tvb(at + 10, 1))
     tree:add(field.hello_tags_all, tvb(at + 10, 1))
     tree:add(field.hello_takes_carried, tvb(at + 10, 1))
+    tree:add(field.hello_takes_telemetry, tvb(at + 10, 1))
     tree:add(field.kind, tvb(at + 11, 1))
 end
 
@@ -408,6 +424,27 @@ local function show_answers(tvb, tree, at)
     tree:add(field.answers_marked, tvb(at + 6, 2))
     tree:add(field.answers_arrived, tvb(at + 8, 3))
     tree:add(field.kind, tvb(at + 11, 1))
+end
+
+local TELEMETRY_BYTES = 64
+local LINK_BYTES = 12
+local LINKS_MAX = 5
+
+local function show_telemetry(tvb, tree, at, links)
+    local telemetry = tree:add(field.telemetry, tvb(at, TELEMETRY_BYTES))
+    telemetry:set_text(string.format("Telemetry: %d links", links))
+    for link = 0, links - 1 do
+        local from = at + LINK_BYTES * link
+        local record = telemetry:add(field.telemetry_link, tvb(from, LINK_BYTES))
+        record:set_text(string.format("Link %d", link + 1))
+        record:add(field.telemetry_rate, tvb(from, 2)):append_text(" × 100 Mb/s")
+        record:add(field.telemetry_queue, tvb(from + 2, 2)):append_text(" × 256 bytes")
+        record:add(field.telemetry_time, tvb(from + 4, 4)):append_text(" ns")
+        record:add(field.telemetry_sent, tvb(from + 8, 4))
+    end
+    telemetry:add(field.telemetry_path, tvb(at + 60, 2))
+    telemetry:add(field.telemetry_links, tvb(at + 62, 1))
+    telemetry:add(field.kind, tvb(at + 63, 1))
 end
 
 -- Shows the tag that ends at `stop`, where the ICRC begins, and the trailer before it; no more than `room` bytes are left for both.
@@ -426,6 +463,14 @@ local function show_trailer(tvb, tree, opcode, room, stop)
     if not is_request(opcode) and (opcode ~= ACKNOWLEDGE or room == 0) then return end
     if room < 1 then return malformed("there is no room for it") end
     local last = tvb(stop - 1, 1):uint()
+    local is_measured, links = last == 0x80, 0
+    if is_measured then
+        if room <= TELEMETRY_BYTES then return malformed("there is no room for telemetry and what it follows") end
+        links = tvb(stop - 2, 1):uint()
+        if links > LINKS_MAX then return malformed(string.format("telemetry of %d links", links)) end
+        room, stop = room - TELEMETRY_BYTES, stop - TELEMETRY_BYTES
+        last = tvb(stop - 1, 1):uint()
+    end
     local kind, words = bit32.rshift(last, 4), bit32.band(last, 0x0f)
     local bytes, blocks, is_in_place
     if kind == 1 and (words == 2 or words == 6) then
@@ -458,6 +503,8 @@ local function show_trailer(tvb, tree, opcode, room, stop)
     if bytes > room or (opcode == ACKNOWLEDGE and kind >= 2 and bytes < room) then
         return malformed(string.format("it says %d bytes, %d are there", bytes, room))
     end
+    -- In acknowledges, only what arrived goes with it.
+    if is_measured and opcode == ACKNOWLEDGE and kind ~= 2 then is_in_place = false end
     local at = stop - bytes
     local trailer = tree:add(field.trailer, tvb(at, bytes))
     trailer:set_text(string.format("Trailer: %s, %d bytes", KINDS[kind], bytes))
@@ -475,6 +522,7 @@ local function show_trailer(tvb, tree, opcode, room, stop)
     else
         show_answers(tvb, trailer, at)
     end
+    if is_measured then show_telemetry(tvb, tree, stop, links) end
 end
 
 -- The bits of BTH byte 8 belong to the reliable connection's opcodes alone.

@@ -99,7 +99,7 @@ impl Requester {
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), Fatal> {
-        let Some(AcknowledgeTrailer::Sack(sack)) = trailer else {
+        let Some(AcknowledgeTrailer::Sack(sack) | AcknowledgeTrailer::Measured(sack, _)) = trailer else {
             // An acknowledge with another trailer, such as a probe, takes any path.
             let is_detour = trailer.is_some() && cx.multipath.is_some();
             return self.acknowledge(&Said { is_detour, ..Said::before(number + 1) }, connection, cx);

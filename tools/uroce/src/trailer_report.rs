@@ -4,7 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use uroce::wire::{AcknowledgeTrailer, AnswerReport, CarriedAcknowledge, Hello, Opcode, Packet, PathProbe, Tagged};
+use uroce::wire::{
+    AcknowledgeTrailer, AnswerReport, CarriedAcknowledge, Hello, LinkRecord, Opcode, Packet, PathProbe, Psn, Sack,
+    Tagged, Telemetry,
+};
 
 /// The trailer of a packet; `payload_bytes` counts it too, as stock dissectors do.
 #[derive(Debug, Serialize)]
@@ -16,6 +19,9 @@ pub(crate) enum TrailerReport {
         receive_number: u32,
         #[serde(flatten)]
         carried: Option<CarriedReport>,
+        /// What switches have written; left out without room for that.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        links: Option<Vec<LinkReport>>,
     },
     Selective {
         trigger: u32,
@@ -24,6 +30,9 @@ pub(crate) enum TrailerReport {
         marked: u16,
         /// PSNs that arrived, as ranges: first and last.
         received: Vec<(u32, u32)>,
+        /// What switches wrote into the trigger; left out without room for that.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        links: Option<Vec<LinkReport>>,
     },
     Probe {
         path: u8,
@@ -52,6 +61,27 @@ pub(crate) enum TrailerReport {
         is_newest_marked: bool,
         copy: u8,
     },
+}
+
+/// What a switch wrote about the link on which it sent a packet.
+#[derive(Debug, Serialize)]
+pub(crate) struct LinkReport {
+    rate_bps: u64,
+    queue_bytes: u32,
+    /// By the switch's clock, modulo 2^32.
+    time_ns: u32,
+    /// Modulo 2^32.
+    sent_bytes: u32,
+}
+
+impl LinkReport {
+    fn of(telemetry: &Telemetry) -> Vec<LinkReport> {
+        let report = |link: &LinkRecord| {
+            let LinkRecord { rate_bps, queue_bytes, time_ns, sent_bytes } = *link;
+            LinkReport { rate_bps, queue_bytes, time_ns, sent_bytes }
+        };
+        telemetry.links.iter().map(report).collect()
+    }
 }
 
 /// An acknowledge that a request carries.
@@ -86,13 +116,15 @@ impl TrailerReport {
     pub(crate) fn of(packet: &Packet<'_>) -> Option<TrailerReport> {
         let (packet, _) = packet.split_tag()?;
         if packet.bth().opcode() != Opcode::RC_ACKNOWLEDGE {
-            let (_, trailer) = packet.split_trailer()?;
+            let (packet, trailer) = packet.split_trailer()?;
             let (index, attempt, receive_number) = (trailer.index, trailer.attempt, trailer.receive_number);
             let carried = trailer.acknowledge.map(CarriedReport::from);
-            return Some(TrailerReport::Request { index, attempt, receive_number, carried });
+            let links = packet.telemetry().as_ref().map(LinkReport::of);
+            return Some(TrailerReport::Request { index, attempt, receive_number, carried, links });
         }
-        let sack = match packet.acknowledge_trailer()? {
-            AcknowledgeTrailer::Sack(sack) => sack,
+        let (sack, links) = match packet.acknowledge_trailer()? {
+            AcknowledgeTrailer::Sack(sack) => (sack, None),
+            AcknowledgeTrailer::Measured(sack, telemetry) => (sack, Some(LinkReport::of(&telemetry))),
             AcknowledgeTrailer::Answers(report) => return Some(report.into()),
             AcknowledgeTrailer::Probe(PathProbe { path, is_answer, delay_us, token }) => {
                 return Some(TrailerReport::Probe { path, is_answer, delay_us, token });
@@ -108,13 +140,18 @@ impl TrailerReport {
                 return Some(TrailerReport::Addresses { addresses: list.addresses.to_vec(), is_known: list.is_known });
             }
         };
+        Some(TrailerReport::selective(packet.bth().psn(), &sack, links))
+    }
+
+    /// A selective acknowledge of all up to `acknowledged`.
+    fn selective(acknowledged: Psn, sack: &Sack, links: Option<Vec<LinkReport>>) -> TrailerReport {
         let mut psns: Vec<_> = sack
             .blocks
             .iter()
             .flat_map(|(base, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| base.plus(bit)))
             .collect();
         // In their order from the acknowledged one on: they may wrap.
-        psns.sort_by_key(|psn| psn.since(packet.bth().psn()));
+        psns.sort_by_key(|psn| psn.since(acknowledged));
         let mut received: Vec<(u32, u32)> = Vec::new();
         for psn in psns {
             match received.last_mut() {
@@ -123,7 +160,7 @@ impl TrailerReport {
             }
         }
         let (trigger, attempt, delay_us, marked) = (sack.trigger.value(), sack.attempt, sack.delay_us, sack.marked);
-        Some(TrailerReport::Selective { trigger, attempt, delay_us, marked, received })
+        TrailerReport::Selective { trigger, attempt, delay_us, marked, received, links }
     }
 }
 
@@ -152,21 +189,22 @@ impl TrailerReport {
 impl fmt::Display for TrailerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TrailerReport::Request { index, attempt, receive_number, carried } => {
+            TrailerReport::Request { index, attempt, receive_number, carried, links } => {
                 write!(f, " index={index} attempt={attempt} receive={receive_number}")?;
+                write_links(f, links.as_deref())?;
                 let Some(carried) = carried else { return Ok(()) };
                 let CarriedReport { acknowledges, trigger, trigger_attempt, delay_us, marked } = carried;
                 write!(f, " ACK={acknowledges} trigger={trigger} attempt={trigger_attempt} delay={delay_us}us")?;
                 write!(f, " marked={marked}")
             }
-            TrailerReport::Selective { trigger, attempt, delay_us, marked, received } => {
+            TrailerReport::Selective { trigger, attempt, delay_us, marked, received, links } => {
                 write!(f, " SACK trigger={trigger} attempt={attempt} delay={delay_us}us marked={marked} received=")?;
                 let mut separator = "";
                 for (first, last) in received {
                     write!(f, "{separator}{first}-{last}")?;
                     separator = ",";
                 }
-                Ok(())
+                write_links(f, links.as_deref())
             }
             TrailerReport::Probe { path, is_answer, delay_us, token } => {
                 let what = if *is_answer { "answer" } else { "probe" };
@@ -188,4 +226,11 @@ impl fmt::Display for TrailerReport {
             }
         }
     }
+}
+
+/// Appends what switches wrote about each link: the queue in bytes, and the rate.
+fn write_links(f: &mut fmt::Formatter<'_>, links: Option<&[LinkReport]>) -> fmt::Result {
+    let Some(links) = links else { return Ok(()) };
+    write!(f, " links={}", links.len())?;
+    links.iter().try_for_each(|link| write!(f, " {}B@{}M", link.queue_bytes, link.rate_bps / 1_000_000))
 }

@@ -482,6 +482,38 @@ fn reports_of_answers_are_shown_and_nothing_is_malformed_without() {
     assert_shown("answers", &SHOWN, &packets);
 }
 
+/// What switches wrote: into a request, behind its own trailer, and in the acknowledge that returns it.
+#[test]
+fn telemetry_is_shown_and_nothing_is_malformed_without() {
+    const SHOWN: [&str; 10] = [
+        "uroce.tag",
+        "uroce.kind",
+        "uroce.index",
+        "uroce.sack.trigger",
+        "uroce.telemetry.rate",
+        "uroce.telemetry.queue",
+        "uroce.telemetry.time",
+        "uroce.telemetry.sent",
+        "uroce.telemetry.path",
+        "uroce.telemetry.links",
+    ];
+    const TAG: &str = "0x00001a2b";
+    let links = |count: usize| {
+        let records = ["00fa 0100 000003e8 00001042", "03e8 ffff ffffffff 00000000"];
+        let empty = "00".repeat(12 * (5 - count));
+        format!("{} {empty} 00{} {count:02x} 80", records[..count].concat(), ["00", "01", "03"][count])
+    };
+    let request = format!("01 30 ffff 00 000011 60 00abcd 0102030405 000000 000002 00 000001 12 {}", links(0));
+    let sack =
+        |count| format!("11 00 ffff 00 000012 60 000020 1f 000009 000021 00 0000 0000 0000 00 20 {}", links(count));
+    let packets = [
+        (request, [TAG, "8,1", "2", "", "", "", "", "", "0x0000", "0"]),
+        (sack(1), [TAG, "8,2", "", "33", "250", "256", "1000", "4162", "0x0001", "1"]),
+        (sack(2), [TAG, "8,2", "", "33", "250,1000", "256,65535", "1000,4294967295", "4162,0", "0x0003", "2"]),
+    ];
+    assert_shown("telemetry", &SHOWN, &packets.each_ref().map(|(ib, expected)| (ib.as_str(), *expected)));
+}
+
 /// The BTH and DETH of a SEND of an unreliable datagram, with so many bytes of pad.
 fn datagram_headers(pad: usize) -> String {
     format!("64 {pad}0 ffff 00 000012 00 000009 11111111 00 000007")
@@ -623,6 +655,10 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
     for (ib, is_malformed) in [
         (send(""), true),
         (send(&format!("{} 12", zeros(7))), false),
+        // Telemetry: behind its trailer, of up to five links.
+        (send(&format!("{} 12 {} 05 80", zeros(7), zeros(62))), false),
+        (send(&format!("{} 12 {} 06 80", zeros(7), zeros(62))), true),
+        (send(&format!("{} 12 {} 00 80", zeros(7), zeros(58))), true),
         (send("000000 12"), true),
         (send(&format!("{} 75", zeros(19))), false),
         (send(&format!("{} 75", zeros(15))), true),
@@ -672,6 +708,7 @@ fn trailers_that_cannot_be_are_malformed_and_those_in_a_strange_place_are_told()
         format!("04 00 ffff 00 000011 60 000001 {} 16", zeros(23)),
         format!("04 00 ffff 00 000011 60 000001 {} 30", zeros(11)),
         format!("0a 00 ffff 00 000011 60 000001 {} 40", zeros(19)),
+        format!("11 00 ffff 00 000012 60 000020 1f 000009 {} 30 {} 00 80", zeros(11), zeros(62)),
     ];
     let file = scratch("strange.pcap");
     write(&file, strange.iter().flat_map(|ib| frames_around(ib)));

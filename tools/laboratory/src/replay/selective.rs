@@ -286,7 +286,7 @@ impl<'a> Comparison<'a> {
         if !self.was_sent_before(theirs.psn, answer.number) {
             return Some(("psn", format!("{theirs}; no request with this PSN was sent before")));
         }
-        let Some(AcknowledgeTrailer::Sack(sack)) = trailer else { return None };
+        let Some(AcknowledgeTrailer::Sack(sack) | AcknowledgeTrailer::Measured(sack, _)) = trailer else { return None };
         // Of a READ's answers asked for again, and of packets before the capture, nothing is known.
         if !was_sent(sack.trigger, sack.attempt) && !self.may_be_earlier(sack.trigger) {
             let (trigger, attempt) = (sack.trigger, sack.attempt);

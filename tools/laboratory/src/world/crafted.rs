@@ -89,6 +89,8 @@ pub struct Crafted {
     pub window: u32,
     /// Whether the peer's hellos say that requests to it may carry acknowledges.
     pub takes_carried: bool,
+    /// Whether they say that requests to it may have room for telemetry.
+    pub takes_telemetry: bool,
     /// The hellos that the endpoint sent, and their tags.
     pub hellos: Vec<(Hello, u32)>,
 }
@@ -139,8 +141,22 @@ impl Crafted {
         let qpn = Crafted::connect(&mut endpoint, pd, &cq, access);
         let window = RecoverySettings::MAX_WINDOW;
         let (now, hellos) = (Instant::ZERO, Vec::new());
-        let (tag, takes_carried) = (0, false);
-        Crafted { now, endpoint, qpn, key, pd, cq, memory, foreign, private, tag, window, takes_carried, hellos }
+        Crafted {
+            now,
+            endpoint,
+            qpn,
+            key,
+            pd,
+            cq,
+            memory,
+            foreign,
+            private,
+            tag: 0,
+            window,
+            takes_carried: false,
+            takes_telemetry: false,
+            hellos,
+        }
     }
 
     /// Creates a further queue pair, connected to the same one of the peer.
@@ -243,7 +259,8 @@ impl Crafted {
 
     /// Hands over a hello from the peer, in an acknowledge of `psn`.
     pub fn hello_with_psn(&mut self, psn: Psn, tagged: Tagged) {
-        let hello = Hello { nonce: PEER_NONCE, window: self.window, takes_carried: self.takes_carried, tagged };
+        let (takes_carried, takes_telemetry) = (self.takes_carried, self.takes_telemetry);
+        let hello = Hello { nonce: PEER_NONCE, window: self.window, takes_carried, takes_telemetry, tagged };
         let aeth = Extension::Aeth(Aeth::new(Syndrome::ACK, Msn::new(0)));
         let bth = self.bth(Opcode::RC_ACKNOWLEDGE, psn).with_offer(true).with_extended(true);
         let frame = self.extended_frame(bth, aeth, &[], &hello.to_bytes());

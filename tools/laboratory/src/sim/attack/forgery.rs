@@ -339,7 +339,9 @@ fn trailer(forgery: Forgery) -> Vec<u8> {
             list.to_bytes().to_vec()
         }
         Forgery::Hello => {
-            Hello { nonce: 1, window: 1, takes_carried: true, tagged: Tagged::From(Psn::new(0)) }.to_bytes().to_vec()
+            Hello { nonce: 1, window: 1, takes_carried: true, takes_telemetry: true, tagged: Tagged::From(Psn::new(0)) }
+                .to_bytes()
+                .to_vec()
         }
         _ => Vec::new(),
     }
