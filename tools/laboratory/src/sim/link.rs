@@ -1,4 +1,5 @@
 use uroce::time::{Duration, Instant};
+use uroce::wire::LinkRecord;
 
 use super::goodput::FRAME;
 use super::marking::Marking;
@@ -124,6 +125,8 @@ pub(super) struct Link {
     profile: LinkProfile,
     /// When all waiting bytes will have been sent.
     busy_until: Instant,
+    /// Bytes of frames that were sent or wait.
+    taken_bytes: u64,
     bucket: Bucket,
     in_burst: bool,
     random: Random,
@@ -134,7 +137,7 @@ const LONGEST_FRAME: u64 = FRAME;
 
 impl Link {
     pub fn new(profile: LinkProfile, random: Random) -> Link {
-        Link { profile, busy_until: Instant::ZERO, bucket: Bucket::default(), in_burst: false, random }
+        Link { profile, busy_until: Instant::ZERO, taken_bytes: 0, bucket: Bucket::default(), in_burst: false, random }
     }
 
     pub fn random(&mut self) -> &mut Random {
@@ -150,19 +153,35 @@ impl Link {
         (bytes * 1_000_000_000).div_ceil(self.profile.bytes_per_second)
     }
 
+    fn waiting_bytes(&self, now: Instant) -> u64 {
+        let waiting_ns = self.busy_until.saturating_since(now).as_nanos() as u64;
+        (u128::from(waiting_ns) * u128::from(self.profile.bytes_per_second) / 1_000_000_000) as u64
+    }
+
+    /// What a switch tells of the link now.
+    pub fn record(&self, now: Instant) -> LinkRecord {
+        let waiting = self.waiting_bytes(now);
+        LinkRecord {
+            rate_bps: 8 * self.profile.bytes_per_second,
+            queue_bytes: u32::try_from(waiting).unwrap_or(u32::MAX),
+            time_ns: now.as_ns() as u32,
+            sent_bytes: self.taken_bytes.saturating_sub(waiting) as u32,
+        }
+    }
+
     /// When a frame of `bytes` arrives that overtakes all that wait: only what is being sent goes before it. It is neither
     /// marked nor lost.
     pub fn pass_first(&mut self, now: Instant, bytes: u64) -> Instant {
         let own = Duration::from_nanos(self.time_of(bytes));
         let before = self.busy_until.saturating_since(now).min(Duration::from_nanos(self.time_of(LONGEST_FRAME)));
         self.busy_until = self.busy_until.max(now) + own;
+        self.taken_bytes += bytes;
         now + before + own + self.profile.delay
     }
 
     /// Decides what happens to a frame of `bytes` that is given to the link now.
     pub fn pass(&mut self, now: Instant, bytes: u64) -> Result<Passage, Lost> {
-        let waiting_ns = self.busy_until.saturating_since(now).as_nanos() as u64;
-        let waiting = (u128::from(waiting_ns) * u128::from(self.profile.bytes_per_second) / 1_000_000_000) as u64;
+        let waiting = self.waiting_bytes(now);
         if waiting + bytes > self.profile.queue_bytes.max(bytes) {
             return Err(Lost::QueueFull);
         }
@@ -177,6 +196,7 @@ impl Link {
             _ => true,
         };
         self.busy_until = self.busy_until.max(now) + Duration::from_nanos(self.time_of(bytes));
+        self.taken_bytes += bytes;
         let faults = &self.profile.faults;
         let random = &mut self.random;
         if faults.blackholes.iter().any(|hole| hole.from <= now && now < hole.until) {
@@ -228,6 +248,20 @@ mod tests {
         assert_eq!(link.when_at_most(1000), Instant::from_ns(2000));
         let later = link.pass(Instant::from_ns(2500), 1000).unwrap();
         assert_eq!((later.arrival.as_ns(), later.marked), (9000, false));
+    }
+
+    #[test]
+    fn a_record_has_what_was_sent_and_what_waits() {
+        let mut link = link(u64::MAX, Faults::NONE);
+        (0..3).for_each(|_| assert!(link.pass(Instant::ZERO, 1000).is_ok()));
+        // 1 ns a byte.
+        let of = |at: u64, queue_bytes, sent_bytes| {
+            let found = link.record(Instant::from_ns(at));
+            assert_eq!(found, LinkRecord { rate_bps: 8_000_000_000, queue_bytes, time_ns: at as u32, sent_bytes });
+        };
+        of(1000, 2000, 1000);
+        of(2500, 500, 2500);
+        of((1 << 32) + 7, 0, 3000);
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod priority_queues;
 mod random;
 mod recorder;
 mod switch;
+mod telemetry;
 mod token_cell;
 mod tokens;
 mod transfer;

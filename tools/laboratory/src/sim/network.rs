@@ -19,6 +19,7 @@ use super::pauses::Pauses;
 use super::priority_queues::PriorityQueues;
 use super::random::Random;
 use super::switch::Switch;
+use super::telemetry;
 
 /// The index of a node, in the order in which nodes were added. The [`Hop`] of the same number leads
 /// to it.
@@ -96,6 +97,8 @@ pub struct Network {
     scheduled: u64,
     nodes: Vec<Node>,
     links: Vec<(Link, LinkEnd)>,
+    /// The switches that links lead from, which write telemetry into what they send.
+    senders: BTreeMap<LinkId, SwitchId>,
     /// The queues of links that send by class.
     priority_queues: BTreeMap<LinkId, PriorityQueues>,
     /// Losses of links beside those of their profiles.
@@ -125,11 +128,27 @@ struct Scheduled {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Arrival { link: u32, frame: u32 },
-    Egress { link: u32 },
-    Timer { node: u32 },
-    Pull { node: u32 },
-    Routes { node: u32 },
+    Arrival {
+        link: u32,
+        frame: u32,
+    },
+    /// A frame with room for telemetry has left a switch.
+    Departure {
+        link: u32,
+        frame: u32,
+    },
+    Egress {
+        link: u32,
+    },
+    Timer {
+        node: u32,
+    },
+    Pull {
+        node: u32,
+    },
+    Routes {
+        node: u32,
+    },
     Wake(u64),
 }
 
@@ -150,6 +169,7 @@ impl Network {
             scheduled: 0,
             nodes: Vec::new(),
             links: Vec::new(),
+            senders: BTreeMap::new(),
             priority_queues: BTreeMap::new(),
             paired_losses: BTreeMap::new(),
             interface_bytes: INTERFACE_BYTES,
@@ -206,8 +226,9 @@ impl Network {
     pub fn add_link(&mut self, from: LinkEnd, to: LinkEnd, profile: LinkProfile) -> LinkId {
         let id = LinkId(self.links.len());
         self.links.push((Link::new(profile, Random::new(self.seed, 100 + id.0 as u64)), to));
-        if let LinkEnd::Node(node) = from {
-            self.nodes[node.0].uplink = Some(id);
+        match from {
+            LinkEnd::Node(node) => self.nodes[node.0].uplink = Some(id),
+            LinkEnd::Switch(switch) => drop(self.senders.insert(id, switch)),
         }
         id
     }
@@ -339,6 +360,10 @@ impl Network {
                     Step::Moved
                 }
             },
+            Event::Departure { link, frame } => {
+                self.measure(LinkId(link as usize), frame);
+                Step::Moved
+            }
             Event::Egress { link } => {
                 self.send_by_class(LinkId(link as usize), observer);
                 Step::Moved
@@ -376,7 +401,7 @@ impl Network {
                 LinkEnd::Node(node) => node.0,
                 LinkEnd::Switch(_) => return None,
             },
-            Event::Egress { .. } | Event::Wake(_) => return None,
+            Event::Departure { .. } | Event::Egress { .. } | Event::Wake(_) => return None,
         };
         self.nodes[node].pauses.as_mut()?.end_at(self.now)
     }
@@ -510,7 +535,19 @@ impl Network {
             self.tally.duplicated += 1;
             self.schedule(at, arrival(copy));
         }
+        if self.senders.contains_key(&id) && telemetry::is_wanted(&self.frames.frame(frame).bytes) {
+            let at = self.links[id.0].0.when_at_most(0);
+            self.schedule(at, Event::Departure { link: id.0 as u32, frame });
+        }
         self.schedule(passage.arrival, arrival(frame));
+    }
+
+    /// Makes the switch write into a frame what is known of the link on which it leaves now.
+    fn measure(&mut self, id: LinkId, frame: u32) {
+        if let Some(switch) = self.senders.get(&id) {
+            let record = self.links[id.0].0.record(self.now);
+            telemetry::write(&mut self.frames.frame(frame).bytes, switch.0 as u16 + 1, record);
+        }
     }
 
     fn lose(&mut self, frame: u32, why: Lost, observer: &mut impl Observer) {
