@@ -43,7 +43,7 @@ fn a_path_that_goes_dark() {
 #[test]
 fn flows_that_share_a_bottleneck() {
     let mut table = uroce("sim congestion --congestion fixed --only scenario=incast|on-off");
-    for controller in ["dcqcn", "swift", "timely", "nscc", "bbr", "cubic"] {
+    for controller in ["dcqcn", "swift", "timely", "nscc", "hpcc", "bbr", "cubic"] {
         table += &uroce(&format!("sim congestion --congestion {controller} --only scenario=incast"));
     }
     insta::assert_snapshot!(table);
