@@ -4,7 +4,7 @@ use crate::time::Duration;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundTrip {
     smoothed: Option<Duration>,
-    variation: Duration,
+    variation_ns: u64,
     least: Option<Duration>,
     /// What [`patience`](Self::patience) says after a sample: each packet asks for it.
     patience: Duration,
@@ -17,14 +17,17 @@ impl RoundTrip {
     /// Takes the round-trip sample `rtt`.
     pub fn sample(&mut self, rtt: Duration) {
         self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
-        match &mut self.smoothed {
-            None => (self.smoothed, self.variation) = (Some(rtt), rtt / 2),
+        // In nanoseconds: arithmetic of durations takes several times as long.
+        let ns = rtt.as_nanos() as u64;
+        let (smoothed_ns, variation_ns) = match self.smoothed {
+            None => (ns, ns / 2),
             Some(smoothed) => {
-                self.variation = (self.variation * 3 + smoothed.abs_diff(rtt)) / 4;
-                *smoothed = (*smoothed * 7 + rtt) / 8;
+                let smoothed_ns = smoothed.as_nanos() as u64;
+                ((smoothed_ns * 7 + ns) / 8, (self.variation_ns * 3 + smoothed_ns.abs_diff(ns)) / 4)
             }
-        }
-        self.patience = self.smoothed.unwrap_or_default() + (self.variation * 4).max(GRANULARITY);
+        };
+        (self.smoothed, self.variation_ns) = (Some(Duration::from_nanos(smoothed_ns)), variation_ns);
+        self.patience = Duration::from_nanos(smoothed_ns + (variation_ns * 4).max(GRANULARITY.as_nanos() as u64));
     }
 
     /// The smoothed round-trip time; `None` before the first sample.

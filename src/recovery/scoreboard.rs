@@ -108,6 +108,13 @@ struct Entry {
     units: u8,
 }
 
+impl Entry {
+    /// Makes its packet be in flight no more, and returns the length of that in bytes; 0 if it was not.
+    fn land(&mut self) -> u64 {
+        u64::from(std::mem::take(&mut self.units)) * UNIT_BYTES as u64
+    }
+}
+
 /// The granularity in which lengths of packets in flight are remembered: the longest packet fits into 255.
 const UNIT_BYTES: usize = 32;
 
@@ -132,8 +139,8 @@ const DETOUR: u8 = 128;
 struct PathState {
     /// Transmissions, on any path, after which a later one has arrived, in order: position and attempt.
     overtaken: VecDeque<(u64, u8)>,
-    /// The number of the latest transmission that arrived, and the time until that was known.
-    latest: Option<(u32, Duration)>,
+    /// The number of the latest transmission that arrived, and the microseconds until that was known.
+    latest: Option<(u32, u32)>,
     round_trip: RoundTrip,
     /// Whether acknowledges measured the round trip, and not only probes, which can come back another way.
     is_measured: bool,
@@ -355,8 +362,7 @@ impl Scoreboard {
     /// Records that the packet at `position` is not in flight any more, and returns its length in bytes; 0 if it was
     /// not.
     fn land(&mut self, position: u64) -> u64 {
-        let units = std::mem::take(&mut self.slot(position).units);
-        let bytes = u64::from(units) * UNIT_BYTES as u64;
+        let bytes = self.slot(position).land();
         self.in_flight_bytes -= bytes;
         bytes
     }
@@ -381,30 +387,26 @@ impl Scoreboard {
         let (at_us, order) = (micros(now), self.transmissions);
         let units = bytes.div_ceil(UNIT_BYTES).min(u8::MAX.into()) as u8;
         self.transmissions = order.wrapping_add(1);
-        if position == self.next {
+        let (attempt, flags) = if position == self.next {
             self.next += u64::from(count);
             self.make_room();
             let flags = if answers { ANSWER } else { 0 };
-            for at in position..self.next {
+            for at in position + 1..self.next {
                 *self.slot(at) = Entry { at_us, order, attempt: 0, path, flags, units: 0 };
             }
-            self.slot(position).flags |= PACKET;
+            (0, flags | PACKET)
         } else {
             self.count_lost(position);
-            let entry = self.slot(position);
-            let attempt = entry.attempt.saturating_add(1);
-            let flags = entry.flags & !(QUEUED | UNTIMED | MARKED | DETOUR);
-            *entry = Entry { at_us, order, attempt, path, flags, units: 0 };
-        }
+            let Entry { attempt, flags, .. } = *self.slot(position);
+            (attempt.saturating_add(1), flags & !(QUEUED | UNTIMED | MARKED | DETOUR))
+        };
+        *self.slot(position) = Entry { at_us, order, attempt, path, flags, units };
         self.in_flight_bytes += u64::from(units) * UNIT_BYTES as u64;
-        let entry = self.slot(position);
-        entry.units = units;
-        let attempt = entry.attempt;
         self.sent.push_back((position, attempt));
         // After so many others, or on a path that carried nothing for long.
-        self.latest = self.latest.filter(|latest| order.wrapping_sub(*latest) < ORDER_KEPT);
-        let path = self.path(path);
-        path.latest = path.latest.filter(|(latest, _)| order.wrapping_sub(*latest) < ORDER_KEPT);
+        let is_old = |latest: u32| order.wrapping_sub(latest) >= ORDER_KEPT;
+        self.latest.take_if(|latest| is_old(*latest));
+        self.path(path).latest.take_if(|(latest, _)| is_old(*latest));
         if asks {
             self.asker = Some((position, attempt, now));
         }
@@ -447,72 +449,99 @@ impl Scoreboard {
 
     /// Records that the request at `position` arrived; it need not have executed yet.
     pub fn arrived(&mut self, position: u64, now: Instant) {
+        if self.entry(position).is_some() {
+            self.take_arrival(position, 0, micros(now));
+        }
+    }
+
+    /// Records that the request at `position`, which has an entry, arrived, and that `done` is so: [`DONE`] unless it waits for
+    /// its answer, or nothing.
+    #[inline(always)]
+    fn take_arrival(&mut self, position: u64, done: u8, now_us: u32) {
         let is_detour = self.is_detour;
-        let Some(entry) = self.entry_mut(position) else { return };
+        let entry = self.slot(position);
         let is_first = entry.flags & ARRIVED == 0;
         // What a detour told says something of what was sent before when it is heard the usual way, too.
         let is_confirmed = entry.flags & DETOUR != 0 && !is_detour;
+        if entry.flags & ANSWER == 0 {
+            entry.flags |= done;
+        }
         if !is_first && !is_confirmed {
             return;
         }
-        entry.flags |= ARRIVED;
-        entry.flags = if is_detour { entry.flags | DETOUR } else { entry.flags & !DETOUR };
+        entry.flags = entry.flags & !DETOUR | ARRIVED | if is_detour { DETOUR } else { 0 };
+        let bytes = entry.land();
         let entry = *entry;
         self.is_news |= is_first;
+        self.in_flight_bytes -= bytes;
+        self.progress.delivered_bytes += bytes;
         self.look_at(entry.path);
-        self.progress.delivered_bytes += self.land(position);
         if entry.flags & (PACKET | UNTIMED) != PACKET {
             return;
         }
-        let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
+        let took_us = now_us.wrapping_sub(entry.at_us);
         // Which of several transmissions arrived is not said: not the last one, if that was a moment ago. With several paths it
         // may have been any.
-        let least = self.paths[usize::from(entry.path)].round_trip.least();
-        if entry.attempt > 0 && (self.is_multipath || least.is_some_and(|least| took < least)) {
+        if entry.attempt > 0 && (self.is_multipath || self.is_too_early(entry.path, took_us)) {
             return;
         }
-        self.note_arrival(&entry, took, is_first);
+        self.note_arrival(&entry, took_us, is_first);
     }
 
-    /// Records that the transmission of `entry` arrived, which was known after `took`. `is_first`: it was not known
-    /// before.
-    fn note_arrival(&mut self, entry: &Entry, took: Duration, is_first: bool) {
-        let is_multipath = self.is_multipath;
-        if is_multipath && is_first {
-            let is_marked = entry.flags & MARKED != 0;
-            self.reports.push(PathReport::Arrived { path: entry.path, took, is_marked });
+    /// Whether no packet on the path has arrived within that time.
+    fn is_too_early(&self, path: u8, took_us: u32) -> bool {
+        self.paths[usize::from(path)]
+            .round_trip
+            .least()
+            .is_some_and(|least| Duration::from_micros(took_us.into()) < least)
+    }
+
+    /// Records that the transmission of `entry` arrived, which was known after `took_us`. `is_first`: it was not known before.
+    #[inline(always)]
+    fn note_arrival(&mut self, entry: &Entry, took_us: u32, is_first: bool) {
+        if self.is_multipath && is_first {
+            self.report_arrival(entry, took_us);
         }
         if self.is_detour {
             return;
         }
         let path = &mut self.paths[usize::from(entry.path)];
-        if path.latest.is_none_or(|(latest, _)| is_before(latest, entry.order)) {
-            path.latest = Some((entry.order, took));
-            if is_multipath {
-                if !std::mem::replace(&mut path.is_measured, true) {
-                    path.round_trip = RoundTrip::default();
-                }
-                path.round_trip.sample(took);
-                path.silent = 0;
-                self.note_path(entry.path);
-            }
-            if self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
-                self.latest = Some(entry.order);
-            }
+        if path.latest.is_some_and(|(latest, _)| !is_before(latest, entry.order)) {
+            return;
         }
+        path.latest = Some((entry.order, took_us));
+        if self.is_multipath {
+            self.measure_path(entry.path, took_us);
+        }
+        if self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
+            self.latest = Some(entry.order);
+        }
+    }
+
+    /// Reports to the path policy that the transmission of `entry` arrived.
+    #[inline(never)]
+    fn report_arrival(&mut self, entry: &Entry, took_us: u32) {
+        let (took, is_marked) = (Duration::from_micros(took_us.into()), entry.flags & MARKED != 0);
+        self.reports.push(PathReport::Arrived { path: entry.path, took, is_marked });
+    }
+
+    /// Takes that a packet arrived on one of several paths, which was known after `took_us`.
+    #[inline(never)]
+    fn measure_path(&mut self, number: u8, took_us: u32) {
+        let path = self.path(number);
+        if !std::mem::replace(&mut path.is_measured, true) {
+            path.round_trip = RoundTrip::default();
+        }
+        path.round_trip.sample(Duration::from_micros(took_us.into()));
+        path.silent = 0;
+        self.note_path(number);
     }
 
     /// Records that the peer has executed all requests before `position`.
     pub fn carried_out_before(&mut self, position: u64, now: Instant) {
-        let until = position.min(self.next);
-        while self.carried_out < until {
-            self.arrived(self.carried_out, now);
-            let entry = self.slot(self.carried_out);
-            if entry.flags & ANSWER == 0 {
-                entry.flags |= DONE;
-            }
-            self.carried_out += 1;
-        }
+        let (from, until, now_us) = (self.carried_out, position.min(self.next), micros(now));
+        (from..until).for_each(|position| self.take_arrival(position, DONE, now_us));
+        self.carried_out = from.max(until);
     }
 
     /// Whether the request at `position` has executed.
@@ -579,7 +608,8 @@ impl Scoreboard {
             entry.flags |= MARKED;
         }
         let entry = *entry;
-        let took = Duration::from_micros(u64::from(micros(now).wrapping_sub(entry.at_us)));
+        let took_us = micros(now).wrapping_sub(entry.at_us);
+        let took = Duration::from_micros(took_us.into());
         if is_this && let Some(delay) = delay {
             if entry.flags & ANSWER == 0 {
                 self.progress.sample = Some(Sample {
@@ -595,7 +625,7 @@ impl Scoreboard {
                 self.note_path(entry.path);
             } else if attempt > 0 && entry.flags & ARRIVED == 0 {
                 // Only here it is said which transmission arrived.
-                self.note_arrival(&entry, took, true);
+                self.note_arrival(&entry, took_us, true);
             }
         }
         let in_vain = entry.attempt > attempt && entry.flags & ARRIVED == 0;
@@ -608,10 +638,14 @@ impl Scoreboard {
 
     /// Computes how far everything is done, and what is lost, after all that an acknowledge or answer reported.
     pub fn settle(&mut self, now: Instant) -> u64 {
-        while self.first < self.next && self.slot(self.first).flags & DONE != 0 {
-            self.progress.delivered_bytes += self.land(self.first);
-            self.first += 1;
+        let mut first = self.first;
+        while first < self.next && self.slot_ref(first).flags & DONE != 0 {
+            if self.slot_ref(first).units > 0 {
+                self.progress.delivered_bytes += self.land(first);
+            }
+            first += 1;
         }
+        self.first = first;
         self.carried_out = self.carried_out.max(self.first);
         self.frontier = self.frontier.max(self.first);
         self.ends_at = self.stream_ends_at();
@@ -702,15 +736,14 @@ impl Scoreboard {
 
     /// Hands over to their paths the transmissions after which a later one has arrived.
     fn find_overtaken(&mut self) {
-        while let Some(&(position, attempt)) = self.sent.front() {
-            if let Some(&Entry { path, order, .. }) = self.unknown(position, attempt) {
-                if self.latest.is_none_or(|latest| !is_before(order, latest)) {
-                    break;
-                }
-                self.paths[usize::from(path)].overtaken.push_back((position, attempt));
-                self.losses.set(path.into(), Some(Reverse(Instant::ZERO)));
+        while let Some((position, attempt)) = self.sent.pop_front() {
+            let Some(&Entry { path, order, .. }) = self.unknown(position, attempt) else { continue };
+            if self.latest.is_none_or(|latest| !is_before(order, latest)) {
+                self.sent.push_front((position, attempt));
+                break;
             }
-            self.sent.pop_front();
+            self.paths[usize::from(path)].overtaken.push_back((position, attempt));
+            self.losses.set(path.into(), Some(Reverse(Instant::ZERO)));
         }
     }
 
@@ -749,11 +782,12 @@ impl Scoreboard {
             let late = self.late(path.round_trip.least());
             let overtaken_by = path.latest.filter(|(latest, _)| is_before(entry.order, *latest));
             let wait = match overtaken_by {
-                Some((_, took)) => took + late,
+                Some((_, took_us)) => Duration::from_micros(took_us.into()) + late,
                 // It left on another path.
                 None => {
                     let usual = path.round_trip.smoothed().unwrap_or(self.first_patience);
-                    path.latest.map_or(usual, |(_, took)| usual.max(took)) + late * 2
+                    let latest = path.latest.map(|(_, took_us)| Duration::from_micros(took_us.into()));
+                    latest.map_or(usual, |took| usual.max(took)) + late * 2
                 }
             };
             let since = Duration::from_micros(u64::from(now_us.wrapping_sub(entry.at_us)));

@@ -325,9 +325,9 @@ fn lost_at(board: &Scoreboard, position: u64) -> Option<Instant> {
     board.unknown(position, entry.attempt)?;
     let path = &board.paths[usize::from(entry.path)];
     let late = board.late(path.round_trip.least());
-    let took = path.latest.map(|(_, took)| took);
+    let took = path.latest.map(|(_, took_us)| us(took_us.into()));
     let wait = match path.latest.filter(|(latest, _)| is_before(entry.order, *latest)) {
-        Some((_, took)) => took + late,
+        Some((_, took_us)) => us(took_us.into()) + late,
         None => {
             board.latest.filter(|latest| is_before(entry.order, *latest))?;
             path.round_trip.smoothed().unwrap_or(board.first_patience).max(took.unwrap_or_default()) + late * 2
