@@ -36,7 +36,7 @@ use crate::link::{Gone, Link};
 use crate::memory::faults;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Duration, Instant, earliest};
-use crate::transport::{Endpoint, Event};
+use crate::transport::{Endpoint, Event, Sink, Transmit};
 use crate::wire::Qpn;
 
 use clock::Clock;
@@ -447,14 +447,27 @@ impl Core {
     /// Writes up to a batch of packets into the link's buffers. Returns their number.
     fn transmit(&mut self, now: Instant) -> usize {
         self.owes_acknowledges = false;
-        let mut sent = 0;
-        while sent < BATCH && self.endpoint.may_transmit() {
-            let Some(buffer) = self.link.transmit_buffer() else { break };
-            let Some(transmit) = self.endpoint.poll_transmit(now, buffer) else { break };
-            self.link.transmit(now, transmit.len, transmit.hop);
-            sent += 1;
-        }
-        sent
+        let mut batch = Batch { link: &mut *self.link, now, packets: 0 };
+        self.endpoint.transmit(now, &mut batch);
+        batch.packets
+    }
+}
+
+/// The packets of one step, on their way to the link.
+struct Batch<'a> {
+    link: &'a mut dyn Link,
+    now: Instant,
+    packets: usize,
+}
+
+impl Sink for Batch<'_> {
+    fn place(&mut self) -> Option<&mut [u8]> {
+        if self.packets < BATCH { self.link.transmit_buffer() } else { None }
+    }
+
+    fn take(&mut self, transmit: Transmit) {
+        self.link.transmit(self.now, transmit.len, transmit.hop);
+        self.packets += 1;
     }
 }
 

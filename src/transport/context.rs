@@ -20,8 +20,9 @@ pub(super) struct Context<'a> {
     pub shared: &'a mut SharedReceiveQueues,
     pub counters: &'a mut Counters,
     pub events: &'a mut VecDeque<Event>,
-    /// The next IPv4 identification.
+    /// The next IPv4 identification, and by how much each packet raises it.
     pub identification: &'a mut u16,
+    pub identification_step: u16,
     /// The paths of this queue pair, if it or its peer uses several.
     pub multipath: &'a mut Option<Box<Multipath>>,
     /// Bytes of requests that arrived early and wait at other queue pairs of the endpoint.

@@ -18,12 +18,13 @@ use super::event::Event;
 use super::extension::RecoverySettings;
 use super::groups::{AttachError, Groups};
 use super::multipath::{HopQuery, Multipath, Way};
-use super::queue_pair::{QueuePairInit, QueuePairMachine};
+use super::queue_pair::{End, QueuePairInit, QueuePairMachine};
 use super::queue_pair_status::QueuePairStatus;
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, SrqError};
-use super::schedule::Schedule;
+use super::schedule::{Schedule, Turn};
 use super::service::Service;
+use super::sink::{Single, Sink};
 use super::skipped::Skipped;
 use super::srq::Srq;
 use super::state::State;
@@ -51,9 +52,11 @@ pub struct Endpoint {
     schedule: Schedule,
     /// Until when urgent messages count as under way.
     urgent: Urgent,
+    /// The next IPv4 identification, and by how much each packet raises it: not at all where the link imposes it.
     identification: u16,
-    /// IPv4 identification and UDP source port, where the link imposes them.
-    imposed: Option<(u16, u16)>,
+    identification_step: u16,
+    /// The UDP source port, where the link imposes it.
+    imposed_port: Option<u16>,
     next_pd: u32,
     /// The upper twelve bits of this endpoint's queue pair numbers.
     qpn_slot: u16,
@@ -158,7 +161,8 @@ impl Endpoint {
             schedule: Schedule::default(),
             urgent: Urgent::default(),
             identification,
-            imposed: None,
+            identification_step: 1,
+            imposed_port: None,
             next_pd: 1,
             qpn_slot,
             host_slot: None,
@@ -182,8 +186,8 @@ impl Endpoint {
     /// Imposes this IPv4 identification and UDP source port on all packets, whatever their paths say: those of the
     /// link, where something behind it writes these headers. It must be called before there is any queue pair.
     pub fn impose(&mut self, identification: u16, source_port: u16) {
-        self.identification = identification;
-        self.imposed = Some((identification, source_port));
+        (self.identification, self.identification_step) = (identification, 0);
+        self.imposed_port = Some(source_port);
     }
 
     /// Sets how queue pairs that are created from now on recover from losses.
@@ -278,7 +282,7 @@ impl Endpoint {
     }
 
     fn impose_port(&self, path: &mut Path) {
-        if let Some((_, source_port)) = self.imposed {
+        if let Some(source_port) = self.imposed_port {
             path.flow.source_port = source_port;
         }
     }
@@ -738,19 +742,35 @@ impl Endpoint {
         }
     }
 
-    /// Writes the next packet to `out`, from the IP header on. `None` when there is nothing to send now.
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
-        while let Some((class, qpn)) = self.schedule.next(now) {
-            if let Some(transmit) = self.with(now, qpn, |qp, cx| qp.poll_transmit(out, cx)).flatten() {
-                self.schedule.sent(now, class, qpn, transmit.len);
-                return Some(transmit);
+    /// Writes packets to `sink`, from the IP header on, as long as it takes them and there is something to send now.
+    pub fn transmit(&mut self, now: Instant, sink: &mut dyn Sink) {
+        while let Some(turn) = self.schedule.next(now) {
+            let Turn { class, qpn, packets } = turn;
+            let sent = self.with(now, qpn, |qp, cx| qp.transmit(packets, sink, cx)).unwrap_or_default();
+            if sent.packets > 0 {
+                self.schedule.sent(now, Turn { packets: sent.packets, ..turn }, sent.bytes);
             }
-            self.schedule.remove(class, qpn);
-            if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
-                slot.queue_pair.lane = slot.queue_pair.lane.filter(|lane| *lane != class);
+            match sent.end {
+                End::NoPlace => return,
+                End::NothingLeft => self.leave_lane(class, qpn),
+                End::Turn => {}
             }
         }
-        None
+    }
+
+    /// Writes the next packet to `out`, as [`transmit`](Self::transmit). `None` when there is nothing to send now.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        let mut single = Single { out, taken: None };
+        self.transmit(now, &mut single);
+        single.taken
+    }
+
+    /// Takes a queue pair that has nothing to send now from those that wait in the lane of `class`.
+    fn leave_lane(&mut self, class: Class, qpn: Qpn) {
+        self.schedule.remove(class, qpn);
+        if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
+            slot.queue_pair.lane = slot.queue_pair.lane.filter(|lane| *lane != class);
+        }
     }
 
     /// Writes the next acknowledge, NAK or result of an atomic that a queue pair owes its peer, from the IP header on.
@@ -827,7 +847,7 @@ impl Endpoint {
         if self.to_arm.len() >= TO_ARM_MAX {
             self.arm_timers();
         }
-        let imposed = self.imposed;
+        let (identification_step, port_is_imposed) = (self.identification_step, self.imposed_port.is_some());
         let Endpoint {
             queue_pairs,
             memory,
@@ -853,6 +873,7 @@ impl Endpoint {
             counters,
             events,
             identification,
+            identification_step,
             multipath,
             waiting_elsewhere,
             urgent,
@@ -862,9 +883,8 @@ impl Endpoint {
         let result = work(qp, context);
         let has_lost_completion = context.has_lost_completion;
         *waiting_bytes = waiting_elsewhere + qp.waiting_bytes();
-        *identification = imposed.map_or(*identification, |(identification, _)| identification);
         if qp.wants_multipath() != multipath.is_some() {
-            *multipath = qp.multipath(local_rails, imposed.is_some(), now);
+            *multipath = qp.multipath(local_rails, port_is_imposed, now);
         }
         slot.seek_hops(qpn, hop_seekers);
         let Slot { queue_pair: qp, multipath, is_to_arm, .. } = slot;

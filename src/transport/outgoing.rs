@@ -44,7 +44,7 @@ impl Outgoing<'_> {
         let fill = |out: &mut [u8]| fill(memory, out);
         match headers.write(out, &path.flow, *cx.identification, Body { payload_bytes, trailer, tag }, fill) {
             Ok(len) => {
-                *cx.identification = cx.identification.wrapping_add(1);
+                *cx.identification = cx.identification.wrapping_add(cx.identification_step);
                 cx.counters.sent_pkts += 1;
                 cx.counters.sent_bytes += len as u64;
                 Ok(Some(Transmit { len, hop: path.hop }))

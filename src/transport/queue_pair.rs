@@ -30,6 +30,7 @@ use super::receive_queue::ReceiveQueue;
 use super::requester::{Admission, Requester};
 use super::responder::Responder;
 use super::service::Service;
+use super::sink::Sink;
 use super::skipped::Skipped;
 use super::srq::Srq;
 use super::state::State;
@@ -91,6 +92,27 @@ impl Window {
     fn has_room(self) -> bool {
         self.has_room_beside(0)
     }
+}
+
+/// What a queue pair sent in its turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    pub packets: u32,
+    /// Bytes of these, from the IP header on.
+    pub bytes: usize,
+    pub end: End,
+}
+
+/// Why a queue pair sends no more in its turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum End {
+    /// There is nothing to send now.
+    #[default]
+    NothingLeft,
+    /// No more packets are taken.
+    NoPlace,
+    /// Its turn is over.
+    Turn,
 }
 
 /// The receiving side of a queue pair, by service.
@@ -950,9 +972,23 @@ impl QueuePairMachine {
         is_always || self.connection.extension.is_on_or_offered()
     }
 
+    /// Writes at most so many packets to `sink`, and no more after one that concerns others: its class is another, or the
+    /// completion queue that it shares is in error.
+    pub(super) fn transmit(&mut self, most: u32, sink: &mut dyn Sink, cx: &mut Context<'_>) -> Sent {
+        let mut sent = Sent { packets: 0, bytes: 0, end: End::Turn };
+        while sent.packets < most && self.lane == Some(self.class) && !cx.has_lost_completion {
+            let Some(out) = sink.place() else { return Sent { end: End::NoPlace, ..sent } };
+            let Some(transmit) = self.poll_transmit(out, cx) else { return Sent { end: End::NothingLeft, ..sent } };
+            sink.take(transmit);
+            sent.packets += 1;
+            sent.bytes += transmit.len;
+        }
+        sent
+    }
+
     /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, except that one request
     /// goes before a plain acknowledge: the peer waits for it when messages alternate.
-    pub(super) fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+    fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if self.owes_hello()
             && let Some(transmit) = self.poll_hello(out, cx)
         {

@@ -47,6 +47,15 @@ struct Lane {
     served: u64,
 }
 
+/// Whose turn it is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    pub class: Class,
+    pub qpn: Qpn,
+    /// Packets that go before another one can be chosen.
+    pub packets: u32,
+}
+
 /// Packets that a queue pair sends before the next one's turn: enough to profit from its cache lines, few enough that
 /// the others need not wait.
 const TURN_PACKETS: u32 = 16;
@@ -158,19 +167,21 @@ impl Schedule {
         self.is_promoted = false;
     }
 
-    /// The queue pair that sends next, and its class.
+    /// The queue pair that sends next. Only where no other lane waits, and no cap, it is asked once for all packets of a turn.
     #[inline]
-    pub fn next(&mut self, now: Instant) -> Option<(Class, Qpn)> {
+    pub fn next(&mut self, now: Instant) -> Option<Turn> {
         let mut lanes = self.waiting;
         if lanes & bit(Class::Scavenger) != 0 && self.is_held(now) {
             lanes &= !bit(Class::Scavenger);
         }
-        let class = match lanes {
+        let (class, is_alone) = match lanes {
             0 => return None,
-            only if only.is_power_of_two() => Class::ALL[only.trailing_zeros() as usize],
-            _ => self.choose(now, lanes),
+            only if only.is_power_of_two() => (Class::ALL[only.trailing_zeros() as usize], self.cap.is_none()),
+            _ => (self.choose(now, lanes), false),
         };
-        Some((class, self.lanes[class as usize].first()?))
+        let lane = &self.lanes[class as usize];
+        let packets = if is_alone && lane.ahead.is_empty() { TURN_PACKETS - lane.turn_packets } else { 1 };
+        Some(Turn { class, qpn: lane.first()?, packets })
     }
 
     /// Whether the cap holds the scavenger class back.
@@ -196,9 +207,10 @@ impl Schedule {
         shares.min_by_key(|class| self.lanes[*class as usize].served).unwrap_or(Class::Scavenger)
     }
 
-    /// Accounts for an IP packet of `bytes` that the queue pair sent, as [`next`](Self::next) chose it.
+    /// Accounts for the IP packets, of `bytes` together, that a queue pair sent in its turn, as [`next`](Self::next) chose it.
     #[inline]
-    pub fn sent(&mut self, now: Instant, class: Class, qpn: Qpn, bytes: usize) {
+    pub fn sent(&mut self, now: Instant, turn: Turn, bytes: usize) {
+        let Turn { class, qpn, packets } = turn;
         if class == Class::Scavenger
             && let Some(pacer) = &mut self.cap
         {
@@ -217,7 +229,7 @@ impl Schedule {
             self.is_promoted = false;
             return;
         }
-        lane.turn_packets += 1;
+        lane.turn_packets += packets;
         // Who was promoted has had its turn: the next promotion is another one's.
         if (lane.turn_packets >= TURN_PACKETS || self.is_promoted) && lane.queue.front() == Some(&qpn) {
             lane.turn_packets = 0;
@@ -252,9 +264,9 @@ mod tests {
         let sent = (0..count)
             .map(|_| {
                 now = now + every;
-                let (class, qpn) = schedule.next(now).unwrap();
-                schedule.sent(now, class, qpn, BYTES);
-                qpn
+                let turn = schedule.next(now).unwrap();
+                schedule.sent(now, Turn { packets: 1, ..turn }, BYTES);
+                turn.qpn
             })
             .collect();
         (sent, now)
@@ -322,6 +334,26 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_is_asked_for_once_where_nobody_else_can_be_chosen_in_it() {
+        let mut schedule = schedule(&[Class::Normal]);
+        let packets = |schedule: &mut Schedule| {
+            let turn = schedule.next(START).unwrap();
+            schedule.sent(START, turn, BYTES);
+            (turn.qpn, turn.packets)
+        };
+        assert_eq!(packets(&mut schedule), (NORMAL, 16));
+        schedule.add(START, Class::Normal, URGENT);
+        send(&mut schedule, START, 10, Duration::ZERO);
+        assert_eq!(packets(&mut schedule), (NORMAL, 6), "the rest of a turn");
+        schedule.add_ahead(START, Class::Normal, SCAVENGER);
+        assert_eq!(packets(&mut schedule), (SCAVENGER, 1), "an acknowledge");
+        schedule.remove(Class::Normal, SCAVENGER);
+        assert_eq!(packets(&mut schedule), (URGENT, 16));
+        schedule.add(START, Class::Bulk, BULK);
+        assert_eq!(packets(&mut schedule).1, 1, "two lanes share");
+    }
+
+    #[test]
     fn one_that_has_only_an_acknowledge_to_send_interrupts_a_turn_for_two_packets_at_most() {
         let mut schedule = schedule(&[Class::Normal]);
         let [second, third] = [8, 9].map(Qpn::new);
@@ -348,8 +380,9 @@ mod tests {
         let (mut now, mut bytes) = (START, 0);
         while now < START + Duration::from_millis(100) {
             match schedule.next(now) {
-                Some((class, qpn)) => {
-                    schedule.sent(now, class, qpn, BYTES);
+                Some(turn) => {
+                    assert_eq!(turn.packets, 1, "the cap is asked before each");
+                    schedule.sent(now, turn, BYTES);
                     bytes += BYTES + 14;
                 }
                 None => {
@@ -363,10 +396,10 @@ mod tests {
         // 1 Gb/s for 100 ms, and a burst.
         assert!((12_500_000..12_600_000).contains(&bytes), "{bytes}");
         // Others do not wait for it.
-        while let Some((class, qpn)) = schedule.next(now) {
-            schedule.sent(now, class, qpn, BYTES);
+        while let Some(turn) = schedule.next(now) {
+            schedule.sent(now, turn, BYTES);
         }
         schedule.add(now, Class::Bulk, BULK);
-        assert_eq!(schedule.next(now), Some((Class::Bulk, BULK)));
+        assert_eq!(schedule.next(now), Some(Turn { class: Class::Bulk, qpn: BULK, packets: 1 }));
     }
 }

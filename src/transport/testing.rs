@@ -60,6 +60,7 @@ impl World {
             counters,
             events,
             identification,
+            identification_step: 1,
             multipath: &mut None,
             waiting_elsewhere: 0,
             urgent: &mut Urgent::default(),

@@ -1,6 +1,6 @@
 use uroce::frame::FrameBytes;
 use uroce::time::Instant;
-use uroce::transport::Endpoint;
+use uroce::transport::{Endpoint, Sink, Transmit};
 
 use crate::ethernet::{ETHERNET_BYTES, with_ethernet};
 
@@ -26,12 +26,7 @@ impl Ferry {
     /// Takes the packets that `from` has to send, at most a batch. Returns their number.
     pub fn load(&mut self, now: Instant, from: &mut Endpoint) -> usize {
         self.loaded = 0;
-        while let Some((frame, len)) = self.frames.get_mut(self.loaded)
-            && let Some(transmit) = from.poll_transmit(now, &mut frame[ETHERNET_BYTES..])
-        {
-            *len = ETHERNET_BYTES + transmit.len;
-            self.loaded += 1;
-        }
+        from.transmit(now, self);
         self.loaded
     }
 
@@ -45,5 +40,16 @@ impl Ferry {
     /// The lengths in bytes of the frames that were loaded last.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.frames[..self.loaded].iter().map(|(_, len)| *len)
+    }
+}
+
+impl Sink for Ferry {
+    fn place(&mut self) -> Option<&mut [u8]> {
+        self.frames.get_mut(self.loaded).map(|(frame, _)| &mut frame[ETHERNET_BYTES..])
+    }
+
+    fn take(&mut self, transmit: Transmit) {
+        self.frames[self.loaded].1 = ETHERNET_BYTES + transmit.len;
+        self.loaded += 1;
     }
 }
