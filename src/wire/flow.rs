@@ -133,7 +133,7 @@ impl Flow {
                 ip[12..16].copy_from_slice(&source.octets());
                 ip[16..20].copy_from_slice(&destination.octets());
                 let checksum = ipv4_checksum(ip);
-                ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+                ip[10..12].copy_from_slice(&checksum.to_ne_bytes());
                 udp
             }
             Addresses::V6 { source, destination } => {
@@ -158,10 +158,10 @@ impl Flow {
 /// Length of an IPv4 header without options, in bytes.
 const IPV4_BYTES: usize = 20;
 
-/// The internet checksum of an IPv4 header without options (RFC 1071). It is zero over a header with a right checksum. Over
-/// a header with a zero in that field, it is the value to put there.
+/// The internet checksum of an IPv4 header without options (RFC 1071), with its bytes in the order of memory. It is zero over a
+/// header with a right checksum. Over a header with a zero in that field, it is the value to put there.
 pub(super) fn ipv4_checksum(header: &[u8; IPV4_BYTES]) -> u16 {
-    let sum: u64 = header.as_chunks().0.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let sum: u64 = header.as_chunks().0.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     // Of five words, the third fold leaves no carry.
     let fold = |sum: u64| (sum >> 16) + (sum & 0xffff);
     !fold(fold(fold(sum))) as u16

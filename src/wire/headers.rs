@@ -1,7 +1,5 @@
 use zerocopy::IntoBytes;
 
-use crate::frame::FrameBytes;
-
 use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Flow, ICRC_BYTES, Ieth, ImmDt, Packet, Reth, icrc};
 
 /// The headers of one packet to be sent, from the BTH on.
@@ -160,7 +158,7 @@ impl Headers {
         if let Some(tag) = tag {
             out[tag_start..icrc_start].copy_from_slice(&tag.to_be_bytes());
         }
-        let icrc = icrc::compute(FrameBytes::from(&out[..icrc_start])).expect("IP, UDP and BTH were just written");
+        let icrc = icrc::compute_in_place(&mut out[..icrc_start]).expect("IP, UDP and BTH were just written");
         out[icrc_start..].copy_from_slice(&icrc.to_le_bytes());
         Ok(need)
     }

@@ -24,6 +24,13 @@ const fn masked_bytes(ip_bytes: usize) -> usize {
 /// A hasher without input. A new one probes the processor's features, which costs as much as 64 bytes of CRC.
 static PRISTINE: LazyLock<Hasher> = LazyLock::new(Hasher::new);
 
+/// A hasher that has taken the LRH.
+static AFTER_LRH: LazyLock<Hasher> = LazyLock::new(|| {
+    let mut crc = PRISTINE.clone();
+    crc.update(&[0xff; LRH_BYTES]);
+    crc
+});
+
 /// Computes the ICRC of the packet that begins with the IP header in `packet` and ends where the ICRC begins.
 ///
 /// The first nibble selects IPv4 (20 bytes of header, no options) or IPv6 (40 bytes, no extension headers). `None` when
@@ -34,35 +41,62 @@ pub fn compute(packet: FrameBytes<'_>) -> Option<u32> {
         4 => {
             let (headers, rest) = head.split_at_checked(masked_bytes(20) - LRH_BYTES)?;
             let mut image: [u8; masked_bytes(20)] = image(headers);
-            let ip = &mut image[LRH_BYTES..];
-            ip[1] = 0xff; // type of service
-            ip[8] = 0xff; // time to live
-            ip[10..12].fill(0xff); // header checksum
+            mask(&mut image[LRH_BYTES..]);
             Some(crc(&image, rest, tail))
         }
         6 => {
             let (headers, rest) = head.split_at_checked(masked_bytes(40) - LRH_BYTES)?;
             let mut image: [u8; masked_bytes(40)] = image(headers);
-            let ip = &mut image[LRH_BYTES..];
-            ip[0] |= 0x0f; // traffic class and flow label
-            ip[1..4].fill(0xff);
-            ip[7] = 0xff; // hop limit
+            mask(&mut image[LRH_BYTES..]);
             Some(crc(&image, rest, tail))
         }
         _ => None,
     }
 }
 
-/// The masked part of a packet with these headers, before the fields of IP are masked. Its length is known when it is
-/// compiled: the copy is a few moves.
+/// The same as [`compute`] of a packet that can be written: its own headers are masked meanwhile, and it is read in one go.
+pub(super) fn compute_in_place(packet: &mut [u8]) -> Option<u32> {
+    match packet.first()? >> 4 {
+        4 => masked_in_place::<{ masked_bytes(20) - LRH_BYTES }>(packet),
+        6 => masked_in_place::<{ masked_bytes(40) - LRH_BYTES }>(packet),
+        _ => None,
+    }
+}
+
+#[inline]
+fn masked_in_place<const N: usize>(packet: &mut [u8]) -> Option<u32> {
+    let kept = *packet.first_chunk::<N>()?;
+    mask(&mut packet[..N]);
+    let mut crc = AFTER_LRH.clone();
+    crc.update(packet);
+    packet[..N].copy_from_slice(&kept);
+    Some(crc.finalize())
+}
+
+/// The masked part of a packet with these headers, which are not masked yet. Its length is known when it is compiled: the copy is
+/// a few moves.
 #[inline]
 fn image<const N: usize>(headers: &[u8]) -> [u8; N] {
     let mut image = [0xff; N];
     image[LRH_BYTES..].copy_from_slice(headers);
-    let bth = N - Bth::BYTES;
-    image[bth - 2..bth].fill(0xff); // UDP checksum
-    image[bth + 4] = 0xff; // FECN, BECN and the reserved bits beside them
     image
+}
+
+/// Makes ones of all fields that routers can change, in the headers of IP, UDP and the BTH.
+#[inline(always)]
+fn mask(headers: &mut [u8]) {
+    let bth = headers.len() - Bth::BYTES;
+    if bth == 20 + UDP_BYTES {
+        headers[1] = 0xff; // type of service
+        headers[8] = 0xff; // time to live
+        headers[10..12].fill(0xff); // header checksum
+    } else {
+        headers[0] |= 0x0f; // traffic class and flow label
+        headers[1..4].fill(0xff);
+        headers[7] = 0xff; // hop limit
+    }
+    headers[bth - 2..bth].fill(0xff); // UDP checksum
+    headers[bth + 4] = 0xff; // FECN, BECN and the reserved bits beside them
 }
 
 /// The CRC of the masked part and what follows it, in one or two parts.
@@ -93,6 +127,19 @@ mod tests {
         assert_eq!(compute(FrameBytes::from(&[0x65; 59][..])), None);
         assert_eq!(compute(FrameBytes::from(&[0x55; 100][..])), None);
         assert_eq!(stored(FrameBytes::from(&[1, 2, 3][..])), None);
+    }
+
+    #[test]
+    fn in_place_it_is_the_same_and_the_packet_stays_what_it_was() {
+        for first in [0x45, 0x65] {
+            let mut packet: Vec<u8> = (0..200u8).map(|i| if i == 0 { first } else { i }).collect();
+            let before = packet.clone();
+            for len in [0, 30, 40, 59, 60, 61, 200] {
+                let computed = compute(FrameBytes::from(&before[..len]));
+                assert_eq!(compute_in_place(&mut packet[..len]), computed, "{len} bytes of {first:x}");
+                assert_eq!(packet, before);
+            }
+        }
     }
 
     #[test]
