@@ -125,7 +125,7 @@ impl Pacer {
     /// When the packet after one of `bytes` is allowed to go, if that one goes now and the cap decides. A controller adapts its
     /// rate to the acknowledges: more of them make it another controller.
     pub fn next_after(&self, now: Instant, bytes: usize) -> Instant {
-        let rate = self.rate().filter(|rate| self.cap == Some(*rate));
+        let rate = self.cap.filter(|cap| self.rate() == Some(*cap));
         rate.map_or(now, |rate| now.max(self.paid_after(rate, now, bytes)))
     }
 

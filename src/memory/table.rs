@@ -417,6 +417,7 @@ impl MemoryTable {
     /// - [`AccessError::Foreign`] when the key is of another domain.
     /// - [`AccessError::Denied`] when `write` is set and the region is not registered with [`Access::LOCAL_WRITE`].
     /// - [`AccessError::OutOfBounds`] when the bytes do not all lie in the region.
+    #[inline]
     pub fn local(&self, pd: Pd, key: Key, address: u64, len: u64, write: bool) -> Result<Span<'_>, AccessError> {
         if len == 0 {
             return Ok(Span::EMPTY);

@@ -209,9 +209,13 @@ pub(super) struct Extension {
     /// in flight.
     answers: Tagged,
     requests: Tagged,
+    /// Whether requests to a peer that is known may carry acknowledges.
+    takes_carried: bool,
 }
 
+/// Each packet asks several times which it is: that is a byte of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 enum Peer {
     /// It has answered this many requests that made the offer, without making it.
     Unknown(u8),
@@ -228,8 +232,6 @@ struct Known {
     nonce: u32,
     /// Upper bound on the PSNs that it has in flight.
     window: u32,
-    /// Whether requests to it may carry acknowledges.
-    takes_carried: bool,
     /// Which of our requests have tags.
     tagged: Tagged,
 }
@@ -330,6 +332,7 @@ impl Extension {
             repeats: 0,
             answers: Tagged::None,
             requests: Tagged::None,
+            takes_carried: false,
         }
     }
 
@@ -507,7 +510,8 @@ impl Extension {
         }
         let was_unknown = matches!(self.peer, Peer::Unknown(_));
         if was_unknown || self.peer == Peer::Assumed {
-            self.peer = Peer::Known(Known { nonce, window, takes_carried, tagged: from_now });
+            self.peer = Peer::Known(Known { nonce, window, tagged: from_now });
+            self.takes_carried = takes_carried;
             let is_taken = takes_telemetry
                 || mutated!("telemetry-asked-of-anybody", by "uroce --test telemetry a_peer_that_does_not_take");
             self.uses_telemetry = is_taken && self.settings.congestion.needs_telemetry();
@@ -599,7 +603,7 @@ impl Extension {
     pub fn may_carry(&self) -> bool {
         let is_known = self.requests != Tagged::None
             || mutated!("carried-to-a-peer-that-does-not-know-us", by "uroce --test carried a_peer_that_does_not_know_us");
-        is_known && matches!(self.peer, Peer::Known(known) if known.takes_carried)
+        is_known && self.takes_carried && matches!(self.peer, Peer::Known(_))
     }
 
     /// Whether requests ask for telemetry: it is of use, and packets with room for it fit into the link's.

@@ -1104,6 +1104,10 @@ impl QueuePairMachine {
     }
 
     fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+        if !self.has_answers() {
+            self.acknowledge_is_next = false;
+            return self.poll_request(self.window(), &Cell::default(), out, cx);
+        }
         if !self.acknowledge_is_next && self.owes_acknowledge() {
             self.acknowledge_is_next = true;
             if let Some(transmit) = self.poll_request_with_acknowledge(out, cx) {
@@ -1128,6 +1132,11 @@ impl QueuePairMachine {
             }
         }
         self.poll_request(window, &Cell::default(), out, cx)
+    }
+
+    /// Whether anything is owed to the peer beside what is of the extension.
+    fn has_answers(&self) -> bool {
+        matches!(&self.responder, AnyResponder::Reliable(responder) if responder.has_answers())
     }
 
     /// Writes the next request, which carries the acknowledge that is owed, if the peer takes it so, and there is room. Otherwise

@@ -467,7 +467,7 @@ impl Requester {
     /// Whether a request packet that is sent now offers the extension.
     fn offers(&mut self, connection: &Connection) -> bool {
         let offers = self.service == Service::Rc && connection.extension.offer(self.patience.timeouts());
-        self.offers_from = offers.then(|| self.offers_from.unwrap_or(self.recovery.next()));
+        self.offers_from = offers.then(|| self.offers_from.unwrap_or_else(|| self.recovery.next()));
         offers
     }
 
