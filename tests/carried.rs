@@ -13,8 +13,8 @@ type Seen = (Opcode, Option<CarriedAcknowledge>, Option<Sack>);
 fn seen(frame: &[u8]) -> Seen {
     let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(frame)).unwrap().ib).unwrap();
     let opcode = packet.bth().opcode();
-    let trailer = without_tag(&packet).split_trailer().filter(|_| !opcode.is_response());
-    (opcode, trailer.and_then(|(_, trailer)| trailer.acknowledge), packet.sack())
+    let trailer = without_tag(&packet).take_trailer().filter(|_| !opcode.is_response());
+    (opcode, trailer.and_then(|trailer| trailer.acknowledge), packet.sack())
 }
 
 fn carried(number: u32, delay_us: u16) -> CarriedAcknowledge {

@@ -31,8 +31,7 @@ fn seen(frame: &[u8]) -> Seen {
     let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(frame)).unwrap().ib).unwrap();
     let bth = packet.bth();
     let is_acknowledge = bth.opcode() == Opcode::RC_ACKNOWLEDGE;
-    let attempt =
-        without_tag(&packet).split_trailer().filter(|_| bth.extended() && !is_acknowledge).map(|(_, t)| t.attempt);
+    let attempt = without_tag(&packet).take_trailer().filter(|_| bth.extended() && !is_acknowledge).map(|t| t.attempt);
     Seen { opcode: bth.opcode(), psn: bth.psn(), offers: bth.offers(), attempt, sack: packet.sack() }
 }
 

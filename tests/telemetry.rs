@@ -26,14 +26,14 @@ enum Seen {
 
 fn seen(frame: &[u8]) -> Seen {
     let packet = Packet::parse(RoceFrame::parse(FrameBytes::from(frame)).unwrap().ib).unwrap();
-    let packet = without_tag(&packet);
+    let mut packet = without_tag(&packet);
     if packet.bth().opcode() == Opcode::RC_ACKNOWLEDGE {
         return match packet.acknowledge_trailer() {
             Some(AcknowledgeTrailer::Measured(_, telemetry)) => Seen::Acknowledge(Some(telemetry)),
             _ => Seen::Acknowledge(None),
         };
     }
-    let (packet, trailer) = packet.split_trailer().expect("requests have a trailer");
+    let trailer = packet.take_trailer().expect("requests have a trailer");
     let asks = packet.bth().ack_request();
     let has_room = packet.telemetry().is_some_and(|telemetry| telemetry == Telemetry::default());
     assert_eq!(has_room, trailer.has_telemetry);

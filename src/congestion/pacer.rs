@@ -225,11 +225,10 @@ impl Pacer {
     }
 
     /// Starts the controller with the first packet: queue pairs that are never used need none.
+    #[inline]
     pub fn start(&mut self) {
-        if self.control.is_none()
-            && let Some(controller) = self.kind.start(self.line())
-        {
-            self.control = Some(Box::new(Control::new(controller)));
+        if self.control.is_none() {
+            self.control = self.kind.start(self.line()).map(|controller| Box::new(Control::new(controller)));
         }
     }
 

@@ -325,6 +325,7 @@ impl MemoryTable {
     /// - [`AccessError::Foreign`] when the key is of another domain, or of a window of another queue pair.
     /// - [`AccessError::Denied`] when region or window does not grant `wanted`.
     /// - [`AccessError::OutOfBounds`] when the bytes do not all lie in it.
+    #[inline]
     pub fn remote(
         &self,
         scope: Scope,
@@ -366,6 +367,7 @@ impl MemoryTable {
     }
 
     /// The entry of `key`, if it grants a peer the access `wanted`.
+    #[inline]
     fn allowed(&self, scope: Scope, key: Key, wanted: Access) -> Result<&Kind, AccessError> {
         let entry = self.entry(key)?;
         if entry.pd != scope.pd && !mutated!("domain-not-compared") {

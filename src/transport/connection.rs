@@ -48,7 +48,7 @@ impl Connection {
         &self,
         path: u8,
         out: &mut [u8],
-        packet: Outgoing<'_>,
+        mut packet: Outgoing<'_>,
         cx: &mut Context<'_>,
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Transmit>, E> {
@@ -68,7 +68,8 @@ impl Connection {
         {
             path.flow = path.flow.with_dscp(dscp);
         }
-        Outgoing { tag: self.extension.tag(), ..packet }.write(&path, out, cx, fill)
+        packet.tag = self.extension.tag();
+        packet.write(&path, out, cx, fill)
     }
 
     /// Whether switches can mark the packet instead of dropping it: a request, or a READ response with data, of a

@@ -452,6 +452,11 @@ impl Extension {
         if is_right { Ok(admitted) } else { Err(Refused::WrongTag) }
     }
 
+    /// Whether no packet with our tag has arrived.
+    pub fn misses_tag(&self) -> bool {
+        self.answers == Tagged::None
+    }
+
     /// Records that a packet with our tag arrived: what answers our requests from now on, which are `from_now`, will
     /// have one.
     pub fn tag_came(&mut self, from_now: Tagged) {

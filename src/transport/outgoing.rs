@@ -30,19 +30,20 @@ impl Outgoing<'_> {
     /// # Errors
     /// The error of `fill`.
     pub fn write<E>(
-        self,
+        mut self,
         path: &Path,
         out: &mut [u8],
         cx: &mut Context<'_>,
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Transmit>, E> {
-        let Outgoing { mut headers, payload_bytes, trailer, tag } = self;
+        let Outgoing { headers, payload_bytes, trailer, tag } = &mut self;
         if tag.is_some() {
             headers.bth = headers.bth.with_offer(true).with_extended(true);
         }
+        let body = Body { payload_bytes: *payload_bytes, trailer, tag: *tag };
         let memory = &*cx.memory;
         let fill = |out: &mut [u8]| fill(memory, out);
-        match headers.write(out, &path.flow, *cx.identification, Body { payload_bytes, trailer, tag }, fill) {
+        match headers.write(out, &path.flow, *cx.identification, body, fill) {
             Ok(len) => {
                 *cx.identification = cx.identification.wrapping_add(cx.identification_step);
                 cx.counters.sent_pkts += 1;

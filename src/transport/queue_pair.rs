@@ -569,20 +569,21 @@ impl QueuePairMachine {
             self.take_notification(packet, cx);
             return;
         }
-        let admitted = match self.connection.service {
+        let mut admitted = match self.connection.service {
             Service::Rc => match self.admit(packet, cx) {
                 Some(admitted) => admitted,
                 None => return,
             },
             _ => Admitted::plain(packet),
         };
-        if ip.is_marked() {
+        let is_marked = ip.is_marked();
+        if is_marked {
             self.take_mark(cx);
         }
         if opcode.is_response() {
-            self.handle_answer(&admitted, ip, way, cx);
+            self.handle_answer(&admitted, is_marked, way, cx);
         } else {
-            self.handle_request(&admitted, ip, cx);
+            self.handle_request(&mut admitted, is_marked, ip, cx);
         }
     }
 
@@ -615,7 +616,7 @@ impl QueuePairMachine {
     }
 
     /// Takes an acknowledge, a READ response or an atomic acknowledge.
-    fn handle_answer(&mut self, admitted: &Admitted<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
+    fn handle_answer(&mut self, admitted: &Admitted<'_>, is_marked: bool, way: Way, cx: &mut Context<'_>) {
         let Admitted { packet, has_tag, may_have_trailer, is_believed } = admitted;
         let opcode = packet.bth().opcode();
         let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
@@ -625,7 +626,7 @@ impl QueuePairMachine {
         }
         match &trailer {
             Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), *has_tag, cx),
-            _ if *has_tag => self.connection.extension.tag_came(self.not_sent_yet()),
+            _ if *has_tag => self.take_tag(),
             _ => {}
         }
         let trailer = trailer.as_ref().filter(|_| *is_believed);
@@ -639,7 +640,7 @@ impl QueuePairMachine {
         }
         let has_data = opcode.operation() == Operation::ReadResponse && !packet.payload().is_empty();
         if *has_tag && *is_believed && has_data {
-            self.answer_arrivals.take(packet.bth(), ip.is_marked(), cx.now);
+            self.answer_arrivals.take(packet.bth(), is_marked, cx.now);
         }
         if !self.state.sends() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
@@ -662,18 +663,24 @@ impl QueuePairMachine {
     }
 
     /// Takes a request or a datagram.
-    fn handle_request(&mut self, admitted: &Admitted<'_>, ip: &IpHeader<'_>, cx: &mut Context<'_>) {
+    fn handle_request(
+        &mut self,
+        admitted: &mut Admitted<'_>,
+        is_marked: bool,
+        ip: &IpHeader<'_>,
+        cx: &mut Context<'_>,
+    ) {
         let Admitted { packet, has_tag, may_have_trailer, is_believed } = admitted;
         if !self.state.receives() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
             return;
         }
-        let split = if *may_have_trailer { packet.split_trailer() } else { None };
-        if *may_have_trailer && split.is_none() {
+        let trailer = if *may_have_trailer { packet.take_trailer() } else { None };
+        if *may_have_trailer && trailer.is_none() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
             return;
         }
-        let carried = split.as_ref().and_then(|(_, trailer)| trailer.acknowledge);
+        let carried = trailer.as_ref().and_then(|trailer| trailer.acknowledge);
         if let Some(carried) = carried.filter(|_| *has_tag && *is_believed && self.state.sends()) {
             let handled = self.requester.handle_carried(&carried, &self.connection, cx);
             self.take_consequences(handled, cx);
@@ -683,23 +690,15 @@ impl QueuePairMachine {
                 return;
             }
         }
-        let from_now = self.not_sent_yet();
+        if *has_tag {
+            self.take_tag();
+            if trailer.as_ref().is_some_and(|trailer| trailer.attempt == 0) {
+                self.connection.extension.new_request_has_tag(packet.bth().psn());
+            }
+        }
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
-                let connection = &self.connection;
-                let is_marked = ip.is_marked();
-                match split {
-                    Some((packet, trailer)) => {
-                        if *has_tag {
-                            self.connection.extension.tag_came(from_now);
-                        }
-                        if *has_tag && trailer.attempt == 0 {
-                            self.connection.extension.new_request_has_tag(packet.bth().psn());
-                        }
-                        responder.handle_request(&packet, Some(&trailer), is_marked, &self.connection, cx)
-                    }
-                    None => responder.handle_request(packet, None, is_marked, connection, cx),
-                }
+                responder.handle_request(packet, trailer.as_ref(), is_marked, &self.connection, cx)
             }
             AnyResponder::Unreliable(responder) => responder.handle_request(packet, &self.connection, cx),
             AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, &self.connection, cx),
@@ -771,6 +770,13 @@ impl QueuePairMachine {
             if let AnyResponder::Reliable(responder) = &mut self.responder {
                 responder.met_peer(&self.connection);
             }
+        }
+    }
+
+    /// Takes that a packet with our tag arrived: what answers our requests from now on will have one.
+    fn take_tag(&mut self) {
+        if self.connection.extension.misses_tag() {
+            self.connection.extension.tag_came(self.not_sent_yet());
         }
     }
 
@@ -975,6 +981,7 @@ impl QueuePairMachine {
     /// Writes at most so many packets to `sink`, and no more after one that concerns others: its class is another, or the
     /// completion queue that it shares is in error.
     pub(super) fn transmit(&mut self, most: u32, sink: &mut dyn Sink, cx: &mut Context<'_>) -> Sent {
+        self.take_share(cx);
         let mut sent = Sent { packets: 0, bytes: 0, end: End::Turn };
         while sent.packets < most && self.lane == Some(self.class) && !cx.has_lost_completion {
             let Some(out) = sink.place() else { return Sent { end: End::NoPlace, ..sent } };
@@ -984,6 +991,16 @@ impl QueuePairMachine {
             sent.bytes += transmit.len;
         }
         sent
+    }
+
+    /// Takes what part of the rate it uses: paths that carry nothing take their share with them.
+    fn take_share(&mut self, cx: &Context<'_>) {
+        let (good, count) = match &cx.multipath {
+            Some(multipath) => (multipath.set.good(), multipath.set.count()),
+            None if self.connection.extension.is_on_or_offered() => (1, self.recovery.paths),
+            None => (1, 1),
+        };
+        self.pacer.set_share(good.into(), count.into());
     }
 
     /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, except that one request
@@ -1008,20 +1025,15 @@ impl QueuePairMachine {
             self.pacer.start();
             return self.poll_unpaced(out, cx);
         }
-        if let Some(transmit) = self.poll_paths(out, cx) {
+        if cx.multipath.is_some()
+            && let Some(transmit) = self.poll_paths(out, cx)
+        {
             // They wait for nobody, and run into no debt that others would have to pay.
             if self.pacer.wait(cx.now).is_none() {
                 self.pacer.sent(cx.now, transmit.len);
             }
             return Some(transmit);
         }
-        // Paths that carry nothing take their share of the rate with them.
-        let (good, count) = match &cx.multipath {
-            Some(multipath) => (multipath.set.good(), multipath.set.count()),
-            None if self.connection.extension.is_on_or_offered() => (1, self.recovery.paths),
-            None => (1, 1),
-        };
-        self.pacer.set_share(good.into(), count.into());
         self.end_wait(cx.now);
         self.paced_until = self.pacer.wait(cx.now);
         if self.paced_until.is_some() {

@@ -371,7 +371,7 @@ impl Requester {
                 attempt: self.recovery.attempts(position),
                 asks_for_acknowledge: self.recovery.asks_for_acknowledge(position, true)
                     || connection.extension.asks_telemetry(connection.path_mtu)
-                    || self.must_ask(admission, position + 1 == self.recovery.next(), cx.now),
+                    || self.must_ask(&admission, position + 1 == self.recovery.next(), cx.now),
                 offers: self.offers(connection),
                 path: cx.choose_path(),
                 acknowledge: None,
@@ -395,7 +395,7 @@ impl Requester {
 
     /// Whether a packet that goes now must ask for an acknowledge, since no other or only a late one follows. `is_newest`:
     /// nothing after it has been sent.
-    fn must_ask(&self, admission: Admission<'_>, is_newest: bool, now: Instant) -> bool {
+    fn must_ask(&self, admission: &Admission<'_>, is_newest: bool, now: Instant) -> bool {
         let is_late = admission.next_at > now.max(self.unasked_since.unwrap_or(now) + ASKS_WITHIN);
         (is_newest && admission.is_last) || is_late
     }
@@ -410,6 +410,7 @@ impl Requester {
     }
 
     /// Writes a packet for the first time: that of this number, of the request at `index`.
+    #[inline(always)]
     fn send_new(
         &mut self,
         (index, packet): (usize, u32),
@@ -423,28 +424,32 @@ impl Requester {
         let (written, path, asks) = if self.service.is_datagram() {
             (write_datagram(&self.queue[index], self.q_key, out, connection, cx), 0, true)
         } else {
+            let offers = self.offers(connection);
+            let wqe = &self.queue[index];
             let packet = RequestPacket {
                 index: packet,
                 answers: u32::MAX,
                 attempt: 0,
                 asks_for_acknowledge: self.recovery.asks_for_acknowledge(number, false)
                     || connection.extension.asks_telemetry(connection.path_mtu)
-                    || self.must_ask(admission, true, cx.now),
-                offers: self.offers(connection),
+                    || self.must_ask(&admission, true, cx.now),
+                offers,
                 path: cx.choose_path(),
-                acknowledge: admission.acknowledge.get().filter(|_| self.queue[index].can_carry(connection.path_mtu)),
+                acknowledge: admission.acknowledge.get().filter(|_| wqe.can_carry(connection.path_mtu)),
             };
             carries = packet.acknowledge.is_some();
-            let ends = packet.index + 1 == self.queue[index].packets;
-            let asks = packet.asks_for_acknowledge || ends || self.queue[index].request.operation.is_read_or_atomic();
-            (packet.write(&self.queue[index], out, connection, cx), packet.path, asks)
+            let ends = packet.index + 1 == wqe.packets;
+            let asks = packet.asks_for_acknowledge || ends || wqe.request.operation.is_read_or_atomic();
+            (packet.write(wqe, out, connection, cx), packet.path, asks)
         };
         let Ok(written) = written else {
             self.fail_locally(index, connection, cx)?;
             return Ok(None);
         };
         if let Some(transmit) = written {
-            admission.acknowledge.set(admission.acknowledge.get().filter(|_| !carries));
+            if carries {
+                admission.acknowledge.set(None);
+            }
             let (count, answers) = self.queue.advance();
             let bytes = measured(transmit.len, answers, connection);
             self.recovery.sent(Departure { count, answers, path, bytes, asks }, cx.now);

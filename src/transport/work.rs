@@ -40,8 +40,9 @@ pub struct Remote {
     pub key: Key,
 }
 
-/// The operation that a send request asks for (IBTA 10.8.2).
+/// The operation that a send request asks for (IBTA 10.8.2). Each packet asks several times which it is: that is a byte of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum SendOperation {
     /// SEND into a receive request of the peer.
     Send,
@@ -200,6 +201,7 @@ impl Data {
     }
 
     /// Copies `out.len()` bytes of the message, from `offset` on, to `out`.
+    #[inline]
     pub(super) fn gather(
         &self,
         memory: &MemoryTable,

@@ -160,6 +160,7 @@ static CNP: Row = Row("CNP", Op::Cnp, Pos::Only, 0, true);
 /// What each packet is asked for several times: of every opcode at its place, so that one look answers.
 #[derive(Clone, Copy)]
 struct Facts {
+    service: TransportService,
     operation: Operation,
     position: Position,
     /// Bits of [`ext`], and the length of these headers.
@@ -190,7 +191,8 @@ impl Facts {
         };
         let is_response = matches!(operation, Op::ReadResponse | Op::Acknowledge | Op::AtomicAcknowledge);
         let extension_bytes = ext::bytes(extensions);
-        Facts { operation, position, extensions, extension_bytes, is_known, may_have_payload, is_response }
+        let service = opcode.upper_bits();
+        Facts { service, operation, position, extensions, extension_bytes, is_known, may_have_payload, is_response }
     }
 }
 
@@ -237,7 +239,11 @@ impl Opcode {
     }
 
     /// The transport service, from the upper three bits.
-    pub const fn service(self) -> TransportService {
+    pub fn service(self) -> TransportService {
+        self.facts().service
+    }
+
+    const fn upper_bits(self) -> TransportService {
         match self.0 >> 5 {
             0 => TransportService::Rc,
             1 => TransportService::Uc,
@@ -249,7 +255,7 @@ impl Opcode {
 
     const fn row(self) -> Option<&'static Row> {
         let operation = (self.0 & 0x1f) as usize;
-        match (self.service(), operation) {
+        match (self.upper_bits(), operation) {
             (TransportService::Rc, 0..RC_OPERATIONS) | (TransportService::Uc, 0..UC_OPERATIONS) => {
                 ROWS[operation].as_ref()
             }

@@ -101,14 +101,17 @@ impl<'a> Packet<'a> {
         announces.then(|| (Packet { body: self.body.take(rest), ..*self }, tag))
     }
 
-    /// A request without its trailer, and the trailer. Until then the trailer counts as payload; the tag must be split
-    /// off before. `None` when there is no valid trailer.
+    /// Takes the trailer off a request. Until then it counts as payload; the tag must be split off before. `None` when there is
+    /// no valid trailer: then nothing is taken.
     #[inline]
-    pub fn split_trailer(&self) -> Option<(Packet<'a>, RequestTrailer)> {
+    pub fn take_trailer(&mut self) -> Option<RequestTrailer> {
         let trailer = RequestTrailer::at_end(self.body)?;
         let trailer_bytes = trailer.bytes();
-        let fits = trailer_bytes + self.bth.pad() <= self.body.len();
-        fits.then_some((Packet { trailer_bytes, ..*self }, trailer))
+        if trailer_bytes + self.bth.pad() > self.body.len() {
+            return None;
+        }
+        self.trailer_bytes = trailer_bytes;
+        Some(trailer)
     }
 
     /// What switches wrote into a request whose trailer was split off. `None` when there is no room for that.

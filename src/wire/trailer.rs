@@ -111,6 +111,7 @@ impl RequestTrailer {
 
     /// Reads the trailer at the end of `body`: payload, pad and trailer, without the ICRC. `None` when there is no
     /// valid one.
+    #[inline]
     pub(super) fn at_end(body: FrameBytes<'_>) -> Option<RequestTrailer> {
         RequestTrailer::alone(body).or_else(|| RequestTrailer::before_telemetry(body))
     }
@@ -146,6 +147,7 @@ impl RequestTrailer {
     }
 
     /// Reads what each request trailer ends with.
+    #[inline]
     fn parse(rest: &[u8]) -> Option<RequestTrailer> {
         let &[a, b, c, attempt, d, e, f, _] = rest else { return None };
         let number = |bytes: [u8; 3]| Psn::from_be_bytes(bytes).value();

@@ -81,8 +81,8 @@ fn no_packet_of_a_send_is_placed_beyond_two_gib() {
             payload,
         );
         let roce = RoceFrame::parse(FrameBytes::from(&frame[..14 + len.unwrap()])).unwrap();
-        let packet = Packet::parse(roce.ib).unwrap();
-        let (packet, trailer) = packet.split_trailer().unwrap();
+        let mut packet = Packet::parse(roce.ib).unwrap();
+        let trailer = packet.take_trailer().unwrap();
         let (connection, receive_pd) = (&world.connection, world.connection.pd);
         let (inbound, memory) = (&inbound, &world.memory);
         let arrival = Arrival { packet: &packet, trailer: Some(&trailer), inbound, connection, memory, receive_pd };

@@ -35,13 +35,13 @@ pub struct RequestPacket {
 impl RequestPacket {
     /// Writes the packet of `wqe`. `Ok(None)` when it cannot be written.
     pub fn write(
-        self,
+        &self,
         wqe: &Wqe,
         out: &mut [u8],
         connection: &Connection,
         cx: &mut Context<'_>,
     ) -> Result<Option<Transmit>, AccessError> {
-        let RequestPacket { index, attempt, asks_for_acknowledge, offers, path, acknowledge, .. } = self;
+        let RequestPacket { index, attempt, asks_for_acknowledge, offers, path, acknowledge, .. } = *self;
         let mtu = connection.path_mtu.bytes() as u32;
         let position = Position::of(index, wqe.packets);
         let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");

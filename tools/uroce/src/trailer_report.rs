@@ -114,9 +114,9 @@ impl From<AnswerReport> for TrailerReport {
 impl TrailerReport {
     /// The trailer that the packet announces; `None` when there is none that can be.
     pub(crate) fn of(packet: &Packet<'_>) -> Option<TrailerReport> {
-        let (packet, _) = packet.split_tag()?;
+        let (mut packet, _) = packet.split_tag()?;
         if packet.bth().opcode() != Opcode::RC_ACKNOWLEDGE {
-            let (packet, trailer) = packet.split_trailer()?;
+            let trailer = packet.take_trailer()?;
             let (index, attempt, receive_number) = (trailer.index, trailer.attempt, trailer.receive_number);
             let carried = trailer.acknowledge.map(CarriedReport::from);
             let links = packet.telemetry().as_ref().map(LinkReport::of);

@@ -75,7 +75,10 @@ impl Observed {
     pub fn plain(&self, addresses: Addresses, ack_request: bool) -> Observed {
         let packet = self.packet();
         let packet = packet.split_tag().map_or(packet, |(packet, _)| packet);
-        let packet = packet.split_trailer().filter(|_| packet.bth().extended()).map_or(packet, |(packet, _)| packet);
+        let mut packet = packet;
+        if packet.bth().extended() {
+            packet.take_trailer();
+        }
         let theirs = packet.bth();
         let bth = Bth::new(theirs.opcode(), theirs.destination(), theirs.psn())
             .with_solicited(theirs.solicited())
@@ -101,7 +104,7 @@ impl Observed {
     /// How often a request was sent before, as its trailer says; 0 without one.
     pub fn attempt(&self) -> u8 {
         let packet = self.packet();
-        packet.split_tag().and_then(|(packet, _)| packet.split_trailer()).map_or(0, |(_, trailer)| trailer.attempt)
+        packet.split_tag().and_then(|(mut packet, _)| packet.take_trailer()).map_or(0, |trailer| trailer.attempt)
     }
 
     /// The tag of an extended packet; 0 without one.

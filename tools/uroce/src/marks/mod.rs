@@ -132,7 +132,7 @@ impl Streams {
         let at = self.find(roce.flow().addresses, packet.bth().destination().value(), tag, frame.number);
         let is_request = !packet.bth().opcode().is_response();
         let attempt = (tag.is_some() && is_request)
-            .then(|| packet.split_tag()?.0.split_trailer().map(|(_, trailer)| trailer.attempt))
+            .then(|| packet.split_tag()?.0.take_trailer().map(|trailer| trailer.attempt))
             .flatten();
         let has_identification = matches!(roce.ip, IpHeader::V4(_)) && roce.ip.identification() != Some(0);
         let seen = Seen {

@@ -379,7 +379,7 @@ mod tests {
                         assert!(packet.split_tag().unwrap().0.acknowledge_trailer().is_some());
                     }
                     Forgery::ExtendedSend | Forgery::ExtendedWrite => {
-                        assert!(packet.split_tag().unwrap().0.split_trailer().is_some());
+                        assert!(packet.split_tag().unwrap().0.take_trailer().is_some());
                     }
                     _ => assert!(!packet.bth().extended()),
                 }
