@@ -207,14 +207,9 @@ impl SelectiveAcks {
         }
     }
 
-    /// The words that the next acknowledge reports, at most `max_blocks` of them.
+    /// The words that the next acknowledge reports, where something arrived early: at most `max_blocks` of them.
     fn words_to_report(&mut self, is_copy: bool, max_blocks: usize) -> ArrayVec<u64, { Sack::MAX_BLOCKS }> {
         let mut reported = ArrayVec::new();
-        if self.end <= self.expected {
-            self.changed.clear();
-            self.in_changed.clear();
-            return reported;
-        }
         let (first, last) = (self.expected / 64, (self.end - 1) / 64);
         // The next acknowledge over the usual path reports what changed, and arrives before this copy.
         while !is_copy && reported.len() < CHANGED_BLOCKS.min(max_blocks) {
@@ -344,23 +339,30 @@ impl AckPolicy for SelectiveAcks {
         // A copy takes a path of its own, so it must not give a round-trip sample.
         let delay_us = if is_copy { u16::MAX } else { delay_us };
         let is_trigger_marked = self.is_latest_marked && !is_copy;
-        let mut sack =
-            Sack { trigger, attempt, delay_us, marked: self.marked, is_trigger_marked, blocks: ArrayVec::new() };
+        let (marked, blocks) = (self.marked, ArrayVec::new());
+        // It is large: it begins where it is returned.
+        let mut said = Some(Sack { trigger, attempt, delay_us, marked, is_trigger_marked, blocks });
         if is_copy {
             self.is_copy_owed = false;
             self.words.iter_mut().for_each(|word| *word |= u64::from(mutated!("copy-says-too-much")));
         } else {
             self.reported();
         }
+        if self.end <= self.expected {
+            // Nothing arrived early.
+            self.changed.clear();
+            self.in_changed.clear();
+            return said;
+        }
         for word in self.words_to_report(is_copy, max_blocks) {
             let bits = self.words.get((word - self.expected / 64) as usize).copied().unwrap_or(0);
             if bits != 0 {
                 let base = expected
                     .plus((word * 64).wrapping_sub(self.expected) as u32 + u32::from(mutated!("sack-bit-off-by-one")));
-                sack.blocks.push((base, bits));
+                said.as_mut()?.blocks.push((base, bits));
             }
         }
-        Some(sack)
+        said
     }
 
     fn to_carry(&self, expected: Psn, now: Instant) -> Option<CarriedAcknowledge> {

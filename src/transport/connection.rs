@@ -62,13 +62,13 @@ impl Connection {
             }
         };
         if self.is_ecn_capable(&packet) {
-            path.flow = path.flow.ecn_capable();
+            path.flow.set_ecn_capable();
         } else if let Some(dscp) = self.acknowledge_dscp
             && packet.headers.bth.opcode() == Opcode::RC_ACKNOWLEDGE
         {
             path.flow = path.flow.with_dscp(dscp);
         }
-        packet.tag = self.extension.tag();
+        packet.set_tag(self.extension.tag());
         packet.write(&path, out, cx, fill)
     }
 
@@ -95,8 +95,10 @@ impl Connection {
         self.complete(&self.receive_cq, completion, solicited, cx);
     }
 
-    fn complete(&self, cq: &CompletionRing, completion: Completion, solicited: bool, cx: &mut Context<'_>) {
-        if let Err(Overrun { is_first }) = cq.push(Completion { time: cx.now, ..completion }, solicited) {
+    #[inline]
+    fn complete(&self, cq: &CompletionRing, mut completion: Completion, solicited: bool, cx: &mut Context<'_>) {
+        completion.time = cx.now;
+        if let Err(Overrun { is_first }) = cq.push(completion, solicited) {
             cx.has_lost_completion = true;
             if is_first {
                 cx.push_event(Event::CompletionQueueOverflow(self.qpn));

@@ -932,9 +932,9 @@ fn check(qp: &QueuePairMachine, packet: &Packet<'_>, roce: &RoceFrame<'_>, cx: &
             return Err(|c| &mut c.wrong_address);
         }
     } else {
-        match qp.flow().map(|flow| flow.addresses.reversed()) {
+        match qp.flow() {
             None => return Err(|c| &mut c.wrong_state),
-            Some(addresses) if addresses != roce.ip.addresses() && !mutated!("address-not-checked") => {
+            Some(flow) if !roce.ip.answers(&flow.addresses) && !mutated!("address-not-checked") => {
                 let rail = cx.multipath.as_ref().and_then(|multipath| multipath.find_rail(&roce.ip));
                 way.rail = rail.ok_or(counter(|c| &mut c.wrong_address))?;
             }

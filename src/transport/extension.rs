@@ -425,10 +425,10 @@ impl Extension {
         }
     }
 
-    /// Removes the tag of a packet, and checks whether the packet can be the peer's. `next` are the first PSNs that the
-    /// peer has not answered, and not requested.
+    /// Removes the tag of a packet, and checks whether the packet can be the peer's. `next` says the first PSN that the peer has
+    /// not answered, for an answer, and that it has not requested, for a request.
     #[inline]
-    pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: (Psn, Psn)) -> Result<Admitted<'a>, Refused> {
+    pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: impl FnOnce(bool) -> Psn) -> Result<Admitted<'a>, Refused> {
         if self.peer == Peer::Plain {
             return Ok(Admitted::plain(packet));
         }
@@ -444,10 +444,9 @@ impl Extension {
             tag == self.nonce || mutated!("any-tag-taken", by "uroce --test strangers what_has_another_tag")
         } else if mutated!("tag-not-needed", by "uroce --test strangers what_has_no_tag") {
             true
-        } else if packet.bth().opcode().is_response() {
-            may_lack(&mut self.answers, psn, next.0)
         } else {
-            may_lack(&mut self.requests, psn, next.1)
+            let is_answer = packet.bth().opcode().is_response();
+            may_lack(if is_answer { &mut self.answers } else { &mut self.requests }, psn, next(is_answer))
         };
         if is_right { Ok(admitted) } else { Err(Refused::WrongTag) }
     }
@@ -466,6 +465,11 @@ impl Extension {
     /// Records that the peer sent a new request with a tag: all that follow it have one.
     pub fn new_request_has_tag(&mut self, psn: Psn) {
         learn(&mut self.requests, Tagged::From(psn));
+    }
+
+    /// Whether an offer says nothing new: peer and we know each other.
+    pub fn is_acquainted(&self) -> bool {
+        matches!(self.peer, Peer::Known(_)) && self.answers != Tagged::None
     }
 
     /// Takes whether a packet, which can be the peer's by its PSN, makes the offer. `is_asked`: it answers a request

@@ -24,22 +24,34 @@ impl Outgoing<'_> {
         Outgoing { headers, payload_bytes: 0, trailer: &[], tag: None }
     }
 
+    /// The packet with that tag at its end, if there is one.
+    pub fn tagged(mut self, tag: Option<u32>) -> Self {
+        self.set_tag(tag);
+        self
+    }
+
+    /// Gives it that tag, if there is one.
+    #[inline]
+    pub fn set_tag(&mut self, tag: Option<u32>) {
+        if tag.is_some() {
+            self.headers.bth = self.headers.bth.with_offer(true).with_extended(true);
+        }
+        self.tag = tag;
+    }
+
     /// Writes the packet to `out`, with the outer headers of `path`; `fill` writes the payload. `Ok(None)` when `out`
     /// is too short, which is counted.
     ///
     /// # Errors
     /// The error of `fill`.
     pub fn write<E>(
-        mut self,
+        &self,
         path: &Path,
         out: &mut [u8],
         cx: &mut Context<'_>,
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Transmit>, E> {
-        let Outgoing { headers, payload_bytes, trailer, tag } = &mut self;
-        if tag.is_some() {
-            headers.bth = headers.bth.with_offer(true).with_extended(true);
-        }
+        let Outgoing { headers, payload_bytes, trailer, tag } = self;
         let body = Body { payload_bytes: *payload_bytes, trailer, tag: *tag };
         let memory = &*cx.memory;
         let fill = |out: &mut [u8]| fill(memory, out);

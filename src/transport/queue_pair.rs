@@ -712,7 +712,8 @@ impl QueuePairMachine {
     /// learns what it reports of the extension. `None` for a packet that is refused, and counted.
     #[inline]
     fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Context<'_>) -> Option<Admitted<'a>> {
-        let next = (self.requester.unacknowledged(), self.responder.expected());
+        let (requester, responder) = (&self.requester, &self.responder);
+        let next = |is_answer| if is_answer { requester.unacknowledged() } else { responder.expected() };
         let admitted = match self.connection.extension.admit(packet, next) {
             Ok(admitted) => admitted,
             Err(Refused::NoTag) => {
@@ -725,8 +726,10 @@ impl QueuePairMachine {
             }
         };
         let packet = &admitted.packet;
-        if self.is_plausible(packet)
-            || mutated!("offer-of-any-psn-taken", by "uroce --test strangers an_offer_with_a_psn")
+        let is_settled = self.connection.extension.is_acquainted();
+        if !is_settled
+            && (self.is_plausible(packet)
+                || mutated!("offer-of-any-psn-taken", by "uroce --test strangers an_offer_with_a_psn"))
         {
             let is_asked = packet.bth().opcode().is_response() && self.requester.has_offered(packet.bth().psn());
             let memory = &mut *cx.memory;
@@ -1072,7 +1075,8 @@ impl QueuePairMachine {
             // The rail can have lost its next hop meanwhile.
             let Some(path) = path else { continue };
             let headers = responder.acknowledge_of_all(connection);
-            let packet = Outgoing { trailer: &trailer, tag: connection.extension.tag(), ..Outgoing::headers(headers) };
+            let packet =
+                Outgoing { trailer: &trailer, ..Outgoing::headers(headers) }.tagged(connection.extension.tag());
             let Ok(written) = packet.write(&path, out, cx, no_payload);
             return written;
         }
@@ -1084,7 +1088,8 @@ impl QueuePairMachine {
         let (connection, AnyResponder::Reliable(responder)) = (&self.connection, &self.responder) else { return None };
         let path = connection.path?;
         let headers = responder.acknowledge_of_answered(connection);
-        let packet = Outgoing { trailer: &hello.to_bytes(), tag: Some(tag), ..Outgoing::headers(headers) };
+        let trailer = hello.to_bytes();
+        let packet = Outgoing { trailer: &trailer, ..Outgoing::headers(headers) }.tagged(Some(tag));
         let Ok(written) = packet.write(&path, out, cx, no_payload);
         written
     }

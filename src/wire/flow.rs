@@ -96,9 +96,9 @@ impl Flow {
         Flow { traffic_class: self.traffic_class & 3 | dscp << 2, ..self }
     }
 
-    /// The same headers with ECT(0): both ends react to congestion marks (RFC 3168, 5).
-    pub fn ecn_capable(self) -> Flow {
-        Flow { traffic_class: self.traffic_class & !3 | 2, ..self }
+    /// Sets ECT(0): both ends react to congestion marks (RFC 3168, 5).
+    pub fn set_ecn_capable(&mut self) {
+        self.traffic_class = self.traffic_class & !3 | 2;
     }
 
     /// Length of the IP and UDP headers, in bytes.

@@ -207,6 +207,19 @@ impl IpHeader<'_> {
         }
     }
 
+    /// Whether it goes from the destination of `sent` to the source of it.
+    pub(crate) fn answers(&self, sent: &Addresses) -> bool {
+        match (self, sent) {
+            (IpHeader::V4(ip), Addresses::V4 { source, destination }) => {
+                ip.source() == destination.octets() && ip.destination() == source.octets()
+            }
+            (IpHeader::V6(ip), Addresses::V6 { source, destination }) => {
+                ip.source() == destination.octets() && ip.destination() == source.octets()
+            }
+            _ => false,
+        }
+    }
+
     /// The source address.
     pub fn source(&self) -> IpAddr {
         self.addresses().source()

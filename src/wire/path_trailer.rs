@@ -115,15 +115,19 @@ impl AcknowledgeTrailer {
     /// Reads the trailer that is all of `body`: what follows an AETH, without the ICRC. `None` when it is not a valid
     /// trailer.
     pub(super) fn of(body: FrameBytes<'_>) -> Option<AcknowledgeTrailer> {
+        if body.tail.is_empty() { AcknowledgeTrailer::parse(body.head) } else { AcknowledgeTrailer::of_parts(body) }
+    }
+
+    /// The same of a body in two parts.
+    #[cold]
+    fn of_parts(body: FrameBytes<'_>) -> Option<AcknowledgeTrailer> {
         let mut buffer = [0; Sack::MAX_BYTES + Telemetry::BYTES];
-        let bytes = match body.tail {
-            [] => body.head,
-            _ => {
-                let bytes = buffer.get_mut(..body.len())?;
-                body.copy_to_slice(bytes);
-                bytes
-            }
-        };
+        let bytes = buffer.get_mut(..body.len())?;
+        body.copy_to_slice(bytes);
+        AcknowledgeTrailer::parse(bytes)
+    }
+
+    fn parse(bytes: &[u8]) -> Option<AcknowledgeTrailer> {
         match *bytes.last()? {
             Sack::LAST_BYTE => Sack::parse(bytes).map(AcknowledgeTrailer::Sack),
             AnswerReport::LAST_BYTE => AnswerReport::parse(bytes).map(AcknowledgeTrailer::Answers),

@@ -27,6 +27,7 @@ impl Server {
 
     /// Makes the other checks, and executes the request. With `placed_bytes`, that many of its bytes are placed
     /// already. Returns the PSNs that it takes.
+    #[inline(always)]
     pub fn serve(
         &mut self,
         packet: &Packet<'_>,
