@@ -188,6 +188,8 @@ impl Default for RecoverySettings {
 #[derive(Clone, Debug)]
 pub(super) struct Extension {
     pub settings: RecoverySettings,
+    /// Whether it is not used: the settings say so, or its packets do not fit into the link's.
+    is_off: bool,
     peer: Peer,
     /// Whether the peer returns telemetry, and the controller follows it.
     uses_telemetry: bool,
@@ -321,6 +323,7 @@ impl Extension {
         };
         Extension {
             settings,
+            is_off: settings.recovery == RecoveryMode::GoBackN,
             peer,
             uses_telemetry: false,
             has_named_paths: false,
@@ -340,7 +343,7 @@ impl Extension {
     pub fn fit(&mut self, path_mtu: PathMtu) {
         if path_mtu.bytes() + AROUND_PAYLOAD_BYTES > self.settings.link_mtu {
             self.peer = Peer::Plain;
-            self.settings.recovery = RecoveryMode::GoBackN;
+            self.is_off = true;
         }
     }
 
@@ -420,7 +423,7 @@ impl Extension {
                 known.window
             }
             Peer::Known(_) | Peer::Assumed => RecoverySettings::MAX_WINDOW,
-            _ if self.settings.recovery == RecoveryMode::GoBackN => 0,
+            _ if self.is_off => 0,
             Peer::Unknown(_) | Peer::Plain => GoBackN::WINDOW as u32,
         }
     }

@@ -49,7 +49,6 @@ pub struct QueuePairMachine {
     capabilities: Capabilities,
     /// The path MTU that the link can carry.
     link_mtu: PathMtu,
-    recovery: RecoverySettings,
     state: State,
     /// The attributes that were set since RESET.
     attributes: QpAttributes,
@@ -219,7 +218,6 @@ impl QueuePairMachine {
             },
             capabilities,
             link_mtu: path_mtu,
-            recovery,
             state: State::Reset,
             attributes: QpAttributes::default(),
             notify_drained: false,
@@ -235,6 +233,10 @@ impl QueuePairMachine {
             lane: None,
             armed: None,
         }
+    }
+
+    fn settings(&self) -> &RecoverySettings {
+        &self.connection.extension.settings
     }
 
     /// The number of the queue pair.
@@ -382,7 +384,7 @@ impl QueuePairMachine {
             self.class = treatment.class_on(&path);
             self.connection.path = Some(path);
         }
-        self.pacer.set_cap([self.recovery.rate, treatment.cap].into_iter().flatten().min_by_key(|rate| rate.bytes()));
+        self.pacer.set_cap([self.settings().rate, treatment.cap].into_iter().flatten().min_by_key(|rate| rate.bytes()));
         let owes_no_data = self.attributes.max_dest_rd_atomic == Some(0);
         self.connection.acknowledge_dscp = treatment.acknowledge_dscp.filter(|_| owes_no_data);
     }
@@ -408,8 +410,8 @@ impl QueuePairMachine {
         self.connection.path = None;
         self.treat(Treatment::default());
         self.class = first_class(self.connection.service);
-        self.connection.extension = Extension::new(self.connection.service, self.recovery);
-        self.pacer = pacer(&self.recovery);
+        self.connection.extension = Extension::new(self.connection.service, *self.settings());
+        self.pacer = pacer(self.settings());
         self.answer_arrivals = AnswerArrivals::default();
     }
 
@@ -447,7 +449,7 @@ impl QueuePairMachine {
         now: Instant,
     ) -> Option<Box<Multipath>> {
         let path = self.connection.path.as_ref().filter(|_| self.wants_multipath())?;
-        Some(Box::new(Multipath::new(&self.recovery, path, local_rails, port_is_imposed, now)))
+        Some(Box::new(Multipath::new(self.settings(), path, local_rails, port_is_imposed, now)))
     }
 
     /// Memory that it holds for packets that are in flight or arrived early, in bytes.
@@ -913,7 +915,7 @@ impl QueuePairMachine {
 
     /// What decides how fast it sends.
     pub fn congestion(&self) -> CongestionControl {
-        self.recovery.congestion
+        self.settings().congestion
     }
 
     /// How it recovers from losses with this peer; `None` for services that retransmit nothing.
@@ -976,7 +978,7 @@ impl QueuePairMachine {
     /// or a cap of its own, towards all.
     fn is_paced(&self) -> bool {
         let is_capped = self.treatment.as_ref().is_some_and(|treatment| treatment.cap.is_some());
-        let paces_plain_peers = is_capped || self.recovery.congestion.paces_plain_peers();
+        let paces_plain_peers = is_capped || self.settings().congestion.paces_plain_peers();
         let is_always = self.connection.service == Service::Rc && paces_plain_peers;
         is_always || self.connection.extension.is_on_or_offered()
     }
@@ -1000,7 +1002,7 @@ impl QueuePairMachine {
     fn take_share(&mut self, cx: &Context<'_>) {
         let (good, count) = match &cx.multipath {
             Some(multipath) => (multipath.set.good(), multipath.set.count()),
-            None if self.connection.extension.is_on_or_offered() => (1, self.recovery.paths),
+            None if self.connection.extension.is_on_or_offered() => (1, self.settings().paths),
             None => (1, 1),
         };
         self.pacer.set_share(good.into(), count.into());
