@@ -986,7 +986,6 @@ impl QueuePairMachine {
     /// Writes at most so many packets to `sink`, and no more after one that concerns others: its class is another, or the
     /// completion queue that it shares is in error.
     pub(super) fn transmit(&mut self, most: u32, sink: &mut dyn Sink, cx: &mut Context<'_>) -> Sent {
-        self.take_share(cx);
         let mut sent = Sent { packets: 0, bytes: 0, end: End::Turn };
         while sent.packets < most && self.lane == Some(self.class) && !cx.has_lost_completion {
             let Some(out) = sink.place() else { return Sent { end: End::NoPlace, ..sent } };
@@ -1039,6 +1038,7 @@ impl QueuePairMachine {
             }
             return Some(transmit);
         }
+        self.take_share(cx);
         self.end_wait(cx.now);
         self.paced_until = self.pacer.wait(cx.now);
         if self.paced_until.is_some() {
