@@ -298,8 +298,8 @@ pub(super) enum Refused {
 /// Upper bound on the bytes around the payload of an extended packet: IPv6, UDP, BTH, immediate, trailer, tag, ICRC.
 const AROUND_PAYLOAD_BYTES: usize = 40 + 8 + 12 + 4 + 24 + Packet::TAG_BYTES + 4;
 
-/// Bytes around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, telemetry, tag, ICRC.
-const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + Telemetry::BYTES + Packet::TAG_BYTES + 4;
+/// Bytes around the blocks of a selective acknowledge: IPv6, UDP, BTH, AETH, the rest of the trailer, tag, ICRC.
+const AROUND_BLOCKS_BYTES: usize = 40 + 8 + 12 + 4 + 12 + Packet::TAG_BYTES + 4;
 
 /// Answers without the offer after which a peer is known not to understand.
 const PLAIN_AFTER: u8 = 8;
@@ -349,7 +349,12 @@ impl Extension {
 
     /// The number of blocks that fit into an acknowledge.
     pub fn max_blocks(&self) -> usize {
-        (self.settings.link_mtu.saturating_sub(AROUND_BLOCKS_BYTES) / 12).min(Sack::MAX_BLOCKS)
+        (self.settings.link_mtu.saturating_sub(AROUND_BLOCKS_BYTES) / Sack::BLOCK_BYTES).min(Sack::MAX_BLOCKS)
+    }
+
+    /// Whether telemetry fits into an acknowledge of so many blocks.
+    pub fn has_room_for_telemetry(&self, blocks: usize) -> bool {
+        AROUND_BLOCKS_BYTES + blocks * Sack::BLOCK_BYTES + Telemetry::BYTES <= self.settings.link_mtu
     }
 
     /// Whether the peer has shown that it understands, or is assumed to.

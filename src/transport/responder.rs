@@ -581,7 +581,8 @@ impl Responder {
         let owed = owed.as_ref()?;
         let mut trailer = owed.to_bytes();
         // A copy gives no round-trip sample, and so nothing to compare with.
-        if let Some(telemetry) = self.acks.telemetry(owed.trigger).filter(|_| !is_copy) {
+        let has_room = !is_copy && connection.extension.has_room_for_telemetry(owed.blocks.len());
+        if let Some(telemetry) = self.acks.telemetry(owed.trigger).filter(|_| has_room) {
             trailer.extend(telemetry.to_bytes());
         }
         let headers = self.acknowledge_of_all(connection);

@@ -183,11 +183,14 @@ impl Sack {
     /// Upper bound on the blocks: an acknowledge of half a kilobyte.
     pub const MAX_BLOCKS: usize = 40;
 
+    /// Length of a block on the wire, in bytes.
+    pub const BLOCK_BYTES: usize = 12;
+
     /// The last byte, which holds the kind.
     pub(super) const LAST_BYTE: u8 = SELECTIVE << 4;
 
     /// Length of the longest selective acknowledge, in bytes.
-    pub const MAX_BYTES: usize = 8 + 12 * Self::MAX_BLOCKS + 4;
+    pub const MAX_BYTES: usize = 8 + Self::BLOCK_BYTES * Self::MAX_BLOCKS + 4;
 
     /// The trailer as bytes on the wire, with room behind it for [`Telemetry`].
     pub fn to_bytes(&self) -> ArrayVec<u8, { Sack::MAX_BYTES + Telemetry::BYTES }> {
@@ -212,7 +215,7 @@ impl Sack {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
         let (blocks, tail) = rest.split_last_chunk::<4>()?;
         let count = usize::from(u16::from_be_bytes([tail[0], tail[1]]));
-        if blocks.len() != 12 * count || count > Self::MAX_BLOCKS {
+        if blocks.len() != Self::BLOCK_BYTES * count || count > Self::MAX_BLOCKS {
             return None;
         }
         let blocks = blocks
