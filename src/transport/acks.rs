@@ -148,15 +148,15 @@ pub(super) struct SelectiveAcks {
     is_copy_owed: bool,
     /// The path that acknowledges take.
     path: u8,
-    /// Packets since the last acknowledge, as far as they are counted.
-    unreported: u16,
+    /// Packets since the last acknowledge.
+    unreported: u32,
 }
 
 /// The first position, large enough for a block to begin before it.
 const START: u64 = 1 << 32;
 
 /// Packets after which an acknowledge is owed, even when none of them asked for one.
-const ACKNOWLEDGE_EVERY: u16 = 16;
+const ACKNOWLEDGE_EVERY: u32 = 16;
 
 /// Upper bound on an acknowledge's blocks for changed words; the other blocks are for all words in turn.
 const CHANGED_BLOCKS: usize = 32;
@@ -252,7 +252,7 @@ impl AckPolicy for SelectiveAcks {
             (self.latest, self.is_latest_marked) = (Some((psn, attempt, at)), is_marked);
         }
         self.marked = self.marked.wrapping_add(u16::from(is_marked));
-        self.unreported = self.unreported.saturating_add(1);
+        self.unreported += 1;
         if asks || self.unreported >= ACKNOWLEDGE_EVERY {
             self.is_owed = true;
         }

@@ -191,8 +191,6 @@ pub(super) struct Extension {
     /// Whether it is not used: the settings say so, or its packets do not fit into the link's.
     is_off: bool,
     peer: Peer,
-    /// Whether the peer returns telemetry, and the controller follows it.
-    uses_telemetry: bool,
     /// Whether the peer has probed a path, or announced further addresses.
     pub has_named_paths: bool,
     /// The nonce that the peer brings back; 0 until it is needed.
@@ -211,8 +209,6 @@ pub(super) struct Extension {
     /// in flight.
     answers: Tagged,
     requests: Tagged,
-    /// Whether requests to a peer that is known may carry acknowledges.
-    takes_carried: bool,
 }
 
 /// Each packet asks several times which it is: that is a byte of its own.
@@ -234,6 +230,9 @@ struct Known {
     nonce: u32,
     /// Upper bound on the PSNs that it has in flight.
     window: u32,
+    /// Whether requests to it may carry acknowledges, and have room for telemetry.
+    takes_carried: bool,
+    takes_telemetry: bool,
     /// Which of our requests have tags.
     tagged: Tagged,
 }
@@ -325,7 +324,6 @@ impl Extension {
             settings,
             is_off: settings.recovery == RecoveryMode::GoBackN,
             peer,
-            uses_telemetry: false,
             has_named_paths: false,
             nonce: 0,
             has_offered: false,
@@ -335,7 +333,6 @@ impl Extension {
             repeats: 0,
             answers: Tagged::None,
             requests: Tagged::None,
-            takes_carried: false,
         }
     }
 
@@ -477,7 +474,7 @@ impl Extension {
 
     /// Whether an offer says nothing new: peer and we know each other.
     pub fn is_acquainted(&self) -> bool {
-        matches!(self.peer, Peer::Known(_)) && self.answers != Tagged::None
+        matches!(self.peer, Peer::Known(_)) && !self.misses_tag()
     }
 
     /// Takes whether a packet, which can be the peer's by its PSN, makes the offer. `is_asked`: it answers a request
@@ -527,11 +524,9 @@ impl Extension {
         }
         let was_unknown = matches!(self.peer, Peer::Unknown(_));
         if was_unknown || self.peer == Peer::Assumed {
-            self.peer = Peer::Known(Known { nonce, window, tagged: from_now });
-            self.takes_carried = takes_carried;
-            let is_taken = takes_telemetry
+            let takes_telemetry = takes_telemetry
                 || mutated!("telemetry-asked-of-anybody", by "uroce --test telemetry a_peer_that_does_not_take");
-            self.uses_telemetry = is_taken && self.settings.congestion.needs_telemetry();
+            self.peer = Peer::Known(Known { nonce, window, takes_carried, takes_telemetry, tagged: from_now });
         }
         let is_the_same = matches!(self.peer, Peer::Known(known) if known.nonce == nonce);
         if tagged == Tagged::None || !is_the_same {
@@ -620,14 +615,16 @@ impl Extension {
     pub fn may_carry(&self) -> bool {
         let is_known = self.requests != Tagged::None
             || mutated!("carried-to-a-peer-that-does-not-know-us", by "uroce --test carried a_peer_that_does_not_know_us");
-        is_known && self.takes_carried && matches!(self.peer, Peer::Known(_))
+        is_known && matches!(self.peer, Peer::Known(known) if known.takes_carried)
     }
 
     /// Whether requests ask for telemetry: it is of use, and packets with room for it fit into the link's.
     #[inline]
     pub fn asks_telemetry(&self, path_mtu: PathMtu) -> bool {
         let most = AROUND_PAYLOAD_BYTES + Telemetry::BYTES;
-        self.uses_telemetry && path_mtu.bytes() + most <= self.settings.link_mtu
+        self.settings.congestion.needs_telemetry()
+            && matches!(self.peer, Peer::Known(known) if known.takes_telemetry)
+            && path_mtu.bytes() + most <= self.settings.link_mtu
     }
 
     /// The trailer of a request; empty for a peer that does not understand it.
