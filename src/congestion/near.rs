@@ -26,6 +26,9 @@ const LEAST: Duration = Duration::from_micros(300);
 const MOST: Duration = LOOK;
 const FORGETS: u32 = 64;
 
+/// The least part of the usual by which a window grows after it was cut.
+const SLOWEST: f64 = 0.5;
+
 impl Default for Near {
     /// Nothing has been seen.
     fn default() -> Near {
@@ -34,6 +37,12 @@ impl Default for Near {
 }
 
 impl Near {
+    /// How fast a window that was cut grows, as a part of the usual: the slower, the shorter the queue that may last.
+    pub fn pace(&self) -> f64 {
+        let is_even = mutated!("fills-a-queue-that-overflowed-as-fast", by "uroce --lib a_window_grows_the_slower");
+        if is_even { 1.0 } else { self.most.div_duration_f64(MOST).max(SLOWEST) }
+    }
+
     /// Takes what is known of packets on a way whose shortest round trip is `base`. Returns the part of the window that
     /// is to be kept when too much of it stands in a queue.
     pub fn take(&mut self, flight: &Flight, base: Duration, now: Instant) -> Option<f64> {
@@ -110,6 +119,17 @@ mod tests {
         assert!(!kept.is_empty(), "the queue that may last has grown by a few 64ths only");
         pass(&mut state, 1000, Duration::from_micros(1000), 0);
         assert_eq!(pass(&mut state, 30, Duration::from_micros(2000), 0), []);
+    }
+
+    /// Else a slow link's buffer overflows every other look.
+    #[test]
+    fn a_window_grows_the_slower_the_shorter_a_queue_overflowed() {
+        let mut state = state();
+        assert_eq!(state.0.pace(), 1.0);
+        pass(&mut state, 60, Duration::from_micros(16_000), 20);
+        assert!((0.79..0.81).contains(&state.0.pace()), "8 of 10 ms: {:?}", state.0);
+        pass(&mut state, 30, Duration::from_micros(2000), 20);
+        assert_eq!(state.0.pace(), 0.5);
     }
 
     #[test]

@@ -321,7 +321,8 @@ impl Steady {
         self.notices.take(flight, now);
         // Of a plain peer's packets nobody says how long they are; its own window is smaller.
         let most = (NEAR_PACKETS * self.packet.bytes()).max(LEAST_WINDOW);
-        let gain = if self.was_cut { NEAR_GAIN * base.div_duration_f64(SHORTEST_ROUND) } else { 1.0 };
+        let again = NEAR_GAIN * self.near.pace() * base.div_duration_f64(SHORTEST_ROUND);
+        let gain = if self.was_cut { again } else { 1.0 };
         self.window = (self.window + gain * progress.delivered_bytes as f64).min(most);
         self.rate = None;
         if let Some(kept) = self.near.take(flight, base, now) {
