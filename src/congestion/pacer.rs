@@ -99,6 +99,11 @@ impl Pacer {
         self.cap = cap;
     }
 
+    /// Whether the rate has an upper bound beside the controller's.
+    pub fn is_capped(&self) -> bool {
+        self.cap.is_some()
+    }
+
     /// Keeps to `part` / `whole` of the rate and the window from now on; both are at least 1.
     pub fn set_share(&mut self, part: u64, whole: u64) {
         let share = (part.max(1), whole.max(1));

@@ -882,21 +882,19 @@ impl QueuePairMachine {
             // Everything waits, except answers that are exempt from the rate.
             return matches!(&self.responder, AnyResponder::Reliable(responder) if responder.owes_at_once());
         }
-        let window = self.window();
         let answers = match &self.responder {
-            AnyResponder::Reliable(responder) => match has_room_for_answers(responder, window) {
-                true => responder.has_answers(),
-                false => responder.owes_at_once(),
-            },
+            AnyResponder::Reliable(responder) => {
+                responder.owes_at_once() || (responder.has_answers() && has_room_for_answers(responder, self.window()))
+            }
             AnyResponder::Unreliable(_) | AnyResponder::Datagram(_) => false,
         };
-        answers || self.may_request(window)
+        answers || self.may_request()
     }
 
     /// Whether a plain acknowledge is all that it has to send.
     pub(super) fn owes_only_an_acknowledge(&self) -> bool {
         let owes_more = self.owes_hello() || self.owes_notification();
-        self.owes_acknowledge() && !owes_more && !self.may_request(self.window())
+        self.owes_acknowledge() && !owes_more && !self.may_request()
     }
 
     /// Bytes of packets in flight: requests, and answers to READs.
@@ -962,8 +960,8 @@ impl QueuePairMachine {
     }
 
     /// Whether a request packet can go out.
-    fn may_request(&self, window: Window) -> bool {
-        self.state.sends() && self.requester.may_transmit(self.may_send_new(window))
+    fn may_request(&self) -> bool {
+        self.state.sends() && self.requester.may_transmit(|| self.may_send_new(self.window()))
     }
 
     fn owes_hello(&self) -> bool {
@@ -987,9 +985,13 @@ impl QueuePairMachine {
     /// completion queue that it shares is in error.
     pub(super) fn transmit(&mut self, most: u32, sink: &mut dyn Sink, cx: &mut Context<'_>) -> Sent {
         let mut sent = Sent { packets: 0, bytes: 0, end: End::Turn };
+        // What is sent does not change it.
+        let is_paced = self.is_paced();
         while sent.packets < most && self.lane == Some(self.class) && !cx.has_lost_completion {
             let Some(out) = sink.place() else { return Sent { end: End::NoPlace, ..sent } };
-            let Some(transmit) = self.poll_transmit(out, cx) else { return Sent { end: End::NothingLeft, ..sent } };
+            let Some(transmit) = self.poll_transmit(is_paced, out, cx) else {
+                return Sent { end: End::NothingLeft, ..sent };
+            };
             sink.take(transmit);
             sent.packets += 1;
             sent.bytes += transmit.len;
@@ -1009,7 +1011,7 @@ impl QueuePairMachine {
 
     /// Writes the next packet to `out`; `None` when there is none. Answers go before requests, except that one request
     /// goes before a plain acknowledge: the peer waits for it when messages alternate.
-    fn poll_transmit(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
+    fn poll_transmit(&mut self, is_paced: bool, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if self.owes_hello()
             && let Some(transmit) = self.poll_hello(out, cx)
         {
@@ -1025,7 +1027,7 @@ impl QueuePairMachine {
         {
             return Some(transmit);
         }
-        if !self.is_paced() {
+        if !is_paced {
             self.pacer.start();
             return self.poll_unpaced(out, cx);
         }
@@ -1125,7 +1127,7 @@ impl QueuePairMachine {
     fn poll_unpaced(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         if !self.has_answers() {
             self.acknowledge_is_next = false;
-            return self.poll_request(self.window(), &Cell::default(), out, cx);
+            return self.poll_request(&Cell::default(), out, cx);
         }
         if !self.acknowledge_is_next && self.owes_acknowledge() {
             self.acknowledge_is_next = true;
@@ -1140,7 +1142,7 @@ impl QueuePairMachine {
             matches!(&self.responder, AnyResponder::Reliable(responder) if !has_room_for_answers(responder, window));
         if is_full && let AnyResponder::Reliable(responder) = &mut self.responder {
             let owed = if responder.owes_at_once() { responder.poll_owed(out, &self.connection, cx) } else { None };
-            return owed.or_else(|| self.poll_request(window, &Cell::default(), out, cx));
+            return owed.or_else(|| self.poll_request(&Cell::default(), out, cx));
         }
         while let AnyResponder::Reliable(responder) = &mut self.responder {
             match responder.poll_transmit(out, &self.connection, cx) {
@@ -1150,7 +1152,7 @@ impl QueuePairMachine {
                 Err(Fatal) => self.fail(cx),
             }
         }
-        self.poll_request(window, &Cell::default(), out, cx)
+        self.poll_request(&Cell::default(), out, cx)
     }
 
     /// Whether anything is owed to the peer beside what is of the extension.
@@ -1161,14 +1163,13 @@ impl QueuePairMachine {
     /// Writes the next request, which carries the acknowledge that is owed, if the peer takes it so, and there is room. Otherwise
     /// that goes next.
     fn poll_request_with_acknowledge(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
-        let window = self.window();
         let AnyResponder::Reliable(responder) = &self.responder else { return None };
-        if !self.may_request(window) {
+        if !self.may_request() {
             return None;
         }
         let acknowledge = responder.acknowledge_to_carry(&self.connection, cx);
         let left = Cell::new(acknowledge);
-        let transmit = self.poll_request(window, &left, out, cx)?;
+        let transmit = self.poll_request(&left, out, cx)?;
         if acknowledge.is_some()
             && left.get().is_none()
             && let AnyResponder::Reliable(responder) = &mut self.responder
@@ -1197,19 +1198,24 @@ impl QueuePairMachine {
 
     fn poll_request(
         &mut self,
-        window: Window,
         acknowledge: &Cell<Option<CarriedAcknowledge>>,
         out: &mut [u8],
         cx: &mut Context<'_>,
     ) -> Option<Transmit> {
-        if !self.state.sends() {
+        // Each turn ends with a poll that finds nothing.
+        if !self.state.sends() || !self.requester.may_transmit(|| true) {
             return None;
         }
+        let window = self.window();
         let new_messages = self.state != State::SendQueueDrained;
         let mtu = self.connection.path_mtu.bytes() as u64;
         // Of more packets, one asks for an acknowledge anyway.
         let is_last = (window.in_flight < ASKS_WITHIN * mtu && !window.has_room_beside(mtu)) || !window.has_room();
-        let next_at = if self.is_paced() { self.pacer.next_after(cx.now, mtu as usize) } else { cx.now };
+        let next_at = if self.pacer.is_capped() && self.is_paced() {
+            self.pacer.next_after(cx.now, mtu as usize)
+        } else {
+            cx.now
+        };
         let new_packets = self.may_send_new(window);
         let admission = Admission { new_packets, new_messages, is_last, next_at, acknowledge };
         match self.requester.poll_transmit(admission, out, &self.connection, cx) {

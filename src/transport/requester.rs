@@ -296,8 +296,8 @@ impl Requester {
     }
 
     /// Whether a packet may go out; a new one only if there `is_room` in the congestion window.
-    pub fn may_transmit(&self, is_room: bool) -> bool {
-        self.rnr_until.is_none() && (self.recovery.wants_anything() || (is_room && self.queue.has_unsent()))
+    pub fn may_transmit(&self, is_room: impl FnOnce() -> bool) -> bool {
+        self.rnr_until.is_none() && (self.recovery.wants_anything() || (self.queue.has_unsent() && is_room()))
     }
 
     /// Writes the next packet, if one can go now.
@@ -426,20 +426,22 @@ impl Requester {
         } else {
             let offers = self.offers(connection);
             let wqe = &self.queue[index];
+            // The last packet of a message asks anyway, and of a READ or atomic the first.
+            let asks = packet + 1 == wqe.packets
+                || wqe.request.operation.is_read_or_atomic()
+                || self.recovery.asks_for_acknowledge(number, false)
+                || connection.extension.asks_telemetry(connection.path_mtu)
+                || self.must_ask(&admission, true, cx.now);
             let packet = RequestPacket {
                 index: packet,
                 answers: u32::MAX,
                 attempt: 0,
-                asks_for_acknowledge: self.recovery.asks_for_acknowledge(number, false)
-                    || connection.extension.asks_telemetry(connection.path_mtu)
-                    || self.must_ask(&admission, true, cx.now),
+                asks_for_acknowledge: asks,
                 offers,
                 path: cx.choose_path(),
                 acknowledge: admission.acknowledge.get().filter(|_| wqe.can_carry(connection.path_mtu)),
             };
             carries = packet.acknowledge.is_some();
-            let ends = packet.index + 1 == wqe.packets;
-            let asks = packet.asks_for_acknowledge || ends || wqe.request.operation.is_read_or_atomic();
             (packet.write(wqe, out, connection, cx), packet.path, asks)
         };
         let Ok(written) = written else {

@@ -46,17 +46,10 @@ impl RequestPacket {
         let position = Position::of(index, wqe.packets);
         let opcode = wqe.request.operation.opcode(position).expect("local operations take no PSN");
         let (extension, payload_bytes) = self.extension(wqe, position, mtu);
-        let carries_event = matches!(
-            wqe.request.operation,
-            SendOperation::Send
-                | SendOperation::SendWithImmediate(_)
-                | SendOperation::SendWithInvalidate(_)
-                | SendOperation::WriteWithImmediate(..)
-        );
         let opcode = if connection.service == Service::Uc { opcode.on_uc() } else { opcode };
         let bth = Bth::new(opcode, connection.remote, Psn::of(wqe.first + u64::from(index)))
             .with_ack_request(position.ends() || asks_for_acknowledge || opcode == Opcode::RC_READ_REQUEST)
-            .with_solicited(wqe.request.solicited && position.ends() && carries_event)
+            .with_solicited(wqe.request.solicited && position.ends() && wqe.request.operation.takes_receive())
             .with_offer(offers);
         // The trailer names the packet's place in its message, for a peer that understands it.
         let reth = wqe.reth().filter(|_| index > 0);
