@@ -46,6 +46,8 @@ pub(super) struct Inbox {
     /// The two lengths that packets of runs had last; 0 before the first run. A message makes runs of two lengths: that of
     /// its first packet with the next, and that of the others.
     run_packet_bytes: [usize; 2],
+    /// The identification after that of the last packet: the next of a run has it, and the next of a peer that counts.
+    likely: u16,
     pub counters: Counters,
 }
 
@@ -80,6 +82,7 @@ impl Inbox {
             tracker: Tracker::default(),
             packets_a_datagram: 1,
             run_packet_bytes: [0; 2],
+            likely: 0,
             counters: Counters::default(),
         }
     }
@@ -173,7 +176,7 @@ impl Inbox {
         let packet = FrameBytes { head: &head[..outer + Bth::BYTES], tail: rest };
         match (icrc_difference(packet), flow.addresses) {
             (Some(difference), Addresses::V4 { .. }) => {
-                self.solver.solve(difference, packet.len() - ICRC_BYTES).is_some()
+                self.solver.solve(difference, packet.len() - ICRC_BYTES, 0).is_some()
             }
             (difference, Addresses::V6 { .. }) => difference == Some(0),
             _ => false,
@@ -227,6 +230,7 @@ impl Inbox {
         let Some(identification) = self.identification(FrameBytes { head: packet, tail }) else {
             return Some(Icrc::Unchecked);
         };
+        self.likely = identification.wrapping_add(1);
         if !self.tracker.accepts(peer, identification, now) {
             self.counters.rx_identification_refused += 1;
             return None;
@@ -240,7 +244,7 @@ impl Inbox {
     /// The identification of an IPv4 packet that has 0 in its place now, which makes its ICRC right. `None` when none
     /// does; the transport then drops the packet.
     fn identification(&self, packet: FrameBytes<'_>) -> Option<u16> {
-        self.solver.solve(icrc_difference(packet)?, packet.len() - ICRC_BYTES)
+        self.solver.solve(icrc_difference(packet)?, packet.len() - ICRC_BYTES, self.likely)
     }
 }
 
