@@ -360,12 +360,14 @@ impl Core {
             // shorter than any is.
             now = self.clock.now();
         }
-        for frame in self.frames.drain(..) {
+        for frame in &self.frames {
             match frame.has_right_icrc() {
                 true => self.endpoint.handle_checked_frame(now, frame.bytes()),
                 false => self.endpoint.handle_frame(now, frame.bytes()),
             }
         }
+        // Only now: to give a frame back waits until the processor has stored all that was copied from those before it.
+        self.frames.clear();
         self.received_at = now;
         self.full_batches = if received < BATCH { 0 } else { self.full_batches + 1 };
         if self.full_batches.is_multiple_of(TIMERS_WAIT) {
