@@ -68,12 +68,11 @@ impl HopQueries {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::os::fd::RawFd;
     use std::sync::Arc;
 
     use super::*;
-    use crate::frame::{Frame, FrameBytes, Hop};
-    use crate::link::HopError;
+    use crate::frame::{FrameBytes, Hop};
+    use crate::link::memory::{Gives, MemoryLink};
     use crate::transport::{
         Capabilities, CompletionRing, Data, Path, QpAttributes, QueuePairInit, RecoverySettings, Remote, SendOperation,
         SendRequest, Service,
@@ -83,43 +82,6 @@ mod tests {
     /// Interfaces beside the first, each of which is one pair of addresses to ask for.
     const RAILS: usize = 7;
     const QUEUE_PAIRS: usize = 2;
-
-    /// A link that has a way everywhere or nowhere.
-    struct Ways {
-        is_there: bool,
-        route_changes: u64,
-        asked: Vec<(IpAddr, IpAddr)>,
-    }
-
-    impl Link for Ways {
-        fn receive(&mut self, _: Instant, _: &mut Vec<Frame>, _: usize) -> usize {
-            0
-        }
-        fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
-            None
-        }
-        fn transmit(&mut self, _: Instant, _: usize, _: Hop) {}
-        fn flush(&mut self, _: Instant) {}
-        fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
-            self.asked.push((source, destination));
-            if self.is_there { Ok(Hop(3)) } else { Err(HopError::NoRoute(source, destination)) }
-        }
-        fn route_changes(&self) -> u64 {
-            self.route_changes
-        }
-        fn max_packet_bytes(&self) -> usize {
-            0
-        }
-        fn poll_fds(&self) -> Vec<RawFd> {
-            Vec::new()
-        }
-        fn mode(&self) -> String {
-            "ways".to_owned()
-        }
-        fn counters(&self) -> Vec<(&'static str, u64)> {
-            Vec::new()
-        }
-    }
 
     /// A host's address on its first interface, 0, or on a further one.
     fn address(host: usize, rail: usize) -> Ipv4Addr {
@@ -198,8 +160,9 @@ mod tests {
         endpoint
     }
 
-    fn ways(is_there: bool) -> Ways {
-        Ways { is_there, route_changes: 0, asked: Vec::new() }
+    /// A link that has a way everywhere or nowhere.
+    fn ways(is_there: bool) -> MemoryLink {
+        MemoryLink::new(0, Gives { next_hop: is_there.then_some(Hop(3)), ..Gives::default() })
     }
 
     fn pairs() -> Vec<(IpAddr, IpAddr)> {
@@ -207,12 +170,12 @@ mod tests {
     }
 
     /// How often the link was asked in each step, until there is nothing left.
-    fn steps(queries: &mut HopQueries, now: Instant, endpoint: &mut Endpoint, ways: &mut Ways) -> Vec<usize> {
+    fn steps(queries: &mut HopQueries, now: Instant, endpoint: &mut Endpoint, ways: &mut MemoryLink) -> Vec<usize> {
         let mut numbers = Vec::new();
         loop {
-            let before = ways.asked.len();
+            let before = ways.given().asked.len();
             queries.answer(now, endpoint, ways);
-            numbers.push(ways.asked.len() - before);
+            numbers.push(ways.given().asked.len() - before);
             if !queries.has_more() {
                 return numbers;
             }
@@ -226,7 +189,7 @@ mod tests {
     fn the_link_is_asked_for_four_next_hops_a_step_and_for_each_once() {
         let (mut endpoint, mut ways, mut queries) = (acquainted(), ways(true), HopQueries::default());
         assert_eq!(steps(&mut queries, START, &mut endpoint, &mut ways), [4, 4, 4, 2]);
-        assert_eq!(ways.asked, [pairs(), pairs()].concat(), "one queue pair after the other");
+        assert_eq!(ways.given().asked, [pairs(), pairs()].concat(), "one queue pair after the other");
         // Nothing is left to ask, and nothing makes it ask again.
         for seconds in [0, 1, 5, 3600] {
             assert_eq!(steps(&mut queries, START + Duration::from_secs(seconds), &mut endpoint, &mut ways), [0]);
@@ -238,12 +201,12 @@ mod tests {
         let (mut endpoint, mut ways, mut queries) = (acquainted(), ways(false), HopQueries::default());
         let once = [4, 3, 0, 0];
         assert_eq!(steps(&mut queries, START, &mut endpoint, &mut ways), once);
-        assert_eq!(ways.asked, pairs());
+        assert_eq!(ways.given().asked, pairs());
         let just_before = START + (ASK_AGAIN - Duration::from_nanos(1));
         assert_eq!(steps(&mut queries, just_before, &mut endpoint, &mut ways), [0]);
         assert_eq!(steps(&mut queries, START + ASK_AGAIN, &mut endpoint, &mut ways), once);
         // A second after that there is a way, for both queue pairs; then nobody asks any more.
-        ways.is_there = true;
+        ways.gives().next_hop = Some(Hop(3));
         assert_eq!(steps(&mut queries, START + ASK_AGAIN * 2, &mut endpoint, &mut ways), [4, 4, 4, 2]);
         assert_eq!(steps(&mut queries, START + ASK_AGAIN * 4, &mut endpoint, &mut ways), [0]);
     }
@@ -253,7 +216,8 @@ mod tests {
         for is_there in [true, false] {
             let (mut endpoint, mut ways, mut queries) = (acquainted(), ways(is_there), HopQueries::default());
             steps(&mut queries, START, &mut endpoint, &mut ways);
-            (ways.is_there, ways.route_changes) = (true, 1);
+            ways.gives().next_hop = Some(Hop(3));
+            ways.gives().route_changes = 1;
             assert_eq!(steps(&mut queries, START, &mut endpoint, &mut ways), [4, 4, 4, 2]);
             assert_eq!(steps(&mut queries, START, &mut endpoint, &mut ways), [0]);
             // What was nowhere before is not looked up after a second on account of that.

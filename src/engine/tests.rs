@@ -1,77 +1,22 @@
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::Ipv4Addr;
 
 use super::*;
 use crate::frame::{FrameBytes, Hop};
-use crate::link::HopError;
+use crate::link::memory::{Gives, MemoryLink};
 use crate::memory::{Access, HostMemory};
 use crate::transport::{
     Capabilities, CompletionRing, Data, Path, QpAttributes, QueuePairInit, Remote, SendOperation, SendRequest, Service,
 };
 use crate::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PathMtu, Psn, Reth};
 
-/// A link that takes whatever it is given, and counts.
-struct Sink {
-    packets: Arc<AtomicUsize>,
-    flushes: Arc<AtomicUsize>,
-    buffer: Vec<u8>,
-    /// How long the thread is interrupted before a frame arrives; `None` when none does.
-    late: Option<Duration>,
-}
-
-impl Link for Sink {
-    fn receive(&mut self, _: Instant, _: &mut Vec<Frame>, _: usize) -> usize {
-        self.late.map_or(0, |late| {
-            let clock = Clock::new();
-            let until = clock.now() + late;
-            while clock.now() < until {
-                std::hint::spin_loop();
-            }
-            1
-        })
-    }
-
-    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.buffer)
-    }
-
-    fn transmit(&mut self, _: Instant, _: usize, _: Hop) {
-        self.packets.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn flush(&mut self, _: Instant) {
-        self.flushes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
-        Err(HopError::NoRoute(source, destination))
-    }
-
-    fn max_packet_bytes(&self) -> usize {
-        self.buffer.len()
-    }
-
-    fn poll_fds(&self) -> Vec<RawFd> {
-        Vec::new()
-    }
-
-    fn mode(&self) -> String {
-        "sink".to_owned()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-}
-
 const FIRST_PSN: Psn = Psn::new(9);
 
 /// No queue pair has it.
 const NOBODY: Qpn = Qpn::new(99);
 
-/// A core with a connected queue pair, and the addresses from its peer.
-fn connected([packets, flushes]: [&Arc<AtomicUsize>; 2], memory: &Arc<HostMemory>) -> (Core, Qpn, Reth, Flow) {
+/// A core on a link with a connected queue pair, and the addresses from its peer.
+fn connected(link: &MemoryLink, memory: &Arc<HostMemory>) -> (Core, Qpn, Reth, Flow) {
     let mut endpoint = Endpoint::new([1; 32]);
     let pd = endpoint.allocate_pd();
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
@@ -99,9 +44,9 @@ fn connected([packets, flushes]: [&Arc<AtomicUsize>; 2], memory: &Arc<HostMemory
         ..Default::default()
     };
     endpoint.connect(Instant::ZERO, qpn, &attributes).unwrap();
-    let sink = Sink { packets: packets.clone(), flushes: flushes.clone(), buffer: vec![0; 2048], late: None };
     let reth = Reth::new(memory.address(), key, memory.len() as u32);
-    (Core::new(endpoint, Box::new(sink), Clock::new()), qpn, reth, Flow { addresses: addresses.reversed(), ..flow })
+    let core = Core::new(endpoint, Box::new(link.clone()), Clock::new());
+    (core, qpn, reth, Flow { addresses: addresses.reversed(), ..flow })
 }
 
 fn take(core: &mut Core, flow: &Flow, bth: Bth, reth: Reth, payload: &[u8]) {
@@ -121,8 +66,8 @@ fn take(core: &mut Core, flow: &Flow, bth: Bth, reth: Reth, payload: &[u8]) {
 fn what_is_owed_when_a_queue_pair_goes_away_is_an_acknowledge_and_not_megabytes() {
     let memory = Arc::new(HostMemory::new(4 << 20).unwrap());
     for all in [false, true] {
-        let packets = Arc::new(AtomicUsize::new(0));
-        let (mut core, qpn, reth, flow) = connected([&packets, &Arc::default()], &memory);
+        let link = MemoryLink::new(2048, Gives::default());
+        let (mut core, qpn, reth, flow) = connected(&link, &memory);
         let bth = |opcode, psn| Bth::new(opcode, qpn, psn).with_ack_request(true);
         take(&mut core, &flow, bth(Opcode::RC_READ_REQUEST, FIRST_PSN), reth, &[]);
         let write = Reth::new(reth.address(), reth.key(), 4);
@@ -132,7 +77,7 @@ fn what_is_owed_when_a_queue_pair_goes_away_is_an_acknowledge_and_not_megabytes(
             true => core.settle_all(Instant::ZERO),
             false => core.settle(Instant::ZERO, qpn),
         }
-        assert_eq!(packets.load(Ordering::Relaxed), 1);
+        assert_eq!(link.given().sent.len(), 1);
         assert!(core.endpoint.may_transmit(), "the answers are for whoever goes on");
     }
 }
@@ -140,8 +85,9 @@ fn what_is_owed_when_a_queue_pair_goes_away_is_an_acknowledge_and_not_megabytes(
 #[test]
 fn a_frame_is_not_handled_at_a_time_before_it_arrived() {
     let late = Duration::from_millis(5);
-    let sink = Sink { packets: Arc::default(), flushes: Arc::default(), buffer: Vec::new(), late: Some(late) };
-    let mut core = Core::new(Endpoint::new([1; 32]), Box::new(sink), Clock::new());
+    let arriving = [Frame::from_vec(vec![0; 64])].into();
+    let link = MemoryLink::new(0, Gives { interruption: late, arriving, ..Gives::default() });
+    let mut core = Core::new(Endpoint::new([1; 32]), Box::new(link), Clock::new());
     let before = core.clock.now();
     let (received, now) = core.receive();
     assert_eq!(received, 1);
@@ -150,8 +96,7 @@ fn a_frame_is_not_handled_at_a_time_before_it_arrived() {
 
 #[test]
 fn a_post_takes_along_what_nobody_has_looked_for_lately() {
-    let sink = Sink { packets: Arc::default(), flushes: Arc::default(), buffer: Vec::new(), late: None };
-    let mut core = Core::new(Endpoint::new([1; 32]), Box::new(sink), Clock::new());
+    let mut core = Core::new(Endpoint::new([1; 32]), Box::new(MemoryLink::new(0, Gives::default())), Clock::new());
     let looked_at = core.received_at;
     assert!(!core.step_if_nobody_does(NOBODY, looked_at + (LEFT_LYING - Duration::from_nanos(1))));
     assert_eq!(core.received_at, looked_at);
@@ -166,9 +111,9 @@ fn a_post_takes_along_what_nobody_has_looked_for_lately() {
 /// microseconds.
 #[test]
 fn what_is_posted_singly_waits_for_more_while_many_are_under_way() {
-    let [packets, flushes] = [0; 2].map(|_| Arc::new(AtomicUsize::new(0)));
+    let link = MemoryLink::new(2048, Gives::default());
     let memory = Arc::new(HostMemory::new(4096).unwrap());
-    let (mut core, qpn, reth, _) = connected([&packets, &flushes], &memory);
+    let (mut core, qpn, reth, _) = connected(&link, &memory);
     let remote = Remote { address: reth.address(), key: reth.key() };
     // By a clock that is ahead, so that no time passes meanwhile.
     let now = core.clock.now() + Duration::from_millis(100);
@@ -177,7 +122,7 @@ fn what_is_posted_singly_waits_for_more_while_many_are_under_way() {
         core.endpoint.post_send(now, qpn, SendRequest::new(0, SendOperation::Write(remote), data)).unwrap();
         core.doorbell.over(now);
         core.step_if_nobody_does(qpn, now);
-        [&packets, &flushes].map(|count| count.load(Ordering::Relaxed))
+        [link.given().sent.len(), link.given().flushes]
     };
     core.received_at = now;
     let counted: Vec<[usize; 2]> = (0..50).map(|_| post(&mut core)).collect();
@@ -198,5 +143,5 @@ fn what_is_posted_singly_waits_for_more_while_many_are_under_way() {
         assert!(core.clock.now() < now + Duration::from_millis(10_000));
     }
     assert!(core.clock.now() >= now + Duration::from_micros(10));
-    assert_eq!(flushes.load(Ordering::Relaxed), 20);
+    assert_eq!(link.given().flushes, 20);
 }

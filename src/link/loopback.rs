@@ -165,47 +165,17 @@ impl<L: Link> Link for Loopback<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::memory::{Gives, MemoryLink};
     use crate::wire::Flow;
 
-    /// Counts what leaves, and receives nothing.
-    struct Outside {
-        buffer: Vec<u8>,
-        sent: usize,
-    }
-
-    impl Link for Outside {
-        fn receive(&mut self, _: Instant, _: &mut Vec<Frame>, _: usize) -> usize {
-            0
-        }
-        fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
-            Some(&mut self.buffer)
-        }
-        fn transmit(&mut self, _: Instant, _: usize, _: Hop) {
-            self.sent += 1;
-        }
-        fn flush(&mut self, _: Instant) {}
-        fn hop(&mut self, _: IpAddr, _: IpAddr) -> Result<Hop, HopError> {
-            Ok(Hop(3))
-        }
-        fn max_packet_bytes(&self) -> usize {
-            self.buffer.len()
-        }
-        fn poll_fds(&self) -> Vec<RawFd> {
-            Vec::new()
-        }
-        fn mode(&self) -> String {
-            "outside".to_owned()
-        }
-        fn counters(&self) -> Vec<(&'static str, u64)> {
-            Vec::new()
-        }
+    fn outside() -> MemoryLink {
+        MemoryLink::new(64, Gives { next_hop: Some(Hop(3)), ..Gives::default() })
     }
 
     #[test]
     fn packets_to_own_addresses_come_back_in_order_and_others_leave() {
         let [own, other]: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
-        let outside = Outside { buffer: vec![0; 64], sent: 0 };
-        let mut link = Loopback::new(outside, [2, 0, 0, 0, 0, 1], vec![own]);
+        let mut link = Loopback::new(outside(), [2, 0, 0, 0, 0, 1], vec![own]);
         let here = link.hop(own, own).unwrap();
         assert_ne!(here, link.hop(own, other).unwrap());
         let now = Instant::ZERO;
@@ -214,27 +184,27 @@ mod tests {
             link.transmit(now, 2, here);
         }
         link.transmit(now, 2, Hop(3));
-        assert_eq!((link.inner.sent, link.poll_timeout()), (1, Some(Instant::ZERO)));
+        assert_eq!((link.inner.given().sent.len(), link.poll_timeout()), (1, Some(Instant::ZERO)));
         let mut frames = Vec::new();
         while link.receive(now, &mut frames, 4) > 0 {}
         let bytes: Vec<Vec<u8>> = frames.iter().map(|frame| frame.bytes().to_vec()).collect();
         let header = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45];
         assert_eq!(bytes, (0..5).map(|n| [&header[..], &[n]].concat()).collect::<Vec<_>>());
         assert_eq!(link.poll_timeout(), None);
-        assert_eq!(link.counters(), [("loopback_packets", 5), ("loopback_dropped", 0)]);
+        assert_eq!(link.counters(), [("tx_frames", 1), ("loopback_packets", 5), ("loopback_dropped", 0)]);
     }
 
     /// Whether it does is in the packet: the link may give a hop's number to others later, or renumber it.
     #[test]
     fn packets_to_own_groups_leave_and_come_back_and_those_to_others_only_leave() {
         let [own, group, other]: [IpAddr; 3] = ["10.0.0.1", "239.0.0.1", "239.0.0.2"].map(|text| text.parse().unwrap());
-        let mut link = Loopback::new(Outside { buffer: vec![0; 64], sent: 0 }, [0; 6], vec![own]);
-        let send = |link: &mut Loopback<Outside>, destination: IpAddr| {
+        let mut link = Loopback::new(outside(), [0; 6], vec![own]);
+        let send = |link: &mut Loopback<MemoryLink>, destination: IpAddr| {
             let addresses = Addresses::new(own, destination).unwrap();
             let flow = Flow { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 1, flow_label: 0 };
             flow.write(link.transmit_buffer().unwrap(), 0, 0);
             link.transmit(Instant::ZERO, flow.header_bytes(), Hop(3));
-            (link.inner.sent, link.packets)
+            (link.inner.given().sent.len(), link.packets)
         };
         assert_eq!(send(&mut link, group), (1, 0), "not a member yet");
         link.groups.push(group);
@@ -246,10 +216,14 @@ mod tests {
     #[test]
     fn what_nobody_receives_is_bounded() {
         let own: IpAddr = "10.0.0.1".parse().unwrap();
-        let mut link = Loopback::new(Outside { buffer: vec![0x45; 64], sent: 0 }, [0; 6], vec![own]);
+        let mut link = Loopback::new(outside(), [0; 6], vec![own]);
+        link.transmit_buffer().unwrap()[0] = 0x45;
         for _ in 0..WAITING_MAX + 7 {
             link.transmit(Instant::ZERO, 30, HERE);
         }
-        assert_eq!(link.counters(), [("loopback_packets", WAITING_MAX as u64 + 7), ("loopback_dropped", 7)]);
+        assert_eq!(
+            link.counters(),
+            [("tx_frames", 0), ("loopback_packets", WAITING_MAX as u64 + 7), ("loopback_dropped", 7)]
+        );
     }
 }

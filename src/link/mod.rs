@@ -13,6 +13,8 @@ mod hop_table;
 mod host;
 mod loopback;
 mod membership;
+#[cfg(test)]
+pub(crate) mod memory;
 mod neighbour;
 pub mod netlink;
 mod rails;

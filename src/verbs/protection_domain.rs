@@ -149,68 +149,21 @@ impl<'a> QueuePairOptions<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-    use std::os::fd::RawFd;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::*;
-    use crate::frame::{Frame, Hop};
-    use crate::link::{HopError, Link};
-    use crate::time::Instant;
+    use crate::link::memory::{Gives, MemoryLink};
     use crate::verbs::Context;
-
-    /// A link without frames, which remembers what it is told.
-    struct Told(Arc<AtomicBool>);
-
-    impl Link for Told {
-        fn receive(&mut self, _: Instant, _: &mut Vec<Frame>, _: usize) -> usize {
-            0
-        }
-
-        fn expect_unreliable(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-
-        fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
-            None
-        }
-
-        fn transmit(&mut self, _: Instant, _: usize, _: Hop) {}
-
-        fn flush(&mut self, _: Instant) {}
-
-        fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
-            Err(HopError::NoRoute(source, destination))
-        }
-
-        fn max_packet_bytes(&self) -> usize {
-            1500
-        }
-
-        fn poll_fds(&self) -> Vec<RawFd> {
-            Vec::new()
-        }
-
-        fn mode(&self) -> String {
-            "told".to_owned()
-        }
-
-        fn counters(&self) -> Vec<(&'static str, u64)> {
-            Vec::new()
-        }
-    }
 
     #[test]
     fn the_link_is_told_of_messages_that_nobody_sends_again() {
         for (service, expected) in
             [(Service::Rc, false), (Service::Gsi, false), (Service::Uc, true), (Service::Ud, true)]
         {
-            let told = Arc::new(AtomicBool::new(false));
+            let link = MemoryLink::new(1500, Gives::default());
             let device = Device::find(Some("lo")).unwrap();
-            let context = Context::with_link(device, Box::new(Told(Arc::clone(&told)))).unwrap();
+            let context = Context::with_link(device, Box::new(link.clone())).unwrap();
             let cq = context.create_completion_queue(16);
             let _qp = context.allocate_pd().create_queue_pair(&QueuePairOptions::new(service, &cq)).unwrap();
-            assert_eq!(told.load(Ordering::Relaxed), expected, "{service:?}");
+            assert_eq!(link.given().expects_unreliable, expected, "{service:?}");
         }
     }
 }

@@ -1,63 +1,14 @@
 //! Two links in memory: what goes over which, and what is written for the one that the kernel imposes headers on.
 
-use std::sync::{Arc, Mutex};
-
 use super::*;
+use crate::link::memory::{Gives, MemoryLink};
 use crate::wire::{Extension, Flow, Headers, Opcode, Psn, ROCE_PORT};
 
 const SLOT: u8 = 5;
 
-/// What was sent over a link in memory.
-type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
-
-struct Memory {
-    sent: Sent,
-    buffer: Vec<u8>,
-    /// Frames that arrive, one a call.
-    arriving: usize,
-    looks: Arc<Mutex<usize>>,
-}
-
-impl Link for Memory {
-    fn receive(&mut self, _: Instant, frames: &mut Vec<Frame>, _: usize) -> usize {
-        *self.looks.lock().unwrap() += 1;
-        let count = self.arriving.min(1);
-        self.arriving -= count;
-        frames.extend((0..count).map(|_| Frame::from_vec(vec![0; 64])));
-        count
-    }
-    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.buffer)
-    }
-    fn transmit(&mut self, _: Instant, len: usize, _: Hop) {
-        self.sent.lock().unwrap().push(self.buffer[..len].to_vec());
-    }
-    fn flush(&mut self, _: Instant) {}
-    fn hop(&mut self, _: IpAddr, _: IpAddr) -> Result<Hop, HopError> {
-        Ok(Hop(3))
-    }
-    fn slot(&self) -> Option<u8> {
-        Some(SLOT)
-    }
-    fn imposed(&self) -> Option<Imposed> {
-        Some(Imposed { identification: 0, source_port: ROCE_PORT })
-    }
-    fn max_packet_bytes(&self) -> usize {
-        self.buffer.len()
-    }
-    fn poll_fds(&self) -> Vec<RawFd> {
-        Vec::new()
-    }
-    fn mode(&self) -> String {
-        "memory".to_owned()
-    }
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-}
-
-fn memory() -> Memory {
-    Memory { sent: Sent::default(), buffer: vec![0; 128], arriving: 0, looks: Arc::default() }
+fn memory() -> MemoryLink {
+    let imposed = Some(Imposed { identification: 0, source_port: ROCE_PORT });
+    MemoryLink::new(128, Gives { next_hop: Some(Hop(3)), slot: Some(SLOT), imposed, ..Gives::default() })
 }
 
 fn address(last: u8) -> IpAddr {
@@ -75,7 +26,7 @@ fn write(link: &mut impl Link, to: IpAddr, qpn: Qpn) -> usize {
 #[test]
 fn packets_of_this_host_go_through_the_kernel_except_those_to_ourselves() {
     let (network, kernel) = (memory(), memory());
-    let (by_network, by_kernel) = (network.sent.clone(), kernel.sent.clone());
+    let (by_network, by_kernel) = (network.clone(), kernel.clone());
     let own = vec![address(1)];
     let mut link = SharedLink::new(Loopback::new(network, [2; 6], own.clone()), kernel, own).unwrap();
     let now = Instant::ZERO;
@@ -96,23 +47,23 @@ fn packets_of_this_host_go_through_the_kernel_except_those_to_ourselves() {
         let mut frames = Vec::new();
         link.network.receive(now, &mut frames, 9);
         let came_back = link.network.counters().iter().find(|(name, _)| *name == "loopback_packets").unwrap().1;
-        let left = [by_network.lock().unwrap().len(), by_kernel.lock().unwrap().len(), came_back as usize];
+        let left = [by_network.given().sent.len(), by_kernel.given().sent.len(), came_back as usize];
         assert_eq!(left, counts, "to {to}, queue pair {:#x}", qpn.value());
     }
     // What the kernel will send has its port and identification, and the ICRC of these.
-    for packet in by_kernel.lock().unwrap().iter() {
+    for (packet, ..) in &by_kernel.given().sent {
         assert_eq!((&packet[4..6], &packet[20..22]), (&[0, 0][..], &ROCE_PORT.to_be_bytes()[..]));
         let (covered, icrc) = packet.split_at(packet.len() - ICRC_BYTES);
         assert_eq!(icrc::compute(FrameBytes::from(covered)).unwrap().to_le_bytes(), icrc);
     }
-    assert_eq!(by_network.lock().unwrap()[0][20..22], 50_000u16.to_be_bytes(), "the network's keeps its own");
+    assert_eq!(by_network.given().sent[0].0[20..22], 50_000u16.to_be_bytes(), "the network's keeps its own");
 }
 
 /// Faults damage a packet before it gets here, and captures record it.
 #[test]
 fn a_damaged_packet_is_as_damaged_when_the_kernel_sends_it() {
     let (network, kernel) = (memory(), memory());
-    let by_kernel = kernel.sent.clone();
+    let by_kernel = kernel.clone();
     let own = vec![address(1)];
     let mut link = SharedLink::new(Loopback::new(network, [2; 6], own.clone()), kernel, own).unwrap();
     let hop = link.hop(address(1), address(1)).unwrap();
@@ -122,7 +73,7 @@ fn a_damaged_packet_is_as_damaged_when_the_kernel_sends_it() {
     let recorded = buffer.to_vec();
     buffer[35] ^= 0x10;
     link.transmit(Instant::ZERO, len, hop);
-    let sent = by_kernel.lock().unwrap()[0].clone();
+    let sent = by_kernel.given().sent[0].0.clone();
     let icrc = |packet: &[u8]| icrc::compute(FrameBytes::from(&packet[..len - ICRC_BYTES])).unwrap().to_le_bytes();
     assert_eq!(icrc(&recorded), recorded[len - ICRC_BYTES..], "what was recorded is right");
     assert_eq!(sent[len - ICRC_BYTES..], recorded[len - ICRC_BYTES..], "what was sent has its ICRC");
@@ -131,14 +82,14 @@ fn a_damaged_packet_is_as_damaged_when_the_kernel_sends_it() {
 
 #[test]
 fn sockets_are_asked_at_each_step_after_a_packet_and_now_and_then_otherwise() {
-    let (network, mut kernel) = (memory(), memory());
-    kernel.arriving = 1;
-    let looks = kernel.looks.clone();
+    let (network, kernel) = (memory(), memory());
+    kernel.gives().arriving.push_back(Frame::from_vec(vec![0; 64]));
+    let looked = kernel.clone();
     let mut link = SharedLink::new(Loopback::new(network, [2; 6], vec![]), kernel, vec![]).unwrap();
     let mut looked_at = |microseconds: u64| {
-        let before = *looks.lock().unwrap();
+        let before = looked.given().looks;
         link.receive(Instant::ZERO + Duration::from_micros(microseconds), &mut Vec::new(), 64);
-        *looks.lock().unwrap() > before
+        looked.given().looks > before
     };
     // The first look finds a packet.
     assert!(looked_at(5_000) && looked_at(5_001) && looked_at(5_999));

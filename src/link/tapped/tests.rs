@@ -7,76 +7,13 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::link::memory::{Gives, MemoryLink, Sent};
 use crate::pcap::{CapturedFrame, Format, Reader};
 use crate::time::Duration;
 use crate::wire::{Addresses, Extension, Flow, Headers, Opcode, Packet, Psn, Qpn, RoceFrame};
 
 fn header() -> EthernetHeader {
     EthernetHeader::new([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], Some((5, 0x8100)))
-}
-
-/// Sent packets, and frames to be received, in memory. Hop 7 is resolved, others are not.
-#[derive(Default)]
-struct Memory {
-    buffer: Vec<u8>,
-    is_lent: bool,
-    buffers_left: Option<usize>,
-    sent: Vec<(Vec<u8>, Hop, Instant)>,
-    arriving: VecDeque<Frame>,
-    flushed: usize,
-}
-
-impl Link for Memory {
-    fn receive(&mut self, _: Instant, frames: &mut Vec<Frame>, budget: usize) -> usize {
-        let count = budget.min(self.arriving.len());
-        frames.extend(self.arriving.drain(..count));
-        count
-    }
-
-    fn transmit_buffer(&mut self) -> Option<&mut [u8]> {
-        if !self.is_lent {
-            if let Some(left) = &mut self.buffers_left {
-                *left = left.checked_sub(1)?;
-            }
-            self.is_lent = true;
-            self.buffer.resize(1500, 0);
-        }
-        Some(&mut self.buffer)
-    }
-
-    fn transmit(&mut self, now: Instant, len: usize, hop: Hop) {
-        assert!(std::mem::take(&mut self.is_lent), "no buffer is lent");
-        self.sent.push((self.buffer[..len].to_vec(), hop, now));
-        self.buffer.fill(0xee);
-    }
-
-    fn flush(&mut self, _: Instant) {
-        self.flushed += 1;
-    }
-
-    fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {
-        Err(HopError::NoRoute(source, destination))
-    }
-
-    fn ethernet_header(&self, hop: Hop) -> Option<EthernetHeader> {
-        (hop == Hop(7)).then(header)
-    }
-
-    fn max_packet_bytes(&self) -> usize {
-        1500
-    }
-
-    fn poll_fds(&self) -> Vec<RawFd> {
-        Vec::new()
-    }
-
-    fn mode(&self) -> String {
-        "memory".to_owned()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("own", 1)]
-    }
 }
 
 /// A file in memory that the test keeps a hand on.
@@ -99,10 +36,12 @@ impl Shared {
     }
 }
 
-fn tapped(spec: &str) -> (Tapped<Memory>, Shared) {
+/// A link over which hop 7 is resolved, and the file that it is captured to.
+fn tapped(spec: &str) -> (Tapped<MemoryLink>, Shared) {
+    let link = MemoryLink::new(1500, Gives { resolved: Some((Hop(7), header())), ..Gives::default() });
     let file = Shared::default();
     let capture = Capture::new("memory".into(), Box::new(file.clone()), Format::Pcapng).unwrap();
-    (Tapped::new(Memory::default(), Some(capture), Some(spec.parse().unwrap())), file)
+    (Tapped::new(link, Some(capture), Some(spec.parse().unwrap())), file)
 }
 
 /// An IP packet whose PSN is its number.
@@ -130,7 +69,7 @@ fn read(frame: &[u8]) -> (u32, bool) {
     (psn, roce.icrc_ok() && Packet::parse(roce.ib).is_ok())
 }
 
-fn send(link: &mut Tapped<Memory>, now: Instant, psn: u32) {
+fn send(link: &mut Tapped<MemoryLink>, now: Instant, psn: u32) {
     let packet = packet(psn);
     link.transmit_buffer().unwrap()[..packet.len()].copy_from_slice(&packet);
     link.transmit(now, packet.len(), Hop(7));
@@ -140,12 +79,12 @@ fn us(us: u64) -> Instant {
     Instant::from_ns(us * 1000)
 }
 
-fn counter(link: &Tapped<Memory>, name: &str) -> u64 {
+fn counter(link: &Tapped<MemoryLink>, name: &str) -> u64 {
     link.counters().into_iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no counter {name}")).1
 }
 
 /// What came out of `count` frames 10 µs apart, in both directions, with the capture and the counters.
-type Run = (Vec<(Vec<u8>, Hop, Instant)>, Vec<Vec<u8>>, Vec<CapturedFrame>, BTreeMap<&'static str, u64>);
+type Run = (Vec<Sent>, Vec<Vec<u8>>, Vec<CapturedFrame>, BTreeMap<&'static str, u64>);
 
 fn run(spec: &str, count: u32) -> Run {
     let (mut link, file) = tapped(spec);
@@ -153,7 +92,7 @@ fn run(spec: &str, count: u32) -> Run {
     let mut now = Instant::ZERO;
     for i in 0..count {
         now = us(u64::from(i) * 10);
-        link.inner_mut().arriving.push_back(Frame::from_vec(frame(&packet(i))));
+        link.inner().gives().arriving.push_back(Frame::from_vec(frame(&packet(i))));
         link.receive(now, &mut received, 8);
         send(&mut link, now, i);
         link.flush(now);
@@ -182,7 +121,7 @@ fn run(spec: &str, count: u32) -> Run {
     let Tapped { inner, capture, .. } = link;
     drop(capture);
     let received = received.iter().map(|f| f.bytes().to_vec()).collect();
-    (inner.sent, received, file.frames(), counters)
+    (inner.given().sent, received, file.frames(), counters)
 }
 
 #[test]
@@ -264,7 +203,7 @@ fn without_faults_everything_passes_and_is_recorded() {
     assert!(link.faults.is_none());
     send(&mut link, us(1), 5);
     let mut frames = Vec::new();
-    link.inner_mut().arriving.extend([1, 2, 3].map(|i| Frame::from_vec(frame(&packet(i)))));
+    link.inner().gives().arriving.extend([1, 2, 3].map(|i| Frame::from_vec(frame(&packet(i)))));
     assert_eq!((link.receive(us(2), &mut frames, 2), link.receive(us(3), &mut frames, 2)), (2, 1));
     // Another hop, which has no Ethernet address yet.
     let packet = packet(6);
@@ -272,7 +211,7 @@ fn without_faults_everything_passes_and_is_recorded() {
     link.transmit(us(4), packet.len(), Hop(1));
     assert_eq!(link.poll_timeout(), Some(us(100_001)), "the capture wants to go to the file");
     link.flush(us(100_001));
-    assert_eq!((link.poll_timeout(), link.inner().flushed, counter(&link, "own")), (None, 1, 1));
+    assert_eq!((link.poll_timeout(), link.inner().given().flushes, counter(&link, "tx_frames")), (None, 1, 2));
     let captured = file.frames();
     assert_eq!(
         captured.iter().map(|f| read(&f.bytes)).collect::<Vec<_>>(),
@@ -289,11 +228,14 @@ fn without_faults_everything_passes_and_is_recorded() {
 fn delayed_frames_are_due_when_they_say() {
     let (mut link, _) = tapped("delay=2ms");
     send(&mut link, us(10), 1);
-    assert_eq!((link.inner().sent.len(), link.poll_timeout(), counter(&link, "fault_tx_held")), (0, Some(us(2010)), 1));
+    assert_eq!(
+        (link.inner().given().sent.len(), link.poll_timeout(), counter(&link, "fault_tx_held")),
+        (0, Some(us(2010)), 1)
+    );
     link.flush(us(2009));
-    assert_eq!(link.inner().sent.len(), 0);
+    assert_eq!(link.inner().given().sent.len(), 0);
     link.flush(us(2010));
-    assert_eq!((link.inner().sent.len(), counter(&link, "fault_tx_held")), (1, 0));
+    assert_eq!((link.inner().given().sent.len(), counter(&link, "fault_tx_held")), (1, 0));
 }
 
 #[test]
@@ -307,7 +249,7 @@ fn more_than_can_be_held_is_dropped_and_counted() {
         (20, 2 * HELD_FRAMES_MAX as u64)
     );
     link.flush(us(1_000_000));
-    assert_eq!((link.inner().sent.len(), counter(&link, "fault_tx_held")), (2 * HELD_FRAMES_MAX, 0));
+    assert_eq!((link.inner().given().sent.len(), counter(&link, "fault_tx_held")), (2 * HELD_FRAMES_MAX, 0));
     drop(link);
     let overflowed =
         file.frames().iter().filter(|f| f.comment.as_deref() == Some("fault: lost, too many held")).count();
@@ -317,13 +259,13 @@ fn more_than_can_be_held_is_dropped_and_counted() {
 #[test]
 fn frames_wait_for_a_transmit_buffer_when_there_is_none() {
     let (mut link, _) = tapped("dup=1");
-    link.inner_mut().buffers_left = Some(1);
+    link.inner().gives().buffers = Some(1);
     send(&mut link, us(0), 1);
-    assert_eq!((link.inner().sent.len(), link.poll_timeout()), (1, Some(Instant::ZERO)));
-    link.inner_mut().buffers_left = None;
+    assert_eq!((link.inner().given().sent.len(), link.poll_timeout()), (1, Some(Instant::ZERO)));
+    link.inner().gives().buffers = None;
     link.flush(us(1));
-    assert_eq!(link.inner().sent.len(), 2);
-    assert_eq!(link.inner().sent[0].0, link.inner().sent[1].0);
+    assert_eq!(link.inner().given().sent.len(), 2);
+    assert_eq!(link.inner().given().sent[0].0, link.inner().given().sent[1].0);
     let timeout = link.poll_timeout();
     assert_eq!(timeout, Some(us(0) + Duration::from_millis(100)), "only the capture is left");
 }
@@ -331,7 +273,7 @@ fn frames_wait_for_a_transmit_buffer_when_there_is_none() {
 #[test]
 fn doubles_beyond_the_budget_come_the_next_time() {
     let (mut link, _) = tapped("dup=1");
-    link.inner_mut().arriving.extend([1, 2].map(|i| Frame::from_vec(frame(&packet(i)))));
+    link.inner().gives().arriving.extend([1, 2].map(|i| Frame::from_vec(frame(&packet(i)))));
     let mut frames = Vec::new();
     assert_eq!((link.receive(us(0), &mut frames, 2), link.poll_timeout()), (2, Some(Instant::ZERO)));
     assert_eq!((link.receive(us(0), &mut frames, 3), link.receive(us(0), &mut frames, 3)), (2, 0));
