@@ -1,9 +1,9 @@
 //! `cargo xtask wan --beside` in small: a queue pair and a TCP connection send over one bottleneck of real frames at the same
 //! time, and a scavenger sends in the pauses of TCP. How well they share is measured on an idle machine, not here.
 
-use wan::Plan;
-use wan::beside::{Bottleneck, Flow, Row, Yield};
+use wan::beside::{Flow, Row, Yield};
 use wan::compare::Options;
+use wan::{Bottleneck, Plan};
 
 use crate::common::programs::UROCE;
 

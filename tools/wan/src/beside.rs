@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::bottleneck::{self, Sight, dropped_between};
+use crate::bottleneck::{self, Bottleneck, Sight, dropped_between};
 use crate::compare::{self, Game, Options, PlayError, Writes};
-use crate::conditions::Conditions;
 use crate::measure::{Schedule, congestion_controls, run_tcp};
 use crate::network::{Plan, Wan};
 use crate::report::new_table;
@@ -29,17 +28,6 @@ pub enum Flow {
     Tcp(String),
     /// The same, which sends and pauses by turns.
     PausingTcp(String),
-}
-
-/// The one path that all flows share.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bottleneck {
-    /// What it does to frames.
-    pub conditions: Conditions,
-    /// What it carries, in bits a second of Ethernet frames.
-    pub line_bps: u64,
-    /// The round trip without queues.
-    pub round_trip: Duration,
 }
 
 /// What the flows of one network reached beside each other.
@@ -85,30 +73,6 @@ impl Flow {
 }
 
 impl Bottleneck {
-    /// The bottleneck of a network.
-    ///
-    /// # Errors
-    /// When it has several rails or paths, or no rate.
-    pub fn of(plan: &Plan) -> Result<Bottleneck, PlayError> {
-        let [rail] = &plan.rails[..] else { return Err(PlayError::NoBottleneck) };
-        match (&rail.there[..], &rail.back[..]) {
-            ([Conditions { rate_bps: Some(line_bps), .. }], [back]) => {
-                let conditions = rail.there[0];
-                Ok(Bottleneck { conditions, line_bps: *line_bps, round_trip: conditions.delay + back.delay })
-            }
-            _ => Err(PlayError::NoBottleneck),
-        }
-    }
-
-    fn bdp_bytes(&self) -> u64 {
-        bottleneck::bdp_bytes(self.line_bps, self.round_trip)
-    }
-
-    /// Payload a second over a fair share of the line's frames.
-    fn share(&self, bps: f64, flows: usize) -> f64 {
-        bps * flows as f64 / self.line_bps as f64
-    }
-
     /// Plays flows, of which at most one is uroce's, at the same time over a network of their own. TCP begins when uroce sends.
     /// The middle half of the seconds counts.
     ///
@@ -374,21 +338,6 @@ mod tests {
         let names: Vec<String> =
             mixes(&all).iter().map(|mix| mix.iter().map(Flow::name).collect::<Vec<_>>().join("+")).collect();
         assert_eq!(names, ["uroce", "cubic", "bbr", "uroce+cubic", "uroce+bbr", "cubic+bbr", "uroce+cubic+bbr"]);
-    }
-
-    #[test]
-    fn a_bottleneck_is_one_path_with_a_rate() {
-        let found = bottleneck();
-        assert_eq!(
-            (found.line_bps, found.round_trip, found.bdp_bytes()),
-            (100_000_000, Duration::from_millis(20), 250_000)
-        );
-        let plan = |text: &str| Plan::simple(text.parse().unwrap(), 1);
-        let mut twice = plan("delay=10ms,rate=100M");
-        twice.rails[0].there.extend_from_within(..);
-        for plan in [plan("delay=10ms"), twice] {
-            assert!(matches!(Bottleneck::of(&plan), Err(PlayError::NoBottleneck)));
-        }
     }
 
     #[test]

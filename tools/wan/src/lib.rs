@@ -29,6 +29,7 @@ mod report;
 mod stop;
 mod tcp;
 
+pub use bottleneck::Bottleneck;
 pub use conditions::{Conditions, ConditionsError, Loss};
 pub use delays::Delays;
 pub use forwarder::{Usage, WanCounts};
