@@ -43,7 +43,7 @@ fn start(
     rig.on(side, || {
         let mut command = command(side);
         command.stdin(Stdio::null()).stdout(output()).stderr(output());
-        command.spawn().map_err(|e| format!("{command:?}: {e}: install it with `cargo xtask setup`").into())
+        command.spawn().map_err(|e| format!("{command:?}: {e}: `cargo xtask bench` brings it").into())
     })
 }
 

@@ -16,10 +16,13 @@ pub struct Figure {
     pub of: Option<String>,
     /// The bare pipe, where `of` is another.
     pub bare: Option<String>,
-    work: Work,
+    work: Box<dyn Work>,
 }
 
-type Work = Box<dyn Fn(&Rig, f64) -> Result<Counts, Failure>>;
+/// What is done on the cable for so many seconds.
+trait Work: Fn(&Rig, f64) -> Result<Counts, Failure> + 'static {}
+
+impl<T: Fn(&Rig, f64) -> Result<Counts, Failure> + 'static> Work for T {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
@@ -76,71 +79,34 @@ const PATH_MTUS: [usize; 3] = [1024, 2048, 4096];
 /// Lengths of bulk messages.
 const MESSAGES: [(&str, usize); 2] = [("64k", verbs::BULK_BYTES), ("1m", 1 << 20)];
 
+/// Runs that leave as one message, copied and with a CRC as the stack does.
+const GSO_COPY_CRC: &str = "udp-gso-copy-crc-mtu9000";
+
 const VERBS: [(&str, verbs::Bulk); 3] =
     [("write", verbs::Bulk::Write), ("read", verbs::Bulk::Read), ("send", verbs::Bulk::Send)];
 
 /// Every figure there is, each after those it refers to.
 pub fn all() -> Vec<Figure> {
     let mut figures = Vec::new();
-    let mut add = |name: String, unit, of: Option<&str>, bare: Option<String>, work: Work| {
-        figures.push(Figure { name, unit, of: of.map(str::to_owned), bare, work });
-    };
-    let (bits, micros) = (Unit::BitsPerSecond, Unit::Microseconds);
     for mtu in PATH_MTUS {
-        let pipe = format!("pipe-mtu{mtu}");
-        let copy = format!("pipe-copy-crc-mtu{mtu}");
-        add(pipe.clone(), bits, None, None, Box::new(move |rig, s| bare::pipe(rig, mtu, false, s)));
-        add(copy.clone(), bits, Some(&pipe), None, Box::new(move |rig, s| bare::pipe(rig, mtu, true, s)));
+        let [pipe, copy] = [format!("pipe-mtu{mtu}"), format!("pipe-copy-crc-mtu{mtu}")];
+        figures.push(Figure::bits(&pipe, move |rig, s| bare::pipe(rig, mtu, false, s)));
+        figures.push(Figure::bits(&copy, move |rig, s| bare::pipe(rig, mtu, true, s)).over(&pipe));
         for (length, bytes) in MESSAGES {
             for (verb, bulk) in VERBS {
-                let name = format!("{verb}-{length}-mtu{mtu}-xdp");
                 let work = move |rig: &Rig, s| verbs::bulk(Manner::exclusive(rig), bulk, bytes, mtu, s);
-                add(name, bits, Some(&copy), Some(pipe.clone()), Box::new(work));
+                let figure = Figure::bits(&format!("{verb}-{length}-mtu{mtu}-xdp"), work);
+                figures.push(figure.over(&copy).over_bare(&pipe));
             }
         }
-        let name = format!("udp-mtu{mtu}");
-        add(name, bits, Some(&pipe), None, Box::new(move |rig, s| sockets::udp_bulk(rig, mtu, false, s)));
+        let work = move |rig: &Rig, s| sockets::udp_bulk(rig, mtu, false, s);
+        figures.push(Figure::bits(&format!("udp-mtu{mtu}"), work).over(&pipe));
     }
-    let alone = Some("write-64k-mtu4096-xdp");
-    let shared = |rig: &Rig, s| write(Manner::shared(rig), s);
-    add("write-64k-mtu4096-xdp-shared".into(), bits, alone, None, Box::new(shared));
-    let pipe = Some("pipe-mtu1024");
-    add("udp-gso-mtu1024".into(), bits, pipe, None, Box::new(|rig, s| sockets::udp_bulk(rig, 1024, true, s)));
-    add("tcp-bulk".into(), bits, Some("pipe-mtu4096"), None, Box::new(sockets::tcp_bulk));
-    add("iperf3-tcp".into(), bits, Some("tcp-bulk"), None, Box::new(iperf::tcp));
-    let work = |rig: &Rig, s| rig.with_mtu(JUMBO_MTU, || iperf::tcp(rig, s));
-    add("iperf3-tcp-mtu9000".into(), bits, Some("tcp-bulk"), None, Box::new(work));
-    let gso = "udp-gso-copy-crc-mtu9000";
-    let work = |rig: &Rig, s| rig.with_mtu(JUMBO_MTU, || sockets::udp_copy_crc(rig, 8192, s));
-    add(gso.into(), bits, Some("tcp-bulk"), None, Box::new(work));
-    let name = "udp-gso-copy-crc-mtu4096".into();
-    add(name, bits, Some(gso), None, Box::new(|rig, s| sockets::udp_copy_crc(rig, 4096, s)));
-    for (suffix, is_v6) in [("", true), ("-v4", false)] {
-        let runs = format!("write-64k-mtu4096-udp{suffix}");
-        for (name, offload, of) in [
-            (runs.clone(), UdpOffload::All, gso),
-            (format!("{runs}-gso"), UdpOffload::Gso, runs.as_str()),
-            (format!("{runs}-gro"), UdpOffload::Gro, runs.as_str()),
-            (format!("{runs}-none"), UdpOffload::None, runs.as_str()),
-        ] {
-            let work = move |rig: &Rig, s| write(Manner::udp(rig, offload, is_v6), s);
-            add(name, bits, Some(of), None, Box::new(work));
-        }
-    }
-    let pipe = Some("pipe-rtt");
-    add("pipe-rtt".into(), micros, None, None, Box::new(bare::round_trips));
-    add(
-        "write-64b-rtt-xdp".into(),
-        micros,
-        pipe,
-        None,
-        Box::new(|rig, s| verbs::write_round_trips(Manner::exclusive(rig), s)),
-    );
-    let shared = |rig: &Rig, s| verbs::write_round_trips(Manner::shared(rig), s);
-    add("write-64b-rtt-xdp-shared".into(), micros, Some("write-64b-rtt-xdp"), None, Box::new(shared));
-    add("send-64b-rtt-xdp".into(), micros, pipe, None, Box::new(verbs::send_round_trips));
-    add("udp-rtt".into(), micros, pipe, None, Box::new(sockets::udp_round_trips));
-    add("tcp-rtt".into(), micros, pipe, None, Box::new(|rig, s| sockets::tcp_round_trips(rig, false, s)));
+    let shared = Figure::bits("write-64k-mtu4096-xdp-shared", |rig, s| write(Manner::shared(rig), s));
+    figures.push(shared.over("write-64k-mtu4096-xdp"));
+    figures.extend(by_sockets());
+    figures.extend(by_udp());
+    figures.extend(round_trips());
     figures.extend(threaded());
     figures.extend(unmodified());
     figures.extend(crowded());
@@ -152,13 +118,57 @@ fn write(manner: Manner<'_>, seconds: f64) -> Result<Counts, Failure> {
     verbs::bulk(manner, verbs::Bulk::Write, verbs::BULK_BYTES, 4096, seconds)
 }
 
+/// What the kernel's stack does with long runs of packets.
+fn by_sockets() -> [Figure; 6] {
+    let iperf_jumbo = |rig: &Rig, s| rig.with_mtu(JUMBO_MTU, || iperf::tcp(rig, s));
+    let gso_jumbo = |rig: &Rig, s| rig.with_mtu(JUMBO_MTU, || sockets::udp_copy_crc(rig, 8192, s));
+    [
+        Figure::bits("udp-gso-mtu1024", |rig, s| sockets::udp_bulk(rig, 1024, true, s)).over("pipe-mtu1024"),
+        Figure::bits("tcp-bulk", sockets::tcp_bulk).over("pipe-mtu4096"),
+        Figure::bits("iperf3-tcp", iperf::tcp).over("tcp-bulk"),
+        Figure::bits("iperf3-tcp-mtu9000", iperf_jumbo).over("tcp-bulk"),
+        Figure::bits(GSO_COPY_CRC, gso_jumbo).over("tcp-bulk"),
+        Figure::bits("udp-gso-copy-crc-mtu4096", |rig, s| sockets::udp_copy_crc(rig, 4096, s)).over(GSO_COPY_CRC),
+    ]
+}
+
+/// The stack over UDP sockets, with the kernel's offloads and without.
+fn by_udp() -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (suffix, is_v6) in [("", true), ("-v4", false)] {
+        let runs = format!("write-64k-mtu4096-udp{suffix}");
+        for (name, offload, of) in [
+            (runs.clone(), UdpOffload::All, GSO_COPY_CRC),
+            (format!("{runs}-gso"), UdpOffload::Gso, runs.as_str()),
+            (format!("{runs}-gro"), UdpOffload::Gro, runs.as_str()),
+            (format!("{runs}-none"), UdpOffload::None, runs.as_str()),
+        ] {
+            figures.push(Figure::bits(&name, move |rig, s| write(Manner::udp(rig, offload, is_v6), s)).over(of));
+        }
+    }
+    figures
+}
+
+/// How long 64 bytes take there and back.
+fn round_trips() -> [Figure; 6] {
+    let exclusive = |rig: &Rig, s| verbs::write_round_trips(Manner::exclusive(rig), s);
+    let shared = |rig: &Rig, s| verbs::write_round_trips(Manner::shared(rig), s);
+    [
+        Figure::micros("pipe-rtt", bare::round_trips),
+        Figure::micros("write-64b-rtt-xdp", exclusive).over("pipe-rtt"),
+        Figure::micros("write-64b-rtt-xdp-shared", shared).over("write-64b-rtt-xdp"),
+        Figure::micros("send-64b-rtt-xdp", verbs::send_round_trips).over("pipe-rtt"),
+        Figure::micros("udp-rtt", sockets::udp_round_trips).over("pipe-rtt"),
+        Figure::micros("tcp-rtt", |rig, s| sockets::tcp_round_trips(rig, false, s)).over("pipe-rtt"),
+    ]
+}
+
 /// Threads of one program, beside one thread alone.
 fn threaded() -> Vec<Figure> {
     let figure = |(length, bytes), threads| {
         let name = |threads| format!("write-{length}-{threads}-threads-xdp");
-        let work = move |rig: &Rig, s| threads::writes(rig, threads, bytes, s);
-        let of = (threads > 1).then(|| name(1));
-        Figure { name: name(threads), unit: Unit::BitsPerSecond, of, bare: None, work: Box::new(work) }
+        let figure = Figure::bits(&name(threads), move |rig, s| threads::writes(rig, threads, bytes, s));
+        if threads > 1 { figure.over(&name(1)) } else { figure }
     };
     let lengths = [("64b", 64), ("64k", verbs::BULK_BYTES)];
     lengths.into_iter().flat_map(|length| [1, 4, 16, 64].map(|threads| figure(length, threads))).collect()
@@ -166,58 +176,60 @@ fn threaded() -> Vec<Figure> {
 
 /// Unmodified programs, beside the same without them, and their latency beside the bare pipe's.
 fn unmodified() -> Vec<Figure> {
-    let mut figures = Vec::new();
-    for (verb, _) in VERBS {
+    let bulk = |(verb, _)| {
         let work = move |rig: &Rig, s| perftest::bulk(rig, &format!("ib_{verb}_bw"), verbs::BULK_BYTES, 4096, s);
-        figures.push(Figure {
-            name: format!("ib_{verb}_bw-64k-mtu4096"),
-            unit: Unit::BitsPerSecond,
-            of: Some(format!("{verb}-64k-mtu4096-xdp")),
-            bare: Some("pipe-mtu4096".to_owned()),
-            work: Box::new(work),
-        });
-    }
-    for program in ["ib_send_lat", "ib_write_lat"] {
-        figures.push(Figure {
-            name: format!("{program}-64b"),
-            unit: Unit::Microseconds,
-            of: Some("pipe-rtt".to_owned()),
-            bare: None,
-            work: Box::new(move |rig, _| perftest::round_trips(rig, program)),
-        });
-    }
-    figures
+        let figure = Figure::bits(&format!("ib_{verb}_bw-64k-mtu4096"), work);
+        figure.over(&format!("{verb}-64k-mtu4096-xdp")).over_bare("pipe-mtu4096")
+    };
+    let latency = |program: &'static str| {
+        Figure::micros(&format!("{program}-64b"), move |rig, _| perftest::round_trips(rig, program)).over("pipe-rtt")
+    };
+    VERBS.map(bulk).into_iter().chain(["ib_send_lat", "ib_write_lat"].map(latency)).collect()
 }
 
 /// What is left where others use the processors: TCP sleeps in the kernel, the stack polls.
-fn crowded() -> Vec<Figure> {
-    let figure = |name: &str, unit, of: Option<&str>, work: Work| Figure {
-        name: name.to_owned(),
-        unit,
-        of: of.map(str::to_owned),
-        bare: None,
-        work,
-    };
-    let one_core = |work: fn(&Rig, f64) -> Result<Counts, Failure>| -> Work {
-        Box::new(move |rig, s| rig.beside(Crowd::EachOther, || work(rig, s)))
-    };
-    let busy = |work: fn(&Rig, f64) -> Result<Counts, Failure>| -> Work {
-        Box::new(move |rig, s| rig.beside(Crowd::BusyLoops, || work(rig, s)))
-    };
+fn crowded() -> [Figure; 6] {
     let tcp = |rig: &Rig, s| sockets::tcp_round_trips(rig, true, s);
+    let send = verbs::send_round_trips;
     let write = |rig: &Rig, s| write(Manner::shared(rig), s);
-    let (bits, micros) = (Unit::BitsPerSecond, Unit::Microseconds);
-    vec![
-        figure("tcp-rtt-one-core", micros, None, one_core(tcp)),
-        figure("send-64b-rtt-xdp-one-core", micros, Some("tcp-rtt-one-core"), one_core(verbs::send_round_trips)),
-        figure("tcp-rtt-busy", micros, None, busy(tcp)),
-        figure("send-64b-rtt-xdp-busy", micros, Some("tcp-rtt-busy"), busy(verbs::send_round_trips)),
-        figure("tcp-bulk-busy", bits, None, busy(sockets::tcp_bulk)),
-        figure("write-64k-mtu4096-xdp-busy", bits, Some("tcp-bulk-busy"), busy(write)),
+    [
+        Figure::micros("tcp-rtt-one-core", beside(Crowd::EachOther, tcp)),
+        Figure::micros("send-64b-rtt-xdp-one-core", beside(Crowd::EachOther, send)).over("tcp-rtt-one-core"),
+        Figure::micros("tcp-rtt-busy", beside(Crowd::BusyLoops, tcp)),
+        Figure::micros("send-64b-rtt-xdp-busy", beside(Crowd::BusyLoops, send)).over("tcp-rtt-busy"),
+        Figure::bits("tcp-bulk-busy", beside(Crowd::BusyLoops, sockets::tcp_bulk)),
+        Figure::bits("write-64k-mtu4096-xdp-busy", beside(Crowd::BusyLoops, write)).over("tcp-bulk-busy"),
     ]
 }
 
+/// The same work in a crowd.
+fn beside(crowd: Crowd, work: fn(&Rig, f64) -> Result<Counts, Failure>) -> impl Work {
+    move |rig, s| rig.beside(crowd, || work(rig, s))
+}
+
 impl Figure {
+    fn new(name: &str, unit: Unit, work: Box<dyn Work>) -> Figure {
+        Figure { name: name.to_owned(), unit, of: None, bare: None, work }
+    }
+
+    fn bits(name: &str, work: impl Work) -> Figure {
+        Figure::new(name, Unit::BitsPerSecond, Box::new(work))
+    }
+
+    fn micros(name: &str, work: impl Work) -> Figure {
+        Figure::new(name, Unit::Microseconds, Box::new(work))
+    }
+
+    /// The same as a ratio to that figure.
+    fn over(self, name: &str) -> Figure {
+        Figure { of: Some(name.to_owned()), ..self }
+    }
+
+    /// The same as a ratio to that bare pipe, too.
+    fn over_bare(self, name: &str) -> Figure {
+        Figure { bare: Some(name.to_owned()), ..self }
+    }
+
     /// Runs it once.
     ///
     /// # Errors
