@@ -1,9 +1,10 @@
 //! The page: pictures of what was played, and the tables behind them.
 
 use uroce_laboratory::inference::H100;
+use wan::of_sorted;
 
 use crate::cells::Shows;
-use crate::played::{FirstToken, Played, of_sorted};
+use crate::played::{FirstToken, Played};
 use crate::profile::{LINE_BPS, Path, SLOWER, STANDS_FOR_BPS};
 use crate::svg::{Anchor, Svg, escaped};
 use crate::tables::{names, tables};

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 use uroce_laboratory::inference::H100;
 use uroce_laboratory::sim::batches::Times;
+use wan::of_sorted;
 
 use crate::cell::{Program, UcxChoice};
 use crate::cells::{BATCH_BYTES, Play, Shows};
@@ -158,11 +159,6 @@ impl Played {
         let all: Vec<bool> = self.outcome.ends.iter().filter_map(|end| end["contents_equal"].as_bool()).collect();
         (!all.is_empty()).then(|| all.iter().all(|equal| *equal))
     }
-}
-
-/// The one below which a share of all are.
-pub(crate) fn of_sorted<T>(all: &[T], share: f64) -> Option<&T> {
-    all.get(((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1)))
 }
 
 fn rounded(value: f64) -> f64 {

@@ -1,10 +1,11 @@
 use comfy_table::{Table, presets};
+use wan::of_sorted;
 
 use crate::cell::{Program, UcxChoice};
 use crate::cells::Shows;
 use crate::demo::{DEMO_SHARE, Demo, Fetched, REPAIR_PER_MILLE};
 use crate::load::Served;
-use crate::played::{Played, of_sorted};
+use crate::played::Played;
 use crate::profile::LINE_BPS;
 
 /// Tables of what was played: bulk transfers, batches, prompts.

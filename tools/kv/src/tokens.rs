@@ -13,7 +13,7 @@ use uroce::verbs::{
     ProtectionDomain, QueuePair, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Service, Status,
 };
 use uroce_laboratory::sim::Random;
-use wan::{Conditions, Delays, Plan, Side, Wan};
+use wan::{Conditions, Delays, Plan, Side, Wan, of_sorted};
 
 /// What is played.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ impl fmt::Display for Beside {
 impl TokensPlayed {
     /// The latency that this share of tokens keeps to.
     pub fn quantile(&self, share: f64) -> Duration {
-        crate::played::of_sorted(&self.latencies, share).copied().unwrap_or_default()
+        of_sorted(&self.latencies, share).copied().unwrap_or_default()
     }
 
     /// As docs/schemas/kv.tokens.json has it; `idle` is what tokens met without transfers.

@@ -50,6 +50,11 @@ impl Delays {
     }
 }
 
+/// The value that this `share` of all keep to; they are in order. `None` of none.
+pub fn of_sorted<T>(all: &[T], share: f64) -> Option<&T> {
+    all.get(((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

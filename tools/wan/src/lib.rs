@@ -31,7 +31,7 @@ mod tcp;
 
 pub use bottleneck::Bottleneck;
 pub use conditions::{Conditions, ConditionsError, Loss};
-pub use delays::Delays;
+pub use delays::{Delays, of_sorted};
 pub use forwarder::{Usage, WanCounts};
 pub use frame::Flow;
 pub use network::{Direction, Host, Plan, Rail, Side, Wan, WanError};

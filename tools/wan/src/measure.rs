@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::conditions::{Conditions, Loss};
+use crate::delays::of_sorted;
 use crate::forwarder::{Usage, WanCounts};
 use crate::frame::Flow;
 use crate::messages::{self, BATCH, set};
@@ -312,10 +313,7 @@ fn delay_figures(probes: &Probes, wanted: Duration) -> Option<DelayFigures> {
     let mut took: Vec<u64> =
         probes.arrived.iter().map(|probe| probe.arrived_ns.saturating_sub(probe.sent_ns)).collect();
     took.sort_unstable();
-    let at = |share: f64| {
-        let index = ((took.len() as f64 * share) as usize).min(took.len().saturating_sub(1));
-        took.get(index).map(|ns| Duration::from_nanos(*ns))
-    };
+    let at = |share: f64| of_sorted(&took, share).copied().map(Duration::from_nanos);
     let over = [at(0.0)?, at(0.5)?, at(0.99)?].map(|took| took.saturating_sub(wanted));
     Some(DelayFigures { wanted, median: at(0.5)?, over, frames: took.len() })
 }

@@ -4,8 +4,9 @@ use crate::sim::line::Line;
 use crate::sim::random::Random;
 use crate::sim::transfer::TransferError;
 
+use super::fluid::share;
 use super::pool::{Depth, Pool};
-use super::workload::{OBJECTIVE_SHARE, share};
+use super::workload::OBJECTIVE_SHARE;
 use super::{Fluid, KvTransport, Workload};
 
 /// The same prompts packet by packet and as a fluid.

@@ -83,7 +83,7 @@ impl Fluid {
 
     /// The share `quantile` of the delays.
     pub fn delay(&self, quantile: f64) -> Duration {
-        self.delays[((self.delays.len() as f64 * quantile) as usize).min(self.delays.len() - 1)]
+        share(&self.delays, quantile)
     }
 
     /// What can be in flight of one connection, as bits of payload a second.
@@ -128,6 +128,11 @@ impl Fluids {
 /// The time of so many bytes at a rate in bits a second.
 fn at_rate(bytes: u64, bps: f64) -> Duration {
     Duration::from_secs_f64(bytes as f64 * 8.0 / bps)
+}
+
+/// The one below which a share of all are; they are in order, and at least one.
+pub fn share(sorted: &[Duration], share: f64) -> Duration {
+    sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)]
 }
 
 #[cfg(test)]

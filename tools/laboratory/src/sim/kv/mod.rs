@@ -11,8 +11,8 @@ mod transport;
 mod workload;
 
 pub use check::{Check, Compared};
-pub use fluid::{Fluid, Fluids};
+pub use fluid::{Fluid, Fluids, share};
 pub use piece::Piece;
 pub use stream::{Conditions, MESSAGE, OUTSTANDING, StreamCell, Streamed};
 pub use transport::{KvTransport, POOL};
-pub use workload::{Computed, OBJECTIVE_SHARE, Sending, Workload, bisected, most_that_keeps, share};
+pub use workload::{Computed, OBJECTIVE_SHARE, Sending, Workload, bisected, most_that_keeps};

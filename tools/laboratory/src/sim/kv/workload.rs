@@ -3,7 +3,7 @@ use uroce::time::Duration;
 use crate::inference::{H100, Model};
 use crate::sim::random::Random;
 
-use super::{Fluid, Piece};
+use super::{Fluid, Piece, share};
 
 /// Prompts of one length that arrive at a prefill site at random. The site computes one at a time, in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,11 +185,6 @@ pub fn bisected([mut low, mut high]: [f64; 2], mut keeps: impl FnMut(f64) -> boo
         }
     }
     low
-}
-
-/// The one below which a share of all are; they are in order, and at least one.
-pub fn share(sorted: &[Duration], share: f64) -> Duration {
-    sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)]
 }
 
 #[cfg(test)]
