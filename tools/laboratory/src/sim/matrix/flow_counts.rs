@@ -5,15 +5,13 @@ use uroce::time::Instant;
 use crate::ethernet::is_marked;
 use crate::sim::frame_pool::Condition;
 use crate::sim::goodput::{DataMeter, is_data};
-use crate::sim::link::Lost;
 use crate::sim::network::{NodeId, Observer};
 
-/// Counts what hosts send to each other, and what full queues drop.
+/// Counts what hosts send to each other, and what arrives marked.
 #[derive(Default)]
 pub(super) struct FlowCounts {
     /// The data packets from one host to another.
     sent: BTreeMap<[NodeId; 2], DataMeter>,
-    dropped: u64,
     /// Data packets that arrived, and those of them that were marked.
     arrived: u64,
     marked: u64,
@@ -30,11 +28,6 @@ impl FlowCounts {
     pub fn marked(&self) -> f64 {
         self.marked as f64 / self.arrived.max(1) as f64
     }
-
-    /// Frames that full queues dropped.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
 }
 
 impl Observer for FlowCounts {
@@ -48,9 +41,5 @@ impl Observer for FlowCounts {
         if is_data(frame) {
             (self.arrived, self.marked) = (self.arrived + 1, self.marked + u64::from(is_marked(frame)));
         }
-    }
-
-    fn lost(&mut self, _now: Instant, _to: NodeId, _frame: &[u8], why: Lost) {
-        self.dropped += u64::from(why == Lost::QueueFull);
     }
 }

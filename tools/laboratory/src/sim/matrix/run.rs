@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
     /// # Errors
     /// [`TransferError`] when a request failed, flows do not come to an end, or the received bytes differ.
     pub fn play(mut self) -> Result<FlowTimes, TransferError> {
-        let begin = self.network.now();
+        let (begin, before) = (self.network.now(), self.network.tally());
         (self.counts, self.over_at) = (FlowCounts::default(), vec![None; self.transfers.len()]);
         let flows = &self.cell.matrix.flows;
         for (index, flow) in flows.iter().enumerate() {
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         let result = FlowTimes {
             times,
             last: over.iter().max().map_or(Duration::ZERO, |last| *last - (begin + starts)),
-            dropped: self.counts.dropped(),
+            dropped: self.network.tally().lost_to_full_queues - before.lost_to_full_queues,
             sent: first + again,
             resent: again,
             marked: self.counts.marked(),
