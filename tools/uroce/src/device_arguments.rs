@@ -117,27 +117,23 @@ impl DeviceArguments {
     pub fn open(&self) -> Result<Context, Failure> {
         counters_on_signal::begin()?;
         let mut context = self.options().open()?;
-        self.serve_metrics()?;
+        self.begin()?;
         // Without it nothing works less well but `uroce stat`.
         let _ = context.publish();
         if let Some(why) = context.why_not_xdp() {
             eprintln!("uroce: over UDP sockets: {why}");
         }
-        self.warn();
         Ok(context)
     }
 
-    /// Says on stderr what a controller needs that links do not show.
-    pub fn warn(&self) {
+    /// What the flags ask of this program beside the device: it says on stderr what a controller needs that links do not
+    /// show, and with --metrics serves them.
+    pub fn begin(&self) -> Result<(), Failure> {
         if self.congestion.is_some_and(CongestionControl::needs_telemetry) {
             eprintln!(
                 "uroce: without telemetry of switches, hpcc keeps in flight what the link carries in a round trip"
             );
         }
-    }
-
-    /// With --metrics, serves them.
-    pub fn serve_metrics(&self) -> Result<(), Failure> {
         self.metrics.map_or(Ok(()), metrics::serve)
     }
 

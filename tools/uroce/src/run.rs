@@ -94,8 +94,7 @@ fn prepare_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if devices.is_empty() {
         refuse_beside(Path::new("/sys/class/infiniband"))?;
     }
-    arguments.device.warn();
-    arguments.device.serve_metrics()?;
+    arguments.device.begin()?;
     let folder = Folder::create(&Library::find()?)?;
     let (tree, seen) = (folder.tree(), Device::visible(devices)?);
     device_tree::write(&tree, &seen).map_err(|error| format!("cannot write {}: {error}", tree.display()))?;
