@@ -1,4 +1,5 @@
-//! What a queue pair takes of memory beside its work queues: a counting allocator watches 10,000 pairs of them.
+//! What a queue pair takes of memory beside its work queues: a counting allocator watches 10,000 pairs of them. It is what
+//! docs/ARCHITECTURE.md says.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,13 +38,20 @@ const BURSTS: usize = 500;
 /// What an idle RC queue pair may take beside its work queues: before it was used, after as many READs and atomics at once as may
 /// be outstanding, and after a window full of packets.
 struct Limits {
+    /// What the document calls the recovery.
+    name: &'static str,
+    window_packets: usize,
     fresh: usize,
     busy: usize,
     burst: usize,
 }
 
-const SELECTIVE: Limits = Limits { fresh: 2 << 10, busy: 8 << 10, burst: 24 << 10 };
-const GO_BACK_N: Limits = Limits { fresh: 2 << 10, busy: 6 << 10, burst: 6 << 10 };
+const SELECTIVE: Limits =
+    Limits { name: "selective repeat", window_packets: 512, fresh: 2 << 10, busy: 8 << 10, burst: 24 << 10 };
+const GO_BACK_N: Limits =
+    Limits { name: "go-back-N", window_packets: 128, fresh: 2 << 10, busy: 6 << 10, burst: 6 << 10 };
+
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/ARCHITECTURE.md");
 
 fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
@@ -90,6 +98,16 @@ fn watch(recovery: RecoveryMode, limits: &Limits) {
     );
     assert!(busy <= limits.busy, "{busy} bytes a queue pair that was busy and is idle again");
     assert!(burst <= limits.burst, "{burst} bytes a queue pair whose window was full and that is idle again");
+
+    let document = std::fs::read_to_string(DOCUMENT).unwrap();
+    for (state, bytes) in [
+        ("new".to_owned(), fresh),
+        (format!("after {} READs and atomics at once", Many::RD_ATOMIC), busy),
+        (format!("after a full window, {} packets", limits.window_packets), burst),
+    ] {
+        let row = format!("\n| {} | {state} | {:.1} |\n", limits.name, bytes as f64 / 1024.0);
+        assert!(document.contains(&row), "docs/ARCHITECTURE.md has no row {row}");
+    }
 }
 
 /// One after the other: they share the count.
