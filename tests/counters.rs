@@ -44,7 +44,7 @@ fn every_counter_is_explained() {
     drop(context);
     fs::remove_file(capture).unwrap();
     known.extend(Counters::default().list().map(|(name, _)| name.to_owned()));
-    for file in ["src/link/xdp/link.rs", "src/link/neighbour.rs", "src/cm/counters.rs"] {
+    for file in ["src/link/xdp/link.rs", "src/link/next_hops.rs", "src/cm/counters.rs"] {
         known.extend(of_code(file));
     }
     // Those of the other direction, and of the other interfaces, are explained with the first.

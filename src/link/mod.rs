@@ -17,6 +17,7 @@ mod membership;
 pub(crate) mod memory;
 mod neighbour;
 pub mod netlink;
+mod next_hops;
 mod rails;
 mod selection;
 mod shared;

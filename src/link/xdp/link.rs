@@ -16,8 +16,9 @@ use super::{
 use crate::frame::Frame;
 use crate::link::holder::{self, Claim};
 use crate::link::membership::{Memberships, Place};
-use crate::link::neighbour::{NextHops, Released, Step};
+use crate::link::neighbour::{Released, Step};
 use crate::link::netlink::{Interface, Netlink};
+use crate::link::next_hops::NextHops;
 use crate::link::{EthernetHeader, Hop, HopError, Link, Requests, gid, host};
 use crate::time::{Duration, Instant, earliest};
 
