@@ -6,7 +6,11 @@
 #[cfg_attr(not(feature = "xdp"), path = "xdp/absent.rs")]
 mod link;
 
+#[cfg(feature = "xdp")]
+mod accounts;
 mod error;
+#[cfg(feature = "xdp")]
+mod opening;
 #[cfg(feature = "xdp")]
 mod pool;
 #[cfg(feature = "xdp")]
@@ -23,9 +27,9 @@ mod sockets;
 use std::fmt;
 use std::str::FromStr;
 
-pub use self::error::XdpOpenError;
 #[cfg(feature = "xdp")]
-pub use self::link::FrameAccounts;
+pub use self::accounts::FrameAccounts;
+pub use self::error::XdpOpenError;
 pub use self::link::XdpLink;
 
 /// Size of a chunk in bytes: the most that AF_XDP allows, one page (net/xdp/xdp_umem.c).

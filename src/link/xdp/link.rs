@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use xsk_rs::FrameDesc;
 
+use super::accounts::FrameAccounts;
+use super::opening;
 use super::pool::{Pool, chunk_of};
 use super::program::Program;
 use super::queue::{BATCH, Queue};
@@ -14,12 +16,12 @@ use super::{
     SINGLE_BUFFER_PACKET_BYTES, XdpOpenError, XdpOptions, rings,
 };
 use crate::frame::Frame;
-use crate::link::holder::{self, Claim};
+use crate::link::holder::Claim;
 use crate::link::membership::{Memberships, Place};
 use crate::link::neighbour::{Released, Step};
 use crate::link::netlink::{Interface, Netlink};
 use crate::link::next_hops::NextHops;
-use crate::link::{EthernetHeader, Hop, HopError, Link, Requests, gid, host};
+use crate::link::{EthernetHeader, Hop, HopError, Link, Requests, gid};
 use crate::time::{Duration, Instant, earliest};
 
 /// A frame in two parts whose first is shorter than the longest headers is dropped: Ethernet with a tag 18, IPv6 40,
@@ -164,38 +166,6 @@ counters! {
     }
 }
 
-/// Where all of a link's memory is, in chunks and in packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameAccounts {
-    /// All receive chunks.
-    pub receive_total: u64,
-    /// Receive chunks that the kernel has: in the fill ring, being filled, in the receive ring.
-    pub receive_kernel: u64,
-    /// Receive chunks that are free.
-    pub receive_free: u64,
-    /// Receive chunks in frames that were given out and not dropped yet.
-    pub receive_held: u64,
-    /// All transmit buffers.
-    pub transmit_total: u64,
-    /// Transmit buffers that are free.
-    pub transmit_free: u64,
-    /// Transmit buffers that are lent to be written: one or none.
-    pub transmit_lent: u64,
-    /// Transmit buffers that wait for a neighbour.
-    pub transmit_waiting: u64,
-    /// Transmit buffers that the kernel has: queued, in flight, or completed and not collected.
-    pub transmit_kernel: u64,
-}
-
-impl FrameAccounts {
-    /// Whether every chunk and buffer is in exactly one place.
-    pub fn conserved(&self) -> bool {
-        self.receive_total == self.receive_kernel + self.receive_free + self.receive_held
-            && self.transmit_total
-                == self.transmit_free + self.transmit_lent + self.transmit_waiting + self.transmit_kernel
-    }
-}
-
 impl XdpLink {
     /// Opens `interface` in the calling thread's network namespace: loads and attaches the program, makes the sockets.
     ///
@@ -230,12 +200,12 @@ impl XdpLink {
             .find(|i| i.name == name)
             .cloned()
             .ok_or_else(|| XdpOpenError::NoInterface { interface: name.to_owned() })?;
-        check(&interface, options)?;
+        opening::check(&interface, options)?;
         // Before the program is attached: see `holder`.
         let addresses = gid::addresses(&interface, &interfaces);
         let claim = match slot {
-            None => claim(&interface, &addresses)?,
-            Some(_) => claim_shared(&interface)?,
+            None => opening::claim(&interface, &addresses)?,
+            Some(_) => opening::claim_shared(&interface)?,
         };
 
         let wanted = options.queues.unwrap_or(interface.rx_queues).clamp(1, interface.rx_queues);
@@ -250,7 +220,7 @@ impl XdpLink {
         if let Some(slot) = slot {
             program.set_slot(slot).map_err(step("passing the slot to the XDP program"))?;
         }
-        let mode = attach(&mut program, &interface, options)?;
+        let mode = opening::attach(&mut program, &interface, options)?;
         // The events of attaching are over before the tables are read.
         let next_hops = NextHops::open(interface.index).map_err(step("querying the neighbours"))?;
 
@@ -640,115 +610,6 @@ fn lay_out(bytes: &mut [u8], at: usize, len: usize, header: &EthernetHeader) -> 
         bytes.copy_within(CHUNK_CAPACITY..frame_bytes, CHUNK_BYTES);
     }
     frame_bytes
-}
-
-/// Checks what can be known before anything is done.
-fn check(interface: &Interface, options: &XdpOptions) -> Result<(), XdpOpenError> {
-    let name = || interface.name.clone();
-    let range = |what, value: u32, least: u32, most: u32| {
-        if (least..=most).contains(&value) { Ok(()) } else { Err(XdpOpenError::Option { what, value, least, most }) }
-    };
-    range("receive_frames", options.receive_frames, 64, 65536)?;
-    range("transmit_packets", options.transmit_packets, 16, 16384)?;
-    range("queues", options.queues.unwrap_or(1), 1, interface.rx_queues)?;
-    if interface.mac.is_none() || interface.loopback {
-        return Err(XdpOpenError::NotEthernet { interface: name() });
-    }
-    if !interface.up {
-        return Err(XdpOpenError::Down { interface: name() });
-    }
-    let missing = host::missing_capabilities();
-    if !missing.is_empty() {
-        return Err(XdpOpenError::Capability { interface: name(), missing });
-    }
-    Ok(())
-}
-
-/// Claims the interface, and checks whether sockets receive RoCE on its addresses.
-fn claim(interface: &Interface, addresses: &[IpAddr]) -> Result<Claim, XdpOpenError> {
-    let name = || interface.name.clone();
-    let claim = rings::while_busy(|| Claim::new(interface.index)).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => taken(interface),
-        _ => XdpOpenError::Step { interface: name(), what: "claiming the interface", error },
-    })?;
-    // Who is opening sockets right now sees the claim, and gives way.
-    let mut found = None;
-    let _ = rings::while_busy(|| {
-        found = holder::sockets_that_lose(&interface.name, addresses);
-        if found.is_some() { Err(io::Error::from_raw_os_error(libc::EBUSY)) } else { Ok(()) }
-    });
-    match found {
-        None => Ok(claim),
-        Some(socket) => {
-            Err(XdpOpenError::Sockets { interface: name(), address: socket.0, holder: holder::loser(&socket) })
-        }
-    }
-}
-
-/// Claims the interface for one of the programs that share its addresses. Their sockets lose nothing.
-fn claim_shared(interface: &Interface) -> Result<Claim, XdpOpenError> {
-    let name = || interface.name.clone();
-    let mut other = None;
-    let claim = rings::while_busy(|| match Claim::shared(interface.index) {
-        Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-            other = holder::claimant(interface.index).filter(|_| holder::is_shared(interface.index));
-            // One of them has it, and keeps it: no need to wait.
-            if other.is_some() { Ok(None) } else { Err(error) }
-        }
-        done => done.map(Some),
-    });
-    match (claim, other) {
-        (Ok(Some(claim)), _) => Ok(claim),
-        (_, Some(holder)) => Err(XdpOpenError::Shared { interface: name(), holder }),
-        (Err(error), None) if error.raw_os_error() != Some(libc::EADDRINUSE) => {
-            Err(XdpOpenError::Step { interface: name(), what: "claiming the interface", error })
-        }
-        _ => Err(taken(interface)),
-    }
-}
-
-fn taken(interface: &Interface) -> XdpOpenError {
-    let gone = || "a process that has ended by now".to_owned();
-    let holder = holder::claimant(interface.index).unwrap_or_else(gone);
-    XdpOpenError::Taken { interface: interface.name.clone(), holder }
-}
-
-/// The error that names the owner of the program on the interface.
-fn other_program(interface: &Interface) -> XdpOpenError {
-    // It may have come after the interfaces were listed.
-    let interfaces = Netlink::open().and_then(|mut netlink| netlink.interfaces()).unwrap_or_default();
-    let now = interfaces.into_iter().find(|i| i.index == interface.index);
-    let program = now.and_then(|now| now.xdp_program);
-    XdpOpenError::OtherProgram {
-        interface: interface.name.clone(),
-        owner: holder::attached_by(program, &interface.name),
-    }
-}
-
-fn attach(program: &mut Program, interface: &Interface, options: &XdpOptions) -> Result<AttachMode, XdpOpenError> {
-    let name = || interface.name.clone();
-    let modes: &[AttachMode] = match options.mode {
-        Some(AttachMode::Native) => &[AttachMode::Native],
-        Some(AttachMode::Skb) => &[AttachMode::Skb],
-        None => &[AttachMode::Native, AttachMode::Skb],
-    };
-    let mut last = None;
-    for &mode in modes {
-        let error = match rings::while_busy(|| program.attach(interface.index, mode)) {
-            Ok(()) => return Ok(mode),
-            Err(error) => error,
-        };
-        match error.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST) => return Err(other_program(interface)),
-            Some(libc::EPERM | libc::EACCES) => return Err(XdpOpenError::LoadRefused { interface: name(), error }),
-            _ => last = Some((mode, error)),
-        }
-    }
-    let (mode, error) = last.expect("at least one mode was tried");
-    Err(match error.raw_os_error() {
-        Some(libc::ERANGE) => XdpOpenError::Mtu { interface: name(), mtu: interface.mtu, mode },
-        _ => XdpOpenError::Attach { interface: name(), mode, error },
-    })
 }
 
 const _: () = assert!(HEADROOM_BYTES + CHUNK_CAPACITY == CHUNK_BYTES);
