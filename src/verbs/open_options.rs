@@ -1,23 +1,19 @@
 use std::ffi::{OsStr, OsString};
-use std::fmt::{self, Display};
-use std::io;
-use std::net::IpAddr;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::congestion::{CongestionControl, Rate};
 #[cfg(doc)]
 use crate::link::device::Device;
-use crate::link::device::DeviceError;
 use crate::link::fault::FaultSpec;
-use crate::link::udp::{UdpOffload, UdpOpenError};
-use crate::link::xdp::{XdpOpenError, XdpOptions};
+use crate::link::udp::UdpOffload;
+use crate::link::xdp::XdpOptions;
 use crate::path::PathPolicy;
 use crate::transport::{RecoveryMode, RecoverySettings};
 use crate::wire::PathMtu;
 
-use super::Context;
-use super::traffic_policy::TrafficPolicyError;
+use super::{Context, LinkKind, OpenError};
 
 /// The options for opening a device: set call by call, or read from the environment.
 ///
@@ -371,126 +367,6 @@ fn unless_default<T: Display + Default + PartialEq>(option: &T) -> Option<OsStri
 pub struct OptionError {
     name: &'static str,
     reason: String,
-}
-
-/// The kind of link over which frames are sent and received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LinkKind {
-    /// AF_XDP where that can be opened, otherwise UDP sockets; [`Context::why_not_xdp`] has the reason.
-    ///
-    /// An interface by which a default route leaves is opened over UDP sockets unless it is named. With some drivers
-    /// attaching an XDP program resets the interface, which can cut the connections to the host.
-    #[default]
-    Auto,
-    /// AF_XDP sockets on the queues of the interface.
-    Xdp,
-    /// UDP sockets: they need no capability, and work on any interface.
-    Udp,
-}
-
-/// A text that is not a kind of link.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a link: use auto, xdp or udp")]
-pub struct LinkKindError(String);
-
-impl LinkKind {
-    /// All kinds of link, in the order of their declaration.
-    pub const ALL: [LinkKind; 3] = [LinkKind::Auto, LinkKind::Xdp, LinkKind::Udp];
-
-    /// The name of the kind in options: `auto`, `xdp` or `udp`.
-    pub fn name(self) -> &'static str {
-        match self {
-            LinkKind::Auto => "auto",
-            LinkKind::Xdp => "xdp",
-            LinkKind::Udp => "udp",
-        }
-    }
-}
-
-impl FromStr for LinkKind {
-    type Err = LinkKindError;
-
-    fn from_str(text: &str) -> Result<LinkKind, LinkKindError> {
-        LinkKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| LinkKindError(text.to_owned()))
-    }
-}
-
-impl Display for LinkKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Why a device was not opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// There is no such device, or it is not usable.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The AF_XDP link was not opened.
-    #[error(transparent)]
-    Xdp(#[from] XdpOpenError),
-    /// The link over UDP sockets was not opened.
-    #[error(transparent)]
-    Udp(#[from] UdpOpenError),
-    /// AF_XDP is requested for one address.
-    #[error(
-        "{address} is one address of {interface}, and AF_XDP takes a whole interface: --link udp opens the address, and \
-         --dev {interface} the interface"
-    )]
-    OneAddress {
-        /// The address that was named.
-        address: IpAddr,
-        /// The name of its interface.
-        interface: String,
-    },
-    /// Further interfaces are named, but not the first one.
-    #[error("{rails} further interfaces are named, but not the first: name it, too")]
-    NoFirst {
-        /// The number of further interfaces.
-        rails: usize,
-    },
-    /// AF_XDP is requested, no person named the device, and a default route leaves by it.
-    #[error("the default route uses {device}, which was not named: --dev {device} opens it over AF_XDP")]
-    Unnamed {
-        /// The name of the interface.
-        device: String,
-    },
-    /// More paths than interfaces are requested over UDP sockets.
-    #[error(
-        "{paths} paths need AF_XDP: UDP sockets have one path for each interface, since their source port is always 4791. \
-         Omit --paths, set it to {interfaces}, or open the device over AF_XDP"
-    )]
-    UdpPaths {
-        /// The number of paths that was requested.
-        paths: u16,
-        /// The number of interfaces, and so of possible paths.
-        interfaces: usize,
-    },
-    /// The MTU is too small for the smallest path MTU and its headers.
-    #[error(
-        "the MTU of {device} is {bytes} bytes; RoCE needs at least 336: set it with `ip link set {device} mtu 1500`"
-    )]
-    Mtu {
-        /// The name of the interface.
-        device: String,
-        /// The largest IP packet of the link, in bytes.
-        bytes: usize,
-    },
-    /// The capture file cannot be created or written.
-    #[error("cannot write the capture {}: {source}", file.display())]
-    Capture {
-        /// The path of the file.
-        file: PathBuf,
-        /// The error of the file system.
-        source: io::Error,
-    },
-    /// The policy cannot be read or kept to.
-    #[error(transparent)]
-    Policy(#[from] TrafficPolicyError),
-    /// The kernel gave no thread, descriptor or randomness.
-    #[error("cannot start the engine: {0}")]
-    Engine(#[from] io::Error),
 }
 
 #[cfg(test)]
