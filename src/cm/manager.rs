@@ -3,11 +3,12 @@ use std::net::IpAddr;
 
 use rustc_hash::FxHashMap;
 
-use crate::time::{Duration, Instant};
-use crate::wire::{Addresses, QKey, Qpn};
+use crate::time::{Duration, Instant, earliest};
+use crate::wire::{Addresses, Qpn};
 
 use super::connection::{Connection, Id, State, time_of};
 use super::counters::Counters;
+use super::departed::{Departed, Waiting};
 use super::event::{CmEvent, EventKind};
 use super::listener::{InUse, Listener, Listeners};
 use super::mad::{MAD_BYTES, Mad};
@@ -33,23 +34,11 @@ pub struct Manager {
     /// Datagram requests, by the peer's address and id.
     asked: FxHashMap<(IpAddr, u32), u32>,
     listeners: Listeners,
-    /// Services that nobody listens for any more, and until when somebody may again.
-    departed: Vec<(Instant, ServiceId)>,
-    /// Requests for these.
-    waiting: Vec<Waiting>,
+    departed: Departed,
     timers: BTreeSet<(Instant, u32)>,
     outgoing: VecDeque<Outgoing>,
     events: VecDeque<CmEvent>,
     counters: Counters,
-}
-
-/// A request that came just after its listener had gone.
-#[derive(Debug)]
-struct Waiting {
-    until: Instant,
-    back: Addresses,
-    transaction: u64,
-    message: Message,
 }
 
 /// A message to be sent from QP1 to the peer's QP1.
@@ -113,14 +102,6 @@ const LONGEST_TIME_WAIT: Duration = Duration::from_secs(4);
 /// How long the answer to a request is kept, for a peer that has not got it: all its retries.
 const ANSWER_KEPT: Duration = Duration::from_secs(60);
 
-/// How long a request waits for a new listener, after the last one for its service has gone. Programs listen anew between
-/// two connections (perftest does), for datagrams after connections at the same port; their peers can be there sooner, and
-/// take a rejection for the end.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
-
-/// Upper bound on the requests that wait so, and on the services that they can wait for.
-const MAX_WAITING: usize = 64;
-
 const ID_BITS: u32 = 20;
 
 impl Manager {
@@ -137,8 +118,7 @@ impl Manager {
             by_remote_qpn: FxHashMap::default(),
             asked: FxHashMap::default(),
             listeners: Listeners::default(),
-            departed: Vec::new(),
-            waiting: Vec::new(),
+            departed: Departed::default(),
             timers: BTreeSet::new(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
@@ -184,7 +164,7 @@ impl Manager {
         backlog: usize,
     ) -> Result<Listener, InUse> {
         let listener = self.listeners.add(service_id, address, backlog)?;
-        for Waiting { back, transaction, message, .. } in std::mem::take(&mut self.waiting) {
+        for Waiting { back, transaction, message, .. } in self.departed.take_all() {
             self.take(now, back, transaction, message);
         }
         Ok(listener)
@@ -194,10 +174,7 @@ impl Manager {
     /// Returns what it listened for; `None` when it had ended.
     pub fn unlisten(&mut self, now: Instant, listener: Listener) -> Option<(ServiceId, Option<IpAddr>)> {
         let (service_id, address) = self.listeners.remove(listener)?;
-        self.departed.retain(|(until, _)| *until > now);
-        if self.departed.len() < MAX_WAITING {
-            self.departed.push((now + LISTEN_AGAIN, service_id));
-        }
+        self.departed.note(now, service_id);
         let asks = |event: &CmEvent| match event.kind {
             EventKind::Requested { listener: whose, .. } | EventKind::Asked { listener: whose, .. } => {
                 whose == listener
@@ -333,15 +310,7 @@ impl Manager {
             State::Established | State::Replied => _ = self.disconnect(now, id),
             State::Asking => self.remove(id.0),
             State::Asked => {
-                let refused = DatagramReply {
-                    request_id: 0,
-                    status: DatagramStatus::REJECTED,
-                    qpn: Qpn::default(),
-                    service_id: ServiceId(0),
-                    q_key: QKey::default(),
-                    private_data: [0; DatagramReply::PRIVATE_BYTES],
-                };
-                _ = self.answer(now, id, refused);
+                _ = self.answer(now, id, DatagramReply::refusal(0, ServiceId(0), DatagramStatus::REJECTED));
             }
             State::Disconnecting | State::TimeWait | State::Answered => {}
         }
@@ -364,21 +333,17 @@ impl Manager {
         match message {
             Message::Request(request) => self.take_request(now, back, transaction, request),
             Message::Reply(reply) => self.take_reply(now, back, transaction, reply),
-            Message::ReadyToUse(ReadyToUse { local_id, remote_id }) => {
-                match self.find(back, remote_id, local_id).map(|connection| connection.state) {
-                    Some(State::Replied) => self.establish(remote_id),
-                    Some(_) => self.counters.cm_duplicate += 1,
-                    None => self.counters.cm_stray += 1,
-                }
-            }
+            Message::ReadyToUse(ReadyToUse { local_id, remote_id }) => match self.state(back, remote_id, local_id) {
+                Some(State::Replied) => self.establish(remote_id),
+                state => self.unexpected(state),
+            },
             Message::Reject(reject) => self.take_reject(now, back, transaction, reject),
             Message::Received(received) => self.take_received(now, back, received),
             Message::DisconnectRequest(request) => self.take_disconnect(now, back, transaction, &request),
             Message::DisconnectReply(DisconnectReply { local_id, remote_id }) => {
-                match self.find(back, remote_id, local_id).map(|connection| connection.state) {
+                match self.state(back, remote_id, local_id) {
                     Some(State::Disconnecting) => self.end(now, remote_id),
-                    Some(_) => self.counters.cm_duplicate += 1,
-                    None => self.counters.cm_stray += 1,
+                    state => self.unexpected(state),
                 }
             }
             Message::DatagramRequest(request) => self.take_datagram_request(now, back, transaction, request),
@@ -411,9 +376,7 @@ impl Manager {
 
     /// Handles the time `now`: sends again what was not answered, and ends what is over.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for Waiting { back, transaction, message, .. } in
-            self.waiting.extract_if(.., |one| one.until <= now).collect::<Vec<_>>()
-        {
+        for Waiting { back, transaction, message, .. } in self.departed.take_due(now) {
             // Nobody came: it is rejected now.
             self.take(now, back, transaction, message);
         }
@@ -458,8 +421,7 @@ impl Manager {
 
     /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` for never.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let waiting = self.waiting.iter().map(|one| one.until).min();
-        self.timers.first().map(|(at, _)| *at).into_iter().chain(waiting).min()
+        earliest([self.timers.first().map(|(at, _)| *at), self.departed.deadline()])
     }
 
     /// The next message to send; `None` when there is none.
@@ -479,16 +441,18 @@ impl Manager {
         }
         // Its queue pair cannot have two connections: the old one is over, and its peer does not know (IBTA 12.9.8.3.1).
         if let Some(&stale) = self.by_remote_qpn.get(&(peer, request.ca_guid, request.qpn)) {
-            self.answer_stranger(back, transaction, refusal_of(&request, Reason::STALE_CONNECTION));
+            let reject = Reject::of_stranger(request.local_id, Rejected::Request, Reason::STALE_CONNECTION);
+            self.answer_stranger(back, transaction, Message::Reject(Box::new(reject)));
             _ = self.disconnect(now, Id(stale));
             return;
         }
         let Some(listener) = self.listeners.find(request.service_id, back.source()) else {
-            if let Some(until) = self.may_wait(now, request.service_id) {
+            if let Some(until) = self.departed.may_wait(now, request.service_id) {
                 return self.wait(Waiting { until, back, transaction, message: Message::Request(request) });
             }
             self.counters.cm_no_listener += 1;
-            self.answer_stranger(back, transaction, refusal_of(&request, Reason::INVALID_SERVICE_ID));
+            let reject = Reject::of_stranger(request.local_id, Rejected::Request, Reason::INVALID_SERVICE_ID);
+            self.answer_stranger(back, transaction, Message::Reject(Box::new(reject)));
             return;
         };
         let Some(id) = self.admit(listener) else { return };
@@ -519,7 +483,7 @@ impl Manager {
     }
 
     fn take_reply(&mut self, now: Instant, back: Addresses, transaction: u64, reply: Box<Reply>) {
-        let found = self.find(back, reply.remote_id, reply.local_id).map(|connection| connection.state);
+        let found = self.state(back, reply.remote_id, reply.local_id);
         let id = reply.remote_id;
         match found {
             Some(State::Requesting) => {}
@@ -538,14 +502,7 @@ impl Manager {
             }
             None => {
                 self.counters.cm_stray += 1;
-                let reject = Reject {
-                    local_id: 0,
-                    remote_id: reply.local_id,
-                    what: Rejected::Reply,
-                    reason: Reason::INVALID_COMM_ID,
-                    ca_guid: 0,
-                    private_data: [0; Reject::PRIVATE_BYTES],
-                };
+                let reject = Reject::of_stranger(reply.local_id, Rejected::Reply, Reason::INVALID_COMM_ID);
                 return self.answer_stranger(back, transaction, Message::Reject(Box::new(reject)));
             }
         }
@@ -579,7 +536,7 @@ impl Manager {
             0 => self.connections.get(&id).map_or(0, |connection| connection.remote_id),
             id => id,
         };
-        let state = self.find(back, id, peers_id).map(|connection| connection.state);
+        let state = self.state(back, id, peers_id);
         match state {
             Some(State::Requesting) if reject.reason == Reason::INVALID_SERVICE_ID => {
                 self.nobody_listens(now, id, transaction, EventKind::Rejected(reject));
@@ -594,24 +551,13 @@ impl Manager {
             }
             // The peer does not know it any more.
             Some(State::Established | State::Disconnecting) => self.end(now, id),
-            Some(_) => self.counters.cm_duplicate += 1,
-            None => self.counters.cm_stray += 1,
+            state => self.unexpected(state),
         }
-    }
-
-    /// Until when a request for a service may wait, at whose port a listener has just gone; `None` when it may not.
-    fn may_wait(&self, now: Instant, service_id: ServiceId) -> Option<Instant> {
-        let mut departed =
-            self.departed.iter().filter(|(until, service)| service.has_port_of(service_id) && *until > now);
-        departed.next().map(|(until, _)| *until).filter(|_| self.waiting.len() < MAX_WAITING)
     }
 
     fn wait(&mut self, waiting: Waiting) {
-        let is_same = |other: &Waiting| (other.back, other.transaction) == (waiting.back, waiting.transaction);
-        match self.waiting.iter().any(is_same) {
-            true => self.counters.cm_duplicate += 1,
-            false => self.waiting.push(waiting),
-        }
+        let is_new = self.departed.wait(waiting);
+        self.counters.cm_duplicate += u64::from(!is_new);
     }
 
     /// Nobody listens, so the peer says of what was sent in `transaction`: asks again in a moment, or ends with `last`. Each
@@ -645,7 +591,7 @@ impl Manager {
 
     fn take_received(&mut self, now: Instant, back: Addresses, received: Received) {
         let Received { local_id, remote_id, service_timeout, what } = received;
-        let state = self.find(back, remote_id, local_id).map(|connection| connection.state);
+        let state = self.state(back, remote_id, local_id);
         match (state, what) {
             (Some(State::Requesting), Rejected::Request) | (Some(State::Replied), Rejected::Reply) => {
                 self.arm(remote_id, Some(now + time_of(service_timeout, LONGEST_SERVICE)));
@@ -654,8 +600,7 @@ impl Manager {
                 connection.retries_left = CM_RETRIES;
                 connection.is_refused = false;
             }
-            (Some(_), _) => self.counters.cm_duplicate += 1,
-            (None, _) => self.counters.cm_stray += 1,
+            (state, _) => self.unexpected(state),
         }
     }
 
@@ -663,7 +608,7 @@ impl Manager {
         let reply = DisconnectReply { local_id: request.remote_id, remote_id: request.local_id };
         // Who asks for the end of what is not there, has asked before, and missed the answer.
         self.answer_stranger(back, transaction, Message::DisconnectReply(reply));
-        match self.find(back, request.remote_id, request.local_id).map(|connection| connection.state) {
+        match self.state(back, request.remote_id, request.local_id) {
             Some(State::Replied) => {
                 // The peer had the connection, although its message that it is ready is not here: data may have come.
                 self.establish(request.remote_id);
@@ -679,8 +624,7 @@ impl Manager {
                 self.report(id, EventKind::Rejected(Box::new(reject)));
                 self.remove(id);
             }
-            Some(_) => self.counters.cm_duplicate += 1,
-            None => self.counters.cm_stray += 1,
+            state => self.unexpected(state),
         }
     }
 
@@ -700,18 +644,11 @@ impl Manager {
             return;
         }
         let Some(listener) = self.listeners.find(request.service_id, back.source()) else {
-            if let Some(until) = self.may_wait(now, request.service_id) {
+            if let Some(until) = self.departed.may_wait(now, request.service_id) {
                 return self.wait(Waiting { until, back, transaction, message: Message::DatagramRequest(request) });
             }
             self.counters.cm_no_listener += 1;
-            let reply = DatagramReply {
-                request_id: request.request_id,
-                status: DatagramStatus::UNSUPPORTED,
-                qpn: Qpn::default(),
-                service_id: request.service_id,
-                q_key: QKey::default(),
-                private_data: [0; DatagramReply::PRIVATE_BYTES],
-            };
+            let reply = DatagramReply::refusal(request.request_id, request.service_id, DatagramStatus::UNSUPPORTED);
             return self.answer_stranger(back, transaction, Message::DatagramReply(Box::new(reply)));
         };
         let Some(id) = self.admit(listener) else { return };
@@ -726,7 +663,7 @@ impl Manager {
 
     fn take_datagram_reply(&mut self, now: Instant, back: Addresses, transaction: u64, reply: Box<DatagramReply>) {
         let id = reply.request_id;
-        match self.find(back, id, 0).map(|connection| connection.state) {
+        match self.state(back, id, 0) {
             Some(State::Asking) if reply.status == DatagramStatus::UNSUPPORTED => {
                 self.nobody_listens(now, id, transaction, EventKind::Answered(reply));
             }
@@ -734,16 +671,25 @@ impl Manager {
                 self.report(id, EventKind::Answered(reply));
                 self.remove(id);
             }
-            Some(_) => self.counters.cm_duplicate += 1,
-            None => self.counters.cm_stray += 1,
+            state => self.unexpected(state),
         }
     }
 
-    /// The connection `id` with the peer at the other end of `back`, whose id must be `peers_id` if it is known.
-    fn find(&self, back: Addresses, id: u32, peers_id: u32) -> Option<&Connection> {
-        self.connections.get(&id).filter(|connection| {
+    /// The state of the connection `id` with the peer at the other end of `back`, whose id must be `peers_id` if it is
+    /// known.
+    fn state(&self, back: Addresses, id: u32, peers_id: u32) -> Option<State> {
+        let connection = self.connections.get(&id).filter(|connection| {
             connection.addresses == back && (connection.remote_id == 0 || connection.remote_id == peers_id)
-        })
+        });
+        connection.map(|connection| connection.state)
+    }
+
+    /// Counts a message that nothing waits for, by the state of its connection.
+    fn unexpected(&mut self, state: Option<State>) {
+        match state {
+            Some(_) => self.counters.cm_duplicate += 1,
+            None => self.counters.cm_stray += 1,
+        }
     }
 
     /// The id of one more request for a listener; `None` when there is no room.
@@ -944,17 +890,6 @@ impl Manager {
         self.counters.cm_sent += 1;
         self.outgoing.push_back(outgoing);
     }
-}
-
-fn refusal_of(request: &Request, reason: Reason) -> Message {
-    Message::Reject(Box::new(Reject {
-        local_id: 0,
-        remote_id: request.local_id,
-        what: Rejected::Request,
-        reason,
-        ca_guid: 0,
-        private_data: [0; Reject::PRIVATE_BYTES],
-    }))
 }
 
 /// Removes an entry if it is of `id`: another can have taken its key.

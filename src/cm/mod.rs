@@ -11,6 +11,7 @@
 
 mod connection;
 mod counters;
+mod departed;
 mod event;
 mod ip_header;
 mod listener;

@@ -55,6 +55,12 @@ impl DatagramReply {
     /// Bytes of private data.
     pub const PRIVATE_BYTES: usize = 136;
 
+    /// The answer that a service cannot be used, for the reason `status`.
+    pub fn refusal(request_id: u32, service_id: ServiceId, status: DatagramStatus) -> DatagramReply {
+        let (qpn, q_key) = (Qpn::default(), QKey::default());
+        DatagramReply { request_id, status, qpn, service_id, q_key, private_data: [0; DatagramReply::PRIVATE_BYTES] }
+    }
+
     pub(super) fn from_wire(wire: Wire) -> DatagramReply {
         DatagramReply {
             request_id: wire.request_id.get(),

@@ -85,6 +85,11 @@ impl Reject {
     /// Bytes of private data.
     pub const PRIVATE_BYTES: usize = 148;
 
+    /// The rejection of a message whose sender has the communication id `remote_id`, by who has no connection with it.
+    pub(crate) fn of_stranger(remote_id: u32, what: Rejected, reason: Reason) -> Reject {
+        Reject { local_id: 0, remote_id, what, reason, ca_guid: 0, private_data: [0; Reject::PRIVATE_BYTES] }
+    }
+
     pub(super) fn from_wire(wire: Wire) -> Reject {
         Reject {
             local_id: wire.local_id.get(),

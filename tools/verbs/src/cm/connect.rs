@@ -395,15 +395,8 @@ pub unsafe extern "C" fn rdma_reject(id: *mut RdmaCmId, data: *const c_void, len
             if !is_datagram {
                 return manager.reject(now, connection, padded(&[], &data));
             }
-            let refused = DatagramReply {
-                request_id: 0,
-                status: DatagramStatus::REJECTED,
-                qpn: Qpn::default(),
-                service_id: ServiceId(0),
-                q_key: QKey(0),
-                private_data: padded(&[], &data),
-            };
-            manager.answer(now, connection, refused)
+            let refusal = DatagramReply::refusal(0, ServiceId(0), DatagramStatus::REJECTED);
+            manager.answer(now, connection, DatagramReply { private_data: padded(&[], &data), ..refusal })
         })
     };
     minus_one("rdma_reject", reject())
