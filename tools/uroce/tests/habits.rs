@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::captures::scratch;
 use crate::common::processes::{kill, signal};
-use crate::common::programs::{Ended, Running, run, uroce, wait_for_listener};
+use crate::common::programs::{Ended, LIMIT, Running, run, uroce, wait_for_listener};
 use rustix::process::Signal;
 use rxe_rig::Netns;
 use serde_json::Value;
@@ -155,7 +155,7 @@ fn latencies_are_listed_as_perftest_lists_them() {
 fn a_server_that_stays_outlives_its_clients() {
     let namespace = Netns::create("habits").unwrap();
     for words in [&["perf", "write-bw", "-n", "50"][..], &["pingpong", "-n", "50"]] {
-        let server = begin(&namespace, &[words, &["--forever", "--json"]].concat());
+        let mut server = begin(&namespace, &[words, &["--forever", "--json"]].concat());
         ask(&namespace, words).end().succeeded();
         // One with other flags, and one that dies in the middle of a word.
         ask(&namespace, &[&words[..words.len() - 1], &["60"]].concat()).end().failed(1, &["differ"]);
@@ -163,7 +163,7 @@ fn a_server_that_stays_outlives_its_clients() {
         drop(dead);
         ask(&namespace, words).end().succeeded();
         // Its own last acknowledge comes up to some milliseconds after the client's end.
-        std::thread::sleep(Duration::from_millis(100));
+        server.has_results(2, "\"iterations\":50", LIMIT).unwrap_or_else(|text| panic!("{text}"));
         signal(server.id(), Signal::INT);
         let (stdout, stderr) = server.stop();
         let results = stdout.lines().filter(|line| line.contains("\"iterations\":50")).count();

@@ -3,9 +3,9 @@
 #![allow(clippy::disallowed_methods, reason = "tests of programs on the wall clock")]
 
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,8 +29,15 @@ pub const STARVED: i32 = 124;
 pub struct Running {
     line: String,
     child: Child,
-    /// What was read of its stderr so far.
-    printed: String,
+    stdout: Printed<ChildStdout>,
+    stderr: Printed<ChildStderr>,
+}
+
+/// What a program prints on one of its pipes.
+struct Printed<P> {
+    pipe: P,
+    /// What was read so far.
+    text: String,
 }
 
 /// What a program printed, and how it ended.
@@ -75,8 +82,9 @@ pub fn uroce_as_nobody(namespace: &Netns, arguments: &[&str]) -> Running {
 pub fn start(mut command: Command, arguments: &[&str]) -> Running {
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let line = format!("uroce {}", arguments.join(" "));
-    let child = process::spawn(command).unwrap_or_else(|e| panic!("{line}: {e}"));
-    Running { line, child, printed: String::new() }
+    let mut child = process::spawn(command).unwrap_or_else(|e| panic!("{line}: {e}"));
+    let (stdout, stderr) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
+    Running { line, child, stdout: Printed::on(stdout), stderr: Printed::on(stderr) }
 }
 
 /// The words of a Python script of `tests/programs`, in an environment that `cargo xtask setup` has made. Its home is one that
@@ -160,27 +168,18 @@ impl Running {
     /// # Errors
     /// When it has ended, or `limit` is over; what it had printed.
     pub fn prints(&mut self, words: &[&str], limit: Duration) -> Result<(), String> {
-        let end = Instant::now() + limit;
-        let mut pipe = self.child.stderr.take().ok_or("its stderr is closed")?;
-        let printed = loop {
-            let mut polled = [PollFd::new(&pipe, PollFlags::IN)];
-            let wait = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
-            poll(&mut polled, wait.as_ref()).map_err(|error| error.to_string())?;
-            let mut some = [0; 4096];
-            let count = match polled[0].revents().is_empty() {
-                true => 0,
-                false => pipe.read(&mut some).map_err(|error| error.to_string())?,
-            };
-            self.printed.push_str(&String::from_utf8_lossy(&some[..count]));
-            if words.iter().any(|words| self.printed.contains(words)) {
-                break Ok(());
-            }
-            if count == 0 {
-                break Err(format!("{} did not print {words:?}, but {}", self.line, self.printed));
-            }
-        };
-        self.child.stderr = Some(pipe);
-        printed
+        let has_one = |text: &str| words.iter().any(|words| text.contains(words));
+        let printed = self.stderr.is_enough(has_one, limit);
+        printed.map_err(|text| format!("{} did not print {words:?}, but {text}", self.line))
+    }
+
+    /// Waits until it has printed `words` so many times on stdout.
+    ///
+    /// # Errors
+    /// As [`prints`](Running::prints).
+    pub fn has_results(&mut self, times: usize, words: &str, limit: Duration) -> Result<(), String> {
+        let printed = self.stdout.is_enough(|text| text.matches(words).count() >= times, limit);
+        printed.map_err(|text| format!("{} did not print {words:?} {times} times, but {text}", self.line))
     }
 
     /// Waits for its end.
@@ -194,18 +193,21 @@ impl Running {
     /// When it had to be ended; what it had printed.
     pub fn end_within(mut self, limit: Duration) -> Result<Ended, String> {
         let end = Instant::now() + limit;
-        let texts = std::mem::take(&mut self.printed);
-        let readers = (read_all(self.child.stdout.take()), read_all(self.child.stderr.take()));
-        let status = loop {
-            match self.child.try_wait().expect("a child can be waited for") {
-                Some(status) => break Some(status),
-                None if Instant::now() > end => break None,
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let (stdout, stderr) = (readers.0.join().unwrap(), texts + &readers.1.join().unwrap());
+        let Running { child, stdout, stderr, .. } = &mut self;
+        let (status, stdout, stderr) = std::thread::scope(|scope| {
+            // It may print more than the pipes hold.
+            let readers = (scope.spawn(|| stdout.all()), scope.spawn(|| stderr.all()));
+            let status = loop {
+                match child.try_wait().expect("a child can be waited for") {
+                    Some(status) => break Some(status),
+                    None if Instant::now() > end => break None,
+                    None => std::thread::sleep(Duration::from_millis(10)),
+                }
+            };
+            let _ = child.kill();
+            let _ = child.wait();
+            (status, readers.0.join().unwrap(), readers.1.join().unwrap())
+        });
         let line = std::mem::take(&mut self.line);
         match status {
             Some(status) => Ok(Ended { line, status, stdout, stderr }),
@@ -220,20 +222,40 @@ impl Running {
     }
 
     fn texts(&mut self) -> (String, String) {
-        let (mut stdout, mut stderr) = (String::new(), std::mem::take(&mut self.printed));
-        let _ = self.child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut stdout));
-        let _ = self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr));
-        (stdout, stderr)
+        (self.stdout.all(), self.stderr.all())
     }
 }
 
-/// Reads a pipe to its end while the program runs: it may print more than the pipe holds.
-fn read_all(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = pipe.map(|mut pipe| pipe.read_to_string(&mut text));
-        text
-    })
+impl<P: Read + AsFd> Printed<P> {
+    fn on(pipe: P) -> Printed<P> {
+        Printed { pipe, text: String::new() }
+    }
+
+    /// Reads until the text `is_it`; returns the text when that is not so at its end, or when `limit` is over.
+    fn is_enough(&mut self, is_it: impl Fn(&str) -> bool, limit: Duration) -> Result<(), String> {
+        let end = Instant::now() + limit;
+        while !is_it(&self.text) {
+            let mut polled = [PollFd::new(&self.pipe, PollFlags::IN)];
+            let wait = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+            poll(&mut polled, wait.as_ref()).map_err(|error| error.to_string())?;
+            let mut some = [0; 4096];
+            let count = match polled[0].revents().is_empty() {
+                true => 0,
+                false => self.pipe.read(&mut some).map_err(|error| error.to_string())?,
+            };
+            if count == 0 {
+                return Err(self.text.clone());
+            }
+            self.text.push_str(&String::from_utf8_lossy(&some[..count]));
+        }
+        Ok(())
+    }
+
+    /// Reads to the end; returns all of it.
+    fn all(&mut self) -> String {
+        let _ = self.pipe.read_to_string(&mut self.text);
+        std::mem::take(&mut self.text)
+    }
 }
 
 impl Ended {
