@@ -45,7 +45,8 @@ pub struct TokenDelay {
     pub p99: Duration,
     /// The time that tokens wait in the line's queue, which one of a hundred exceeds.
     pub queue_p99: Duration,
-    /// Payload of transfers that completed, in bits a second.
+    /// Payload of transfers, in bits a second: of each between its first and its last completion in the measured time, since
+    /// messages are long, and a lost packet keeps back those behind it.
     pub goodput_bps: f64,
 }
 
@@ -117,27 +118,26 @@ impl TokenCell {
             timeout: 16,
         };
         let flows = if run == Run::Idle { 0 } else { self.flows };
-        let mut flows: Vec<Transfer> = (0..flows)
+        let mut flows: Vec<Flow> = (0..flows)
             .map(|flow| Transfer::of_class(&mut network, nodes, plan, class(Class::Bulk), flow as u64))
+            .map(|transfer| Flow { transfer, completions: None })
             .collect();
-        flows.iter_mut().for_each(|flow| flow.post(&mut network, &mut ()));
+        flows.iter_mut().for_each(|flow| flow.transfer.post(&mut network, &mut ()));
         let mut random = Random::new(seed, 5);
         let mut queues = Vec::new();
         network.wake_at(Instant::ZERO + self.round_trip * BEGIN_ROUND_TRIPS, 0);
         let measured_from = Instant::ZERO + self.round_trip * WARM_UP_ROUND_TRIPS;
-        let (mut before, mut began) = (0, None);
-        let completed = |flows: &[Transfer]| flows.iter().map(Transfer::completed_bytes).sum::<u64>();
+        let mut before = 0;
         while tokens.latencies.len() < before + self.tokens {
             match network.step(&mut ()) {
                 Some(Step::Handled(_)) => {
                     tokens.poll(&mut network)?;
-                    poll_all(&mut flows, &mut network)?;
+                    flows.iter_mut().try_for_each(|flow| flow.poll(&mut network, measured_from))?;
                 }
                 Some(Step::Woken(_)) if queues.len() < self.tokens => {
                     if network.now() < measured_from {
                         before += 1;
                     } else {
-                        began.get_or_insert((network.now(), completed(&flows)));
                         queues.push(network.queue_delay(line));
                     }
                     tokens.post(&mut network, &mut ());
@@ -148,8 +148,6 @@ impl TokenCell {
                 None => return Err(TransferError::Wrong("nothing happens".to_owned())),
             }
         }
-        let (began, completed_before) = began.expect("tokens were sent");
-        let bits = (completed(&flows) - completed_before) as f64 * 8.0;
         let mut latencies = tokens.latencies.split_off(before);
         [&mut latencies, &mut queues].into_iter().for_each(|times| times.sort_unstable());
         let p99 = self.tokens * 99 / 100;
@@ -157,7 +155,7 @@ impl TokenCell {
             median: latencies[self.tokens / 2],
             p99: latencies[p99],
             queue_p99: queues[p99],
-            goodput_bps: bits / (network.now() - began).as_secs_f64(),
+            goodput_bps: flows.iter().map(Flow::goodput_bps).fold(0.0, |sum, flow| sum + flow),
         })
     }
 
@@ -198,16 +196,33 @@ impl TokenCell {
     }
 }
 
-fn poll_all(flows: &mut [Transfer], network: &mut Network) -> Result<(), TransferError> {
-    for flow in flows {
-        let before = flow.completed_bytes();
-        flow.poll();
-        if flow.completed_bytes() > before {
-            flow.post(network, &mut ());
+/// A flow that transfers KV caches.
+struct Flow {
+    transfer: Transfer,
+    /// When the first and the latest of the messages completed that count, and the bytes of all that had completed by then.
+    completions: Option<[(Instant, u64); 2]>,
+}
+
+impl Flow {
+    /// Posts as many messages as have completed. What completes from then on, `measured_from`, counts.
+    fn poll(&mut self, network: &mut Network, measured_from: Instant) -> Result<(), TransferError> {
+        let before = self.transfer.completed_bytes();
+        self.transfer.poll();
+        let latest = (network.now(), self.transfer.completed_bytes());
+        if latest.1 > before {
+            if network.now() >= measured_from {
+                self.completions = Some([self.completions.map_or(latest, |[first, _]| first), latest]);
+            }
+            self.transfer.post(network, &mut ());
         }
-        if let Some(failure) = flow.failure() {
-            return Err(failure.clone());
-        }
+        self.transfer.failure().map_or(Ok(()), |failure| Err(failure.clone()))
     }
-    Ok(())
+
+    /// Payload in bits a second; 0 before a second completion.
+    fn goodput_bps(&self) -> f64 {
+        let Some([(began, before), (ended, after)]) = self.completions.filter(|[first, last]| first.0 < last.0) else {
+            return 0.0;
+        };
+        (after - before) as f64 * 8.0 / (ended - began).as_secs_f64()
+    }
 }
