@@ -106,13 +106,7 @@ impl FloodCell {
     ) -> Result<(), TransferError> {
         while network.next().is_some_and(|at| at <= until) {
             match network.step(&mut ()) {
-                Some(Step::Handled(_)) => {
-                    let before = transfer.completed_bytes();
-                    transfer.poll();
-                    if transfer.completed_bytes() > before {
-                        transfer.post(network, &mut ());
-                    }
-                }
+                Some(Step::Handled(_)) => _ = transfer.poll_and_post(network, &mut ())?,
                 Some(Step::Woken(_)) if let Some((victim, frame)) = attack => {
                     let now = network.now();
                     network.endpoint(victim).handle_frame(now, FrameBytes::from(frame));
@@ -120,9 +114,6 @@ impl FloodCell {
                     network.wake_at(now + self.every, 0);
                 }
                 _ => {}
-            }
-            if let Some(failure) = transfer.failure() {
-                return Err(failure.clone());
             }
         }
         network.advance_to(until);
@@ -197,15 +188,7 @@ impl MarkedCell {
         let (mut look_at, mut queues, mut before) = (from, Vec::new(), Vec::new());
         while network.next().is_some_and(|at| at <= end) {
             if let Some(Step::Handled(NodeId(node))) = network.step(&mut ()) {
-                let flow = &mut flows[node / 2];
-                let completed = flow.completed_bytes();
-                flow.poll();
-                if flow.completed_bytes() > completed {
-                    flow.post(&mut network, &mut ());
-                }
-                if let Some(failure) = flow.failure() {
-                    return Err(failure.clone());
-                }
+                flows[node / 2].poll_and_post(&mut network, &mut ())?;
             }
             while look_at <= network.now() {
                 if before.is_empty() {

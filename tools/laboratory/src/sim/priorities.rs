@@ -174,7 +174,9 @@ impl PriorityCell {
             match network.step(&mut seen) {
                 Some(Step::Handled(_)) => {
                     tokens.poll(&mut network)?;
-                    poll_all(&mut bulk, &mut network, &mut seen)?;
+                    for flow in &mut bulk {
+                        flow.poll_and_post(&mut network, &mut seen)?;
+                    }
                 }
                 Some(Step::Woken(_)) if left > 0 => {
                     began.get_or_insert((network.now(), seen.bytes));
@@ -255,20 +257,6 @@ impl PriorityCell {
 
 /// Round trips before tokens are measured.
 const WARM_UP_ROUND_TRIPS: u32 = 40;
-
-fn poll_all(bulk: &mut [Transfer], network: &mut Network, observer: &mut impl Observer) -> Result<(), TransferError> {
-    for flow in bulk {
-        let before = flow.completed_bytes();
-        flow.poll();
-        if flow.completed_bytes() > before {
-            flow.post(network, observer);
-        }
-        if let Some(failure) = flow.failure() {
-            return Err(failure.clone());
-        }
-    }
-    Ok(())
-}
 
 /// Counts what arrives at the receiver.
 struct Seen {

@@ -206,16 +206,11 @@ struct Flow {
 impl Flow {
     /// Posts as many messages as have completed. What completes from then on, `measured_from`, counts.
     fn poll(&mut self, network: &mut Network, measured_from: Instant) -> Result<(), TransferError> {
-        let before = self.transfer.completed_bytes();
-        self.transfer.poll();
-        let latest = (network.now(), self.transfer.completed_bytes());
-        if latest.1 > before {
-            if network.now() >= measured_from {
-                self.completions = Some([self.completions.map_or(latest, |[first, _]| first), latest]);
-            }
-            self.transfer.post(network, &mut ());
+        if self.transfer.poll_and_post(network, &mut ())? && network.now() >= measured_from {
+            let latest = (network.now(), self.transfer.completed_bytes());
+            self.completions = Some([self.completions.map_or(latest, |[first, _]| first), latest]);
         }
-        self.transfer.failure().map_or(Ok(()), |failure| Err(failure.clone()))
+        Ok(())
     }
 
     /// Payload in bits a second; 0 before a second completion.

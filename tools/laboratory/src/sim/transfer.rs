@@ -278,6 +278,23 @@ impl Transfer {
         self.failure.get_or_insert(TransferError::Wrong(text));
     }
 
+    /// Takes all completions, and posts again if there were any. Returns whether a request has completed.
+    ///
+    /// # Errors
+    /// The first failure of the transfer.
+    pub fn poll_and_post(
+        &mut self,
+        network: &mut Network,
+        observer: &mut impl Observer,
+    ) -> Result<bool, TransferError> {
+        let before = (self.completed, self.completed_receives);
+        self.poll();
+        if before != (self.completed, self.completed_receives) {
+            self.post(network, observer);
+        }
+        self.failure.clone().map_or(Ok(self.completed > before.0), Err)
+    }
+
     /// Runs the network until `until`, and posts again whenever a request has completed.
     ///
     /// # Errors
@@ -291,14 +308,7 @@ impl Transfer {
         self.post(network, observer);
         while network.next().is_some_and(|at| at <= until) {
             if let Some(Step::Handled(_)) = network.step(observer) {
-                let before = (self.completed, self.completed_receives);
-                self.poll();
-                if before != (self.completed, self.completed_receives) {
-                    self.post(network, observer);
-                }
-            }
-            if let Some(failure) = &self.failure {
-                return Err(failure.clone());
+                self.poll_and_post(network, observer)?;
             }
         }
         network.advance_to(until);
