@@ -442,7 +442,7 @@ impl Manager {
         // Its queue pair cannot have two connections: the old one is over, and its peer does not know (IBTA 12.9.8.3.1).
         if let Some(&stale) = self.by_remote_qpn.get(&(peer, request.ca_guid, request.qpn)) {
             let reject = Reject::of_stranger(request.local_id, Rejected::Request, Reason::STALE_CONNECTION);
-            self.answer_stranger(back, transaction, Message::Reject(Box::new(reject)));
+            self.reject_stranger(back, transaction, reject);
             _ = self.disconnect(now, Id(stale));
             return;
         }
@@ -452,7 +452,7 @@ impl Manager {
             }
             self.counters.cm_no_listener += 1;
             let reject = Reject::of_stranger(request.local_id, Rejected::Request, Reason::INVALID_SERVICE_ID);
-            self.answer_stranger(back, transaction, Message::Reject(Box::new(reject)));
+            self.reject_stranger(back, transaction, reject);
             return;
         };
         let Some(id) = self.admit(listener) else { return };
@@ -503,7 +503,7 @@ impl Manager {
             None => {
                 self.counters.cm_stray += 1;
                 let reject = Reject::of_stranger(reply.local_id, Rejected::Reply, Reason::INVALID_COMM_ID);
-                return self.answer_stranger(back, transaction, Message::Reject(Box::new(reject)));
+                return self.reject_stranger(back, transaction, reject);
             }
         }
         let peer = back.destination();
@@ -874,6 +874,11 @@ impl Manager {
         let Some(connection) = self.connections.get(&id) else { return };
         let (addresses, traffic_class) = (connection.addresses, connection.traffic_class);
         self.push(Outgoing { addresses, traffic_class, mad, may_be_refused: false });
+    }
+
+    /// Rejects a message that belongs to no connection.
+    fn reject_stranger(&mut self, addresses: Addresses, transaction: u64, reject: Reject) {
+        self.answer_stranger(addresses, transaction, Message::Reject(Box::new(reject)));
     }
 
     /// Answers a message that belongs to no connection.
