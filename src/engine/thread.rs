@@ -56,6 +56,9 @@ fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
 
 #[cfg(all(test, not(miri)))] // it has no signals
 mod tests {
+    use std::ffi::CStr;
+    use std::os::unix::thread::JoinHandleExt;
+
     use super::*;
 
     /// Whether the calling thread blocks these signals.
@@ -86,9 +89,13 @@ mod tests {
             let end = Arc::new(Barrier::new(2));
             let ends = end.clone();
             let thread = start(Builder::new().name(name.clone()), move || ends.wait()).unwrap();
-            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-            let mut names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
-            assert!(names.any(|comm| comm.is_ok_and(|comm| comm.trim() == name)), "no thread {name}");
+            // A listing of all threads can lack one, since others end meanwhile.
+            let mut buffer = [0; 16];
+            // SAFETY: the thread has not been joined, and the buffer is as long as said.
+            let error =
+                unsafe { libc::pthread_getname_np(thread.as_pthread_t(), buffer.as_mut_ptr().cast(), buffer.len()) };
+            assert_eq!(error, 0);
+            assert_eq!(CStr::from_bytes_until_nul(&buffer).unwrap().to_str(), Ok(name.as_str()));
             end.wait();
             thread.join().unwrap();
         }
