@@ -142,19 +142,26 @@ fn runs_arrive_as_the_packets_that_they_are_made_of() {
 }
 
 fn send_and_check(a: &mut UdpLink, b: &mut UdpLink, row: &Row, is_v6: bool) {
-    let Imposed { identification, source_port } = a.imposed().unwrap();
+    queue(a, row, is_v6);
+    a.flush(time::Instant::ZERO);
+    check(&receive(b, row.lengths.len()), row);
+}
+
+fn queue(link: &mut UdpLink, row: &Row, is_v6: bool) {
+    let Imposed { identification, source_port } = link.imposed().unwrap();
     let flow = flow(addresses(is_v6), source_port);
     let [source, destination] = addresses(is_v6);
-    let hop = a.hop(source, destination).unwrap();
+    let hop = link.hop(source, destination).unwrap();
     for (at, len) in row.lengths.iter().enumerate() {
         let payload = vec![at as u8; *len];
         let to = Qpn::new((row.qpns)(at));
-        let len = packet_to(to, a.transmit_buffer().unwrap(), &flow, identification, &payload);
-        a.transmit(time::Instant::ZERO, len, hop);
+        let len = packet_to(to, link.transmit_buffer().unwrap(), &flow, identification, &payload);
+        link.transmit(time::Instant::ZERO, len, hop);
     }
-    a.flush(time::Instant::ZERO);
-    let frames = receive(b, row.lengths.len());
-    assert_eq!(frames.len(), row.lengths.len(), "{:?}", b.counters());
+}
+
+fn check(frames: &[Frame], row: &Row) {
+    assert_eq!(frames.len(), row.lengths.len());
     for (at, (frame, len)) in frames.iter().zip(&row.lengths).enumerate() {
         let roce = RoceFrame::parse(frame.bytes()).unwrap();
         assert!(roce.icrc_ok() && roce.ip.checksum_ok(), "packet {at} of {len} bytes");
@@ -164,7 +171,38 @@ fn send_and_check(a: &mut UdpLink, b: &mut UdpLink, row: &Row, is_v6: bool) {
     }
 }
 
-/// A run of more packets than a step takes: the rest waits in the link, which says so, and keeps its order.
+/// Messages of sixteen packets, of which fifteen fill a run: the sixteenth waits for the next message, and begins a run with it.
+#[test]
+fn what_does_not_fill_a_run_goes_on_with_the_next_message() {
+    let pair = Pair::new(PairOptions { mtu: 4500, ..PairOptions::default() });
+    let [mut a, mut b] = [0, 1].map(|host| pair.within(host, || UdpLink::open("veth0").unwrap()));
+    let message = Row { lengths: vec![4112; 16], qpns: |_| 5, runs: [1, 15] };
+    let end = Row { lengths: vec![4112, 8], ..message };
+    for (is_v6, before) in [(false, 0), (true, 4)] {
+        let mut kept = Vec::new();
+        let mut send = |a: &mut UdpLink, row: &Row| {
+            queue(a, row, is_v6);
+            kept.push(a.flush_whole_runs(time::Instant::ZERO));
+        };
+        send(&mut a, &message);
+        let mut frames = receive(&mut b, 15);
+        assert_eq!((frames.len(), counter(&a, "tx_runs")), (15, before + 1));
+        send(&mut a, &message);
+        frames.extend(receive(&mut b, 15));
+        check(&frames.drain(..16).collect::<Vec<_>>(), &message);
+        // What is shorter ends a run.
+        send(&mut a, &end);
+        frames.extend(receive(&mut b, 4));
+        check(&frames.drain(..16).collect::<Vec<_>>(), &message);
+        check(&frames, &end);
+        send(&mut a, &message);
+        a.flush(time::Instant::ZERO);
+        check(&receive(&mut b, 16), &message);
+        assert_eq!(kept, [1, 2, 0, 1]);
+        assert_eq!(counter(&a, "tx_runs"), before + 4);
+    }
+}
+
 #[test]
 fn what_exceeds_a_step_waits_for_the_next() {
     let pair = Pair::new(PairOptions::default());

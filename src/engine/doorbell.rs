@@ -15,6 +15,16 @@ const QUICK: Duration = Duration::from_micros(50);
 /// When they are late: the program has neither posted nor polled. None wait for a while then ([`HoldLengths::DOUBT`]).
 const LATE: Duration = Duration::from_micros(400);
 
+/// What goes to the kernel after a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing: it waits for the next post.
+    Nothing,
+    /// What the next packets could not join ([`flush_whole_runs`](crate::link::Link::flush_whole_runs)).
+    WholeRuns,
+    All,
+}
+
 /// Whether what a program posts goes to the kernel at once, or with what it posts next.
 ///
 /// A program that posts messages one by one makes a system call for each of them, which costs more than all else. While many
@@ -25,6 +35,8 @@ pub(super) struct Doorbell {
     /// Packets that wait, and since when.
     waiting: usize,
     since: Instant,
+    /// Packets of the last post.
+    last: usize,
     /// When the last post was over.
     posted_at: Instant,
     doubt: Hold,
@@ -33,21 +45,38 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    /// Notes a post which gave the link so many packets, of a queue pair that has `under_way` with them. Returns whether they wait.
-    pub fn posted(&mut self, packets: usize, under_way: impl FnOnce() -> usize, now: Instant) -> bool {
+    /// Notes a post which gave the link so many packets, of a queue pair that has `under_way` with them. Returns what goes to
+    /// the kernel.
+    pub fn posted(&mut self, packets: usize, under_way: impl FnOnce() -> usize, now: Instant) -> Due {
         if self.waiting == 0 {
             self.since = now;
         }
         self.waiting += packets;
-        let waits = packets > 0
-            && self.waiting < MOST
+        self.last = packets;
+        let goes_on = packets > 0
             && self.waits(now)
             && now.saturating_since(self.posted_at) < QUICK
             && !self.doubt.lasts(now)
             && under_way() >= self.waiting + MOST;
-        self.held += u64::from(waits);
         self.posted_at = now;
-        waits
+        let due = match (goes_on, self.waiting < MOST) {
+            (false, _) => Due::All,
+            (true, false) if mutated!("the-rest-of-a-run-leaves-at-once", by "uroce --lib what_does_not_fill_a_run") => {
+                Due::All
+            }
+            (true, false) => Due::WholeRuns,
+            (true, true) => Due::Nothing,
+        };
+        self.held += u64::from(due == Due::Nothing);
+        due
+    }
+
+    /// Notes that the kernel was called for whole runs, and so many packets wait on: from now on, if they are of the last post.
+    pub fn keep(&mut self, packets: usize, now: Instant) {
+        if packets <= self.last || mutated!("what-waited-waits-anew", by "uroce --lib what_does_not_fill_a_run") {
+            self.since = now;
+        }
+        self.waiting = packets;
     }
 
     /// Notes that a post that called the kernel is over.
@@ -98,7 +127,7 @@ mod tests {
         let (mut doorbell, mut now) = (Doorbell::default(), start());
         let mut calls = 0;
         for post in 1..=posts {
-            if !doorbell.posted(packets, || before + post * packets, now) {
+            if doorbell.posted(packets, || before + post * packets, now) != Due::Nothing {
                 doorbell.ring(now);
                 calls += 1;
                 now = now + CALL;
@@ -126,10 +155,10 @@ mod tests {
         let (mut doorbell, now) = (Doorbell::default(), start());
         assert!(!doorbell.waits(now), "nothing waits");
         doorbell.over(now);
-        assert!(doorbell.posted(1, || 40, now));
-        assert!(doorbell.posted(1, || 41, now + US * 8));
+        assert_eq!(doorbell.posted(1, || 40, now), Due::Nothing);
+        assert_eq!(doorbell.posted(1, || 41, now + US * 8), Due::Nothing);
         assert!(doorbell.waits(now + US * 9) && !doorbell.waits(now + PATIENCE));
-        assert!(!doorbell.posted(0, || 41, now + US * 9), "the window is closed: only answers open it");
+        assert_eq!(doorbell.posted(0, || 41, now + US * 9), Due::All, "the window is closed: only answers open it");
         doorbell.ring(now + US * 9);
         assert!(!doorbell.waits(now + US * 9) && !doorbell.holds());
         assert_eq!(doorbell.held(), 2);
@@ -142,7 +171,7 @@ mod tests {
         let end = now + Duration::from_millis(10_000);
         while now < end {
             doorbell.over(now);
-            let waits = doorbell.posted(1, || 40, now);
+            let waits = doorbell.posted(1, || 40, now) == Due::Nothing;
             now = if waits { now + LATE } else { now };
             late += u32::from(waits);
             doorbell.ring(now);
@@ -152,6 +181,30 @@ mod tests {
         doorbell.posted(1, || 40, end + HoldLengths::DOUBT.most);
         doorbell.ring(end + (HoldLengths::DOUBT.most + LATE - US));
         doorbell.over(end + (HoldLengths::DOUBT.most + LATE));
-        assert!(doorbell.posted(1, || 40, end + (HoldLengths::DOUBT.most + LATE)), "that was in time");
+        let due = doorbell.posted(1, || 40, end + (HoldLengths::DOUBT.most + LATE));
+        assert_eq!(due, Due::Nothing, "that was in time");
+    }
+
+    /// Messages of sixteen packets, of which fifteen make a run.
+    #[test]
+    fn what_does_not_fill_a_run_waits_for_the_next_post_and_for_ten_microseconds() {
+        let (mut doorbell, now) = (Doorbell::default(), start());
+        doorbell.over(now);
+        assert_eq!(doorbell.posted(16, || 31, now), Due::All, "too few are under way beside them");
+        doorbell.ring(now);
+        doorbell.over(now);
+        assert_eq!(doorbell.posted(16, || 32, now), Due::WholeRuns);
+        doorbell.ring(now);
+        doorbell.keep(1, now + CALL);
+        doorbell.over(now + CALL);
+        assert!(doorbell.waits(now + (CALL + US * 9)) && !doorbell.waits(now + (CALL + PATIENCE)));
+        assert_eq!(doorbell.posted(16, || 48, now + (CALL + US)), Due::WholeRuns);
+        doorbell.ring(now + (CALL + US));
+        // A call that sent nothing: they have waited from the first on.
+        doorbell.keep(17, now + (CALL + US * 9));
+        doorbell.over(now + (CALL + US * 9));
+        assert!(!doorbell.waits(now + (CALL + PATIENCE)));
+        assert_eq!(doorbell.posted(16, || 64, now + (CALL + PATIENCE)), Due::All);
+        assert_eq!(doorbell.held(), 0);
     }
 }

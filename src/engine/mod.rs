@@ -41,7 +41,7 @@ use crate::wire::Qpn;
 
 use clock::Clock;
 use contention::{Contention, this_thread, waited, wake_early};
-use doorbell::Doorbell;
+use doorbell::{Doorbell, Due};
 use hops::HopQueries;
 use trust::PASSIVE;
 use turns::{Round, Turns};
@@ -388,11 +388,17 @@ impl Core {
         let steps = now.saturating_since(self.received_at) >= LEFT_LYING;
         let now = if steps { self.receive().1 } else { now };
         let sent = self.transmit_if_due(now);
-        let waits = self.doorbell.posted(sent, || under_way(&self.endpoint, qpn), now);
-        if !waits && self.doorbell.holds() {
-            self.flush(now);
-            self.doorbell.over(self.clock.now());
+        let due = self.doorbell.posted(sent, || under_way(&self.endpoint, qpn), now);
+        if due == Due::Nothing || !self.doorbell.holds() {
+            return steps;
         }
+        if due == Due::All {
+            self.flush(now);
+        } else {
+            let kept = self.link.flush_whole_runs(now);
+            self.doorbell.keep(kept, self.clock.now());
+        }
+        self.doorbell.over(self.clock.now());
         steps
     }
 

@@ -77,6 +77,13 @@ pub trait Link: Send {
     /// completed transmissions, delayed frames.
     fn flush(&mut self, now: Instant);
 
+    /// As [`flush`](Self::flush), while more packets follow within microseconds. A run at the end that they can join stays.
+    /// Returns the number of its packets; 0 for a link that makes no runs.
+    fn flush_whole_runs(&mut self, now: Instant) -> usize {
+        self.flush(now);
+        0
+    }
+
     /// Flushes what is kept in memory: before a program exits without dropping the link.
     fn settle(&mut self) {}
 

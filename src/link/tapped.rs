@@ -131,6 +131,15 @@ impl<L: Link> Tapped<L> {
         self.inner.transmit(now, len, hop);
     }
 
+    fn flush_by<T>(&mut self, now: Instant, flush: impl FnOnce(&mut L) -> T) -> T {
+        self.release_sent(now);
+        let flushed = flush(&mut self.inner);
+        if let Some(capture) = &mut self.capture {
+            capture.poll(now);
+        }
+        flushed
+    }
+
     /// Sends packets whose wait is over, as far as there are buffers.
     fn release_sent(&mut self, now: Instant) {
         while let Some(faults) = &mut self.faults {
@@ -369,11 +378,11 @@ impl<L: Link> Link for Tapped<L> {
     }
 
     fn flush(&mut self, now: Instant) {
-        self.release_sent(now);
-        self.inner.flush(now);
-        if let Some(capture) = &mut self.capture {
-            capture.poll(now);
-        }
+        self.flush_by(now, |link| link.flush(now));
+    }
+
+    fn flush_whole_runs(&mut self, now: Instant) -> usize {
+        self.flush_by(now, |link| link.flush_whole_runs(now))
     }
 
     fn settle(&mut self) {

@@ -205,12 +205,19 @@ impl UdpLink {
         Some((destination, self.outbox.number(len, destination, &self.solver, sends_runs)))
     }
 
+    /// Hands all packets to the kernel, except so many at the end.
+    fn send_except(&mut self, kept: usize, now: Instant) {
+        self.retry_at = None;
+        while self.outbox.len() > kept && self.send_batch(kept, now) {}
+    }
+
     /// Hands the oldest packets that leave by one socket to the kernel. True when it should be called again.
-    fn send_batch(&mut self, now: Instant) -> bool {
+    fn send_batch(&mut self, kept: usize, now: Instant) -> bool {
         let Some(number) = self.outbox.next_socket() else { return false };
         let local = &mut self.sockets[number];
         let mut tally = Tally::default();
-        match self.outbox.send((number, &local.socket, local.scope), &mut self.headers, &self.solver, &mut tally) {
+        let leaving = (self.outbox.len() - kept, number, &local.socket, local.scope);
+        match self.outbox.send(leaving, &mut self.headers, &self.solver, &mut tally) {
             Sent::Taken => {
                 self.counters.tx_frames += tally.packets;
                 self.counters.tx_bytes += tally.bytes + tally.packets * ETHERNET_BYTES as u64;
@@ -415,8 +422,13 @@ impl Link for UdpLink {
     }
 
     fn flush(&mut self, now: Instant) {
-        self.retry_at = None;
-        while self.send_batch(now) {}
+        self.send_except(0, now);
+    }
+
+    fn flush_whole_runs(&mut self, now: Instant) -> usize {
+        let kept = self.outbox.open_run();
+        self.send_except(kept, now);
+        kept
     }
 
     fn hop(&mut self, source: IpAddr, destination: IpAddr) -> Result<Hop, HopError> {

@@ -3,6 +3,8 @@
 //! A run is a row of packets to one queue pair that differ in nothing the kernel writes: it takes them as one datagram,
 //! and it or the interface cuts them apart (UDP_SEGMENT). All are as long as the first; only the last may be shorter. So
 //! the first packet of a message, whose headers are longer, makes a run with the second, and the others make the next.
+//! Between peers with the extension all have one length. Then 15 of path MTU 4096 fill a run, and the last packet of a
+//! message begins the next, with which the following message goes on.
 //!
 //! A run has one destination queue pair: the receiver's kernel picks a socket for it once, by its first packet, and
 //! programs share addresses by the queue pair's number.
@@ -125,11 +127,9 @@ impl Outbox {
         let Some(place) = self.queued.back().map(|last| last.place + 1) else { return 0 };
         let (.., header) = fields(self.lent(len));
         let (first, last) = (&self.queued[self.queued.len() - place], &self.queued[self.queued.len() - 1]);
-        let bytes = place * (first.len - header) + len - header;
         let is_next = last.len == first.len
             && len <= first.len
-            && place < RUN_PACKETS_MAX
-            && bytes <= RUN_BYTES_MAX
+            && has_room(place, first.len - header, len - header)
             && first.destination == destination;
         let (buffer, first_len) = (first.buffer, first.len);
         if is_next && like(self.packet(buffer, first_len)) == like(self.lent(len)) { place } else { 0 }
@@ -141,22 +141,37 @@ impl Outbox {
         unsafe { std::slice::from_raw_parts(self.pool.buffer(buffer).cast_const(), len) }
     }
 
+    /// The number of packets in the run at the end, if others as long can join it; otherwise 0.
+    pub fn open_run(&self) -> usize {
+        let Some(last) = self.queued.back() else { return 0 };
+        let packets = last.place + 1;
+        let first = &self.queued[self.queued.len() - packets];
+        let (.., header) = fields(self.packet(last.buffer, last.len));
+        let bytes = first.len - header;
+        if last.len == first.len && has_room(packets, bytes, bytes) { packets } else { 0 }
+    }
+
+    /// The packets that wait.
+    pub fn len(&self) -> usize {
+        self.queued.len()
+    }
+
     /// The socket of the oldest packet; `None` when there is none.
     pub fn next_socket(&self) -> Option<usize> {
         self.queued.front().map(|queued| queued.destination.socket)
     }
 
-    /// Hands the oldest packets to the kernel, as far as they leave by `socket`, whose number is `number` and whose
-    /// interface is `scope`. Those that are taken or refused leave the outbox.
+    /// Hands the oldest packets to the kernel, at most `packets`, the last of which ends a run, as far as they leave by
+    /// `socket`, whose number is `number` and whose interface is `scope`. Those that are taken or refused leave the outbox.
     pub fn send(
         &mut self,
-        (number, socket, scope): (usize, &Socket, u32),
+        (packets, number, socket, scope): (usize, usize, &Socket, u32),
         headers: &mut Headers,
         solver: &Solver,
         tally: &mut Tally,
     ) -> Sent {
-        let packets = self.queued.iter().take_while(|queued| queued.destination.socket == number);
-        let datagrams = packets.take(self.batch()).map(|queued| {
+        let leaving = self.queued.iter().take_while(|queued| queued.destination.socket == number);
+        let datagrams = leaving.take(self.batch(packets)).map(|queued| {
             let packet = self.packet(queued.buffer, queued.len);
             outgoing(packet, queued.destination.address, scope, queued.place > 0)
         });
@@ -183,10 +198,10 @@ impl Outbox {
         }
     }
 
-    /// How many of the oldest packets one call sends: no run is cut.
-    fn batch(&self) -> usize {
+    /// How many of so many oldest packets one call sends: no run is cut.
+    fn batch(&self, packets: usize) -> usize {
         let end = |at: &usize| self.queued.get(*at).is_none_or(|queued| queued.place == 0);
-        (1..=BATCH.min(self.queued.len())).rev().find(end).unwrap_or(0)
+        (1..=BATCH.min(packets)).rev().find(end).unwrap_or(0)
     }
 
     /// The number of packets in the oldest run.
@@ -221,6 +236,11 @@ impl Outbox {
             }
         }
     }
+}
+
+/// Whether a run of so many packets, whose InfiniBand parts have `bytes`, has room for another one of `more` bytes.
+fn has_room(packets: usize, bytes: usize, more: usize) -> bool {
+    packets < RUN_PACKETS_MAX && packets * bytes + more <= RUN_BYTES_MAX
 }
 
 /// Whether the kernel can refuse a run for this, and take its packets: no checksum offload (EIO, before Linux 6.11) or
