@@ -10,7 +10,7 @@ use crate::sim::random::Random;
 
 use super::background::Background;
 use super::flow_plan::FlowPlan;
-use super::{CUBIC, CongestionCell, FlowSizes, Scenario};
+use super::{CongestionCell, FlowSizes, Scenario, TCP_CUBIC};
 
 /// What a cell comes to: a row of bottlenecks, flows over them, and how long it is looked at.
 pub(super) struct Setup {
@@ -206,7 +206,7 @@ impl Setup {
             }
             Scenario::Scavenger => {
                 self.flows[0].class = Class::Scavenger;
-                self.rivals(CUBIC).iter_mut().for_each(|rival| rival.pauses = Some(TURN));
+                self.rivals(TCP_CUBIC).iter_mut().for_each(|rival| rival.pauses = Some(TURN));
                 [TURN * 2, TURN * 8]
             }
             Scenario::Scavengers => {
@@ -254,5 +254,23 @@ impl Setup {
     pub fn look_every(&self) -> Duration {
         let longest = self.flows.iter().map(|flow| flow.round_trip).max().unwrap_or_default();
         (longest / 200).clamp(Duration::from_micros(1), Duration::from_micros(100))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three of TCP's segments are one packet here: a window of packets grows three times as fast beside the scavenger.
+    #[test]
+    fn a_scavenger_is_beside_a_flow_that_counts_the_segments_of_tcp() {
+        let cells = CongestionCell::scenarios(CongestionControl::Steady);
+        let mut lines = 0;
+        for cell in cells.iter().filter(|cell| cell.scenario == Scenario::Scavenger) {
+            let [scavenger, rival] = &Setup::of(cell, &mut Random::new(0, 3)).flows[..] else { panic!("two flows") };
+            assert_eq!((scavenger.class, rival.control.name()), (Class::Scavenger, TCP_CUBIC.name()));
+            lines += 1;
+        }
+        assert_eq!(lines, 4);
     }
 }
