@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask instructions` runs it under callgrind, which says what each step of a [`Play`] took, with all that it calls.
 //! `instructions OPERATION BYTES` plays one kind of message and prints how often each step was taken. What comes before
-//! the steps are counted is not in them: queues have grown and the peers know each other.
+//! the steps are counted is not in them: queues have grown and the peers know each other. `deep-write` and its like keep 128
+//! messages outstanding rather than four.
 //!
 //! `instructions exchange BYTES` plays WRITEs by both sides in turn, and prints the number of packets.
 //!
@@ -18,7 +19,7 @@ use uroce::transport::{RecoveryMode, RecoverySettings, SendOperation, SendReques
 use uroce::wire::{PathMtu, Psn};
 use uroce_laboratory::world::{Chances, Ferry, Many, Pair, Side};
 
-use play::{Play, operation};
+use play::{DEEP, DEPTH, Play, operation};
 
 mod play;
 
@@ -44,9 +45,9 @@ fn counted(work: impl FnOnce()) {
     black_box(work)();
 }
 
-fn steps(name: &str, bytes: usize) {
+fn steps(name: &str, bytes: usize, depth: usize) {
     let packets = bytes.div_ceil(MTU.bytes());
-    let mut play = Play::new(RecoveryMode::default(), MTU, operation(name), bytes);
+    let mut play = Play::new(RecoveryMode::default(), MTU, operation(name), bytes, depth);
     play.run(WARM_UP.div_ceil(packets), |_| {});
     play.frames = [0; 2];
     let messages = COUNTED.div_ceil(packets);
@@ -125,6 +126,9 @@ fn main() {
     match what.as_str() {
         "queue-pairs" | "window" | "paths" => scale(what, number),
         "exchange" => exchange(number),
-        operation => steps(operation, number),
+        kind => match kind.strip_prefix("deep-") {
+            Some(operation) => steps(operation, number, DEEP),
+            None => steps(kind, number, DEPTH),
+        },
     }
 }

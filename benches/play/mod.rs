@@ -8,8 +8,11 @@ use uroce::transport::{RecoveryMode, SendOperation, SendRequest, Status};
 use uroce::wire::{PathMtu, Psn};
 use uroce_laboratory::world::{Chances, Ferry, Pair, Side};
 
-/// Messages outstanding, each in its own place.
-const DEPTH: usize = 4;
+/// Messages outstanding, where nothing else is said: few, as programs have that wait for what they move.
+pub const DEPTH: usize = 4;
+
+/// Messages outstanding where rates of short ones are measured: what perftest keeps by default (`--tx-depth`).
+pub const DEEP: usize = 128;
 
 /// A packet of path MTU 4096 and everything around it fits.
 const FRAME_BYTES: usize = 8192;
@@ -32,6 +35,8 @@ pub struct Play {
     ferry: Ferry,
     operation: fn(&Pair, usize) -> SendOperation,
     bytes: usize,
+    /// Messages outstanding, each in its own place.
+    depth: usize,
     posted: usize,
     /// Frames of the requester, and of the responder, so far.
     pub frames: [usize; 2],
@@ -101,13 +106,14 @@ impl Play {
         mtu: PathMtu,
         operation: fn(&Pair, usize) -> SendOperation,
         bytes: usize,
+        depth: usize,
     ) -> Play {
         let pair = Pair::new(recovery, 1, mtu, Psn::new(0), Chances::NONE);
-        Play { pair, ferry: Ferry::new(FRAME_BYTES), operation, bytes, posted: 0, frames: [0; 2] }
+        Play { pair, ferry: Ferry::new(FRAME_BYTES), operation, bytes, depth, posted: 0, frames: [0; 2] }
     }
 
     fn post(&mut self) {
-        let offset = self.posted % DEPTH * self.bytes;
+        let offset = self.posted % self.depth * self.bytes;
         let operation = (self.operation)(&self.pair, Pair::HALF + offset);
         if operation == SendOperation::Send {
             self.pair.post_receive(Side::B, 0, Pair::HALF + offset, self.bytes as u32);
@@ -121,7 +127,7 @@ impl Play {
     pub fn run(&mut self, messages: usize, mut after: impl FnMut(Step)) {
         let (end, mut done) = (self.posted + messages, 0);
         while done < messages {
-            while self.posted < end && self.posted + messages - end - done < DEPTH {
+            while self.posted < end && self.posted + messages - end - done < self.depth {
                 self.post();
             }
             after(Step::Post);

@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is played: an operation, and the bytes of a message. The path MTU is 1024.
-const PLAYS: [(&str, usize); 6] =
-    [("send", 64), ("write", 64), ("read", 64), ("send", 65536), ("write", 65536), ("read", 65536)];
+/// What is played: an operation, and the bytes of a message. The path MTU is 1024. `deep` ones have 128 messages outstanding, as
+/// perftest has, and the others 4.
+const PLAYS: [(&str, usize); 7] =
+    [("send", 64), ("write", 64), ("deep-write", 64), ("read", 64), ("send", 65536), ("write", 65536), ("read", 65536)];
 
 /// What a packet may not depend on: how many queue pairs, packets of a window, or paths there are. And messages of so many bytes
 /// by both sides in turn.
@@ -130,7 +131,7 @@ fn inclusive(profile: &str, function: &str) -> u64 {
 
 fn table(counted: &Value) {
     let header = STEPS.map(|(step, _)| format!("{step:>12}")).concat();
-    println!("{:12}{header}{:>12}{:>12}", "", "requests", "answers");
+    println!("{:14}{header}{:>12}{:>12}", "", "requests", "answers");
     let rows = |what: &'static str| {
         let all = counted.as_object().into_iter().flatten();
         all.filter(move |(_, row)| row[what].is_number())
@@ -139,7 +140,7 @@ fn table(counted: &Value) {
         let steps = STEPS.map(|(step, _)| format!("{:>12}", row[step].as_f64().unwrap_or_default())).concat();
         let frames = ["requests_of_a_message", "answers_of_a_message"]
             .map(|what| format!("{:>12.2}", row[what].as_f64().unwrap_or_default()));
-        println!("{name:12}{steps}{}", frames.concat());
+        println!("{name:14}{steps}{}", frames.concat());
     }
     println!("\n{:20}{:>12}", "", "packet");
     for (name, row) in rows("packet") {
