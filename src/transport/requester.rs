@@ -6,6 +6,8 @@ mod seen;
 mod send_queue;
 #[cfg(test)]
 mod tests;
+mod wqe;
+mod wqe_ring;
 
 use std::cell::Cell;
 
@@ -224,7 +226,7 @@ impl Requester {
             operation if operation.is_atomic() => 1,
             _ => path_mtu.packets(len as usize),
         };
-        self.queue.push(request, packets);
+        self.queue.push(request, len as u32, packets);
         Ok(())
     }
 
@@ -472,6 +474,7 @@ impl Requester {
     }
 
     /// Whether a request packet that is sent now offers the extension.
+    #[inline]
     fn offers(&mut self, connection: &Connection) -> bool {
         let offers = self.service == Service::Rc && connection.extension.offer(self.patience.timeouts());
         self.offers_from = offers.then(|| self.offers_from.unwrap_or_else(|| self.recovery.next()));

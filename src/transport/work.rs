@@ -192,11 +192,19 @@ impl Data {
         self.len() == 0
     }
 
-    /// Moves it to `place`, which has no bytes. Of the room for entries only what is used is copied.
+    /// Moves it to `place`, whose bytes nobody needs. Of the room for entries only what is used is copied.
     pub(super) fn move_to(&mut self, place: &mut Data) {
         match (self, place) {
             (Data::Sges(sges), Data::Sges(place)) => place.clone_from(sges),
             (data, place) => *place = std::mem::replace(data, Data::EMPTY),
+        }
+    }
+
+    /// Gives back memory of its own, if it has some: inline data does.
+    #[inline]
+    pub(super) fn discard_own(&mut self) {
+        if matches!(self, Data::Inline(_)) {
+            *self = Data::EMPTY;
         }
     }
 
@@ -224,20 +232,23 @@ impl Data {
 }
 
 /// A request that is posted to a send queue (IBTA 10.8.2).
+///
+/// What nearly all requests have comes first in memory: a queue's requests are large, and many.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct SendRequest {
     /// The program's own identifier, which the completion returns.
     pub wr_id: u64,
     /// The operation, with its operands.
     pub operation: SendOperation,
-    /// The bytes to send, or the place for the answer.
-    pub data: Data,
     /// Whether success is reported, too; failure always is.
     pub signaled: bool,
     /// Whether the peer's completion counts as solicited.
     pub solicited: bool,
     /// Whether it waits until all earlier READs, atomics, FLUSHes and ATOMIC WRITEs are complete.
     pub fence: bool,
+    /// The bytes to send, or the place for the answer.
+    pub data: Data,
     /// The destination, of datagrams only.
     pub destination: Option<Destination>,
 }

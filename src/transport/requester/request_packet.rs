@@ -6,7 +6,7 @@ use crate::wire::{
     RequestTrailer, Reth, Telemetry,
 };
 
-use super::send_queue::Wqe;
+use super::wqe::Wqe;
 use crate::transport::connection::Connection;
 use crate::transport::context::Context;
 use crate::transport::outgoing::Outgoing;

@@ -1,11 +1,14 @@
-use std::collections::VecDeque;
+use std::iter;
 use std::ops::{Index, IndexMut};
 
-use crate::wire::{CarriedAcknowledge, PathMtu, Psn, Reth};
+use crate::wire::Psn;
 
-use crate::transport::completion::{CompletionKind, Status};
+use crate::transport::completion::Status;
 use crate::transport::skipped::Skipped;
-use crate::transport::work::{Data, SendOperation, SendRequest, SgeList};
+use crate::transport::work::{SendOperation, SendRequest};
+
+use super::wqe::Wqe;
+use super::wqe_ring::WqeRing;
 
 /// Upper bound on the packet numbers from the oldest incomplete request's first to the last of the newest that was
 /// begun. With 2^23, half the PSN space, PSNs after the oldest could be taken for earlier ones (IBTA 9.7.2.1).
@@ -27,7 +30,7 @@ const BEGINNING: u64 = 1 << 24;
 /// Packet numbers are PSNs that do not wrap.
 #[derive(Debug)]
 pub struct SendQueue {
-    wqes: VecDeque<Wqe>,
+    wqes: WqeRing,
     /// The packet number after the last posted request's.
     posted: u64,
     /// Messages posted so far that consume a receive request of the peer, modulo 2^24.
@@ -38,23 +41,6 @@ pub struct SendQueue {
     max_rd_atomic: u32,
 }
 
-/// A send request in the queue.
-#[derive(Debug)]
-pub struct Wqe {
-    pub request: SendRequest,
-    /// The packet number of its first packet.
-    pub first: u64,
-    /// The packet numbers that it takes: one for each packet, or expected READ response; 0 for local operations.
-    pub packets: u32,
-    pub len: u32,
-    /// Whether it has executed, if it is a local operation.
-    is_done: bool,
-    /// The status with which it fails as soon as all before it are complete.
-    pub failed: Option<Status>,
-    /// Messages before it that consume a receive request of the peer, modulo 2^24.
-    pub receive_number: u32,
-}
-
 /// The next packet to send: number `packet` of the request at `index`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
@@ -62,59 +48,10 @@ struct Cursor {
     packet: u32,
 }
 
-impl Wqe {
-    pub fn kind(&self) -> CompletionKind {
-        match self.request.operation {
-            SendOperation::Send | SendOperation::SendWithImmediate(_) | SendOperation::SendWithInvalidate(_) => {
-                CompletionKind::Send
-            }
-            SendOperation::Write(_) | SendOperation::WriteWithImmediate(..) => CompletionKind::Write,
-            SendOperation::Read(_) => CompletionKind::Read,
-            SendOperation::CompareSwap { .. } => CompletionKind::CompareSwap,
-            SendOperation::FetchAdd { .. } => CompletionKind::FetchAdd,
-            SendOperation::BindWindow(_) => CompletionKind::BindWindow,
-            SendOperation::AtomicWrite(_) => CompletionKind::AtomicWrite,
-            SendOperation::Flush { .. } => CompletionKind::Flush,
-            SendOperation::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
-        }
-    }
-
-    /// The packet number after its last packet's.
-    pub fn end(&self) -> u64 {
-        self.first + u64::from(self.packets)
-    }
-
-    /// The RETH, of a WRITE.
-    pub fn reth(&self) -> Option<Reth> {
-        match self.request.operation {
-            SendOperation::Write(remote) | SendOperation::WriteWithImmediate(remote, _) => {
-                Some(Reth::new(remote.address, remote.key, self.len))
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether its first packet is its only one, and has room for an acknowledge of the other direction.
-    pub fn can_carry(&self, path_mtu: PathMtu) -> bool {
-        self.packets == 1 && self.len as usize + CarriedAcknowledge::BYTES <= path_mtu.bytes()
-    }
-
-    /// Whether it counts as a READ, but is complete with any later answer, as WRITEs are.
-    pub fn is_acknowledged(&self) -> bool {
-        self.request.operation.counts_as_read() && !self.request.operation.is_read_or_atomic()
-    }
-
-    /// Whether it is complete when everything before packet number `first` is done.
-    fn is_complete(&self, first: u64) -> bool {
-        let early = u64::from(self.packets > 1 && mutated!("completed-before-the-last-ack"));
-        if self.packets == 0 { self.is_done } else { self.end() - early <= first }
-    }
-}
-
 impl Default for SendQueue {
     fn default() -> SendQueue {
         SendQueue {
-            wqes: VecDeque::new(),
+            wqes: WqeRing::default(),
             posted: BEGINNING,
             receives_taken: 0,
             cursor: Cursor::default(),
@@ -156,7 +93,7 @@ impl SendQueue {
 
     /// Moves on as if `skipped` had been sent and acknowledged. The queue must be empty.
     pub fn skip(&mut self, skipped: Skipped) {
-        debug_assert!(self.wqes.is_empty(), "only an idle requester can be moved on");
+        debug_assert!(self.wqes.len() == 0, "only an idle requester can be moved on");
         self.posted += u64::from(skipped.packets);
         self.receives_taken = (self.receives_taken + skipped.receives) & RECEIVE_NUMBER_MASK;
     }
@@ -170,25 +107,33 @@ impl SendQueue {
         self.posted
     }
 
-    /// Takes `request` out of its place. Its data goes straight to its own: a queue's requests are large.
-    pub fn push(&mut self, request: &mut SendRequest, packets: u32) {
-        let (len, takes_receive) = (request.data.len() as u32, request.operation.takes_receive());
+    /// Takes `request`, of `len` bytes, out of its place. It goes straight to its own: a queue's requests are large.
+    #[inline]
+    pub fn push(&mut self, request: &mut SendRequest, len: u32, packets: u32) {
         let (first, receive_number) = (self.posted, self.receives_taken);
         self.posted += u64::from(packets);
-        self.receives_taken = (self.receives_taken + u32::from(takes_receive)) & RECEIVE_NUMBER_MASK;
-        let (data, request) = (&mut request.data, SendRequest { data: Data::Sges(SgeList::new()), ..*request });
-        self.wqes.push_back(Wqe { request, first, packets, len, is_done: false, failed: None, receive_number });
-        if let Some(wqe) = self.wqes.back_mut() {
-            data.move_to(&mut wqe.request.data);
+        self.receives_taken =
+            (self.receives_taken + u32::from(request.operation.takes_receive())) & RECEIVE_NUMBER_MASK;
+        let wqe = self.wqes.push();
+        (wqe.first, wqe.packets, wqe.len, wqe.receive_number) = (first, packets, len, receive_number);
+        (wqe.is_done, wqe.failed) = (false, None);
+        let SendRequest { wr_id, operation, data, signaled, solicited, fence, destination } = request;
+        (wqe.request.wr_id, wqe.request.operation) = (*wr_id, *operation);
+        (wqe.request.signaled, wqe.request.solicited, wqe.request.fence) = (*signaled, *solicited, *fence);
+        data.move_to(&mut wqe.request.data);
+        if destination.is_some() {
+            // All datagrams have one, and nothing else is asked for it.
+            wqe.request.destination = *destination;
         }
     }
 
     /// Removes all requests.
-    pub fn flush(&mut self) -> VecDeque<Wqe> {
+    pub fn flush(&mut self) -> Vec<Wqe> {
         (self.cursor, self.reads_in_flight) = (Cursor::default(), 0);
-        let mut all = std::mem::take(&mut self.wqes);
+        let mut wqes = std::mem::take(&mut self.wqes);
+        let mut all: Vec<Wqe> = iter::from_fn(|| wqes.pop()).collect();
         if mutated!("flushed-in-reverse", by "uroce --test transport a_silent_peer_ends") {
-            all.make_contiguous().reverse();
+            all.reverse();
         }
         all
     }
@@ -228,6 +173,7 @@ impl SendQueue {
 
     /// Moves the cursor past the packet that it is at. Returns the packet numbers that this takes, and whether they are
     /// answers.
+    #[inline]
     pub fn advance(&mut self) -> (u32, bool) {
         let wqe = &self.wqes[self.cursor.index];
         let rest = wqe.packets - self.cursor.packet;
@@ -277,13 +223,13 @@ impl SendQueue {
     /// Removes the oldest request.
     pub fn pop(&mut self) -> Option<Wqe> {
         self.leave_oldest();
-        self.wqes.pop_front()
+        self.wqes.pop()
     }
 
-    /// Discards the oldest request where it is: requests are large. There must be one.
+    /// Discards the oldest request where it is.
     pub fn discard_oldest(&mut self) {
         self.leave_oldest();
-        self.wqes.drain(..1);
+        self.wqes.discard();
     }
 
     /// Counts the oldest request no more, which goes.
@@ -302,11 +248,12 @@ impl SendQueue {
     /// The index of the request that a sent packet number belongs to.
     pub fn find(&self, number: u64) -> Option<usize> {
         let index = self.wqes.partition_point(|wqe| wqe.end() <= number);
-        self.wqes.get(index).filter(|wqe| (wqe.first..wqe.end()).contains(&number)).map(|_| index)
+        let is_there = index < self.len() && self.wqes[index].first <= number;
+        is_there.then_some(index)
     }
 
     /// The requests that were begun, the oldest first.
     pub fn begun(&self) -> impl Iterator<Item = &Wqe> {
-        self.wqes.range(..self.cursor.index + usize::from(self.is_within_message()))
+        (0..self.cursor.index + usize::from(self.is_within_message())).map(|index| &self.wqes[index])
     }
 }
