@@ -252,8 +252,8 @@ impl Controller for Bbr {
         self.advance(now);
     }
 
-    fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet.take(bytes);
+    fn sent(&mut self, bytes: u64, _now: Instant) -> bool {
+        self.packet.take(bytes)
     }
 
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}

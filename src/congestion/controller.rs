@@ -5,8 +5,8 @@ use crate::wire::Telemetry;
 
 use super::{Flight, Progress, Rate};
 
-/// Decides how fast a queue pair sends, and how much it has in flight. A [`Pacer`](super::Pacer) asks it before each
-/// packet, and passes to it what became of packets.
+/// Decides how fast a queue pair sends, and how much it has in flight. A [`Pacer`](super::Pacer) asks it whenever that can
+/// have changed, and passes to it what became of packets.
 pub trait Controller: Debug + Send + Sync {
     /// Takes what became of packets. `flight` includes it already.
     fn take(&mut self, progress: &Progress, flight: &Flight, now: Instant);
@@ -14,9 +14,11 @@ pub trait Controller: Debug + Send + Sync {
     /// Takes what switches wrote into the packet of the sample that is [taken](Self::take) next.
     fn measured(&mut self, _telemetry: &Telemetry) {}
 
-    /// Takes an Ethernet frame of `bytes` that goes now. The [rate](Self::rate) is asked for next: controllers with timers
-    /// of their own make those expire first that are due.
-    fn sent(&mut self, _bytes: u64, _now: Instant) {}
+    /// Takes an Ethernet frame of `bytes` that goes now: controllers with timers of their own make those expire first that
+    /// are due. Returns whether the [rate](Self::rate) or the [window](Self::window_bytes) can be another one from now on.
+    fn sent(&mut self, _bytes: u64, _now: Instant) -> bool {
+        false
+    }
 
     /// Takes a congestion notification packet (CNP): packets arrive marked. It can be forged.
     fn notified(&mut self, flight: &Flight, now: Instant);

@@ -137,10 +137,10 @@ impl Controller for Dcqcn {
         self.cut(now);
     }
 
-    fn sent(&mut self, bytes: u64, now: Instant) {
+    fn sent(&mut self, bytes: u64, now: Instant) -> bool {
         self.expire(now);
         if !self.is_limited {
-            return;
+            return true;
         }
         if let Some(left) = self.bytes_left.checked_sub(bytes).filter(|left| *left > 0) {
             self.bytes_left = left;
@@ -149,6 +149,7 @@ impl Controller for Dcqcn {
             self.byte_times += 1;
             self.increase();
         }
+        true
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -303,7 +304,7 @@ mod tests {
         for ((time, event), expected) in events.iter().zip(&expected) {
             let now = Instant::from_ns(*time);
             match event {
-                Event::Sent(bytes) => c.sent(*bytes, now),
+                Event::Sent(bytes) => drop(c.sent(*bytes, now)),
                 Event::Cnp => c.notified(&Flight::default(), now),
             }
             assert!((c.current / expected - 1.0).abs() < 1e-9, "{time} ns: {} instead of {expected}", c.current);

@@ -176,8 +176,8 @@ impl Controller for Hpcc {
         self.measured = Some(telemetry.clone());
     }
 
-    fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet.take(bytes);
+    fn sent(&mut self, bytes: u64, _now: Instant) -> bool {
+        self.packet.take(bytes)
     }
 
     /// Switches tell more than marks do.

@@ -9,9 +9,11 @@ impl LongestFrame {
     /// Length of a packet of path MTU 4096, in bytes: what is reckoned with where no frame is known.
     pub const UNKNOWN: f64 = 4300.0;
 
-    /// Takes a frame of `bytes` that is sent.
-    pub fn take(&mut self, bytes: u64) {
+    /// Takes a frame of `bytes` that is sent. Returns whether it is the longest one.
+    pub fn take(&mut self, bytes: u64) -> bool {
+        let is_longest = bytes > self.bytes;
         self.bytes = self.bytes.max(bytes);
+        is_longest
     }
 
     /// Whether a window of so many bytes has at most 64 of them.

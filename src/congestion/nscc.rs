@@ -195,8 +195,8 @@ impl Controller for Nscc {
         self.window = Some(window.min(most).max(least));
     }
 
-    fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet.take(bytes);
+    fn sent(&mut self, bytes: u64, _now: Instant) -> bool {
+        self.packet.take(bytes)
     }
 
     /// Peers that send notifications instead of marks in acknowledges are RNICs, and not of Ultra Ethernet.

@@ -21,6 +21,9 @@ pub struct Pacer {
     share: (u64, u64),
     /// Time that is caught up after a pause, at that share of a rate.
     burst: (Option<Rate>, Duration),
+    /// What is kept to now, which each packet asks for: the rate, and how many bytes can be in flight.
+    rate: Option<Rate>,
+    limit_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -85,8 +88,8 @@ const ETHERNET_BYTES: u64 = 14;
 impl Pacer {
     /// A pacer that keeps to what a controller of this kind decides, all of it, up to `cap`.
     pub fn new(kind: CongestionControl, cap: Option<Rate>) -> Pacer {
-        let burst = (None, Duration::ZERO);
-        Pacer { kind, cap, line: None, control: None, paid_at: Instant::ZERO, share: (1, 1), burst }
+        let (burst, rate, limit_bytes) = ((None, Duration::ZERO), cap, u64::MAX);
+        Pacer { kind, cap, line: None, control: None, paid_at: Instant::ZERO, share: (1, 1), burst, rate, limit_bytes }
     }
 
     /// The same pacer on a link of this rate.
@@ -97,6 +100,7 @@ impl Pacer {
     /// Keeps to `cap` from now on; `None` for no upper bound.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;
+        self.renew();
     }
 
     /// Whether the rate has an upper bound beside the controller's.
@@ -109,6 +113,7 @@ impl Pacer {
         let share = (part.max(1), whole.max(1));
         if share != self.share {
             (self.share, self.burst) = (share, (None, Duration::ZERO));
+            self.renew();
         }
     }
 
@@ -124,13 +129,14 @@ impl Pacer {
             control.lateness.take(late, now);
             control.allowance = control.lateness.allowance(control.flight.shortest().unwrap_or_default());
             control.controller.set_lateness(control.allowance);
+            self.renew();
         }
     }
 
     /// When the packet after one of `bytes` is allowed to go, if that one goes now and the cap decides. A controller adapts its
     /// rate to the acknowledges: more of them make it another controller.
     pub fn next_after(&self, now: Instant, bytes: usize) -> Instant {
-        let rate = self.cap.filter(|cap| self.rate() == Some(*cap));
+        let rate = self.cap.filter(|cap| self.rate == Some(*cap));
         rate.map_or(now, |rate| now.max(self.paid_after(rate, now, bytes)))
     }
 
@@ -141,7 +147,14 @@ impl Pacer {
 
     /// Bytes that can be in flight: a further packet can go while there are fewer. One always can.
     pub fn limit_bytes(&self) -> u64 {
-        let Some(control) = &self.control else { return u64::MAX };
+        self.limit_bytes
+    }
+
+    /// Takes from the controller what is kept to from now on.
+    fn renew(&mut self) {
+        let decided = self.control.as_ref().and_then(|control| control.controller.rate());
+        self.rate = [decided, self.cap].into_iter().flatten().min_by_key(|rate| rate.bytes());
+        let Some(control) = &self.control else { return };
         let window = control.controller.window_bytes().saturating_add(control.unseen_bytes());
         let limit = match self.share {
             (part, whole) if part == whole => window,
@@ -150,7 +163,7 @@ impl Pacer {
                 limit.try_into().unwrap_or(u64::MAX)
             }
         };
-        limit.max(1)
+        self.limit_bytes = limit.max(1);
     }
 
     /// Whether a controller has begun, which must be told [what becomes of packets](Self::take).
@@ -162,6 +175,7 @@ impl Pacer {
     pub fn measured(&mut self, telemetry: &Telemetry) {
         if let Some(control) = &mut self.control {
             control.controller.measured(telemetry);
+            self.renew();
         }
     }
 
@@ -170,6 +184,7 @@ impl Pacer {
         if let Some(control) = self.control.as_mut().filter(|_| progress.is_news()) {
             control.flight.take(progress, in_flight_bytes, now);
             control.controller.take(progress, &control.flight, now);
+            self.renew();
         }
     }
 
@@ -178,6 +193,7 @@ impl Pacer {
         if let Some(control) = self.control.as_mut().filter(|control| control.is_beside_urgent != is_beside) {
             control.is_beside_urgent = is_beside;
             control.controller.set_beside_urgent(is_beside, &control.flight, now);
+            self.renew();
         }
     }
 
@@ -186,6 +202,7 @@ impl Pacer {
         if let Some(control) = self.control.as_mut().filter(|control| control.is_scavenger != is_scavenger) {
             control.is_scavenger = is_scavenger;
             control.controller.set_scavenger(is_scavenger, now);
+            self.renew();
         }
     }
 
@@ -193,14 +210,9 @@ impl Pacer {
     pub fn notified(&mut self, now: Instant) -> bool {
         if let Some(control) = &mut self.control {
             control.controller.notified(&control.flight, now);
+            self.renew();
         }
         self.control.is_some()
-    }
-
-    /// The rate that is kept to; `None` for as fast as the window of packets in flight allows.
-    fn rate(&self) -> Option<Rate> {
-        let decided = self.control.as_ref().and_then(|control| control.controller.rate());
-        [decided, self.cap].into_iter().flatten().min_by_key(|rate| rate.bytes())
     }
 
     /// The rate that a controller can start at.
@@ -218,7 +230,7 @@ impl Pacer {
     pub fn status(&self, in_flight_bytes: u64) -> Option<FlowStatus> {
         let Control { controller, flight, is_beside_urgent, .. } = self.control.as_deref()?;
         Some(FlowStatus {
-            rate: self.rate(),
+            rate: self.rate,
             window_bytes: controller.window_bytes(),
             in_flight_bytes,
             round_trip: flight.smoothed(),
@@ -233,17 +245,31 @@ impl Pacer {
     #[inline]
     pub fn start(&mut self) {
         if self.control.is_none() {
-            self.control = self.kind.start(self.line()).map(|controller| Box::new(Control::new(controller)));
+            self.begin();
         }
     }
 
+    #[cold]
+    fn begin(&mut self) {
+        self.control = self.kind.start(self.line()).map(|controller| Box::new(Control::new(controller)));
+        self.renew();
+    }
+
     /// Accounts for an IP packet of `bytes` that goes now.
+    #[inline]
     pub fn sent(&mut self, now: Instant, bytes: usize) {
         self.start();
-        if let Some(control) = &mut self.control {
-            control.controller.sent(bytes as u64 + ETHERNET_BYTES, now);
+        if let Some(control) = &mut self.control
+            && control.controller.sent(bytes as u64 + ETHERNET_BYTES, now)
+        {
+            self.renew();
         }
-        let Some(rate) = self.rate() else { return };
+        if let Some(rate) = self.rate {
+            self.pay(rate, bytes, now);
+        }
+    }
+
+    fn pay(&mut self, rate: Rate, bytes: usize, now: Instant) {
         if self.burst.0 != Some(rate) {
             self.burst = (Some(rate), self.takes(rate, BURST_BYTES).clamp(BURST_MIN, BURST_MAX));
         }
@@ -331,7 +357,7 @@ mod tests {
         };
         let room = |pacer: &Pacer| (1..).find(|bytes| !pacer.has_room(bytes * 1000)).expect("some are too many");
         let (packets_before, room_before) = (burst(&mut pacer), room(&pacer));
-        let rate = pacer.rate().expect("a long way is paced").bytes();
+        let rate = pacer.rate.expect("a long way is paced").bytes();
         pacer.was_late(ms(2), now);
         // 2 ms of the rate, of which a burst was there before.
         let caught_up = burst(&mut pacer) - packets_before;

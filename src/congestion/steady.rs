@@ -615,11 +615,13 @@ impl Controller for Steady {
         self.pace(paced, base + queue);
     }
 
-    fn sent(&mut self, bytes: u64, now: Instant) {
-        self.packet.take(bytes);
-        if let Some(rate) = self.retreat_mut().and_then(|retreat| retreat.sent(bytes, now)) {
+    fn sent(&mut self, bytes: u64, now: Instant) -> bool {
+        let is_longest = self.packet.take(bytes);
+        let Some(retreat) = self.retreat_mut() else { return is_longest };
+        if let Some(rate) = retreat.sent(bytes, now) {
             self.rate = Some(rate);
         }
+        true
     }
 
     fn set_scavenger(&mut self, is_scavenger: bool, now: Instant) {

@@ -114,8 +114,8 @@ impl Controller for Swift {
         self.window = self.window.clamp(LEAST_WINDOW, MOST_WINDOW);
     }
 
-    fn sent(&mut self, bytes: u64, _now: Instant) {
-        self.packet.take(bytes);
+    fn sent(&mut self, bytes: u64, _now: Instant) -> bool {
+        self.packet.take(bytes)
     }
 
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}

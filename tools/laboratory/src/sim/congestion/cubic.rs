@@ -87,8 +87,9 @@ impl Controller for Cubic {
         }
     }
 
-    fn sent(&mut self, bytes: u64, _now: Instant) {
+    fn sent(&mut self, bytes: u64, _now: Instant) -> bool {
         self.packet.take(bytes);
+        true
     }
 
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}

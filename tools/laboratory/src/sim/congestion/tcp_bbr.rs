@@ -178,8 +178,9 @@ impl Controller for TcpBbr {
         self.advance(progress.lost_bytes > 0, flight, now);
     }
 
-    fn sent(&mut self, bytes: u64, _now: Instant) {
+    fn sent(&mut self, bytes: u64, _now: Instant) -> bool {
         self.packet.take(bytes);
+        true
     }
 
     fn notified(&mut self, _flight: &Flight, _now: Instant) {}
