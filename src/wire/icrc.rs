@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+use arrayvec::ArrayVec;
 use crc32fast::Hasher;
 
 use crate::frame::FrameBytes;
@@ -16,17 +17,14 @@ const UDP_BYTES: usize = 8;
 /// Bytes of ones where an InfiniBand packet has its LRH.
 const LRH_BYTES: usize = 8;
 
-/// The masked part: the LRH, an IP header of `ip_bytes` without options or extensions, UDP and BTH.
+/// The masked part of a packet: an IP header of `ip_bytes` without options or extensions, UDP and BTH.
 const fn masked_bytes(ip_bytes: usize) -> usize {
-    LRH_BYTES + ip_bytes + UDP_BYTES + Bth::BYTES
+    ip_bytes + UDP_BYTES + Bth::BYTES
 }
 
-/// A hasher without input. A new one probes the processor's features, which costs as much as 64 bytes of CRC.
-static PRISTINE: LazyLock<Hasher> = LazyLock::new(Hasher::new);
-
-/// A hasher that has taken the LRH.
+/// A hasher that has taken the LRH. A new one probes the processor's features, which costs as much as 64 bytes of CRC.
 static AFTER_LRH: LazyLock<Hasher> = LazyLock::new(|| {
-    let mut crc = PRISTINE.clone();
+    let mut crc = Hasher::new();
     crc.update(&[0xff; LRH_BYTES]);
     crc
 });
@@ -36,29 +34,40 @@ static AFTER_LRH: LazyLock<Hasher> = LazyLock::new(|| {
 /// The first nibble selects IPv4 (20 bytes of header, no options) or IPv6 (40 bytes, no extension headers). `None` when
 /// that nibble is neither 4 nor 6, or when `packet.head` ends before the BTH does.
 pub fn compute(packet: FrameBytes<'_>) -> Option<u32> {
-    let FrameBytes { head, tail } = packet;
-    match head.first()? >> 4 {
-        4 => {
-            let (headers, rest) = head.split_at_checked(masked_bytes(20) - LRH_BYTES)?;
-            let mut image: [u8; masked_bytes(20)] = image(headers);
-            mask(&mut image[LRH_BYTES..]);
-            Some(crc(&image, rest, tail))
-        }
-        6 => {
-            let (headers, rest) = head.split_at_checked(masked_bytes(40) - LRH_BYTES)?;
-            let mut image: [u8; masked_bytes(40)] = image(headers);
-            mask(&mut image[LRH_BYTES..]);
-            Some(crc(&image, rest, tail))
-        }
+    match packet.head.first()? >> 4 {
+        4 => masked_copy::<{ masked_bytes(20) }>(packet),
+        6 => masked_copy::<{ masked_bytes(40) }>(packet),
         _ => None,
     }
+}
+
+/// Length of the packets of which nothing but a copy is read, in bytes: the CRC of one long part takes less time than that of
+/// two short ones, by more than the copy takes.
+const SHORT_BYTES: usize = 256;
+
+#[inline]
+fn masked_copy<const N: usize>(packet: FrameBytes<'_>) -> Option<u32> {
+    let FrameBytes { head, tail } = packet;
+    let (headers, rest) = head.split_first_chunk::<N>()?;
+    let mut copy = ArrayVec::<u8, SHORT_BYTES>::new();
+    copy.try_extend_from_slice(&masked(headers)).expect("headers are short");
+    let mut crc = AFTER_LRH.clone();
+    let is_short = copy.try_extend_from_slice(rest).is_ok();
+    crc.update(&copy);
+    if !is_short {
+        crc.update(rest);
+    }
+    if !tail.is_empty() {
+        crc.update(tail);
+    }
+    Some(crc.finalize())
 }
 
 /// The same as [`compute`] of a packet that can be written: its own headers are masked meanwhile, and it is read in one go.
 pub(super) fn compute_in_place(packet: &mut [u8]) -> Option<u32> {
     match packet.first()? >> 4 {
-        4 => masked_in_place::<{ masked_bytes(20) - LRH_BYTES }>(packet),
-        6 => masked_in_place::<{ masked_bytes(40) - LRH_BYTES }>(packet),
+        4 => masked_in_place::<{ masked_bytes(20) }>(packet),
+        6 => masked_in_place::<{ masked_bytes(40) }>(packet),
         _ => None,
     }
 }
@@ -66,49 +75,36 @@ pub(super) fn compute_in_place(packet: &mut [u8]) -> Option<u32> {
 #[inline]
 fn masked_in_place<const N: usize>(packet: &mut [u8]) -> Option<u32> {
     let kept = *packet.first_chunk::<N>()?;
-    mask(&mut packet[..N]);
+    packet[..N].copy_from_slice(&masked(&kept));
     let mut crc = AFTER_LRH.clone();
     crc.update(packet);
     packet[..N].copy_from_slice(&kept);
     Some(crc.finalize())
 }
 
-/// The masked part of a packet with these headers, which are not masked yet. Its length is known when it is compiled: the copy is
-/// a few moves.
+/// The headers of IP, UDP and the BTH with ones in all fields that routers can change. They are masked in large pieces, as what
+/// reads them next does: a processor waits where it reads in one piece what was just written in several.
 #[inline]
-fn image<const N: usize>(headers: &[u8]) -> [u8; N] {
-    let mut image = [0xff; N];
-    image[LRH_BYTES..].copy_from_slice(headers);
-    image
+fn masked<const N: usize>(headers: &[u8; N]) -> [u8; N] {
+    let mask = const { mask::<N>() };
+    std::array::from_fn(|at| headers[at] | mask[at])
 }
 
-/// Makes ones of all fields that routers can change, in the headers of IP, UDP and the BTH.
-#[inline(always)]
-fn mask(headers: &mut [u8]) {
-    let bth = headers.len() - Bth::BYTES;
-    if bth == 20 + UDP_BYTES {
-        headers[1] = 0xff; // type of service
-        headers[8] = 0xff; // time to live
-        headers[10..12].fill(0xff); // header checksum
+/// The bits of the `N` bytes of headers that routers can change.
+const fn mask<const N: usize>() -> [u8; N] {
+    let (mut mask, bth) = ([0; N], N - Bth::BYTES);
+    if N == masked_bytes(20) {
+        mask[1] = 0xff; // type of service
+        mask[8] = 0xff; // time to live
+        (mask[10], mask[11]) = (0xff, 0xff); // header checksum
     } else {
-        headers[0] |= 0x0f; // traffic class and flow label
-        headers[1..4].fill(0xff);
-        headers[7] = 0xff; // hop limit
+        mask[0] = 0x0f; // traffic class and flow label
+        (mask[1], mask[2], mask[3]) = (0xff, 0xff, 0xff);
+        mask[7] = 0xff; // hop limit
     }
-    headers[bth - 2..bth].fill(0xff); // UDP checksum
-    headers[bth + 4] = 0xff; // FECN, BECN and the reserved bits beside them
-}
-
-/// The CRC of the masked part and what follows it, in one or two parts.
-#[inline]
-fn crc(masked: &[u8], rest: &[u8], tail: &[u8]) -> u32 {
-    let mut crc = PRISTINE.clone();
-    crc.update(masked);
-    crc.update(rest);
-    if !tail.is_empty() {
-        crc.update(tail);
-    }
-    crc.finalize()
+    (mask[bth - 2], mask[bth - 1]) = (0xff, 0xff); // UDP checksum
+    mask[bth + 4] = 0xff; // FECN, BECN and the reserved bits beside them
+    mask
 }
 
 /// The ICRC in the last four bytes of `packet`, which can lie across the two parts. `None` when there are fewer bytes.
@@ -132,9 +128,9 @@ mod tests {
     #[test]
     fn in_place_it_is_the_same_and_the_packet_stays_what_it_was() {
         for first in [0x45, 0x65] {
-            let mut packet: Vec<u8> = (0..200u8).map(|i| if i == 0 { first } else { i }).collect();
+            let mut packet: Vec<u8> = (0..300).map(|i| if i == 0 { first } else { i as u8 }).collect();
             let before = packet.clone();
-            for len in [0, 30, 40, 59, 60, 61, 200] {
+            for len in [0, 30, 40, 59, 60, 61, 200, 256, 257, 300] {
                 let computed = compute(FrameBytes::from(&before[..len]));
                 assert_eq!(compute_in_place(&mut packet[..len]), computed, "{len} bytes of {first:x}");
                 assert_eq!(packet, before);
@@ -144,7 +140,7 @@ mod tests {
 
     #[test]
     fn parts_do_not_matter() {
-        let packet: Vec<u8> = (0..200u8).map(|i| if i == 0 { 0x45 } else { i }).collect();
+        let packet: Vec<u8> = (0..300).map(|i| if i == 0 { 0x45 } else { i as u8 }).collect();
         let whole = compute(FrameBytes::from(&packet[..]));
         for cut in 40..packet.len() {
             let (head, tail) = packet.split_at(cut);
