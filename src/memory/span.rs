@@ -124,7 +124,11 @@ impl Span<'_> {
         // is registered, as above.
         unsafe {
             copy::copy(early.head.as_ptr(), self.start, early.head.len())
-                .and_then(|()| copy::copy(early.tail.as_ptr(), self.start.add(early.head.len()), early.tail.len()))
+                .and_then(|()| match early.tail {
+                    // Nearly all frames have one part.
+                    [] => Ok(()),
+                    tail => copy::copy(tail.as_ptr(), self.start.add(early.head.len()), tail.len()),
+                })
                 .and_then(|()| {
                     fence(Ordering::Release);
                     store_last()

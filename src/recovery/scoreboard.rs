@@ -662,7 +662,11 @@ impl Scoreboard {
 
     /// How long silence lasts before the next probe.
     fn pause(&self) -> Duration {
-        self.patience() * (1 << self.probes.min(PROBE_BACKOFF_MAX))
+        match self.probes {
+            // The arithmetic of durations takes time, and each packet that asks comes here.
+            0 => self.patience(),
+            probes => self.patience() * (1 << probes.min(PROBE_BACKOFF_MAX)),
+        }
     }
 
     /// Until when the peer, which was heard now, is to be heard again: until the answer to the newest packet that asks.
