@@ -616,7 +616,7 @@ impl Endpoint {
             let way = check(qp, &packet, &roce, cx)?;
             check_icrc(&roce, has_right_icrc)?;
             cx.counters.rcvd_bytes += roce.packet.len() as u64;
-            qp.handle_packet(&packet, &roce.ip, way, cx);
+            qp.handle_packet(packet, &roce.ip, way, cx);
             Ok(())
         });
         handled.unwrap_or(Err(|c| &mut c.unknown_qpn))
@@ -651,7 +651,7 @@ impl Endpoint {
             if Some(qpn) != sender {
                 self.with(now, qpn, |qp, cx| {
                     cx.counters.rcvd_bytes += roce.packet.len() as u64;
-                    qp.handle_packet(packet, &roce.ip, way, cx);
+                    qp.handle_packet(*packet, &roce.ip, way, cx);
                 });
             }
             index += 1;

@@ -265,24 +265,15 @@ fn learn(tagged: &mut Tagged, heard: Tagged) {
     }
 }
 
-/// A packet that can be the peer's.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Admitted<'a> {
-    /// The packet without its tag.
-    pub packet: Packet<'a>,
+/// What is known of a packet that can be the peer's, beyond what the IBTA knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Admitted {
     /// Whether it brings our nonce back.
     pub has_tag: bool,
     /// Whether it announces a trailer, which the IBTA does not know.
     pub may_have_trailer: bool,
     /// Whether its trailer is trusted: the peer understands.
     pub is_believed: bool,
-}
-
-impl<'a> Admitted<'a> {
-    /// A packet with nothing but what the IBTA knows.
-    pub fn plain(packet: &Packet<'a>) -> Admitted<'a> {
-        Admitted { packet: *packet, has_tag: false, may_have_trailer: false, is_believed: false }
-    }
 }
 
 /// Why a packet is refused.
@@ -433,17 +424,14 @@ impl Extension {
     /// Removes the tag of a packet, and checks whether the packet can be the peer's. `next` says the first PSN that the peer has
     /// not answered, for an answer, and that it has not requested, for a request.
     #[inline]
-    pub fn admit<'a>(&mut self, packet: &Packet<'a>, next: impl FnOnce(bool) -> Psn) -> Result<Admitted<'a>, Refused> {
+    pub fn admit(&mut self, packet: &mut Packet<'_>, next: impl FnOnce(bool) -> Psn) -> Result<Admitted, Refused> {
         if self.peer == Peer::Plain {
-            return Ok(Admitted::plain(packet));
+            return Ok(Admitted::default());
         }
         // The peer can know us before we know it: its trailers are looked for, trusted or not.
         let (is_believed, may_have_trailer) = (self.peer.understands(), packet.bth().extended());
-        let (packet, tag) = match may_have_trailer {
-            true => packet.split_tag().ok_or(Refused::NoTag)?,
-            false => (*packet, 0),
-        };
-        let admitted = Admitted { packet, has_tag: tag != 0, may_have_trailer, is_believed };
+        let tag = if may_have_trailer { packet.take_tag().ok_or(Refused::NoTag)? } else { 0 };
+        let admitted = Admitted { has_tag: tag != 0, may_have_trailer, is_believed };
         let psn = packet.bth().psn();
         let is_right = if admitted.has_tag {
             tag == self.nonce || mutated!("any-tag-taken", by "uroce --test strangers what_has_another_tag")
@@ -627,9 +615,12 @@ impl Extension {
             && path_mtu.bytes() + most <= self.settings.link_mtu
     }
 
-    /// The trailer of a request; empty for a peer that does not understand it.
-    pub fn trailer(&self, said: &RequestTrailer) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
-        if self.peer.understands() { said.to_bytes() } else { ArrayVec::new() }
+    /// Appends the trailer of a request; nothing for a peer that does not understand it.
+    #[inline]
+    pub fn put_trailer<const N: usize>(&self, said: &RequestTrailer, out: &mut ArrayVec<u8, N>) {
+        if self.peer.understands() {
+            said.put(out);
+        }
     }
 
     /// Whether a request offers the extension, after this many timeouts in a row.

@@ -9,7 +9,7 @@ use crate::path::Probe;
 use crate::time::{Duration, Instant, earliest};
 use crate::wire::{
     AcknowledgeTrailer, AddressList, AnswerReport, CarriedAcknowledge, Cnp, Flow, Hello, IpHeader, Opcode, Operation,
-    Packet, PathMtu, PathProbe, Psn, QKey, Qpn, Tagged,
+    Packet, PathMtu, PathProbe, Psn, QKey, Qpn, RequestTrailer, Tagged,
 };
 
 use super::answer_arrivals::AnswerArrivals;
@@ -565,27 +565,27 @@ impl QueuePairMachine {
     }
 
     /// Takes a packet whose ICRC, keys and addresses are valid.
-    pub(super) fn handle_packet(&mut self, packet: &Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
+    pub(super) fn handle_packet(&mut self, mut packet: Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let opcode = packet.bth().opcode();
         if opcode == Opcode::CNP {
-            self.take_notification(packet, cx);
+            self.take_notification(&packet, cx);
             return;
         }
-        let mut admitted = match self.connection.service {
-            Service::Rc => match self.admit(packet, cx) {
+        let admitted = match self.connection.service {
+            Service::Rc => match self.admit(&mut packet, cx) {
                 Some(admitted) => admitted,
                 None => return,
             },
-            _ => Admitted::plain(packet),
+            _ => Admitted::default(),
         };
         let is_marked = ip.is_marked();
         if is_marked {
             self.take_mark(cx);
         }
         if opcode.is_response() {
-            self.handle_answer(&admitted, is_marked, way, cx);
+            self.handle_answer((&packet, admitted), is_marked, way, cx);
         } else {
-            self.handle_request(&mut admitted, is_marked, ip, cx);
+            self.handle_request((&mut packet, admitted), is_marked, ip, cx);
         }
     }
 
@@ -618,20 +618,26 @@ impl QueuePairMachine {
     }
 
     /// Takes an acknowledge, a READ response or an atomic acknowledge.
-    fn handle_answer(&mut self, admitted: &Admitted<'_>, is_marked: bool, way: Way, cx: &mut Context<'_>) {
-        let Admitted { packet, has_tag, may_have_trailer, is_believed } = admitted;
+    fn handle_answer(
+        &mut self,
+        (packet, admitted): (&Packet<'_>, Admitted),
+        is_marked: bool,
+        way: Way,
+        cx: &mut Context<'_>,
+    ) {
+        let Admitted { has_tag, may_have_trailer, is_believed } = admitted;
         let opcode = packet.bth().opcode();
-        let trailer = if *may_have_trailer { packet.acknowledge_trailer() } else { None };
-        if *may_have_trailer && trailer.is_none() && opcode == Opcode::RC_ACKNOWLEDGE && !packet.payload().is_empty() {
+        let trailer = if may_have_trailer { packet.acknowledge_trailer() } else { None };
+        if may_have_trailer && trailer.is_none() && opcode == Opcode::RC_ACKNOWLEDGE && !packet.payload().is_empty() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
             return;
         }
         match &trailer {
-            Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), *has_tag, cx),
-            _ if *has_tag => self.take_tag(),
+            Some(AcknowledgeTrailer::Hello(hello)) => self.take_hello(hello, packet.bth().psn(), has_tag, cx),
+            _ if has_tag => self.take_tag(),
             _ => {}
         }
-        let trailer = trailer.as_ref().filter(|_| *is_believed);
+        let trailer = trailer.as_ref().filter(|_| is_believed);
         let is_about_paths = matches!(trailer, Some(AcknowledgeTrailer::Probe(_) | AcknowledgeTrailer::Addresses(_)));
         match trailer {
             Some(AcknowledgeTrailer::Probe(probe)) => self.take_probe(probe, way, cx),
@@ -641,7 +647,7 @@ impl QueuePairMachine {
             Some(AcknowledgeTrailer::Sack(_) | AcknowledgeTrailer::Hello(_)) | None => {}
         }
         let has_data = opcode.operation() == Operation::ReadResponse && !packet.payload().is_empty();
-        if *has_tag && *is_believed && has_data {
+        if has_tag && is_believed && has_data {
             self.answer_arrivals.take(packet.bth(), is_marked, cx.now);
         }
         if !self.state.sends() {
@@ -667,23 +673,24 @@ impl QueuePairMachine {
     /// Takes a request or a datagram.
     fn handle_request(
         &mut self,
-        admitted: &mut Admitted<'_>,
+        (packet, admitted): (&mut Packet<'_>, Admitted),
         is_marked: bool,
         ip: &IpHeader<'_>,
         cx: &mut Context<'_>,
     ) {
-        let Admitted { packet, has_tag, may_have_trailer, is_believed } = admitted;
+        let Admitted { has_tag, may_have_trailer, is_believed } = admitted;
         if !self.state.receives() {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.wrong_state);
             return;
         }
-        let trailer = if *may_have_trailer { packet.take_trailer() } else { None };
-        if *may_have_trailer && trailer.is_none() {
+        let mut trailer = RequestTrailer::default();
+        if may_have_trailer && !packet.move_trailer(&mut trailer) {
             cx.refuse(self.connection.qpn, packet.bth().psn(), |c| &mut c.bad_trailer);
             return;
         }
-        let carried = trailer.as_ref().and_then(|trailer| trailer.acknowledge);
-        if let Some(carried) = carried.filter(|_| *has_tag && *is_believed && self.state.sends()) {
+        let trailer = may_have_trailer.then_some(&trailer);
+        let carried = trailer.and_then(|trailer| trailer.acknowledge);
+        if let Some(carried) = carried.filter(|_| has_tag && is_believed && self.state.sends()) {
             let handled = self.requester.handle_carried(&carried, &self.connection, cx);
             self.take_consequences(handled, cx);
             if !self.state.receives() {
@@ -692,15 +699,15 @@ impl QueuePairMachine {
                 return;
             }
         }
-        if *has_tag {
+        if has_tag {
             self.take_tag();
-            if trailer.as_ref().is_some_and(|trailer| trailer.attempt == 0) {
+            if trailer.is_some_and(|trailer| trailer.attempt == 0) {
                 self.connection.extension.new_request_has_tag(packet.bth().psn());
             }
         }
         let handled = match &mut self.responder {
             AnyResponder::Reliable(responder) => {
-                responder.handle_request(packet, trailer.as_ref(), is_marked, &self.connection, cx)
+                responder.handle_request(packet, trailer, is_marked, &self.connection, cx)
             }
             AnyResponder::Unreliable(responder) => responder.handle_request(packet, &self.connection, cx),
             AnyResponder::Datagram(responder) => responder.handle_request(packet, ip, &self.connection, cx),
@@ -713,7 +720,7 @@ impl QueuePairMachine {
     /// Checks whether a packet of a reliable connection can be the peer's, as far as its tag and its PSN show, and
     /// learns what it reports of the extension. `None` for a packet that is refused, and counted.
     #[inline]
-    fn admit<'a>(&mut self, packet: &Packet<'a>, cx: &mut Context<'_>) -> Option<Admitted<'a>> {
+    fn admit(&mut self, packet: &mut Packet<'_>, cx: &mut Context<'_>) -> Option<Admitted> {
         let (requester, responder) = (&self.requester, &self.responder);
         let next = |is_answer| if is_answer { requester.unacknowledged() } else { responder.expected() };
         let admitted = match self.connection.extension.admit(packet, next) {
@@ -727,7 +734,7 @@ impl QueuePairMachine {
                 return None;
             }
         };
-        let packet = &admitted.packet;
+        let packet = &*packet;
         let is_settled = self.connection.extension.is_acquainted();
         if !is_settled
             && (self.is_plausible(packet)

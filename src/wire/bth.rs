@@ -1,4 +1,4 @@
-use zerocopy::byteorder::network_endian::U16;
+use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Opcode, PKey, Psn, Qpn};
@@ -20,10 +20,9 @@ pub struct Bth {
     opcode: u8,
     flags: u8,
     p_key: U16,
-    congestion: u8,
-    destination: [u8; 3],
-    ack_request: u8,
-    psn: [u8; 3],
+    /// Bytes 4 to 7 and 8 to 11 are read and written in one piece each.
+    destination: U32,
+    psn: U32,
 }
 
 const _: () = assert!(size_of::<Bth>() == 12);
@@ -32,11 +31,11 @@ const SOLICITED: u8 = 0x80;
 const MIG_REQ: u8 = 0x40;
 const PAD_SHIFT: u8 = 4;
 const TVER: u8 = 0x0f;
-const FECN: u8 = 0x80;
-const BECN: u8 = 0x40;
-const ACK_REQUEST: u8 = 0x80;
-const OFFER: u8 = 0x40;
-const EXTENDED: u8 = 0x20;
+const FECN: u32 = 0x80 << 24;
+const BECN: u32 = 0x40 << 24;
+const ACK_REQUEST: u32 = 0x80 << 24;
+const OFFER: u32 = 0x40 << 24;
+const EXTENDED: u32 = 0x20 << 24;
 const COPY: u8 = 0x1f;
 
 impl Bth {
@@ -50,9 +49,8 @@ impl Bth {
             opcode: opcode.0,
             flags: MIG_REQ,
             p_key: U16::new(PKey::DEFAULT.0),
-            destination: destination.to_be_bytes(),
-            psn: psn.to_be_bytes(),
-            ..Bth::default()
+            destination: U32::new(destination.value()),
+            psn: U32::new(psn.value()),
         }
     }
 
@@ -112,87 +110,91 @@ impl Bth {
 
     /// The FECN bit: forward explicit congestion notification.
     pub fn fecn(&self) -> bool {
-        self.congestion & FECN != 0
+        self.destination.get() & FECN != 0
     }
 
     /// The BECN bit: backward explicit congestion notification, set in CNPs.
     pub fn becn(&self) -> bool {
-        self.congestion & BECN != 0
+        self.destination.get() & BECN != 0
     }
 
     /// The same header with the BECN bit set to `on`.
     pub fn with_becn(mut self, on: bool) -> Bth {
-        set(&mut self.congestion, BECN, on);
+        self.destination = with(self.destination, BECN, on);
         self
     }
 
     /// The six reserved bits of byte 4, sent as zero and ignored on receipt (covered by the ICRC as all ones).
     pub fn reserved_4(&self) -> u8 {
-        self.congestion & 0x3f
+        (self.destination.get() >> 24) as u8 & 0x3f
     }
 
     /// The destination queue pair.
     pub fn destination(&self) -> Qpn {
-        Qpn::from_be_bytes(self.destination)
+        Qpn::new(self.destination.get())
     }
 
     /// The AckReq bit: whether the requester asks for an acknowledge.
     pub fn ack_request(&self) -> bool {
-        self.ack_request & ACK_REQUEST != 0
+        self.psn.get() & ACK_REQUEST != 0
     }
 
     /// The same header with the AckReq bit set to `on`.
     pub fn with_ack_request(mut self, on: bool) -> Bth {
-        set(&mut self.ack_request, ACK_REQUEST, on);
+        self.psn = with(self.psn, ACK_REQUEST, on);
         self
     }
 
     /// Whether the sender offers the extension (docs/EXTENSIONS.md).
     pub fn offers(&self) -> bool {
-        self.ack_request & OFFER != 0
+        self.psn.get() & OFFER != 0
     }
 
     /// The same header with the offer bit set to `on`.
     pub fn with_offer(mut self, on: bool) -> Bth {
-        set(&mut self.ack_request, OFFER, on);
+        self.psn = with(self.psn, OFFER, on);
         self
     }
 
     /// Whether the packet has a trailer (docs/EXTENSIONS.md).
     pub fn extended(&self) -> bool {
-        self.ack_request & EXTENDED != 0
+        self.psn.get() & EXTENDED != 0
     }
 
     /// The same header with the extended bit set to `on`.
     pub fn with_extended(mut self, on: bool) -> Bth {
-        set(&mut self.ack_request, EXTENDED, on);
+        self.psn = with(self.psn, EXTENDED, on);
         self
     }
 
     /// Which copy of a READ response this is, 0 to 31 (docs/EXTENSIONS.md).
     pub fn copy(&self) -> u8 {
-        self.ack_request & COPY
+        (self.psn.get() >> 24) as u8 & COPY
     }
 
     /// The same header with another copy, of which the lower five bits are taken.
     pub fn with_copy(mut self, copy: u8) -> Bth {
-        self.ack_request = self.ack_request & !COPY | copy & COPY;
+        self.psn = U32::new(self.psn.get() & !(u32::from(COPY) << 24) | u32::from(copy & COPY) << 24);
         self
     }
 
     /// The seven reserved bits of byte 8, sent as zero and ignored on receipt.
     pub fn reserved_8(&self) -> u8 {
-        self.ack_request & 0x7f
+        (self.psn.get() >> 24) as u8 & 0x7f
     }
 
     /// The packet sequence number.
     pub fn psn(&self) -> Psn {
-        Psn::from_be_bytes(self.psn)
+        Psn::new(self.psn.get())
     }
 }
 
 fn set(byte: &mut u8, mask: u8, on: bool) {
     *byte = if on { *byte | mask } else { *byte & !mask };
+}
+
+fn with(word: U32, mask: u32, on: bool) -> U32 {
+    U32::new(if on { word.get() | mask } else { word.get() & !mask })
 }
 
 #[cfg(test)]

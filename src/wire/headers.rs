@@ -147,16 +147,16 @@ impl Headers {
         let have = out.len();
         let Some(out) = out.get_mut(..need) else { return Err(WriteError::TooLong { need, have }) };
 
-        fill(&mut out[payload_start..payload_start + payload_bytes]).map_err(WriteError::Payload)?;
         flow.write(out, identification, need - ib_start);
         out[ib_start..ib_start + Bth::BYTES].copy_from_slice(self.bth.with_pad(pad).as_bytes());
         self.extension.write(&mut out[ib_start + Bth::BYTES..]);
+        fill(&mut out[payload_start..payload_start + payload_bytes]).map_err(WriteError::Payload)?;
         if pad > 0 {
             out[trailer_start - pad..trailer_start].fill(0);
         }
         out[trailer_start..tag_start].copy_from_slice(trailer);
         if let Some(tag) = tag {
-            out[tag_start..icrc_start].copy_from_slice(&tag.to_be_bytes());
+            out[tag_start..tag_start + Packet::TAG_BYTES].copy_from_slice(&tag.to_be_bytes());
         }
         let icrc = icrc::compute_in_place(&mut out[..icrc_start]).expect("IP, UDP and BTH were just written");
         out[icrc_start..].copy_from_slice(&icrc.to_le_bytes());

@@ -93,25 +93,40 @@ impl<'a> Packet<'a> {
 
     /// An extended packet without its tag, and the tag. Until then the tag counts as payload. `None` when the packet is
     /// too short for one.
-    #[inline]
     pub fn split_tag(&self) -> Option<(Packet<'a>, u32)> {
+        let mut packet = *self;
+        packet.take_tag().map(|tag| (packet, tag))
+    }
+
+    /// Takes the tag off an extended packet, as [`split_tag`](Self::split_tag). `None` when the packet is too short for one:
+    /// then nothing is taken.
+    #[inline]
+    pub fn take_tag(&mut self) -> Option<u32> {
         let rest = self.body.len().checked_sub(Self::TAG_BYTES).filter(|rest| *rest >= self.bth.pad())?;
         let tag = u32::from_be_bytes(self.body.last_chunk()?);
-        let announces = self.bth.extended() && self.trailer_bytes == 0;
-        announces.then(|| (Packet { body: self.body.take(rest), ..*self }, tag))
+        if !self.bth.extended() || self.trailer_bytes > 0 {
+            return None;
+        }
+        self.body = self.body.take(rest);
+        Some(tag)
     }
 
     /// Takes the trailer off a request. Until then it counts as payload; the tag must be split off before. `None` when there is
     /// no valid trailer: then nothing is taken.
-    #[inline]
     pub fn take_trailer(&mut self) -> Option<RequestTrailer> {
-        let trailer = RequestTrailer::at_end(self.body)?;
-        let trailer_bytes = trailer.bytes();
-        if trailer_bytes + self.bth.pad() > self.body.len() {
-            return None;
-        }
-        self.trailer_bytes = trailer_bytes;
-        Some(trailer)
+        let mut trailer = RequestTrailer::default();
+        self.move_trailer(&mut trailer).then_some(trailer)
+    }
+
+    /// Moves the trailer of a request to `trailer`, a default one, as [`take_trailer`](Self::take_trailer). Returns whether
+    /// there is a valid one.
+    #[inline]
+    pub(crate) fn move_trailer(&mut self, trailer: &mut RequestTrailer) -> bool {
+        let Some(bytes) = trailer.read_end(self.body).filter(|bytes| bytes + self.bth.pad() <= self.body.len()) else {
+            return false;
+        };
+        self.trailer_bytes = bytes;
+        true
     }
 
     /// What switches wrote into a request whose trailer was split off. `None` when there is no room for that.

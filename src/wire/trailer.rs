@@ -93,6 +93,16 @@ impl RequestTrailer {
     /// The trailer as bytes on the wire, without the room for telemetry.
     pub fn to_bytes(&self) -> ArrayVec<u8, { RequestTrailer::MAX_BYTES }> {
         let mut out = ArrayVec::new();
+        self.put(&mut out);
+        out
+    }
+
+    /// Appends the trailer as bytes on the wire, without the room for telemetry.
+    ///
+    /// # Panics
+    /// When `out` has less room than the longest trailer takes.
+    #[inline]
+    pub(crate) fn put<const N: usize>(&self, out: &mut ArrayVec<u8, N>) {
         let mut put = |bytes: &[u8]| out.try_extend_from_slice(bytes).expect("all of it fits");
         let mut kind = REQUEST;
         match (&self.reth, &self.acknowledge) {
@@ -103,56 +113,60 @@ impl RequestTrailer {
             }
             (None, None) => {}
         }
-        let [_, i, j, k] = self.index.to_be_bytes();
-        let [_, r, s, t] = self.receive_number.to_be_bytes();
-        put(&[i, j, k, self.attempt, r, s, t, kind << 4 | (self.own_bytes() / 4) as u8]);
-        out
+        let place = u64::from(self.index) << 40 | u64::from(self.attempt) << 32;
+        let last = kind << 4 | (self.own_bytes() / 4) as u8;
+        put(&(place | u64::from(self.receive_number & 0x00ff_ffff) << 8 | u64::from(last)).to_be_bytes());
     }
 
-    /// Reads the trailer at the end of `body`: payload, pad and trailer, without the ICRC. `None` when there is no
-    /// valid one.
+    /// Reads the trailer at the end of `body`: payload, pad and trailer, without the ICRC. Returns its length in bytes; `None`
+    /// when there is no valid one. It must hold nothing before.
     #[inline]
-    pub(super) fn at_end(body: FrameBytes<'_>) -> Option<RequestTrailer> {
-        RequestTrailer::alone(body).or_else(|| RequestTrailer::before_telemetry(body))
+    pub(super) fn read_end(&mut self, body: FrameBytes<'_>) -> Option<usize> {
+        // Nearly all are so: what each ends with, and nothing before it.
+        match body.last_chunk() {
+            Some(end) if end[7] == REQUEST << 4 | (Self::SHORT_BYTES / 4) as u8 => {
+                self.take_end(end);
+                Some(Self::SHORT_BYTES)
+            }
+            _ => self.read_long(body).or_else(|| self.read_before_telemetry(body)),
+        }
     }
 
-    fn alone(body: FrameBytes<'_>) -> Option<RequestTrailer> {
-        let last: [u8; 1] = body.last_chunk()?;
-        let bytes = 4 * usize::from(last[0] & 0x0f);
-        match last[0] >> 4 {
-            REQUEST if bytes == Self::SHORT_BYTES => {
-                RequestTrailer::parse(&body.last_chunk::<{ Self::SHORT_BYTES }>()?)
-            }
+    /// Reads the trailer at the end of `body`, with or without something before what each ends with.
+    fn read_long(&mut self, body: FrameBytes<'_>) -> Option<usize> {
+        let [last] = body.last_chunk()?;
+        let bytes = 4 * usize::from(last & 0x0f);
+        match last >> 4 {
+            REQUEST if bytes == Self::SHORT_BYTES => {}
             REQUEST if bytes == Self::MAX_BYTES => {
                 let all = body.last_chunk::<{ Self::MAX_BYTES }>()?;
-                let reth = Reth::read_from_bytes(&all[..RETH_BYTES]).ok()?;
-                Some(RequestTrailer { reth: Some(reth), ..RequestTrailer::parse(&all[RETH_BYTES..])? })
+                self.reth = Some(Reth::read_from_prefix(&all).ok()?.0);
             }
             CARRYING if bytes == Self::CARRYING_BYTES => {
                 let all = body.last_chunk::<{ Self::CARRYING_BYTES }>()?;
-                let (acknowledge, rest) = all.split_first_chunk()?;
-                let acknowledge = Some(CarriedAcknowledge::parse(acknowledge));
-                Some(RequestTrailer { acknowledge, ..RequestTrailer::parse(rest)? })
+                self.acknowledge = Some(CarriedAcknowledge::parse(all.first_chunk()?));
             }
-            _ => None,
+            _ => return None,
         }
+        self.take_end(body.last_chunk()?);
+        Some(bytes)
     }
 
     /// Reads the trailer before the telemetry at the end of `body`.
     #[cold]
-    fn before_telemetry(body: FrameBytes<'_>) -> Option<RequestTrailer> {
+    fn read_before_telemetry(&mut self, body: FrameBytes<'_>) -> Option<usize> {
         Telemetry::parse(&body.last_chunk::<{ Telemetry::BYTES }>()?)?;
-        let trailer = RequestTrailer::alone(body.take(body.len() - Telemetry::BYTES))?;
-        Some(RequestTrailer { has_telemetry: true, ..trailer })
+        let bytes = self.read_long(body.take(body.len() - Telemetry::BYTES))?;
+        self.has_telemetry = true;
+        Some(bytes + Telemetry::BYTES)
     }
 
-    /// Reads what each request trailer ends with.
+    /// Takes what each request trailer ends with.
     #[inline]
-    fn parse(rest: &[u8]) -> Option<RequestTrailer> {
-        let &[a, b, c, attempt, d, e, f, _] = rest else { return None };
-        let number = |bytes: [u8; 3]| Psn::from_be_bytes(bytes).value();
-        let (index, receive_number) = (number([a, b, c]), number([d, e, f]));
-        Some(RequestTrailer { reth: None, acknowledge: None, index, attempt, receive_number, has_telemetry: false })
+    fn take_end(&mut self, end: [u8; Self::SHORT_BYTES]) {
+        let end = u64::from_be_bytes(end);
+        (self.index, self.attempt) = ((end >> 40) as u32, (end >> 32) as u8);
+        self.receive_number = (end >> 8) as u32 & 0x00ff_ffff;
     }
 }
 
@@ -243,6 +257,14 @@ mod tests {
     use super::*;
     use crate::wire::Key;
 
+    /// The trailer at the end of `body`, if there is one.
+    fn at_end(body: FrameBytes<'_>) -> Option<RequestTrailer> {
+        let mut trailer = RequestTrailer::default();
+        let bytes = trailer.read_end(body)?;
+        assert_eq!(bytes, trailer.bytes());
+        Some(trailer)
+    }
+
     #[test]
     fn requests_say_where_they_belong() {
         let short = RequestTrailer { index: 0x010203, attempt: 4, receive_number: 0x050607, ..Default::default() };
@@ -264,7 +286,7 @@ mod tests {
             let body = [&[9; 5][..], &trailer.to_bytes()].concat();
             for cut in 0..=body.len() {
                 let (head, tail) = body.split_at(cut);
-                assert_eq!(RequestTrailer::at_end(FrameBytes { head, tail }), Some(trailer));
+                assert_eq!(at_end(FrameBytes { head, tail }), Some(trailer));
             }
         }
     }
@@ -280,12 +302,12 @@ mod tests {
             assert_eq!((with_room.to_bytes(), with_room.bytes()), (trailer.to_bytes(), trailer.bytes() + 64));
             for cut in 0..=body.len() {
                 let (head, tail) = body.split_at(cut);
-                assert_eq!(RequestTrailer::at_end(FrameBytes { head, tail }), Some(with_room));
+                assert_eq!(at_end(FrameBytes { head, tail }), Some(with_room));
             }
             let twice = [&body[..], &room].concat();
-            assert_eq!(RequestTrailer::at_end(FrameBytes::from(&twice[..])), None);
+            assert_eq!(at_end(FrameBytes::from(&twice[..])), None);
         }
-        assert_eq!(RequestTrailer::at_end(FrameBytes::from(&room[..])), None, "it is no trailer by itself");
+        assert_eq!(at_end(FrameBytes::from(&room[..])), None, "it is no trailer by itself");
     }
 
     #[test]
@@ -312,15 +334,15 @@ mod tests {
         let sack = Sack { trigger: Psn::new(0), attempt: 0, delay_us: 0, marked: 0, is_trigger_marked: false, blocks }
             .to_bytes();
         for len in 0..request.len() {
-            assert_eq!(RequestTrailer::at_end(FrameBytes::from(&request[request.len() - len..])), None);
+            assert_eq!(at_end(FrameBytes::from(&request[request.len() - len..])), None);
         }
         for len in 0..sack.len() {
             assert_eq!(Sack::parse(&sack[sack.len() - len..]), None);
         }
-        assert_eq!(RequestTrailer::at_end(FrameBytes::from(&sack[..])), None);
+        assert_eq!(at_end(FrameBytes::from(&sack[..])), None);
         for last in 0..=255 {
             let body = [[0; 39].as_slice(), &[last]].concat();
-            let is_one = RequestTrailer::at_end(FrameBytes::from(&body[..])).is_some();
+            let is_one = at_end(FrameBytes::from(&body[..])).is_some();
             assert_eq!(is_one, [0x12, 0x16, 0x75].contains(&last));
         }
     }

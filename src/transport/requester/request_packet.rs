@@ -52,26 +52,21 @@ impl RequestPacket {
             .with_solicited(wqe.request.solicited && position.ends() && wqe.request.operation.takes_receive())
             .with_offer(offers);
         // The trailer names the packet's place in its message, for a peer that understands it.
-        let reth = wqe.reth().filter(|_| index > 0);
         let said = RequestTrailer {
-            reth,
+            reth: if index > 0 { wqe.reth() } else { None },
             acknowledge,
             index,
             attempt,
             receive_number: wqe.receive_number,
             has_telemetry: connection.extension.asks_telemetry(connection.path_mtu),
         };
-        let trailer = connection.extension.trailer(&said);
-        let mut with_room = ArrayVec::<u8, { RequestTrailer::MAX_BYTES + Telemetry::BYTES }>::new();
-        let trailer = match said.has_telemetry {
-            true => {
-                with_room.extend(trailer.into_iter().chain(Telemetry::default().to_bytes()));
-                &with_room
-            }
-            false => trailer.as_slice(),
-        };
+        let mut trailer = ArrayVec::<u8, { RequestTrailer::MAX_BYTES + Telemetry::BYTES }>::new();
+        connection.extension.put_trailer(&said, &mut trailer);
+        if said.has_telemetry {
+            trailer.extend(Telemetry::default().to_bytes());
+        }
         let headers = Headers { bth, extension };
-        let packet = Outgoing { headers, payload_bytes: payload_bytes as usize, trailer, tag: None };
+        let packet = Outgoing { headers, payload_bytes: payload_bytes as usize, trailer: &trailer, tag: None };
         let gather =
             |memory: &MemoryTable, out: &mut [u8]| wqe.request.data.gather(memory, connection.pd, index * mtu, out);
         connection.write(path, out, packet, cx, gather)
