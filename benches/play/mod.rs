@@ -55,7 +55,7 @@ pub fn operation(name: &str) -> fn(&Pair, usize) -> SendOperation {
 /// The requester's work request.
 #[inline(never)]
 fn post(pair: &mut Pair, request: SendRequest) {
-    pair.post(Side::A, black_box(request));
+    pair.post(Side::A, request);
 }
 
 /// Requests on their way: a packet each, as it leaves.
