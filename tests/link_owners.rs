@@ -17,6 +17,7 @@ use uroce::link::device::Device;
 use uroce::link::udp::{self, UdpLink};
 use uroce::link::xdp::{self, XdpLink, XdpOptions};
 use uroce::verbs::{Context, LinkKind, OpenError, OpenOptions};
+use uroce::wire::ROCE_PORT;
 
 fn open_xdp(pair: &Pair, name: &'static str) -> Result<XdpLink, xdp::XdpOpenError> {
     pair.within(0, move || XdpLink::open(name, &XdpOptions::default()))
@@ -91,6 +92,20 @@ fn sockets_that_would_lose_their_packets_are_in_the_way_of_af_xdp() {
         let opened = open_xdp(&pair, "veth0").map(drop);
         assert_eq!(opened.is_err(), is_in_the_way, "{address}: {opened:?}");
         drop(socket);
+        pair.within(0, wait_for_port);
+    }
+}
+
+/// Waits until nobody has the port: a process that another test starts has a copy of a socket until it executes its program.
+fn wait_for_port() {
+    let is_taken = |family: &str| {
+        let sockets = std::fs::read_to_string(format!("/proc/thread-self/net/{family}")).unwrap();
+        sockets.contains(&format!(":{ROCE_PORT:04X} "))
+    };
+    let start = Instant::now();
+    while ["udp", "udp6"].into_iter().any(is_taken) {
+        assert!(start.elapsed() < Duration::from_secs(10), "somebody has the port");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
