@@ -479,10 +479,10 @@ impl Steady {
         match verdict {
             Verdict::Usual | Verdict::Unclear => {}
             Verdict::Trial => self.window *= 1.0 - Chance::TRIAL,
-            Verdict::Innocent => self.window /= 1.0 - Chance::TRIAL,
+            Verdict::Innocent => self.window = self.before_trial(),
             Verdict::Excess => self.exceeded(self.delivery.sure(base), now),
             Verdict::Policed(part) => {
-                let arrived = self.window / (1.0 - Chance::TRIAL) * part;
+                let arrived = self.before_trial() * part;
                 self.exceeded(arrived.max(self.delivery.sure(base)), now);
             }
         }
@@ -490,9 +490,14 @@ impl Steady {
         self.begin_round(flight, now);
     }
 
+    /// The window before the trial that made it this one.
+    fn before_trial(&self) -> f64 {
+        self.window / (1.0 - Chance::TRIAL)
+    }
+
     /// Keeps so many bytes in flight, since more were lost.
     fn exceeded(&mut self, fit: f64, now: Instant) {
-        self.window = fit.clamp(self.window / 2.0, self.window / (1.0 - Chance::TRIAL));
+        self.window = fit.clamp(self.window / 2.0, self.before_trial());
         self.begin_climb(Climb::new(self.gait(), self.window * STEP / 8.0, now));
     }
 
