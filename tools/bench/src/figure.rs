@@ -285,10 +285,12 @@ impl Series {
         self.taken().map(|sample| sample.value).collect()
     }
 
-    /// The median of the ratios within each round: what slows the machine down for a while slows both.
-    fn ratio(&self, to: &Series) -> f64 {
+    /// The median of the ratios within each round: what slows the machine down for a while slows both. `None` when both were
+    /// taken in no round.
+    fn ratio(&self, to: &Series) -> Option<f64> {
         let rounds = self.samples.iter().zip(&to.samples);
-        median(rounds.filter_map(|(a, b)| Some(a.as_ref()?.value / b.as_ref()?.value)).collect())
+        let ratios: Vec<f64> = rounds.filter_map(|(a, b)| Some(a.as_ref()?.value / b.as_ref()?.value)).collect();
+        (!ratios.is_empty()).then(|| median(ratios))
     }
 
     /// The median over the rounds of something of each.
@@ -309,10 +311,15 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn ratio_to(name: Option<&String>, figures: &[Figure], all: &[Series], own: &Series) -> Option<f64> {
     let index = figures.iter().position(|figure| Some(&figure.name) == name)?;
-    Some(own.ratio(&all[index]))
+    own.ratio(&all[index])
 }
 
-/// An object a figure.
+/// The figures that were taken, and their rounds.
+fn taken<'a>(figures: &'a [Figure], all: &'a [Series]) -> impl Iterator<Item = (&'a Figure, &'a Series)> {
+    figures.iter().zip(all).filter(|(_, series)| !series.is_empty())
+}
+
+/// An object a figure that was taken.
 pub fn json_lines(figures: &[Figure], all: &[Series]) -> Vec<Value> {
     let line = |(figure, series): (&Figure, &Series)| {
         let packets_per_s = series.of(|s| s.packets as f64 / s.seconds);
@@ -335,7 +342,7 @@ pub fn json_lines(figures: &[Figure], all: &[Series]) -> Vec<Value> {
         }
         object
     };
-    figures.iter().zip(all).map(line).collect()
+    taken(figures, all).map(line).collect()
 }
 
 /// The results for people.
@@ -348,7 +355,7 @@ pub fn table(figures: &[Figure], all: &[Series]) -> comfy_table::Table {
             column.set_cell_alignment(comfy_table::CellAlignment::Right);
         }
     }
-    for (figure, series) in figures.iter().zip(all) {
+    for (figure, series) in taken(figures, all) {
         let values = series.values();
         let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(l, m), v| (l.min(*v), m.max(*v)));
         let packets_per_s = series.of(|s| s.packets as f64 / s.seconds);
@@ -383,10 +390,12 @@ mod tests {
                 .collect(),
         };
         // The machine was three times slower in the second round.
-        assert_eq!(series(&[5.0, 1.0, 6.0]).ratio(&series(&[10.0, 2.0, 10.0])), 0.5);
+        assert_eq!(series(&[5.0, 1.0, 6.0]).ratio(&series(&[10.0, 2.0, 10.0])), Some(0.5));
         let mut lacks_one = series(&[5.0]);
         lacks_one.push(None);
-        assert_eq!(lacks_one.ratio(&series(&[10.0, 2.0])), 0.5);
+        assert_eq!(lacks_one.ratio(&series(&[10.0, 2.0])), Some(0.5));
+        let lacks_the_other = Series { samples: lacks_one.samples.iter().rev().cloned().collect() };
+        assert_eq!(lacks_one.ratio(&lacks_the_other), None);
         assert!(!lacks_one.is_empty() && Series::default().is_empty());
         assert_eq!(median(vec![4.0, 1.0]), 2.5);
     }

@@ -136,9 +136,6 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             series.push(sample.ok());
         }
     }
-    if let Some((figure, _)) = figures.iter().zip(&series).find(|(_, series)| series.is_empty()) {
-        return Err(format!("{} was never taken", figure.name).into());
-    }
     if arguments.json {
         println!("{}", rig.to_json());
         for line in figure::json_lines(&figures, &series) {
@@ -147,7 +144,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         println!("{}\n{}", rig.description(), figure::table(&figures, &series));
     }
-    Ok(())
+    let missing = figures.iter().zip(&series).filter(|(_, series)| series.is_empty());
+    let names: Vec<_> = missing.map(|(figure, _)| figure.name.as_str()).collect();
+    match names[..] {
+        [] => Ok(()),
+        _ => Err(format!("never taken: {}", names.join(", ")).into()),
+    }
 }
 
 /// The figures whose names contain `only`, and those they refer to.
