@@ -392,13 +392,16 @@ impl Core {
         if due == Due::Nothing || !self.doorbell.holds() {
             return steps;
         }
-        if due == Due::All {
-            self.flush(now);
-        } else {
-            let kept = self.link.flush_whole_runs(now);
-            self.doorbell.keep(kept, self.clock.now());
-        }
-        self.doorbell.over(self.clock.now());
+        let kept = match due {
+            Due::WholeRuns => self.link.flush_whole_runs(now),
+            _ => {
+                self.flush(now);
+                0
+            }
+        };
+        let now = self.clock.now();
+        self.doorbell.keep(kept, now);
+        self.doorbell.over(now);
         steps
     }
 

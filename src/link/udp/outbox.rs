@@ -124,9 +124,8 @@ impl Outbox {
 
     /// The place of the packet in the lent buffer in the run of the packets before it; 0 when it begins another.
     fn place(&mut self, len: usize, destination: Destination) -> usize {
-        let Some(place) = self.queued.back().map(|last| last.place + 1) else { return 0 };
         let (.., header) = fields(self.lent(len));
-        let (first, last) = (&self.queued[self.queued.len() - place], &self.queued[self.queued.len() - 1]);
+        let Some((place, first, last)) = self.last_run() else { return 0 };
         let is_next = last.len == first.len
             && len <= first.len
             && has_room(place, first.len - header, len - header)
@@ -141,11 +140,16 @@ impl Outbox {
         unsafe { std::slice::from_raw_parts(self.pool.buffer(buffer).cast_const(), len) }
     }
 
+    /// The run at the end: the number of its packets, its first one and its last one.
+    fn last_run(&self) -> Option<(usize, &Queued, &Queued)> {
+        let last = self.queued.back()?;
+        let packets = last.place + 1;
+        Some((packets, &self.queued[self.queued.len() - packets], last))
+    }
+
     /// The number of packets in the run at the end, if others as long can join it; otherwise 0.
     pub fn open_run(&self) -> usize {
-        let Some(last) = self.queued.back() else { return 0 };
-        let packets = last.place + 1;
-        let first = &self.queued[self.queued.len() - packets];
+        let Some((packets, first, last)) = self.last_run() else { return 0 };
         let (.., header) = fields(self.packet(last.buffer, last.len));
         let bytes = first.len - header;
         if last.len == first.len && has_room(packets, bytes, bytes) { packets } else { 0 }
