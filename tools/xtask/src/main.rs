@@ -6,6 +6,7 @@ mod demo;
 mod dist;
 mod features;
 mod fuzz;
+mod htsim;
 mod install;
 mod instructions;
 mod lab;
@@ -46,6 +47,7 @@ usage: cargo xtask COMMAND
                         which lines of the transport chaos (1000 seeds) and what fuzzing kept reach
   pyverbs [--json] [FILE…]
                         rdma-core's tests in Python on this stack and on the kernel's rxe, counts side by side
+  htsim [--json]        connection matrices on uet-htsim, which is fetched and compiled, beside `uroce sim matrix`
   survey [--json] [--check] [--all] [ROOT]
                         what makes the code hard to change, counted: long functions, circles of imports, names used twice
   lab                   two namespaces and a cable to try things in
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
         Some((&"fuzz", rest)) => fuzz::run(rest),
         Some((&"coverage", rest)) => coverage::run(rest),
         Some((&"pyverbs", rest)) => pyverbs::run(rest),
+        Some((&"htsim", rest)) => htsim::run(rest),
         Some((&"survey", rest)) => program::run_plain("uroce-survey", rest),
         Some((&"rxe", rest)) => rxe::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {

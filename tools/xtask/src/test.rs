@@ -2,7 +2,8 @@
 //! to.
 use crate::stage::{self, AfterFailure, Done, Stage};
 use crate::{
-    Failure, Outcome, demo, features, fuzz, install, instructions, miri, mutants, program, sanitizers, setup, workspace,
+    Failure, Outcome, demo, features, fuzz, htsim, install, instructions, miri, mutants, program, sanitizers, setup,
+    workspace,
 };
 use rxe_rig::process;
 use std::path::Path;
@@ -72,6 +73,7 @@ fn more_stages() -> Vec<Stage> {
         Stage::cargo("alone", &["test", "--quiet", "--package", "uroce-cli", "--features", "embed", "--test", "alone"]),
         chaos("seeds", "chaos", &["--seeds", "10000"]),
         chaos("packets", "chaos", &["--seed", "1000000", "--packets", "100000000"]),
+        Stage::of("htsim", || htsim::run(&[])),
         Stage::of("mutants", || mutants::run(&[])),
         Stage::of("fuzzing", || fuzz::for_each(&fuzz::TARGETS, FUZZ_SECONDS)),
     ]
