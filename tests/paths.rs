@@ -19,7 +19,7 @@ use uroce_laboratory::sim::TransferOperation;
 use uroce_laboratory::sim::path_failure::{DarkDirection, FailureCell};
 use uroce_laboratory::sim::paths::PathsCell;
 use uroce_laboratory::world::crafted::{ALL, Crafted, FIRST_PSN, PEER, US, without_tag};
-use uroce_laboratory::world::flow;
+use uroce_laboratory::world::{Many, flow};
 
 /// What a frame of ours says.
 #[derive(Clone, Debug)]
@@ -492,4 +492,22 @@ fn the_others_make_up_for_a_path_that_goes_dark() {
     assert!(result.lost_frames > 100, "{result:?}");
     assert!(result.recovery_rtt <= 2.0 && result.return_rtt <= 2.0 && result.qp_errors == 0, "{result:?}");
     assert!(result.worst_fraction >= 0.95 && result.restored_fraction >= 0.95, "{result:?}");
+}
+
+#[test]
+fn copies_of_acknowledges_are_few_where_messages_are_short() {
+    let mut many = Many::of(1, RecoverySettings::default().with_paths(16, PathPolicy::default()));
+    let write = SendOperation::Write(many.remote());
+    let mut packets_of = |messages: u64| {
+        let before = many.packets;
+        for _ in 0..messages {
+            many.post(0, write, 64);
+            many.complete(1);
+        }
+        many.packets - before
+    };
+    packets_of(2000);
+    // A message takes a microsecond, its packet and an acknowledge. In 2 ms there are forty copies, and some probes.
+    let besides = packets_of(2000) - 2 * 2000;
+    assert!((40..300).contains(&besides), "{besides} packets besides");
 }

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 
 use crate::frame::Hop;
 use crate::path::PathSet;
-use crate::time::{Instant, earliest};
+use crate::time::{Duration, Instant, earliest};
 use crate::wire::{AddressList, IpHeader, PathProbe, Qpn};
 
 use super::attributes::Path;
@@ -24,8 +24,10 @@ pub(super) struct Multipath {
     answers: VecDeque<OwedAnswer>,
     /// Whether the link imposes the UDP source port.
     port_is_imposed: bool,
-    /// Acknowledges sent so far, modulo 2^32.
+    /// Acknowledges since one was copied.
     acknowledges: u32,
+    /// When a copy of one was sent.
+    copied: Instant,
 }
 
 /// The rail and UDP source port with which a packet arrived, or is sent.
@@ -52,6 +54,9 @@ const PORT_BASE: u16 = 0xc000;
 /// One acknowledge in this many is also sent over another path. If nothing comes through on the quickest path, the peer
 /// still learns of all that arrives.
 const COPY_EVERY: u32 = 4;
+
+/// The least time between such copies: many short messages have an acknowledge each, and need no copy of every fourth.
+const COPY_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A next hop that the link must resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +86,7 @@ impl Multipath {
         let as_peer = if port_is_imposed { local_rails.len() as u16 + 1 } else { settings.paths_as_peer };
         let rails = Rails::new(path.flow.addresses, local_rails, now);
         let mut multipath =
-            Multipath { set, as_peer, rails, answers: VecDeque::new(), port_is_imposed, acknowledges: 0 };
+            Multipath { set, as_peer, rails, answers: VecDeque::new(), port_is_imposed, acknowledges: 0, copied: now };
         multipath.lay_paths(now);
         multipath.set.touch(now);
         multipath
@@ -135,9 +140,15 @@ impl Multipath {
     }
 
     /// Counts an acknowledge that is sent. Returns whether a copy must be sent over another path.
-    pub fn wants_copy(&mut self) -> bool {
-        self.acknowledges = self.acknowledges.wrapping_add(1);
-        self.set.good() > 1 && self.acknowledges.is_multiple_of(COPY_EVERY)
+    pub fn wants_copy(&mut self, now: Instant) -> bool {
+        self.acknowledges = self.acknowledges.saturating_add(1);
+        let is_late = now >= self.copied + COPY_INTERVAL
+            || mutated!("copy-of-each-fourth", by "uroce --test paths copies_of_acknowledges_are_few");
+        let wants = self.set.good() > 1 && self.acknowledges >= COPY_EVERY && is_late;
+        if wants {
+            (self.acknowledges, self.copied) = (0, now);
+        }
+        wants
     }
 
     /// Takes a probe of the peer for a path. Returns false when too many answers are owed already.

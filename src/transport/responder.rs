@@ -573,7 +573,7 @@ impl Responder {
             path = cx.multipath.as_mut().and_then(|multipath| multipath.set.another()).unwrap_or(path);
         } else {
             self.acks.take_path(path);
-            if cx.multipath.as_mut().is_some_and(|multipath| multipath.wants_copy()) {
+            if cx.multipath.as_mut().is_some_and(|multipath| multipath.wants_copy(cx.now)) {
                 self.acks.owe_copy();
             }
         }
