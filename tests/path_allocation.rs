@@ -57,7 +57,7 @@ fn packets_over_many_paths_allocate_nothing() {
             }
             board.settle(now);
             for report in board.reports() {
-                match report {
+                match *report {
                     PathReport::Arrived { path, took, is_marked } => set.arrived(path, took, is_marked, now),
                     PathReport::Lost(path) => {
                         lost += 1;
@@ -68,6 +68,7 @@ fn packets_over_many_paths_allocate_nothing() {
                     }
                 }
             }
+            board.forget_reports();
         }
         let made = allocations() - before;
         assert_eq!(made, 0, "{policy:?}: allocations for 20,000 packets");

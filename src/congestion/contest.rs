@@ -218,7 +218,7 @@ impl Contest {
     /// Goes on with a trial, if there is one.
     fn take_trial(&mut self, view: &View<'_>) -> Option<Turn> {
         let trial = self.trial.as_mut()?;
-        trial.least = [trial.least, view.flight.queue(trial.from)].into_iter().flatten().min();
+        trial.least = [trial.least, view.flight.queue_since(trial.from)].into_iter().flatten().min();
         let (Some(least), true) = (trial.least, view.now >= trial.until) else {
             return Some(Turn::Keep(trial.window / 2.0));
         };
@@ -376,7 +376,7 @@ mod tests {
                 progress: &progress,
                 flight,
                 base: BASE,
-                queue: flight.queue(Instant::ZERO).unwrap_or_default(),
+                queue: flight.queue().unwrap_or_default(),
                 line: LINE,
                 chance: 0.0,
                 late: Duration::ZERO,

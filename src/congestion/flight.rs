@@ -16,8 +16,12 @@ pub struct Flight {
     /// The sum of the shortest round trips of paths, in nanoseconds, and how many these are.
     shortest_ns: u64,
     known: u32,
-    /// The newest samples of the paths that were heard of last, in the order of their queues.
+    /// The newest samples of the paths that were heard of last, in the order of their queues; and a time before which none of them
+    /// was sent.
     newest: Box<[Newest]>,
+    newest_since: Instant,
+    /// Their paths, the one that was not heard of for longest first.
+    heard: [u8; NEWEST_MAX],
 }
 
 /// The newest sample of a path.
@@ -94,17 +98,13 @@ impl Flight {
 
     /// Takes the newest sample of a path, in the place of the one before, or of the path that was not heard of for longest.
     fn take_newest(&mut self, sample: Newest) {
+        let replaced = self.hear(sample.path);
         let newest = &mut self.newest;
-        let was_newest = std::mem::replace(&mut self.paths[usize::from(sample.path)].is_newest, true);
-        let replaced = match was_newest {
-            true => newest.iter().position(|other| other.path == sample.path),
-            false if newest.len() < NEWEST_MAX => None,
-            false => newest.iter().enumerate().min_by_key(|(_, other)| other.sent_at).map(|(index, _)| index),
-        };
-        let mut index = replaced.unwrap_or(newest.len());
+        let mut index = newest.iter().position(|other| Some(other.path) == replaced).unwrap_or(newest.len());
         match newest.get_mut(index) {
             Some(other) => {
-                self.paths[usize::from(other.path)].is_newest = other.path == sample.path;
+                let since = if other.path == sample.path { self.newest_since } else { other.sent_at };
+                self.newest_since = since.min(sample.sent_at);
                 *other = sample;
             }
             None => {
@@ -122,6 +122,30 @@ impl Flight {
             newest.swap(index, index + 1);
             index += 1;
         }
+    }
+
+    /// Makes the path the one that was heard of last. Returns the path whose sample the one of this path replaces, which can be the
+    /// same, if there is no room for one more.
+    fn hear(&mut self, path: u8) -> Option<u8> {
+        let (heard, count) = (&mut self.heard, self.newest.len());
+        let was_newest = std::mem::replace(&mut self.paths[usize::from(path)].is_newest, true);
+        if was_newest && heard[count - 1] == path {
+            return Some(path);
+        }
+        if was_newest {
+            let index = heard.iter().position(|other| *other == path).unwrap_or_default();
+            heard[index..count].rotate_left(1);
+            return Some(path);
+        }
+        if count < NEWEST_MAX {
+            heard[count] = path;
+            return None;
+        }
+        let replaced = heard[0];
+        heard.copy_within(1.., 0);
+        heard[NEWEST_MAX - 1] = path;
+        self.paths[usize::from(replaced)].is_newest = false;
+        Some(replaced)
     }
 
     /// Bytes whose arrival is known so far.
@@ -150,9 +174,17 @@ impl Flight {
         self.shortest_ns.checked_div(self.known.into()).map(Duration::from_nanos)
     }
 
-    /// The delay in queues of packets that were sent at `since` or later: the median over the paths that were heard of
-    /// last, at most sixteen, each by its newest sample. `None` before the first such sample.
-    pub fn queue(&self, since: Instant) -> Option<Duration> {
+    /// The delay in queues: the median over the paths that were heard of last, at most sixteen, each by its newest sample. `None`
+    /// before the first sample.
+    pub fn queue(&self) -> Option<Duration> {
+        self.newest.get(self.newest.len() / 2).map(|sample| Duration::from_nanos(sample.queue_ns))
+    }
+
+    /// As [`queue`](Self::queue), of those of these paths whose newest sample was sent at `since` or later.
+    pub fn queue_since(&self, since: Instant) -> Option<Duration> {
+        if since <= self.newest_since {
+            return self.queue();
+        }
         let mut new = self.newest.iter().filter(|sample| sample.sent_at >= since);
         let count = new.clone().count();
         new.nth(count / 2).map(|sample| Duration::from_nanos(sample.queue_ns))
@@ -182,8 +214,6 @@ mod tests {
         flight
     }
 
-    const EVER: Instant = Instant::ZERO;
-
     proptest! {
         /// Beside a scan of all paths, of which sixteen have been heard of last.
         #[test]
@@ -212,7 +242,8 @@ mod tests {
                 let mut queues: Vec<Duration> = latest.map(|(.., queue)| *queue).collect();
                 queues.sort();
                 let median = queues.get(queues.len() / 2).copied();
-                prop_assert_eq!(flight.queue(Instant::from_ns(since * 1_000_000)), median);
+                prop_assert_eq!(flight.queue(), flight.queue_since(Instant::ZERO));
+                prop_assert_eq!(flight.queue_since(Instant::from_ns(since * 1_000_000)), median);
             }
         }
     }
@@ -222,23 +253,23 @@ mod tests {
         let flight = flight(&[(0, 1, 22), (0, 2, 20), (0, 3, 27)]);
         assert_eq!((flight.delivered_bytes(), flight.in_flight_bytes()), (3000, 5000));
         assert_eq!(flight.shortest(), Some(Duration::from_millis(20)));
-        assert_eq!(flight.queue(EVER), Some(Duration::from_millis(7)));
+        assert_eq!(flight.queue(), Some(Duration::from_millis(7)));
         // Nothing that was sent since has come back.
-        assert_eq!(flight.queue(Instant::from_ns(4_000_000)), None);
+        assert_eq!(flight.queue_since(Instant::from_ns(4_000_000)), None);
     }
 
     #[test]
     fn one_congested_path_of_three_is_not_the_queue() {
         let flight = flight(&[(0, 1, 10), (1, 1, 20), (2, 1, 30), (0, 40, 110), (1, 41, 21), (2, 42, 33)]);
-        assert_eq!(flight.queue(EVER), Some(Duration::from_millis(3)), "the median of 100, 1 and 3");
+        assert_eq!(flight.queue(), Some(Duration::from_millis(3)), "the median of 100, 1 and 3");
         assert_eq!(flight.shortest(), Some(Duration::from_millis(20)), "the mean of 10, 20 and 30");
     }
 
     #[test]
     fn a_route_that_has_become_longer_is_no_queue_after_two_periods() {
         let before = flight(&[(0, 0, 20), (0, 5_000, 50)]);
-        assert_eq!(before.queue(EVER), Some(Duration::from_millis(30)));
+        assert_eq!(before.queue(), Some(Duration::from_millis(30)));
         let after = flight(&[(0, 0, 20), (0, 5_000, 50), (0, 10_100, 50), (0, 20_200, 50)]);
-        assert_eq!((after.shortest(), after.queue(EVER)), (Some(Duration::from_millis(50)), Some(Duration::ZERO)));
+        assert_eq!((after.shortest(), after.queue()), (Some(Duration::from_millis(50)), Some(Duration::ZERO)));
     }
 }

@@ -46,7 +46,7 @@ impl Near {
     /// Takes what is known of packets on a way whose shortest round trip is `base`. Returns the part of the window that
     /// is to be kept when too much of it stands in a queue.
     pub fn take(&mut self, flight: &Flight, base: Duration, now: Instant) -> Option<f64> {
-        let queue = flight.queue(self.began)?;
+        let queue = flight.queue_since(self.began)?;
         let (from, least) = self.queue.unwrap_or((now, queue));
         let queue = least.min(queue);
         self.queue = Some((from, queue));

@@ -176,7 +176,7 @@ impl Controller for Nscc {
         self.has_lost |= lost > 0;
         if let Some(sample) = &progress.sample {
             let bytes = progress.delivered_bytes as f64;
-            let delay = flight.queue(Instant::ZERO).unwrap_or_default().as_secs_f64();
+            let delay = flight.queue().unwrap_or_default().as_secs_f64();
             let ack = Acknowledge { bytes, delay, is_marked: sample.is_marked };
             self.delay += WEIGHT * (delay - self.delay);
             self.achieved += bytes;

@@ -81,7 +81,7 @@ impl ProbeRtt {
                 let is_news = base + NEWS < probe.base;
                 // A queue that does not go is that of others.
                 let before = probe.smoothed.saturating_sub(base);
-                let has_gone = flight.queue(Instant::ZERO).is_some_and(|queue| queue * 2 <= before);
+                let has_gone = flight.queue().is_some_and(|queue| queue * 2 <= before);
                 self.is_crowded = before > base / QUEUED && has_gone;
                 self.in_vain = if is_news { 0 } else { (self.in_vain + 1).min(MOST_IN_VAIN) };
                 self.under_way = None;

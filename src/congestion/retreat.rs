@@ -170,7 +170,7 @@ impl Retreat {
         let Some(sample) = progress.sample.filter(|sample| sample.sent_at >= self.since) else {
             return if self.is_away() { Course::Away } else { Course::Usual };
         };
-        let queue = flight.queue(Instant::ZERO).unwrap_or_default().as_secs_f64();
+        let queue = flight.queue().unwrap_or_default().as_secs_f64();
         match self.state {
             State::Away => self.judge(sample.sent_at, queue, known),
             State::Returns(share) if now > self.since + base * 2 => self.go_on(share, known),

@@ -241,7 +241,7 @@ impl Steady {
         (self.phase, self.phase_began) = (phase, now + drained);
         self.begin_round(flight, now);
         if phase == Phase::Cruise {
-            let queue = flight.queue(Instant::ZERO).unwrap_or_default();
+            let queue = flight.queue().unwrap_or_default();
             self.begin_climb(Climb::new(self.gait(), 0.0, now + queue));
         }
     }
@@ -361,7 +361,7 @@ impl Steady {
     /// Takes a sample that may show a queue. Returns the rate at which packets come out of the queue when it does.
     fn find_queue(&mut self, progress: &Progress, flight: &Flight, base: Duration, now: Instant) -> Option<f64> {
         let sample = progress.sample?;
-        let queue = flight.queue(self.phase_began).filter(|_| sample.sent_at >= self.phase_began);
+        let queue = flight.queue_since(self.phase_began).filter(|_| sample.sent_at >= self.phase_began);
         if queue.is_none_or(|queue| queue.as_secs_f64() <= self.usual_target(base)) {
             self.round.full = 0;
             return None;
@@ -426,7 +426,7 @@ impl Steady {
         }
         let (line, chance) = (self.line, self.chance.share());
         let late = Duration::try_from_secs_f64(self.allowance).unwrap_or_default();
-        let (queue, is_small) = (flight.queue(Instant::ZERO).unwrap_or_default(), self.packet.is_small(window));
+        let (queue, is_small) = (flight.queue().unwrap_or_default(), self.packet.is_small(window));
         match far.contest.take(&View { progress, flight, base, queue, line, chance, late, window, is_small, now }) {
             Turn::None => return false,
             Turn::Keep(window) => {
@@ -515,7 +515,7 @@ impl Steady {
         } else {
             climb.rest(now);
         }
-        let (Some(sample), Some(queue)) = (progress.sample, flight.queue(Instant::ZERO)) else { return };
+        let (Some(sample), Some(queue)) = (progress.sample, flight.queue()) else { return };
         let seen = Seen { queue: queue.as_secs_f64(), sent_at: sample.sent_at, target, base, now, delays_are_own };
         let Some(top) = climb.take(&seen, self.window) else { return };
         let is_crowded = probe_rtt.is_crowded(self.window, self.packet);
@@ -569,7 +569,7 @@ impl Controller for Steady {
         self.round.peak = self.round.peak.max(flight.in_flight_bytes() + progress.delivered_bytes);
         if progress.sample.is_some() {
             for (least, since) in self.round.queue.iter_mut().zip([Instant::ZERO, self.round.began]) {
-                *least = [*least, flight.queue(since)].into_iter().flatten().min();
+                *least = [*least, flight.queue_since(since)].into_iter().flatten().min();
             }
         }
         self.notices.take(flight, now);
@@ -615,7 +615,7 @@ impl Controller for Steady {
         // A host that falls behind is bounded by its window alone: its own delays are no queue, by which it would be slower.
         let queue = match self.phase {
             Phase::Cruise if self.falls_behind(base) => Duration::ZERO,
-            _ => flight.queue(Instant::ZERO).unwrap_or_default(),
+            _ => flight.queue().unwrap_or_default(),
         };
         self.pace(paced, base + queue);
     }
@@ -643,7 +643,7 @@ impl Controller for Steady {
         self.is_beside_urgent = is_beside;
         if self.phase == Phase::Cruise {
             if let (true, Some(base)) = (is_beside, flight.shortest()) {
-                let queue = flight.queue(Instant::ZERO).unwrap_or_default();
+                let queue = flight.queue().unwrap_or_default();
                 let fits = base.max(SHORTEST).div_duration_f64(base.max(SHORTEST) + queue);
                 self.window = (self.window * fits).max(LEAST_WINDOW);
             }

@@ -100,7 +100,7 @@ impl Controller for Swift {
             return;
         }
         self.timeouts = 0;
-        let delay = (shortest + flight.queue(Instant::ZERO).unwrap_or_default()).as_secs_f64();
+        let delay = (shortest + flight.queue().unwrap_or_default()).as_secs_f64();
         let target = self.target(shortest);
         let acknowledged = progress.delivered_bytes as f64 / self.packet.bytes();
         if delay >= target {

@@ -89,7 +89,7 @@ impl Controller for Timely {
         }
         self.arrived = 0;
         let shortest = shortest.max(SHORTEST);
-        let round_trip = shortest + flight.queue(Instant::ZERO).unwrap_or_default();
+        let round_trip = shortest + flight.queue().unwrap_or_default();
         self.complete(round_trip.as_secs_f64(), shortest.as_secs_f64());
     }
 

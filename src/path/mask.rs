@@ -15,7 +15,7 @@ impl PathMask {
 
     /// Whether it has no path.
     pub fn is_empty(&self) -> bool {
-        self.words.iter().fold(0, |any, word| any | word) == 0
+        self.words == [0; WORDS]
     }
 
     /// The number of paths, 0 to 256.

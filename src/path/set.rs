@@ -31,6 +31,8 @@ pub struct PathSet {
     good: PathMask,
     good_count: u16,
     usable: PathMask,
+    /// The difference between the longest and the shortest round trip.
+    spread: Duration,
     /// Until when the policy leaves paths alone.
     skips: Tournament<Reverse<Instant>>,
     /// The round trips of paths that are not closed, of these once more, and of good ones.
@@ -45,8 +47,9 @@ pub struct PathSet {
     ticks: Tournament<Reverse<Instant>>,
     /// When too many probes of a good path are overdue, at the earliest.
     silences: Tournament<Reverse<Instant>>,
-    /// Paths whose probes are due and not sent yet.
+    /// Paths whose probes are due and not sent yet, and whether there are any.
     due: PathMask,
+    is_probe_due: bool,
     /// When the two latest answered probes on different paths were sent.
     answered: [(u8, Instant); 2],
     /// The path for packets that must not be late, and the next path for copies of them.
@@ -96,6 +99,7 @@ impl PathSet {
             good: first,
             good_count: 1,
             usable: first,
+            spread: Duration::ZERO,
             skips: Tournament::default(),
             slowest: Tournament::default(),
             fastest: Tournament::default(),
@@ -106,6 +110,7 @@ impl PathSet {
             ticks: Tournament::default(),
             silences: Tournament::default(),
             due: PathMask::default(),
+            is_probe_due: false,
             answered: [(0, Instant::ZERO); 2],
             quickest: 0,
             next_copy: 0,
@@ -180,8 +185,7 @@ impl PathSet {
 
     /// The difference between the longest and the shortest round trip.
     pub fn spread(&self) -> Duration {
-        let longest = self.slowest.greatest().unwrap_or_default();
-        self.fastest.greatest().map_or(Duration::ZERO, |Reverse(shortest)| longest - shortest)
+        self.spread
     }
 
     /// Records that a packet on the path arrived, `took` before now, for its policy.
@@ -234,6 +238,7 @@ impl PathSet {
                 state.condition = PathCondition::Closed;
                 state.forget_probes();
                 self.due.set(path, false);
+                self.is_probe_due = !self.due.is_empty();
                 self.policy.forget(path);
                 self.note(path);
             }
@@ -280,7 +285,7 @@ impl PathSet {
 
     /// Whether [`poll_probe`](Self::poll_probe) would return a probe.
     pub fn is_probe_due(&self) -> bool {
-        !self.due.is_empty()
+        self.is_probe_due
     }
 
     /// Handles the time `now`: probes become due, and paths with unanswered probes become dark.
@@ -289,7 +294,8 @@ impl PathSet {
             return;
         }
         if now >= self.in_use_until {
-            (self.tick_at, self.due, self.silences) = (None, PathMask::default(), Tournament::default());
+            (self.tick_at, self.silences) = (None, Tournament::default());
+            (self.due, self.is_probe_due) = (PathMask::default(), false);
             self.states.iter_mut().for_each(State::forget_probes);
             return;
         }
@@ -300,6 +306,7 @@ impl PathSet {
             state.want_probe(now, least);
             self.ticks.set(path, Some(Reverse(state.probe_at)));
             self.due.set(path as u8, true);
+            self.is_probe_due = true;
         }
         let next = self.ticks.greatest().map_or(self.in_use_until, |Reverse(at)| at);
         self.tick_at = Some(next.min(self.in_use_until));
@@ -323,11 +330,9 @@ impl PathSet {
 
     /// The next probe to send, with a token from `draw`; `None` when none is due.
     pub fn poll_probe(&mut self, now: Instant, draw: impl FnOnce() -> u32) -> Option<Probe> {
-        if self.due.is_empty() {
-            return None;
-        }
         let path = self.due.first()?;
         self.due.set(path, false);
+        self.is_probe_due = !self.due.is_empty();
         let token = draw();
         self.states[usize::from(path)].probed(token, now);
         self.note_silence(path);
@@ -372,8 +377,10 @@ impl PathSet {
         // Of dark ones, too: the peer may know before us that one is back.
         let round_trip = state.round_trip.smoothed().filter(|_| is_open);
         self.slowest.set(index, round_trip);
-        self.linger = (self.slowest.greatest().unwrap_or_default() * LINGER_ROUND_TRIPS).max(LINGER_MIN);
         self.fastest.set(index, round_trip.map(Reverse));
+        let longest = self.slowest.greatest().unwrap_or_default();
+        self.linger = (longest * LINGER_ROUND_TRIPS).max(LINGER_MIN);
+        self.spread = self.fastest.greatest().map_or(Duration::ZERO, |Reverse(shortest)| longest - shortest);
         self.fastest_good.set(index, round_trip.filter(|_| is_good).map(Reverse));
         self.ticks.set(index, is_open.then_some(Reverse(state.probe_at)));
         self.open.set(path, is_open);

@@ -161,8 +161,13 @@ pub trait Recovery: Debug + Send + Sync {
     /// before.
     fn path_answered(&mut self, _path: u8, _round_trip: Duration, _is_back: bool) {}
 
-    /// Passes to `to` the result of each packet since the last call, for the path policy.
-    fn report(&mut self, _to: &mut dyn FnMut(PathReport)) {}
+    /// The result of each packet since they were [forgotten](Self::forget_reports), for the path policy.
+    fn reports(&self) -> &[PathReport] {
+        &[]
+    }
+
+    /// Forgets the results of packets, which the path policy has taken.
+    fn forget_reports(&mut self) {}
 }
 
 /// A request packet that goes out for the first time.

@@ -292,9 +292,14 @@ impl Scoreboard {
         self.note_path(path);
     }
 
-    /// The results of packets since the last call.
-    pub fn reports(&mut self) -> impl Iterator<Item = PathReport> + '_ {
-        self.reports.drain(..)
+    /// The results of packets since they were [forgotten](Self::forget_reports).
+    pub fn reports(&self) -> &[PathReport] {
+        &self.reports
+    }
+
+    /// Forgets the results of packets, which were taken.
+    pub fn forget_reports(&mut self) {
+        self.reports.clear();
     }
 
     fn path(&mut self, path: u8) -> &mut PathState {
@@ -499,42 +504,39 @@ impl Scoreboard {
     /// Records that the transmission of `entry` arrived, which was known after `took_us`. `is_first`: it was not known before.
     #[inline(always)]
     fn note_arrival(&mut self, entry: &Entry, took_us: u32, is_first: bool) {
-        if self.is_multipath && is_first {
-            self.report_arrival(entry, took_us);
+        let latest_on_path = &mut self.paths[usize::from(entry.path)].latest;
+        let is_after = |latest: u32| is_before(latest, entry.order);
+        let is_latest = !self.is_detour && latest_on_path.is_none_or(|(latest, _)| is_after(latest));
+        if is_latest {
+            *latest_on_path = Some((entry.order, took_us));
+            if self.latest.is_none_or(is_after) {
+                self.latest = Some(entry.order);
+            }
         }
-        if self.is_detour {
-            return;
-        }
-        let path = &mut self.paths[usize::from(entry.path)];
-        if path.latest.is_some_and(|(latest, _)| !is_before(latest, entry.order)) {
-            return;
-        }
-        path.latest = Some((entry.order, took_us));
         if self.is_multipath {
-            self.measure_path(entry.path, took_us);
-        }
-        if self.latest.is_none_or(|latest| is_before(latest, entry.order)) {
-            self.latest = Some(entry.order);
+            self.note_arrival_on_path(entry, took_us, is_first, is_latest);
         }
     }
 
-    /// Reports to the path policy that the transmission of `entry` arrived.
+    /// As [`note_arrival`](Self::note_arrival), where there are several paths: reports it to the path policy if it `is_first`,
+    /// and takes the time if it `is_latest` on its path.
     #[inline(never)]
-    fn report_arrival(&mut self, entry: &Entry, took_us: u32) {
-        let (took, is_marked) = (Duration::from_micros(took_us.into()), entry.flags & MARKED != 0);
-        self.reports.push(PathReport::Arrived { path: entry.path, took, is_marked });
-    }
-
-    /// Takes that a packet arrived on one of several paths, which was known after `took_us`.
-    #[inline(never)]
-    fn measure_path(&mut self, number: u8, took_us: u32) {
-        let path = self.path(number);
+    fn note_arrival_on_path(&mut self, entry: &Entry, took_us: u32, is_first: bool, is_latest: bool) {
+        let took = Duration::from_micros(took_us.into());
+        if is_first {
+            let is_marked = entry.flags & MARKED != 0;
+            self.reports.push(PathReport::Arrived { path: entry.path, took, is_marked });
+        }
+        if !is_latest {
+            return;
+        }
+        let path = self.path(entry.path);
         if !std::mem::replace(&mut path.is_measured, true) {
             path.round_trip = RoundTrip::default();
         }
-        path.round_trip.sample(Duration::from_micros(took_us.into()));
+        path.round_trip.sample(took);
         path.silent = 0;
-        self.note_path(number);
+        self.note_path(entry.path);
     }
 
     /// Records that the peer has executed all requests before `position`.

@@ -222,7 +222,11 @@ impl Recovery for Selective {
         self.board.path_answered(path, round_trip, is_back);
     }
 
-    fn report(&mut self, to: &mut dyn FnMut(PathReport)) {
-        self.board.reports().for_each(to);
+    fn reports(&self) -> &[PathReport] {
+        self.board.reports()
+    }
+
+    fn forget_reports(&mut self) {
+        self.board.forget_reports();
     }
 }

@@ -53,14 +53,13 @@ impl Connection {
         fill: impl FnOnce(&MemoryTable, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Transmit>, E> {
         let Some(base) = &self.path else { return Ok(None) };
-        let mut path = match cx.multipath {
-            None => *base,
-            Some(multipath) => {
-                multipath.set.touch(cx.now);
-                let Some(path) = multipath.path(base, path) else { return Ok(None) };
-                path
+        let (number, mut path) = (path, *base);
+        if let Some(multipath) = cx.multipath {
+            multipath.set.touch(cx.now);
+            if !multipath.turn(&mut path, number) {
+                return Ok(None);
             }
-        };
+        }
         if self.is_ecn_capable(&packet) {
             path.flow.set_ecn_capable();
         } else if let Some(dscp) = self.acknowledge_dscp

@@ -108,30 +108,35 @@ impl Multipath {
         usize::from(path) % self.rails.count()
     }
 
-    /// The outer headers and the next hop of a path; `base` is path 0. `None` when its rail has no next hop.
+    /// Turns the outer headers and the next hop of path 0 into those of path `number`. Returns false when its rail has no
+    /// next hop.
     #[inline]
-    pub fn path(&self, base: &Path, path: u8) -> Option<Path> {
-        let port = match path {
-            0 => base.flow.source_port,
-            _ => PORT_BASE | base.flow.source_port.wrapping_add(path.into()) & !PORT_BASE,
+    pub fn turn(&self, path: &mut Path, number: u8) -> bool {
+        let source_port = match number {
+            0 => path.flow.source_port,
+            _ => PORT_BASE | path.flow.source_port.wrapping_add(number.into()) & !PORT_BASE,
         };
-        let way = Way { rail: self.rail_of(path) as u8, source_port: port };
-        let mut found = self.back(base, way)?;
-        found.flow.flow_label ^= u32::from(path);
-        Some(found)
+        path.flow.flow_label ^= u32::from(number);
+        self.turn_back(path, Way { rail: self.rail_of(number) as u8, source_port })
     }
 
-    /// How to answer a packet on the rail, and with the port, that it came with. `None` when the rail has no next hop.
+    /// Turns the outer headers and the next hop of path 0 into those of an answer, on the rail and with the port that the packet
+    /// came with. Returns false when the rail has no next hop.
     #[inline]
-    pub fn back(&self, base: &Path, way: Way) -> Option<Path> {
-        let mut path = *base;
-        if way.rail > 0 {
-            (path.flow.addresses, path.hop) = self.rails.rail(way.rail.into())?;
-        }
+    pub fn turn_back(&self, path: &mut Path, way: Way) -> bool {
         if !self.port_is_imposed {
             path.flow.source_port = way.source_port;
         }
-        Some(path)
+        way.rail == 0 || self.take_rail(path, way.rail)
+    }
+
+    #[inline(never)]
+    fn take_rail(&self, path: &mut Path, rail: u8) -> bool {
+        let found = self.rails.rail(rail.into());
+        if let Some((addresses, hop)) = found {
+            (path.flow.addresses, path.hop) = (addresses, hop);
+        }
+        found.is_some()
     }
 
     /// The rail, from 1 on, that a packet arrived over, if its addresses are those of one.

@@ -1038,7 +1038,7 @@ impl QueuePairMachine {
             self.pacer.start();
             return self.poll_unpaced(out, cx);
         }
-        if cx.multipath.is_some()
+        if cx.multipath.as_ref().is_some_and(|multipath| multipath.may_transmit())
             && let Some(transmit) = self.poll_paths(out, cx)
         {
             // They wait for nobody, and run into no debt that others would have to pay.
@@ -1065,26 +1065,29 @@ impl QueuePairMachine {
 
     /// Writes what is owed for the state of the paths: answers to probes, our further addresses, and probes. Each is a
     /// plain acknowledge, too.
+    #[inline(never)]
     fn poll_paths(&mut self, out: &mut [u8], cx: &mut Context<'_>) -> Option<Transmit> {
         let (connection, AnyResponder::Reliable(responder)) = (&self.connection, &self.responder) else { return None };
         let base = connection.path.as_ref().filter(|_| self.state.receives())?;
         loop {
             let multipath = cx.multipath.as_mut()?;
-            let mut trailer = arrayvec::ArrayVec::<u8, { AddressList::MAX_BYTES }>::new();
-            let path = if let Some((answer, way)) = multipath.poll_answer(cx.now) {
+            let (mut path, mut trailer) = (*base, arrayvec::ArrayVec::<u8, { AddressList::MAX_BYTES }>::new());
+            let has_hop = if let Some((answer, way)) = multipath.poll_answer(cx.now) {
                 trailer.extend(answer.to_bytes());
-                multipath.back(base, way)
+                multipath.turn_back(&mut path, way)
             } else if let Some(list) = multipath.poll_addresses() {
                 trailer = list.to_bytes();
-                multipath.path(base, multipath.set.quickest())
+                multipath.turn(&mut path, multipath.set.quickest())
             } else {
                 let probe = multipath.set.poll_probe(cx.now, || cx.memory.keys().next_u32())?;
-                let Probe { path, token } = probe;
-                trailer.extend(PathProbe { path, is_answer: false, delay_us: 0, token }.to_bytes());
-                multipath.path(base, path)
+                let Probe { path: number, token } = probe;
+                trailer.extend(PathProbe { path: number, is_answer: false, delay_us: 0, token }.to_bytes());
+                multipath.turn(&mut path, number)
             };
             // The rail can have lost its next hop meanwhile.
-            let Some(path) = path else { continue };
+            if !has_hop {
+                continue;
+            }
             let headers = responder.acknowledge_of_all(connection);
             let packet =
                 Outgoing { trailer: &trailer, ..Outgoing::headers(headers) }.tagged(connection.extension.tag());

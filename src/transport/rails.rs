@@ -19,8 +19,9 @@ pub(super) struct Rails {
     peer_said: bool,
     /// Whether the peer has confirmed that it knows ours.
     peer_knows: bool,
-    /// Next hops, from rail 1 on.
+    /// Next hops, from rail 1 on, and whether the link must resolve any.
     hops: [RailHop; AddressList::MAX],
+    has_query: bool,
     /// Whether a list is owed to the peer.
     is_owed: bool,
     /// When to repeat the list while the peer does not know it, and how often it was repeated.
@@ -139,13 +140,16 @@ impl Rails {
     /// The next rail whose next hop the link must resolve.
     pub fn poll_query(&mut self) -> Option<RailQuery> {
         let rails = self.count() - 1;
-        let index = self.hops[..rails].iter().position(|hop| hop.is_wanted)?;
+        let index = self.hops[..rails].iter().position(|hop| hop.is_wanted);
+        self.has_query = index.is_some();
+        let index = index?;
         self.hops[index].is_wanted = false;
         Some(RailQuery { rail: index as u8 + 1, source: self.own[index], destination: self.peer[index] })
     }
 
+    /// Whether [`poll_query`](Self::poll_query) can have a rail.
     pub fn has_query(&self) -> bool {
-        self.hops[..self.count() - 1].iter().any(|hop| hop.is_wanted)
+        self.has_query
     }
 
     /// Takes the link's answer. Returns whether there is such a rail.
@@ -163,6 +167,7 @@ impl Rails {
     pub fn ask_again(&mut self) {
         let rails = self.count() - 1;
         self.hops[..rails].iter_mut().for_each(|hop| hop.is_wanted = true);
+        self.has_query = rails > 0;
     }
 }
 

@@ -590,7 +590,7 @@ impl Requester {
     /// Passes to the path policy the result of each packet.
     fn tell_paths(&mut self, connection: &Connection, cx: &mut Context<'_>) {
         let (now, Some(multipath)) = (cx.now, cx.multipath.as_mut()) else { return };
-        self.recovery.report(&mut |report| match report {
+        self.recovery.reports().iter().for_each(|report| match *report {
             PathReport::Arrived { path, took, is_marked } => multipath.set.arrived(path, took, is_marked, now),
             PathReport::Lost(path) => multipath.set.lost(path, now),
             PathReport::Dark(path) => {
@@ -606,6 +606,7 @@ impl Requester {
                 }
             }
         });
+        self.recovery.forget_reports();
     }
 
     /// Passes to the recovery that the peer answered a probe of a path.

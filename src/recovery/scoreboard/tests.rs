@@ -21,6 +21,13 @@ fn board(requests: u64, path: impl Fn(u64) -> u8) -> Scoreboard {
     board
 }
 
+/// The results of packets since the last call.
+fn reports(board: &mut Scoreboard) -> Vec<PathReport> {
+    let told = board.reports().to_vec();
+    board.forget_reports();
+    told
+}
+
 /// All that is to be sent again, which it is at that time, over `path`.
 fn resend(board: &mut Scoreboard, path: u8, now: Instant) -> Vec<u64> {
     let mut again = Vec::new();
@@ -107,17 +114,17 @@ fn nothing_is_lost_because_of_what_left_on_another_path_until_its_own_round_trip
     (0..10).step_by(2).for_each(|position| board.arrived(position, at(400 + position)));
     board.carried_out_before(1, at(409));
     board.settle(at(409));
-    let reports: Vec<PathReport> = board.reports().collect();
-    assert!(reports.iter().all(|report| matches!(report, PathReport::Arrived { path: 0, .. })) && reports.len() == 5);
+    let told = reports(&mut board);
+    assert!(told.iter().all(|report| matches!(report, PathReport::Arrived { path: 0, .. })) && told.len() == 5);
     assert_eq!(board.deadline(), Some(at(1 + 1400 + 2 * 175)));
     board.handle_timeout(at(1 + 1400 + 2 * 175 - 1));
     assert_eq!(board.wants(), None);
     // Packet 9 was sent after all that arrived.
     board.handle_timeout(at(1800));
     assert_eq!(resend(&mut board, 0, at(1800)), [1, 3, 5, 7]);
-    let reports: Vec<PathReport> = board.reports().collect();
-    assert_eq!(reports.iter().filter(|report| **report == PathReport::Lost(1)).count(), 4);
-    assert_eq!(reports.iter().filter(|report| **report == PathReport::Dark(1)).count(), 1, "after three in a row");
+    let told = reports(&mut board);
+    assert_eq!(told.iter().filter(|report| **report == PathReport::Lost(1)).count(), 4);
+    assert_eq!(told.iter().filter(|report| **report == PathReport::Dark(1)).count(), 1, "after three in a row");
 }
 
 #[test]
@@ -131,12 +138,12 @@ fn what_a_detour_told_counts_for_its_path_when_it_is_heard_the_usual_way() {
         (1..4).for_each(|position| board.arrived(position, at(500)));
         board.listen(false);
         board.settle(at(500));
-        assert_eq!(board.reports().count(), 3);
+        assert_eq!(reports(&mut board).len(), 3);
         if is_heard {
             (1..4).for_each(|position| board.arrived(position, at(903)));
         }
         board.settle(at(903));
-        assert_eq!(board.reports().count(), 0, "they arrived once");
+        assert_eq!(reports(&mut board).len(), 0, "they arrived once");
         board.handle_timeout(at(1100));
         assert_eq!(resend(&mut board, 0, at(1100)), if is_heard { vec![0] } else { Vec::new() });
     }
@@ -376,7 +383,7 @@ proptest! {
                 },
             }
             board.settle(now);
-            board.reports().for_each(drop);
+            reports(&mut board);
             check(&board, now);
         }
     }
