@@ -130,6 +130,7 @@ compile_error!(
     "uroce is for Linux on x86-64 and aarch64: copies to registered memory are in assembly (src/memory/copy.rs)"
 );
 
+mod cache;
 pub mod cm;
 pub mod congestion;
 #[cfg(feature = "link")]

@@ -1,5 +1,7 @@
 //! The greatest of numbered values that change one at a time.
 
+use crate::cache;
+
 /// The greatest of numbered values, each of which can be absent: a tournament tree.
 ///
 /// ```text
@@ -17,6 +19,11 @@ pub(crate) struct Tournament<T> {
 }
 
 impl<T: Copy + Ord> Tournament<T> {
+    /// Has its beginning fetched into the caches.
+    pub fn prefetch(&self) {
+        self.nodes.first().into_iter().for_each(cache::prefetch);
+    }
+
     /// Replaces the value of that number; `None` for no value.
     pub fn set(&mut self, number: usize, value: Option<T>) {
         if number >= self.room() {

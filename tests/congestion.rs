@@ -3,9 +3,11 @@
 
 use uroce::congestion::CongestionControl;
 use uroce::time::Duration;
+use uroce::transport::{RecoveryMode, SendOperation};
 use uroce_laboratory::sim::TransferOperation;
 use uroce_laboratory::sim::congestion::{Congestion, CongestionCell, Scenario};
 use uroce_laboratory::sim::loss_rtt::{Cell, Ends};
+use uroce_laboratory::world::Many;
 
 const SEED: u64 = 1;
 
@@ -312,4 +314,20 @@ fn a_policed_rate_is_used_and_little_is_sent_in_vain() {
         let reached = run_with(seed, &alone);
         assert!(reached.utilisation >= 0.9 && reached.queue_drops <= 0.05, "seed {seed}: {reached:?}");
     }
+}
+
+#[test]
+fn a_side_that_only_acknowledges_needs_no_controller() {
+    let mut many = Many::new(3, RecoveryMode::default());
+    let remote = many.remote();
+    assert_eq!(many.controllers(), [0, 0], "nothing was sent");
+    for index in [0, 1, 0] {
+        many.post(index, SendOperation::Write(remote), 64);
+        many.complete(1);
+    }
+    assert_eq!(many.controllers(), [2, 0]);
+    // Its answers have data.
+    many.post(1, SendOperation::Read(remote), 64);
+    many.complete(1);
+    assert_eq!(many.controllers(), [2, 1]);
 }

@@ -1,3 +1,4 @@
+use crate::cache;
 use crate::time::{Duration, Instant};
 use crate::tournament::Tournament;
 
@@ -66,6 +67,13 @@ impl PathDelay {
 }
 
 impl Flight {
+    /// Has what lies outside of it fetched into the caches.
+    pub fn prefetch(&self) {
+        self.paths.first().into_iter().for_each(cache::prefetch);
+        self.newest.first().into_iter().for_each(cache::prefetch);
+        self.smoothed.prefetch();
+    }
+
     /// Takes what became of packets; `in_flight_bytes` are left in flight.
     pub fn take(&mut self, progress: &Progress, in_flight_bytes: u64, now: Instant) {
         self.in_flight_bytes = in_flight_bytes;

@@ -1,3 +1,4 @@
+use crate::cache;
 use crate::time::{Duration, Instant};
 use crate::wire::Telemetry;
 
@@ -13,7 +14,7 @@ pub struct Pacer {
     cap: Option<Rate>,
     /// The rate of the link; `None` when it is not known.
     line: Option<Rate>,
-    /// The controller, from the first packet on.
+    /// The controller, from the first data on.
     control: Option<Box<Control>>,
     /// The time at which all that was sent is paid for.
     paid_at: Instant,
@@ -90,6 +91,19 @@ impl Pacer {
     pub fn new(kind: CongestionControl, cap: Option<Rate>) -> Pacer {
         let (burst, rate, limit_bytes) = ((None, Duration::ZERO), cap, u64::MAX);
         Pacer { kind, cap, line: None, control: None, paid_at: Instant::ZERO, share: (1, 1), burst, rate, limit_bytes }
+    }
+
+    /// Has what lies outside of it fetched into the caches.
+    pub fn prefetch(&self) {
+        self.control.as_deref().into_iter().for_each(cache::prefetch);
+    }
+
+    /// Has what lies outside of that fetched into the caches.
+    pub fn prefetch_parts(&self) {
+        if let Some(control) = &self.control {
+            cache::prefetch(&*control.controller);
+            control.flight.prefetch();
+        }
     }
 
     /// The same pacer on a link of this rate.
@@ -225,7 +239,7 @@ impl Pacer {
         self.control.as_ref()?.flight.smoothed()
     }
 
-    /// What the controller does and knows, of `in_flight_bytes` in flight; `None` before the first packet, and without a
+    /// What the controller does and knows, of `in_flight_bytes` in flight; `None` before the first data that it sends, and without a
     /// controller.
     pub fn status(&self, in_flight_bytes: u64) -> Option<FlowStatus> {
         let Control { controller, flight, is_beside_urgent, .. } = self.control.as_deref()?;
@@ -241,7 +255,7 @@ impl Pacer {
         })
     }
 
-    /// Starts the controller with the first packet: queue pairs that are never used need none.
+    /// Starts the controller with the first data: queue pairs that are never used, or only receive, need none.
     #[inline]
     pub fn start(&mut self) {
         if self.control.is_none() {
@@ -255,7 +269,7 @@ impl Pacer {
         self.renew();
     }
 
-    /// Accounts for an IP packet of `bytes` that goes now.
+    /// Accounts for an IP packet of `bytes` that goes now: a request, or an answer with data.
     #[inline]
     pub fn sent(&mut self, now: Instant, bytes: usize) {
         self.start();
@@ -264,6 +278,12 @@ impl Pacer {
         {
             self.renew();
         }
+        self.sent_without_data(now, bytes);
+    }
+
+    /// As [`sent`](Self::sent), for an acknowledge: it keeps to the rate, and the controller is not told of it.
+    #[inline]
+    pub fn sent_without_data(&mut self, now: Instant, bytes: usize) {
         if let Some(rate) = self.rate {
             self.pay(rate, bytes, now);
         }

@@ -31,7 +31,8 @@ pub struct PathSet {
     good: PathMask,
     good_count: u16,
     usable: PathMask,
-    /// The difference between the longest and the shortest round trip.
+    /// The shortest round trip, where any is known, and the difference between the longest and that.
+    shortest: Duration,
     spread: Duration,
     /// Until when the policy leaves paths alone.
     skips: Tournament<Reverse<Instant>>,
@@ -99,6 +100,7 @@ impl PathSet {
             good: first,
             good_count: 1,
             usable: first,
+            shortest: Duration::MAX,
             spread: Duration::ZERO,
             skips: Tournament::default(),
             slowest: Tournament::default(),
@@ -190,10 +192,9 @@ impl PathSet {
 
     /// Records that a packet on the path arrived, `took` before now, for its policy.
     pub fn arrived(&mut self, path: u8, took: Duration, marked: bool, now: Instant) {
-        let least = self.fastest.greatest().map_or(took, |Reverse(shortest)| shortest);
         let Some(state) = self.states.get_mut(usize::from(path)) else { return };
         state.alive(Instant::from_ns(now.as_ns().saturating_sub(took.as_nanos() as u64)), now);
-        let feedback = if marked { Feedback::Marked } else { Feedback::Arrived(took, least.min(took)) };
+        let feedback = if marked { Feedback::Marked } else { Feedback::Arrived(took, self.shortest.min(took)) };
         self.tell(path, feedback, now);
     }
 
@@ -380,7 +381,8 @@ impl PathSet {
         self.fastest.set(index, round_trip.map(Reverse));
         let longest = self.slowest.greatest().unwrap_or_default();
         self.linger = (longest * LINGER_ROUND_TRIPS).max(LINGER_MIN);
-        self.spread = self.fastest.greatest().map_or(Duration::ZERO, |Reverse(shortest)| longest - shortest);
+        self.shortest = self.fastest.greatest().map_or(Duration::MAX, |Reverse(shortest)| shortest);
+        self.spread = longest.saturating_sub(self.shortest);
         self.fastest_good.set(index, round_trip.filter(|_| is_good).map(Reverse));
         self.ticks.set(index, is_open.then_some(Reverse(state.probe_at)));
         self.open.set(path, is_open);

@@ -161,6 +161,9 @@ pub trait Recovery: Debug + Send + Sync {
     /// before.
     fn path_answered(&mut self, _path: u8, _round_trip: Duration, _is_back: bool) {}
 
+    /// Has what lies outside of it fetched into the caches.
+    fn prefetch_parts(&self) {}
+
     /// The result of each packet since they were [forgotten](Self::forget_reports), for the path policy.
     fn reports(&self) -> &[PathReport] {
         &[]

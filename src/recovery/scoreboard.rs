@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
+use crate::cache;
 use crate::congestion::{Progress, Sample};
 use crate::time::{Duration, Instant, earliest};
 use crate::tournament::Tournament;
@@ -257,6 +258,17 @@ impl Scoreboard {
             in_flight_bytes: 0,
             progress: Progress::default(),
         }
+    }
+
+    /// Has what lies outside of it fetched into the caches.
+    pub fn prefetch(&self) {
+        if !self.ring.is_empty() {
+            cache::prefetch(self.slot_ref(self.next));
+        }
+        self.paths.first().into_iter().for_each(cache::prefetch);
+        self.patience.prefetch();
+        self.shortest.prefetch();
+        self.sent.back().into_iter().for_each(cache::prefetch);
     }
 
     /// The oldest position that is not done.

@@ -222,6 +222,10 @@ impl Recovery for Selective {
         self.board.path_answered(path, round_trip, is_back);
     }
 
+    fn prefetch_parts(&self) {
+        self.board.prefetch();
+    }
+
     fn reports(&self) -> &[PathReport] {
         self.board.reports()
     }

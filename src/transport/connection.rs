@@ -74,8 +74,7 @@ impl Connection {
     /// Whether switches can mark the packet instead of dropping it: a request, or a READ response with data, of a
     /// reliable connection whose rate a controller decides on.
     fn is_ecn_capable(&self, packet: &Outgoing<'_>) -> bool {
-        let is_data = !packet.headers.bth.opcode().is_response() || packet.payload_bytes > 0;
-        is_data && self.service == Service::Rc && self.extension.settings.congestion.reacts_to_marks()
+        packet.is_data() && self.service == Service::Rc && self.extension.settings.congestion.reacts_to_marks()
     }
 
     /// Completes a send request.

@@ -33,6 +33,8 @@ pub(super) struct Context<'a> {
     pub local_addresses: &'a Option<FxHashSet<IpAddr>>,
     /// Whether a completion queue had no room, and is in error.
     pub has_lost_completion: bool,
+    /// Whether other queue pairs were used since this one was, so that it can have left the caches.
+    pub is_cold: bool,
 }
 
 /// Upper bound on the events that wait to be taken. More are dropped, since the oldest explain the most.

@@ -1,9 +1,10 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::Forked;
+use crate::cache;
 use crate::congestion::{FlowStatus, Rate};
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
@@ -20,6 +21,7 @@ use super::groups::{AttachError, Groups};
 use super::multipath::{HopQuery, Multipath, Way};
 use super::queue_pair::{End, QueuePairInit, QueuePairMachine};
 use super::queue_pair_status::QueuePairStatus;
+use super::queue_pair_table::QueuePairTable;
 use super::rails::RailQuery;
 use super::receive_queue::{SharedReceiveQueues, SrqError};
 use super::schedule::{Schedule, Turn};
@@ -38,7 +40,7 @@ use super::work::{PostError, ReceiveRequest, SendRequest};
 ///
 /// `handle_*` report to it what happened, `poll_*` return what it wants. Nothing happens in between.
 pub struct Endpoint {
-    queue_pairs: FxHashMap<u32, Box<Slot>>,
+    queue_pairs: QueuePairTable<Slot>,
     memory: MemoryTable,
     shared: SharedReceiveQueues,
     /// Counts of what concerned no queue pair, or one that is destroyed.
@@ -50,6 +52,8 @@ pub struct Endpoint {
     to_arm: Vec<Qpn>,
     /// Queue pairs that can have something to send.
     schedule: Schedule,
+    /// The queue pair that was used last: only the state of others can be missing in the caches.
+    latest: Qpn,
     /// Until when urgent messages count as under way.
     urgent: Urgent,
     /// The next IPv4 identification, and by how much each packet raises it: not at all where the link imposes it.
@@ -151,7 +155,7 @@ impl Endpoint {
         let identification = keys.next_u32() as u16;
         let qpn_slot = keys.qpn_slot(None);
         Endpoint {
-            queue_pairs: FxHashMap::default(),
+            queue_pairs: QueuePairTable::default(),
             memory: MemoryTable::new(keys),
             shared: SharedReceiveQueues::default(),
             counters: Counters::default(),
@@ -159,6 +163,7 @@ impl Endpoint {
             timers: Timers::default(),
             to_arm: Vec::new(),
             schedule: Schedule::default(),
+            latest: Qpn::default(),
             urgent: Urgent::default(),
             identification,
             identification_step: 1,
@@ -241,7 +246,7 @@ impl Endpoint {
     /// and again after [`ask_hops_again`](Self::ask_hops_again).
     pub fn poll_hop_query(&mut self) -> Option<HopQuery> {
         while let Some(&qpn) = self.hop_seekers.front() {
-            if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
+            if let Some(slot) = self.queue_pairs.get_mut(qpn) {
                 let query = slot.multipath.as_mut().and_then(|multipath| multipath.poll_query());
                 if let Some(RailQuery { rail, source, destination }) = query {
                     return Some(HopQuery { qpn, rail, source, destination });
@@ -266,9 +271,9 @@ impl Endpoint {
     /// Makes all next hops of rails be resolved again, after routes changed or an interface came back. Until they are
     /// known, the old ones are used.
     pub fn ask_hops_again(&mut self) {
-        for (qpn, slot) in &mut self.queue_pairs {
+        for (qpn, slot) in self.queue_pairs.iter_mut() {
             slot.multipath.iter_mut().for_each(|multipath| multipath.ask_hops_again());
-            slot.seek_hops(Qpn::new(*qpn), &mut self.hop_seekers);
+            slot.seek_hops(qpn, &mut self.hop_seekers);
         }
     }
 
@@ -277,7 +282,7 @@ impl Endpoint {
     /// # Errors
     /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn paths(&self, qpn: Qpn) -> Result<(u16, u16), NoSuchQueuePair> {
-        let slot = self.queue_pairs.get(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
+        let slot = self.queue_pairs.get(qpn).ok_or(NoSuchQueuePair(qpn))?;
         Ok(slot.multipath.as_ref().map_or((1, 1), |multipath| (multipath.set.count(), multipath.set.good())))
     }
 
@@ -302,7 +307,7 @@ impl Endpoint {
     /// The sum of all counters, over all queue pairs and the endpoint.
     pub fn counters(&self) -> Counters {
         let mut sum = self.counters;
-        self.queue_pairs.values().for_each(|slot| sum.add(&slot.counters));
+        self.queue_pairs.iter().for_each(|(_, slot)| sum.add(&slot.counters));
         sum
     }
 
@@ -311,7 +316,7 @@ impl Endpoint {
     /// # Errors
     /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn queue_pair_counters(&self, qpn: Qpn) -> Result<Counters, NoSuchQueuePair> {
-        self.queue_pairs.get(&qpn.value()).map(|slot| slot.counters).ok_or(NoSuchQueuePair(qpn))
+        self.queue_pairs.get(qpn).map(|slot| slot.counters).ok_or(NoSuchQueuePair(qpn))
     }
 
     /// Bytes of requests that arrived early and wait, over all queue pairs.
@@ -327,13 +332,13 @@ impl Endpoint {
     /// What the congestion controllers of queue pairs do and know, in no order.
     pub fn flows(&self) -> impl Iterator<Item = (Qpn, FlowStatus)> {
         let all = self.queue_pairs.iter();
-        all.filter_map(|(qpn, slot)| Some((Qpn::new(*qpn), slot.queue_pair.flow_status()?)))
+        all.filter_map(|(qpn, slot)| Some((qpn, slot.queue_pair.flow_status()?)))
     }
 
     /// How all queue pairs stand, in no order.
     pub fn queue_pair_status(&self) -> impl Iterator<Item = QueuePairStatus> {
-        self.queue_pairs.values().map(|slot| {
-            let Slot { queue_pair: qp, counters, multipath, .. } = &**slot;
+        self.queue_pairs.iter().map(|(_, slot)| {
+            let Slot { queue_pair: qp, counters, multipath, .. } = slot;
             QueuePairStatus {
                 qpn: qp.qpn(),
                 service: qp.service(),
@@ -369,7 +374,7 @@ impl Endpoint {
             return Err(CreateError::TooMany(self.queue_pairs.len()));
         }
         let qpn = match init.service {
-            Service::Gsi if self.queue_pairs.contains_key(&Qpn::GSI.value()) => return Err(CreateError::GsiInUse),
+            Service::Gsi if self.queue_pairs.contains(Qpn::GSI) => return Err(CreateError::GsiInUse),
             Service::Gsi => Qpn::GSI,
             _ => self.draw_qpn(),
         };
@@ -379,7 +384,7 @@ impl Endpoint {
         let queue_pair = QueuePairMachine::new(qpn, init, self.recovery);
         let slot =
             Slot { queue_pair, counters: Counters::default(), multipath: None, seeks_hops: false, is_to_arm: false };
-        self.queue_pairs.insert(qpn.value(), Box::new(slot));
+        self.queue_pairs.insert(qpn, Box::new(slot));
         Ok(qpn)
     }
 
@@ -388,7 +393,7 @@ impl Endpoint {
         loop {
             for _ in 0..DRAWS_A_SLOT {
                 let qpn = self.memory.keys().qpn(self.qpn_slot);
-                if !self.queue_pairs.contains_key(&qpn.value()) && !self.retired.contains(&qpn) {
+                if !self.queue_pairs.contains(qpn) && !self.retired.contains(&qpn) {
                     return qpn;
                 }
             }
@@ -475,7 +480,7 @@ impl Endpoint {
     /// # Errors
     /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn queue_pair(&self, qpn: Qpn) -> Result<&QueuePairMachine, NoSuchQueuePair> {
-        self.queue_pairs.get(&qpn.value()).map(|slot| &slot.queue_pair).ok_or(NoSuchQueuePair(qpn))
+        self.queue_pairs.get(qpn).map(|slot| &slot.queue_pair).ok_or(NoSuchQueuePair(qpn))
     }
 
     /// Destroys a queue pair, without completions for what is posted (IBTA 11.2.5.4). Its completions that are not
@@ -485,7 +490,7 @@ impl Endpoint {
     /// # Errors
     /// [`NoSuchQueuePair`] when no queue pair has this number.
     pub fn destroy_queue_pair(&mut self, qpn: Qpn) -> Result<(), NoSuchQueuePair> {
-        let slot = self.queue_pairs.remove(&qpn.value()).ok_or(NoSuchQueuePair(qpn))?;
+        let slot = self.queue_pairs.remove(qpn).ok_or(NoSuchQueuePair(qpn))?;
         for group in self.groups.of(qpn) {
             let _ = self.groups.detach(qpn, group);
         }
@@ -719,7 +724,7 @@ impl Endpoint {
     fn arm_timers(&mut self) {
         let Endpoint { queue_pairs, timers, to_arm, .. } = self;
         for qpn in to_arm.drain(..) {
-            let Some(slot) = queue_pairs.get_mut(&qpn.value()) else { continue };
+            let Some(slot) = queue_pairs.get_mut(qpn) else { continue };
             slot.is_to_arm = false;
             let qp = &mut slot.queue_pair;
             let deadline = qp.deadline(slot.multipath.as_deref());
@@ -729,7 +734,7 @@ impl Endpoint {
             }
         }
         if timers.len() > 4 * queue_pairs.len() + IDLE_TIMERS {
-            timers.sweep(|at, qpn| queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.armed == Some(at)));
+            timers.sweep(|at, qpn| queue_pairs.get(qpn).is_some_and(|slot| slot.queue_pair.armed == Some(at)));
         }
     }
 
@@ -768,7 +773,7 @@ impl Endpoint {
     /// Takes a queue pair that has nothing to send now from those that wait in the lane of `class`.
     fn leave_lane(&mut self, class: Class, qpn: Qpn) {
         self.schedule.remove(class, qpn);
-        if let Some(slot) = self.queue_pairs.get_mut(&qpn.value()) {
+        if let Some(slot) = self.queue_pairs.get_mut(qpn) {
             slot.queue_pair.lane = slot.queue_pair.lane.filter(|lane| *lane != class);
         }
     }
@@ -795,9 +800,7 @@ impl Endpoint {
     pub fn owes_only_acknowledges(&self) -> bool {
         /// Upper bound on the queue pairs to check: as many as cost less than the check can save.
         const LOOK_AT: usize = 4;
-        let plain = |qpn: Qpn| {
-            self.queue_pairs.get(&qpn.value()).is_some_and(|slot| slot.queue_pair.owes_only_an_acknowledge())
-        };
+        let plain = |qpn: Qpn| self.queue_pairs.get(qpn).is_some_and(|slot| slot.queue_pair.owes_only_an_acknowledge());
         (1..=LOOK_AT).contains(&self.schedule.len()) && self.ready().all(plain)
     }
 
@@ -828,7 +831,7 @@ impl Endpoint {
     /// Takes the queue pairs whose completion queue is in error to the error state.
     #[cold]
     fn fail_with_their_queues(&mut self, now: Instant) {
-        let failed = self.queue_pairs.values().map(|slot| &slot.queue_pair).filter(|qp| qp.has_failed_queue());
+        let failed = self.queue_pairs.iter().map(|(_, slot)| &slot.queue_pair).filter(|qp| qp.has_failed_queue());
         let mut failed: Vec<Qpn> = failed.map(QueuePairMachine::qpn).collect();
         failed.sort_unstable_by_key(|qpn| qpn.value());
         for qpn in failed {
@@ -856,6 +859,7 @@ impl Endpoint {
             identification,
             to_arm,
             schedule,
+            latest,
             urgent,
             local_rails,
             hop_seekers,
@@ -863,7 +867,11 @@ impl Endpoint {
             local_addresses,
             ..
         } = self;
-        let slot = &mut **queue_pairs.get_mut(&qpn.value())?;
+        let slot = queue_pairs.get_mut(qpn)?;
+        let is_cold = std::mem::replace(latest, qpn) != qpn;
+        if is_cold {
+            cache::prefetch(slot);
+        }
         let Slot { queue_pair: qp, counters, multipath, .. } = slot;
         let waiting_elsewhere = *waiting_bytes - qp.waiting_bytes();
         let context = &mut Context {
@@ -879,6 +887,7 @@ impl Endpoint {
             urgent,
             local_addresses,
             has_lost_completion: false,
+            is_cold,
         };
         let result = work(qp, context);
         let has_lost_completion = context.has_lost_completion;

@@ -36,6 +36,7 @@ mod notification_point;
 mod outgoing;
 mod queue_pair;
 mod queue_pair_status;
+mod queue_pair_table;
 mod rails;
 mod ranges;
 mod receive_queue;

@@ -39,6 +39,11 @@ impl Outgoing<'_> {
         self.tag = tag;
     }
 
+    /// Whether it is a request, or has data.
+    pub fn is_data(&self) -> bool {
+        !self.headers.bth.opcode().is_response() || self.payload_bytes > 0
+    }
+
     /// Writes the packet to `out`, with the outer headers of `path`; `fill` writes the payload. `Ok(None)` when `out`
     /// is too short, which is counted.
     ///
@@ -60,7 +65,7 @@ impl Outgoing<'_> {
                 *cx.identification = cx.identification.wrapping_add(cx.identification_step);
                 cx.counters.sent_pkts += 1;
                 cx.counters.sent_bytes += len as u64;
-                Ok(Some(Transmit { len, hop: path.hop }))
+                Ok(Some(Transmit { len, hop: path.hop, is_data: self.is_data() }))
             }
             Err(WriteError::Payload(error)) => Err(error),
             Err(WriteError::TooLong { .. }) => {

@@ -50,8 +50,8 @@ pub struct QueuePairMachine {
     /// The path MTU that the link can carry.
     link_mtu: PathMtu,
     state: State,
-    /// The attributes that were set since RESET.
-    attributes: QpAttributes,
+    /// The attributes that were set since RESET. No packet needs them.
+    attributes: Box<QpAttributes>,
     /// Whether an event must report that the send queue is drained.
     notify_drained: bool,
     requester: Requester,
@@ -219,7 +219,7 @@ impl QueuePairMachine {
             capabilities,
             link_mtu: path_mtu,
             state: State::Reset,
-            attributes: QpAttributes::default(),
+            attributes: Box::default(),
             notify_drained: false,
             requester: Requester::new(service),
             responder,
@@ -233,6 +233,26 @@ impl QueuePairMachine {
             lane: None,
             armed: None,
         }
+    }
+
+    /// Has what a packet with that opcode needs fetched into the caches.
+    #[inline(never)]
+    fn prefetch(&self, opcode: Opcode) {
+        if let AnyResponder::Reliable(responder) = &self.responder {
+            responder.prefetch();
+        }
+        if opcode.is_response() {
+            self.prefetch_requester();
+        }
+    }
+
+    /// Has what requests need fetched into the caches.
+    #[inline(never)]
+    fn prefetch_requester(&self) {
+        self.requester.prefetch();
+        self.pacer.prefetch();
+        self.requester.prefetch_parts();
+        self.pacer.prefetch_parts();
     }
 
     fn settings(&self) -> &RecoverySettings {
@@ -261,7 +281,7 @@ impl QueuePairMachine {
 
     /// The answer to a query of the queue pair.
     pub fn info(&self) -> QueuePairInfo {
-        let set = &self.attributes;
+        let set = &*self.attributes;
         let attributes = QpAttributes {
             state: Some(self.state),
             current_state: Some(self.state),
@@ -342,7 +362,7 @@ impl QueuePairMachine {
         }
         connection.remote = attributes.destination.unwrap_or(connection.remote);
         self.notify_drained = attributes.notify_drained.unwrap_or(self.notify_drained && to == from);
-        self.attributes = self.attributes.overlaid(attributes);
+        *self.attributes = self.attributes.overlaid(attributes);
         self.apply_treatment();
         self.requester.configure(attributes, &self.connection);
         self.responder.configure(attributes, &self.connection);
@@ -406,7 +426,7 @@ impl QueuePairMachine {
         if let Some(srq) = srq {
             self.responder.inbound().queue = ReceiveQueue::Shared(srq);
         }
-        self.attributes = QpAttributes::default();
+        *self.attributes = QpAttributes::default();
         self.connection.path = None;
         self.treat(Treatment::default());
         self.class = first_class(self.connection.service);
@@ -528,6 +548,9 @@ impl QueuePairMachine {
             State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {}
             other => return Err(PostError::State(other)),
         }
+        if cx.is_cold {
+            self.prefetch_requester();
+        }
         if self.requester.len() >= self.capabilities.max_send_requests {
             return Err(PostError::Full(self.capabilities.max_send_requests));
         }
@@ -567,6 +590,9 @@ impl QueuePairMachine {
     /// Takes a packet whose ICRC, keys and addresses are valid.
     pub(super) fn handle_packet(&mut self, mut packet: Packet<'_>, ip: &IpHeader<'_>, way: Way, cx: &mut Context<'_>) {
         let opcode = packet.bth().opcode();
+        if cx.is_cold {
+            self.prefetch(opcode);
+        }
         if opcode == Opcode::CNP {
             self.take_notification(&packet, cx);
             return;
@@ -913,7 +939,7 @@ impl QueuePairMachine {
         self.requester.in_flight_bytes() + answers
     }
 
-    /// What the congestion controller does and knows; `None` before the first packet, and without a controller.
+    /// What the congestion controller does and knows; `None` before it sends data, and without a controller.
     pub fn flow_status(&self) -> Option<FlowStatus> {
         self.pacer.status(self.in_flight_bytes())
     }
@@ -1043,7 +1069,7 @@ impl QueuePairMachine {
         {
             // They wait for nobody, and run into no debt that others would have to pay.
             if self.pacer.wait(cx.now).is_none() {
-                self.pacer.sent(cx.now, transmit.len);
+                self.pacer.sent_without_data(cx.now, transmit.len);
             }
             return Some(transmit);
         }
@@ -1059,7 +1085,12 @@ impl QueuePairMachine {
             };
         }
         let transmit = self.poll_unpaced(out, cx)?;
-        self.pacer.sent(cx.now, transmit.len);
+        let is_data = transmit.is_data
+            || mutated!("acknowledges-have-a-controller", by "uroce --test congestion a_side_that_only");
+        match is_data {
+            true => self.pacer.sent(cx.now, transmit.len),
+            false => self.pacer.sent_without_data(cx.now, transmit.len),
+        }
         Some(transmit)
     }
 

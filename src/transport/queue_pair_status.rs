@@ -29,7 +29,7 @@ pub struct QueuePairStatus {
     pub congestion: CongestionControl,
     /// Its paths, from 0 on; empty unless it or its peer uses several.
     pub paths: Vec<PathStatus>,
-    /// What its congestion controller does and knows; `None` before the first packet, and without a controller.
+    /// What its congestion controller does and knows; `None` before it sends data, and without a controller.
     pub flow: Option<FlowStatus>,
     /// What was counted since it was created. Received packets, and what the endpoint refused, are not among it.
     pub counters: Counters,

@@ -11,6 +11,7 @@ mod wqe_ring;
 
 use std::cell::Cell;
 
+use crate::cache;
 use crate::congestion::Progress;
 use crate::path::Answered;
 use crate::recovery::{Departure, Expired, GoBackN, PathReport, Recovery, Said, Wants};
@@ -122,6 +123,17 @@ impl Requester {
     fn start(&mut self, connection: &Connection) {
         self.recovery = connection.extension.recovery(self.queue.posted(), self.timeout);
         (self.asked, self.unasked_since, self.put_off) = (0, None, 0);
+    }
+
+    /// Has what lies outside of it fetched into the caches.
+    pub fn prefetch(&self) {
+        cache::prefetch(&*self.recovery);
+        self.queue.prefetch();
+    }
+
+    /// Has what lies outside of that fetched into the caches.
+    pub fn prefetch_parts(&self) {
+        self.recovery.prefetch_parts();
     }
 
     /// Whether requests are in flight.
@@ -253,7 +265,7 @@ impl Requester {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.rnr_until.or(self.recovery.deadline())
+        if self.is_idle() { None } else { self.rnr_until.or(self.recovery.deadline()) }
     }
 
     /// Whether each transmission of the request with that PSN made the offer.
@@ -261,14 +273,20 @@ impl Requester {
         self.offers_from.is_some_and(|from| self.number(psn) >= from)
     }
 
+    /// Whether nothing is posted: then nothing is in flight either. It is asked first where the recovery would be. That of a queue
+    /// pair which only receives need not be in the caches.
+    fn is_idle(&self) -> bool {
+        self.queue.len() == 0
+    }
+
     /// Bytes of packets in flight.
     pub fn in_flight_bytes(&self) -> u64 {
-        self.recovery.in_flight_bytes()
+        if self.is_idle() { 0 } else { self.recovery.in_flight_bytes() }
     }
 
     /// Whether packets are in flight, and the peer owes no answer to any of them: it reports of them only when more arrive.
     pub fn is_unanswered(&self) -> bool {
-        self.recovery.in_flight_bytes() > 0 && !self.has_asked()
+        self.in_flight_bytes() > 0 && !self.has_asked()
     }
 
     /// Whether the peer owes an answer.
@@ -299,7 +317,9 @@ impl Requester {
 
     /// Whether a packet may go out; a new one only if there `is_room` in the congestion window.
     pub fn may_transmit(&self, is_room: impl FnOnce() -> bool) -> bool {
-        self.rnr_until.is_none() && (self.recovery.wants_anything() || (self.queue.has_unsent() && is_room()))
+        !self.is_idle()
+            && self.rnr_until.is_none()
+            && (self.recovery.wants_anything() || (self.queue.has_unsent() && is_room()))
     }
 
     /// Writes the next packet, if one can go now.

@@ -2,6 +2,7 @@ mod owed;
 mod saved;
 mod server;
 
+use crate::cache;
 use crate::frame::FrameBytes;
 use crate::wire::{
     Aeth, Bth, CarriedAcknowledge, Extension, Headers, Msn, NakCode, Opcode, Operation, Packet, Position, Psn,
@@ -75,6 +76,11 @@ impl Responder {
         if !mutated!("what-waited-for-anybody-is-kept", by "uroce --test strangers what_waits_is_forgotten") {
             self.reorder.iter_mut().for_each(|reorder| reorder.forget());
         }
+    }
+
+    /// Has what lies outside of it fetched into the caches.
+    pub fn prefetch(&self) {
+        cache::prefetch(&*self.acks);
     }
 
     pub fn expected(&self) -> Psn {

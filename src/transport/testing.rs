@@ -66,6 +66,7 @@ impl World {
             urgent: &mut Urgent::default(),
             local_addresses: &None,
             has_lost_completion: false,
+            is_cold: false,
         };
         work(connection, &mut cx)
     }

@@ -7,4 +7,6 @@ pub struct Transmit {
     pub len: usize,
     /// The next hop that it goes to.
     pub hop: Hop,
+    /// Whether it is a request, or has data: congestion control is told of it.
+    pub(super) is_data: bool,
 }

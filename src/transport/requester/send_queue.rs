@@ -76,6 +76,11 @@ impl IndexMut<usize> for SendQueue {
 }
 
 impl SendQueue {
+    /// Has its next place fetched into the caches.
+    pub fn prefetch(&self) {
+        self.wqes.prefetch();
+    }
+
     /// Makes the next request begin with that PSN. The queue must be empty.
     pub fn start_at(&mut self, psn: Psn) {
         self.posted = BEGINNING + u64::from(psn.value());

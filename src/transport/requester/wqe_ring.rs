@@ -1,5 +1,7 @@
 use std::ops::{Index, IndexMut};
 
+use crate::cache;
+
 use super::wqe::Wqe;
 
 /// Requests in a ring, the oldest first. They are large: each is filled and discarded in its place.
@@ -18,6 +20,11 @@ const PLACES_MIN: usize = 4;
 impl WqeRing {
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Has its next place fetched into the caches.
+    pub fn prefetch(&self) {
+        self.places.get(self.place(self.len)).into_iter().for_each(cache::prefetch);
     }
 
     #[inline]

@@ -97,6 +97,11 @@ impl Many {
         self.hosts.iter_mut().for_each(|host| host.endpoint.handle_timeout(self.now));
     }
 
+    /// How many queue pairs of each side have a congestion controller.
+    pub fn controllers(&self) -> [usize; 2] {
+        self.hosts.each_ref().map(|host| host.endpoint.flows().count())
+    }
+
     /// Carries all that the first side is allowed to send, before the second side sends anything.
     pub fn send_all(&mut self) {
         while self.carry(0) > 0 {}
