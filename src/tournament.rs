@@ -25,7 +25,19 @@ impl<T: Copy + Ord> Tournament<T> {
     }
 
     /// Replaces the value of that number; `None` for no value.
+    #[inline]
     pub fn set(&mut self, number: usize, value: Option<T>) {
+        // Most queue pairs have one path, and most values of many stay what they are.
+        let node = self.nodes.len() / 2 + number;
+        match self.nodes.get_mut(node) {
+            Some(same) if *same == value => {}
+            Some(only) if node == 0 => *only = value,
+            _ => self.set_among_others(number, value),
+        }
+    }
+
+    #[inline(never)]
+    fn set_among_others(&mut self, number: usize, value: Option<T>) {
         if number >= self.room() {
             if value.is_none() {
                 return;
@@ -33,9 +45,6 @@ impl<T: Copy + Ord> Tournament<T> {
             self.grow(number + 1);
         }
         let mut node = self.nodes.len() / 2 + number;
-        if self.nodes[node] == value {
-            return;
-        }
         self.nodes[node] = value;
         while node > 0 {
             node = (node - 1) / 2;

@@ -95,8 +95,11 @@ impl Flight {
         let before = delay.shortest();
         delay.take(sample, now);
         let shortest = delay.shortest().unwrap_or_default();
-        let smoothed = self.smoothed.value(path).filter(|before| !before.is_zero()).unwrap_or(sample.round_trip);
-        self.smoothed.set(path, Some((smoothed * 7 + sample.round_trip) / 8));
+        // In nanoseconds: arithmetic of durations takes several times as long.
+        let took_ns = sample.round_trip.as_nanos() as u64;
+        let smoothed = self.smoothed.value(path).filter(|before| !before.is_zero());
+        let smoothed_ns = smoothed.map_or(took_ns, |smoothed| smoothed.as_nanos() as u64);
+        self.smoothed.set(path, Some(Duration::from_nanos((smoothed_ns * 7 + took_ns) / 8)));
         self.shortest_ns += shortest.as_nanos() as u64;
         self.shortest_ns -= before.unwrap_or_default().as_nanos() as u64;
         self.known += u32::from(before.is_none());
