@@ -140,12 +140,11 @@ impl Flight {
     fn hear(&mut self, path: u8) -> Option<u8> {
         let (heard, count) = (&mut self.heard, self.newest.len());
         let was_newest = std::mem::replace(&mut self.paths[usize::from(path)].is_newest, true);
-        if was_newest && heard[count - 1] == path {
-            return Some(path);
-        }
         if was_newest {
-            let index = heard.iter().position(|other| *other == path).unwrap_or_default();
-            heard[index..count].rotate_left(1);
+            if heard[count - 1] != path {
+                let index = heard.iter().position(|other| *other == path).unwrap_or_default();
+                heard[index..count].rotate_left(1);
+            }
             return Some(path);
         }
         if count < NEWEST_MAX {

@@ -238,8 +238,7 @@ impl PathSet {
             (false, PathCondition::Good | PathCondition::Dark) => {
                 state.condition = PathCondition::Closed;
                 state.forget_probes();
-                self.due.set(path, false);
-                self.is_probe_due = !self.due.is_empty();
+                self.set_due(path, false);
                 self.policy.forget(path);
                 self.note(path);
             }
@@ -284,6 +283,11 @@ impl PathSet {
         self.tick_at
     }
 
+    fn set_due(&mut self, path: u8, is_due: bool) {
+        self.due.set(path, is_due);
+        self.is_probe_due = !self.due.is_empty();
+    }
+
     /// Whether [`poll_probe`](Self::poll_probe) would return a probe.
     pub fn is_probe_due(&self) -> bool {
         self.is_probe_due
@@ -306,8 +310,7 @@ impl PathSet {
             let state = &mut self.states[path];
             state.want_probe(now, least);
             self.ticks.set(path, Some(Reverse(state.probe_at)));
-            self.due.set(path as u8, true);
-            self.is_probe_due = true;
+            self.set_due(path as u8, true);
         }
         let next = self.ticks.greatest().map_or(self.in_use_until, |Reverse(at)| at);
         self.tick_at = Some(next.min(self.in_use_until));
@@ -332,8 +335,7 @@ impl PathSet {
     /// The next probe to send, with a token from `draw`; `None` when none is due.
     pub fn poll_probe(&mut self, now: Instant, draw: impl FnOnce() -> u32) -> Option<Probe> {
         let path = self.due.first()?;
-        self.due.set(path, false);
-        self.is_probe_due = !self.due.is_empty();
+        self.set_due(path, false);
         let token = draw();
         self.states[usize::from(path)].probed(token, now);
         self.note_silence(path);

@@ -329,13 +329,13 @@ impl Endpoint {
         self.queue_pairs.len()
     }
 
-    /// What the congestion controllers of queue pairs do and know, in no order.
+    /// What the congestion controllers of queue pairs do and know, in the order of their numbers.
     pub fn flows(&self) -> impl Iterator<Item = (Qpn, FlowStatus)> {
         let all = self.queue_pairs.iter();
         all.filter_map(|(qpn, slot)| Some((qpn, slot.queue_pair.flow_status()?)))
     }
 
-    /// How all queue pairs stand, in no order.
+    /// How all queue pairs stand, in the order of their numbers.
     pub fn queue_pair_status(&self) -> impl Iterator<Item = QueuePairStatus> {
         self.queue_pairs.iter().map(|(_, slot)| {
             let Slot { queue_pair: qp, counters, multipath, .. } = slot;
@@ -831,9 +831,8 @@ impl Endpoint {
     /// Takes the queue pairs whose completion queue is in error to the error state.
     #[cold]
     fn fail_with_their_queues(&mut self, now: Instant) {
-        let failed = self.queue_pairs.iter().map(|(_, slot)| &slot.queue_pair).filter(|qp| qp.has_failed_queue());
-        let mut failed: Vec<Qpn> = failed.map(QueuePairMachine::qpn).collect();
-        failed.sort_unstable_by_key(|qpn| qpn.value());
+        let failed = self.queue_pairs.iter().filter(|(_, slot)| slot.queue_pair.has_failed_queue());
+        let failed: Vec<Qpn> = failed.map(|(qpn, _)| qpn).collect();
         for qpn in failed {
             let _ = self.run(now, qpn, |qp, cx| qp.fail_for_its_queue(cx));
         }

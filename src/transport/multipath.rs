@@ -132,11 +132,9 @@ impl Multipath {
 
     #[inline(never)]
     fn take_rail(&self, path: &mut Path, rail: u8) -> bool {
-        let found = self.rails.rail(rail.into());
-        if let Some((addresses, hop)) = found {
-            (path.flow.addresses, path.hop) = (addresses, hop);
-        }
-        found.is_some()
+        let Some((addresses, hop)) = self.rails.rail(rail.into()) else { return false };
+        (path.flow.addresses, path.hop) = (addresses, hop);
+        true
     }
 
     /// The rail, from 1 on, that a packet arrived over, if its addresses are those of one.

@@ -26,15 +26,13 @@ pub struct Snapshot {
 impl Context {
     /// What the device does and counted, and how its queue pairs stand now. It takes the engine's lock once.
     pub fn snapshot(&self) -> Snapshot {
-        let mut snapshot = self.engine().without_sending(|core, now| Snapshot {
+        self.engine().without_sending(|core, now| Snapshot {
             now,
             device: self.device().name.clone(),
             link: core.link.mode(),
             counters: core.counters(),
             queue_pairs: core.endpoint.queue_pair_status().collect(),
-        });
-        snapshot.queue_pairs.sort_by_key(|one| one.qpn.value());
-        snapshot
+        })
     }
 }
 
