@@ -139,6 +139,11 @@ impl Transfer {
         self.end_after = messages;
     }
 
+    /// The node that the bytes go to, and its queue pair.
+    pub fn destination(&self) -> (NodeId, Qpn) {
+        (self.sides[1].node, self.sides[1].qpn)
+    }
+
     fn is_read(&self) -> bool {
         self.plan.operation == TransferOperation::Read
     }

@@ -83,17 +83,9 @@ impl CongestionCell {
         cells
     }
 
-    /// The cells of all other scenarios; only busy hosts have random loss, too.
+    /// The cells of all other scenarios; few have random loss, too.
     pub fn scenarios(control: CongestionControl) -> Vec<CongestionCell> {
-        let wan = |scenario, flows, buffer_bdp| CongestionCell {
-            scenario,
-            control,
-            flows,
-            round_trip: WAN_ROUND_TRIP,
-            line_bps: WAN_BPS,
-            buffer_bdp,
-            loss: 0.0,
-        };
+        let wan = |scenario, flows, buffer_bdp| CongestionCell::over_wan(scenario, control, flows, buffer_bdp);
         let data_centre = |scenario, flows, round_trip: Duration| CongestionCell {
             round_trip,
             line_bps: DATA_CENTRE_BPS,
@@ -130,6 +122,15 @@ impl CongestionCell {
                 cells.push(CongestionCell { line_bps: SMALL_SHARES_BPS, loss, ..small });
             }
         }
+        for line_bps in [SMALL_SHARES_BPS, WAN_BPS] {
+            for buffer_bdp in [0.1, 1.0] {
+                for loss in [0.0, 0.01] {
+                    for flows in [1, 64] {
+                        cells.push(CongestionCell { line_bps, loss, ..wan(Scenario::OnePeer, flows, buffer_bdp) });
+                    }
+                }
+            }
+        }
         for buffer_bdp in [0.1, 1.0] {
             for loss in [0.0, 0.01] {
                 let busy = wan(Scenario::BusyHosts, 1, buffer_bdp);
@@ -146,6 +147,14 @@ impl CongestionCell {
                 }
             }
         }
+        cells.extend(CongestionCell::rivals(control));
+        cells
+    }
+
+    /// The cells in which flows are beside those of another controller, or of TCP.
+    fn rivals(control: CongestionControl) -> Vec<CongestionCell> {
+        let wan = |scenario, flows, buffer_bdp| CongestionCell::over_wan(scenario, control, flows, buffer_bdp);
+        let mut cells = Vec::new();
         for rival in CongestionControl::ALL.into_iter().chain([CUBIC]).filter(|rival| *rival != control) {
             for buffer_bdp in [0.1, 1.0] {
                 cells.push(wan(Scenario::Versus(rival), 2, buffer_bdp));
@@ -159,6 +168,12 @@ impl CongestionCell {
             }
         }
         cells
+    }
+
+    /// Flows over the usual line of a wide area.
+    fn over_wan(scenario: Scenario, control: CongestionControl, flows: usize, buffer_bdp: f64) -> CongestionCell {
+        let (round_trip, line_bps) = (WAN_ROUND_TRIP, WAN_BPS);
+        CongestionCell { scenario, control, flows, round_trip, line_bps, buffer_bdp, loss: 0.0 }
     }
 
     pub(super) fn bdp_bytes(&self) -> f64 {

@@ -22,9 +22,9 @@ const BOTTLENECK_DELAY: Duration = Duration::from_nanos(500);
 impl Chain {
     pub fn new(setup: &Setup, seed: u64) -> Chain {
         let mut network = Network::new(seed);
-        let pairs: Vec<[NodeId; 2]> = (0..setup.flows.len())
-            .map(|flow| [0, 1].map(|end| network.add_endpoint(seed, 1000 + 2 * flow as u64 + end)))
-            .collect();
+        let count = if setup.have_one_pair { 1 } else { setup.flows.len() };
+        let mut pairs: Vec<[NodeId; 2]> =
+            (0..count).map(|pair| [0, 1].map(|end| network.add_endpoint(seed, 1000 + 2 * pair as u64 + end))).collect();
         if let Some((between, length)) = setup.pauses {
             for node in pairs.iter().flatten() {
                 let random = Random::new(seed, 3000 + node.0 as u64);
@@ -73,15 +73,16 @@ impl Chain {
                 network.add_route(switches[hop + 1], *sender, hops[hop][1]);
             }
         }
+        pairs.resize(setup.flows.len(), pairs[0]);
         Chain { network, pairs, bottlenecks: hops.into_iter().map(|[over, _]| over).collect() }
     }
 
-    /// The flow of each node.
-    pub fn owners(&self) -> Vec<usize> {
-        let mut owners = vec![0; 2 * self.pairs.len()];
+    /// The flows of each node.
+    pub fn flows(&self) -> Vec<Vec<usize>> {
+        let mut flows = vec![Vec::new(); 2 * self.pairs.len()];
         for (flow, pair) in self.pairs.iter().enumerate() {
-            pair.iter().for_each(|node| owners[node.0] = flow);
+            pair.iter().for_each(|node| flows[node.0].push(flow));
         }
-        owners
+        flows
     }
 }

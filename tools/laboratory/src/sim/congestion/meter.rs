@@ -1,16 +1,22 @@
+use rustc_hash::FxHashMap;
 use uroce::time::{Duration, Instant};
+use uroce::wire::{Bth, Qpn};
+use zerocopy::FromBytes;
 
 use crate::sim::frame_pool::Condition;
 use crate::sim::goodput::{DataMeter, Delivered};
 use crate::sim::link::Lost;
-use crate::sim::network::{LinkId, Network, NodeId, Observer};
+use crate::sim::network::{LinkId, Network, NodeId, Observer, bth_offset};
 
 use super::chain::Chain;
 
 /// Measures flows that share bottlenecks: what arrives, what is dropped, what is sent again, and how long the queues are.
 pub(super) struct Meter {
-    /// The meter of each node: of what arrives at receivers, and of what senders send.
-    nodes: Vec<DataMeter>,
+    /// The flow of each receiver and queue pair.
+    flows: FxHashMap<(NodeId, Qpn), usize>,
+    /// What each flow sends, and what arrives of it.
+    senders: Vec<DataMeter>,
+    receivers: Vec<DataMeter>,
     bottlenecks: Vec<LinkId>,
     /// When the queue is looked at next.
     look_at: Instant,
@@ -18,8 +24,8 @@ pub(super) struct Meter {
     queues: Vec<Duration>,
     recent: (Duration, u32),
     is_measuring: bool,
-    /// What had arrived when the measured time began.
-    from: Vec<Delivered>,
+    /// What each flow had sent, and what had arrived of it, when the measured time began.
+    from: Vec<[Delivered; 2]>,
     sent: u64,
     dropped: u64,
     /// Bytes of the background that the bottleneck carried in the measured time.
@@ -29,10 +35,14 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// A meter that looks at the queues in intervals of `every`.
-    pub fn new(chain: &Chain, every: Duration) -> Meter {
+    /// A meter of flows to these queue pairs of receivers, which looks at the queues in intervals of `every`.
+    pub fn new(chain: &Chain, destinations: impl Iterator<Item = (NodeId, Qpn)>, every: Duration) -> Meter {
+        let flows: FxHashMap<_, _> = destinations.zip(0..).collect();
+        let meters = || flows.iter().map(|_| DataMeter::default()).collect();
         Meter {
-            nodes: (0..2 * chain.pairs.len()).map(|_| DataMeter::default()).collect(),
+            senders: meters(),
+            receivers: meters(),
+            flows,
             bottlenecks: chain.bottlenecks.clone(),
             look_at: Instant::ZERO,
             every,
@@ -64,7 +74,8 @@ impl Meter {
     /// Begins the measured time.
     pub fn begin(&mut self) {
         self.is_measuring = true;
-        self.from = self.nodes.iter().map(DataMeter::delivered).collect();
+        let ends = self.senders.iter().zip(&self.receivers);
+        self.from = ends.map(|(sender, receiver)| [sender.delivered(), receiver.delivered()]).collect();
     }
 
     pub fn take_mean_queue(&mut self) -> Duration {
@@ -83,19 +94,18 @@ impl Meter {
 
     /// Data packets of each flow that have arrived, each once.
     pub fn useful(&self) -> Vec<u64> {
-        self.nodes.iter().skip(1).step_by(2).map(|receiver| receiver.delivered().useful).collect()
+        self.receivers.iter().map(|receiver| receiver.delivered().useful).collect()
     }
 
     /// Data packets of each flow that arrived in the measured time, each once.
     pub fn measured_useful(&self) -> Vec<u64> {
-        let from = self.from.iter().skip(1).step_by(2);
-        self.useful().iter().zip(from).map(|(useful, from)| useful - from.useful).collect()
+        self.useful().iter().zip(&self.from).map(|(useful, [_, from])| useful - from.useful).collect()
     }
 
     /// Data packets that were sent again in the measured time, as a share of those that arrived for the first time.
     pub fn resent(&self) -> f64 {
-        let senders = self.nodes.iter().zip(&self.from).step_by(2);
-        let again: u64 = senders.map(|(sender, from)| sender.delivered().twice - from.twice).sum();
+        let senders = self.senders.iter().zip(&self.from);
+        let again: u64 = senders.map(|(sender, [from, _])| sender.delivered().twice - from.twice).sum();
         again as f64 / self.measured_useful().iter().sum::<u64>().max(1) as f64
     }
 
@@ -113,16 +123,16 @@ impl Meter {
     }
 
     pub fn spurious_fraction(&self) -> f64 {
-        let twice: u64 = self.nodes.iter().skip(1).step_by(2).map(|receiver| receiver.delivered().twice).sum();
+        let twice: u64 = self.receivers.iter().map(|receiver| receiver.delivered().twice).sum();
         twice as f64 / self.useful().iter().sum::<u64>().max(1) as f64
     }
 }
 
 impl Observer for Meter {
-    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], _to: NodeId) {
-        if node.0.is_multiple_of(2) {
+    fn sent(&mut self, now: Instant, node: NodeId, frame: &[u8], to: NodeId) {
+        if let Some(&flow) = self.flows.get(&(to, destination(frame))) {
             self.sent += u64::from(self.is_measuring);
-            self.nodes[node.0].arriving(now, node, frame, Condition::Intact);
+            self.senders[flow].arriving(now, node, frame, Condition::Intact);
         }
     }
 
@@ -137,6 +147,14 @@ impl Observer for Meter {
     }
 
     fn arriving(&mut self, now: Instant, node: NodeId, frame: &[u8], condition: Condition) {
-        self.nodes[node.0].arriving(now, node, frame, condition);
+        if let Some(&flow) = self.flows.get(&(node, destination(frame))) {
+            self.receivers[flow].arriving(now, node, frame, condition);
+        }
     }
+}
+
+/// The queue pair that a frame goes to.
+fn destination(frame: &[u8]) -> Qpn {
+    let bth = frame.get(bth_offset(frame)..).map(Bth::ref_from_prefix);
+    bth.and_then(Result::ok).map_or(Qpn::default(), |(bth, _)| bth.destination())
 }

@@ -18,8 +18,8 @@ pub(super) struct Run<'a> {
     setup: &'a Setup,
     chain: Chain,
     transfers: Vec<Transfer>,
-    /// The flow of each node.
-    owner: Vec<usize>,
+    /// The flows of each node.
+    flows: Vec<Vec<usize>>,
     meter: Meter,
     intervals: Vec<Interval>,
     /// When each flow had sent all that it has to send.
@@ -74,7 +74,8 @@ impl<'a> Run<'a> {
         if let Some(background) = &setup.background {
             chain.network.wake_at(background.first(), BACKGROUND);
         }
-        let (owner, meter) = (chain.owners(), Meter::new(&chain, setup.look_every()));
+        let destinations = transfers.iter().map(Transfer::destination);
+        let (flows, meter) = (chain.flows(), Meter::new(&chain, destinations, setup.look_every()));
         let completed_at = vec![None; setup.flows.len()];
         let offered = setup.sizes.map(|sizes| {
             let random = &mut Random::new(seed, 4);
@@ -83,7 +84,7 @@ impl<'a> Run<'a> {
         if let Some(first) = offered.as_ref().and_then(Offered::next_at) {
             chain.network.wake_at(first, ARRIVAL);
         }
-        Run { cell, setup, chain, transfers, owner, meter, intervals: Vec::new(), completed_at, offered }
+        Run { cell, setup, chain, transfers, flows, meter, intervals: Vec::new(), completed_at, offered }
     }
 
     /// Plays until the end of the measured time, or until all flows have sent what they have to send.
@@ -123,28 +124,13 @@ impl<'a> Run<'a> {
     }
 
     fn until(&mut self, until: Instant) -> Result<(), TransferError> {
-        let Run { chain: Chain { network, bottlenecks, .. }, meter, offered, .. } = self;
-        while network.next().is_some_and(|at| at <= until) {
-            match network.step(meter) {
+        while self.chain.network.next().is_some_and(|at| at <= until) {
+            let step = self.chain.network.step(&mut self.meter);
+            let Run { chain: Chain { network, bottlenecks, .. }, meter, offered, .. } = self;
+            match step {
                 Some(Step::Handled(NodeId(node))) => {
-                    let owner = self.owner[node];
-                    let flow = &mut self.transfers[owner];
-                    let before = flow.completed_bytes();
-                    flow.poll();
-                    if flow.completed_bytes() > before {
-                        let (plan, now) = (&self.setup.flows[owner], network.now());
-                        if !plan.is_paused(now) {
-                            flow.post(network, meter);
-                        }
-                        if let Some(offered) = offered {
-                            offered.completed(owner, flow.completed(), now);
-                        }
-                        if now >= plan.start && end_of(plan, now) == Some(flow.completed_bytes()) {
-                            self.completed_at[owner] = Some(network.now());
-                        }
-                    }
-                    if let Some(failure) = flow.failure() {
-                        return Err(failure.clone());
+                    for index in 0..self.flows[node].len() {
+                        self.poll(self.flows[node][index])?;
                     }
                 }
                 Some(Step::Woken(BACKGROUND)) => {
@@ -174,9 +160,33 @@ impl<'a> Run<'a> {
                 }
                 _ => {}
             }
-            meter.look(network);
+            self.meter.look(&self.chain.network);
         }
-        network.advance_to(until);
+        self.chain.network.advance_to(until);
+        Ok(())
+    }
+
+    /// Takes the completions of the flow of that number, and posts again.
+    fn poll(&mut self, number: usize) -> Result<(), TransferError> {
+        let (plan, flow) = (&self.setup.flows[number], &mut self.transfers[number]);
+        let before = flow.completed_bytes();
+        flow.poll();
+        if let Some(failure) = flow.failure() {
+            return Err(failure.clone());
+        }
+        if flow.completed_bytes() == before {
+            return Ok(());
+        }
+        let now = self.chain.network.now();
+        if !plan.is_paused(now) {
+            flow.post(&mut self.chain.network, &mut self.meter);
+        }
+        if let Some(offered) = &mut self.offered {
+            offered.completed(number, flow.completed(), now);
+        }
+        if now >= plan.start && end_of(plan, now) == Some(flow.completed_bytes()) {
+            self.completed_at[number] = Some(now);
+        }
         Ok(())
     }
 

@@ -35,6 +35,8 @@ pub enum Scenario {
     SlowLink,
     /// Many flows of equal round trips on a slow link, each of which has a share of a few packets.
     SmallShares,
+    /// Many queue pairs of one host to one peer.
+    OnePeer,
     /// Hosts whose processor often belongs to other programs: they look at packets late, and send late.
     BusyHosts,
     /// A flow of class scavenger beside TCP's CUBIC, which sends for 2 s and pauses for 2 s.
@@ -69,6 +71,7 @@ impl Scenario {
             Scenario::Microburst => "microburst",
             Scenario::SlowLink => "slow-link",
             Scenario::SmallShares => "small-shares",
+            Scenario::OnePeer => "one-peer",
             Scenario::BusyHosts => "busy-hosts",
             Scenario::Scavenger => "scavenger",
             Scenario::Scavengers => "scavengers",

@@ -29,6 +29,8 @@ pub(super) struct Setup {
     /// How long a host has its processor, from the shorter to the longer time, and for how long it then has not.
     pub pauses: Option<([Duration; 2], Duration)>,
     pub flows: Vec<FlowPlan>,
+    /// Whether all flows are between the same two hosts: the first one's path is that of all.
+    pub have_one_pair: bool,
     /// The flows whose convergence is looked at.
     pub watched: Range<usize>,
     pub background: Option<Background>,
@@ -128,6 +130,7 @@ impl Setup {
             pauses: None,
             watched: 0..flows.len(),
             flows,
+            have_one_pair: cell.scenario == Scenario::OnePeer,
             background: None,
             sizes: None,
             timeout: if cell.scenario.is_data_centre() { DATA_CENTRE_TIMEOUT } else { WAN_TIMEOUT },
@@ -148,7 +151,7 @@ impl Setup {
         }
         match cell.scenario {
             Scenario::Wan | Scenario::WanLoss => round_trips(WARM_UP, MEASURED),
-            Scenario::Fair | Scenario::SmallShares => round_trips(CONVERGING, MEASURED),
+            Scenario::Fair | Scenario::SmallShares | Scenario::OnePeer => round_trips(CONVERGING, MEASURED),
             Scenario::Newcomer => {
                 if let Some(newcomer) = self.flows.last_mut() {
                     newcomer.start = newcomer.start + cell.round_trip * WARM_UP;
