@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &["frame"]),
     ("memory", &["frame", "wire"]),
     ("pcap", &["time"]),
-    ("congestion", &["cache", "time", "tournament", "wire"]),
+    ("congestion", &["cache", "sync", "time", "tournament", "wire"]),
     ("recovery", &["cache", "time", "tournament", "congestion"]),
     ("path", &["time", "tournament", "recovery"]),
     ("transport", &["cache", "sync", "time", "frame", "forked", "wire", "memory", "recovery", "path", "congestion"]),

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::companion::{Companion, Seat};
 use super::{Bbr, Controller, Dcqcn, Hpcc, Nscc, OwnController, Rate, Steady, Swift, Timely};
 
 /// The congestion controllers that can be chosen.
@@ -75,11 +76,20 @@ impl CongestionControl {
         self == CongestionControl::Dcqcn
     }
 
-    /// A controller without history on a link of this rate; `None` when nothing is decided beside the rate that is set.
-    pub fn start(self, line: Rate) -> Option<Box<dyn Controller>> {
+    /// Whether flows to the same peer keep company.
+    pub fn keeps_company(self) -> bool {
+        self == CongestionControl::Steady
+    }
+
+    /// A controller without history on a link of this rate, in the company of its seat if it [keeps one](Self::keeps_company);
+    /// `None` when nothing is decided beside the rate that is set.
+    pub fn start(self, line: Rate, seat: Option<Seat>) -> Option<Box<dyn Controller>> {
         match self {
             CongestionControl::Fixed => None,
-            CongestionControl::Steady => Some(Box::new(Steady::default())),
+            CongestionControl::Steady => Some(match seat {
+                Some(seat) => Box::new(Companion::Joint(seat)),
+                None => Box::new(Steady::default()),
+            }),
             CongestionControl::Dcqcn => Some(Box::new(Dcqcn::new(line))),
             CongestionControl::Swift => Some(Box::new(Swift::default())),
             CongestionControl::Timely => Some(Box::new(Timely::new(line))),

@@ -35,6 +35,22 @@ pub trait Controller: Debug + Send + Sync {
     /// The rate that is kept to from now on; `None` for as fast as the window of packets in flight allows.
     fn rate(&self) -> Option<Rate>;
 
+    /// The shortest round trip of other flows to the same peer, for one that goes on by itself and has seen none.
+    fn shortest_of_others(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether the flow takes turns with others: each of its packets asks for an acknowledge if the next one has to wait for long.
+    fn takes_turns(&self) -> bool {
+        false
+    }
+
+    /// When the next packet may go, after one of `bytes`, of a flow that takes turns with others; `None` of one that does not. What
+    /// was not sent until `earliest` is not caught up.
+    fn turn(&mut self, _bytes: u64, _earliest: Instant) -> Option<Instant> {
+        None
+    }
+
     /// Upper bound on the bytes of packets in flight. One packet can always be in flight.
     fn window_bytes(&self) -> u64;
 }

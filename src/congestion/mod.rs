@@ -4,6 +4,7 @@ mod arrivals;
 mod bbr;
 mod chance;
 mod climb;
+mod companion;
 mod congestion_control;
 mod contest;
 mod controller;
@@ -33,6 +34,7 @@ mod swift;
 mod timely;
 
 pub use bbr::Bbr;
+pub use companion::{Between, Companies, Seat};
 pub use congestion_control::{CongestionControl, CongestionControlError};
 pub use controller::Controller;
 pub use cubic_window::CubicWindow;

@@ -3,7 +3,7 @@ use crate::time::{Duration, Instant};
 use crate::wire::Telemetry;
 
 use super::lateness::Lateness;
-use super::{CongestionControl, Controller, Flight, FlowStatus, Progress, Rate};
+use super::{CongestionControl, Controller, Flight, FlowStatus, Progress, Rate, Seat};
 
 /// Paces packets: spaces them out so that they keep to a rate, which a [`Controller`] decides on, up to a cap.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub struct Pacer {
     /// What is kept to now, which each packet asks for: the rate, and how many bytes can be in flight.
     rate: Option<Rate>,
     limit_bytes: u64,
+    /// Whether it takes turns with other flows, as the controller says.
+    takes_turns: bool,
 }
 
 #[derive(Debug)]
@@ -90,7 +92,8 @@ impl Pacer {
     /// A pacer that keeps to what a controller of this kind decides, all of it, up to `cap`.
     pub fn new(kind: CongestionControl, cap: Option<Rate>) -> Pacer {
         let (burst, rate, limit_bytes) = ((None, Duration::ZERO), cap, u64::MAX);
-        Pacer { kind, cap, line: None, control: None, paid_at: Instant::ZERO, share: (1, 1), burst, rate, limit_bytes }
+        let (line, control, paid_at, share) = (None, None, Instant::ZERO, (1, 1));
+        Pacer { kind, cap, line, control, paid_at, share, burst, rate, limit_bytes, takes_turns: false }
     }
 
     /// Has what lies outside of it fetched into the caches.
@@ -117,9 +120,9 @@ impl Pacer {
         self.renew();
     }
 
-    /// Whether the rate has an upper bound beside the controller's.
-    pub fn is_capped(&self) -> bool {
-        self.cap.is_some()
+    /// Whether [`next_after`](Self::next_after) can be later.
+    pub fn can_ask_late(&self) -> bool {
+        self.cap.is_some() || self.takes_turns
     }
 
     /// Keeps to `part` / `whole` of the rate and the window from now on; both are at least 1.
@@ -147,10 +150,10 @@ impl Pacer {
         }
     }
 
-    /// When the packet after one of `bytes` is allowed to go, if that one goes now and the cap decides. A controller adapts its
-    /// rate to the acknowledges: more of them make it another controller.
+    /// When the packet after one of `bytes` is allowed to go, if that one goes now, and the cap decides or it takes turns.
+    /// Other controllers adapt their rate to the acknowledges: more of them make it another controller.
     pub fn next_after(&self, now: Instant, bytes: usize) -> Instant {
-        let rate = self.cap.filter(|cap| self.rate == Some(*cap));
+        let rate = self.rate.filter(|_| self.takes_turns || self.rate == self.cap);
         rate.map_or(now, |rate| now.max(self.paid_after(rate, now, bytes)))
     }
 
@@ -169,6 +172,7 @@ impl Pacer {
         let decided = self.control.as_ref().and_then(|control| control.controller.rate());
         self.rate = [decided, self.cap].into_iter().flatten().min_by_key(|rate| rate.bytes());
         let Some(control) = &self.control else { return };
+        self.takes_turns = control.controller.takes_turns();
         let window = control.controller.window_bytes().saturating_add(control.unseen_bytes());
         let limit = match self.share {
             (part, whole) if part == whole => window,
@@ -196,6 +200,11 @@ impl Pacer {
     /// Takes what became of packets; `in_flight_bytes` are left in flight.
     pub fn take(&mut self, progress: &Progress, in_flight_bytes: u64, now: Instant) {
         if let Some(control) = self.control.as_mut().filter(|_| progress.is_news()) {
+            if control.flight.shortest().is_none()
+                && let Some(shortest) = control.controller.shortest_of_others()
+            {
+                control.flight.assume(shortest, now);
+            }
             control.flight.take(progress, in_flight_bytes, now);
             control.controller.take(progress, &control.flight, now);
             self.renew();
@@ -255,30 +264,32 @@ impl Pacer {
         })
     }
 
-    /// Starts the controller with the first data: queue pairs that are never used, or only receive, need none.
-    #[inline]
-    pub fn start(&mut self) {
-        if self.control.is_none() {
-            self.begin();
-        }
-    }
-
+    /// Starts the controller, in the company of that seat. Otherwise the first data starts it, without company: queue pairs that are
+    /// never used, or only receive, need none.
     #[cold]
-    fn begin(&mut self) {
-        self.control = self.kind.start(self.line()).map(|controller| Box::new(Control::new(controller)));
+    pub fn start(&mut self, seat: Option<Seat>) {
+        self.control = self.kind.start(self.line(), seat).map(|controller| Box::new(Control::new(controller)));
         self.renew();
     }
 
     /// Accounts for an IP packet of `bytes` that goes now: a request, or an answer with data.
     #[inline]
     pub fn sent(&mut self, now: Instant, bytes: usize) {
-        self.start();
+        if self.control.is_none() {
+            self.start(None);
+        }
+        self.sent_unpaced(now, bytes);
+        self.sent_without_data(now, bytes);
+    }
+
+    /// As [`sent`](Self::sent), towards a peer for which packets keep to no rate.
+    #[inline]
+    pub fn sent_unpaced(&mut self, now: Instant, bytes: usize) {
         if let Some(control) = &mut self.control
             && control.controller.sent(bytes as u64 + ETHERNET_BYTES, now)
         {
             self.renew();
         }
-        self.sent_without_data(now, bytes);
     }
 
     /// As [`sent`](Self::sent), for an acknowledge: it keeps to the rate, and the controller is not told of it.
@@ -293,14 +304,25 @@ impl Pacer {
         if self.burst.0 != Some(rate) {
             self.burst = (Some(rate), self.takes(rate, BURST_BYTES).clamp(BURST_MIN, BURST_MAX));
         }
-        self.paid_at = self.paid_after(rate, now, bytes);
+        let (earliest, bytes) = (self.earliest(now), bytes as u64 + ETHERNET_BYTES);
+        let paid_at = self.paid_at.max(earliest) + self.takes(rate, bytes);
+        let turn = self.control.as_mut().and_then(|control| control.controller.turn(bytes, earliest));
+        self.paid_at = match turn {
+            Some(turn) if self.cap == Some(rate) => turn.max(paid_at),
+            Some(turn) => turn,
+            None => paid_at,
+        };
     }
 
     /// When all is paid for once a packet of `bytes` has gone now.
     fn paid_after(&self, rate: Rate, now: Instant, bytes: usize) -> Instant {
+        self.paid_at.max(self.earliest(now)) + self.takes(rate, bytes as u64 + ETHERNET_BYTES)
+    }
+
+    /// What was not sent until then is not caught up.
+    fn earliest(&self, now: Instant) -> Instant {
         let burst = self.control.as_ref().map_or(self.burst.1, |control| control.burst(self.burst.1));
-        let earliest = Instant::from_ns(now.as_ns().saturating_sub(burst.as_nanos() as u64));
-        self.paid_at.max(earliest) + self.takes(rate, bytes as u64 + ETHERNET_BYTES)
+        Instant::from_ns(now.as_ns().saturating_sub(burst.as_nanos() as u64))
     }
 
     /// How long bytes take at the share of `rate` that is used.
@@ -313,8 +335,9 @@ impl Pacer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sample;
+    use super::super::{Between, Companies, Sample};
     use super::*;
+    use crate::wire::Addresses;
 
     fn pacer(rate: Rate) -> Pacer {
         Pacer::new(CongestionControl::Fixed, Some(rate))
@@ -409,6 +432,29 @@ mod tests {
         assert_eq!([false, true, false].map(|is_beside| burst(&mut pacer, is_beside)), [11, 3, 11]);
         pacer.was_late(ms(2), now);
         assert_eq!([false, true].map(|is_beside| burst(&mut pacer, is_beside)), [21, 3], "a host that is late");
+    }
+
+    /// Else 8 of 9 flows with a cap send what is left by one that has little to send, too.
+    #[test]
+    fn a_flow_in_company_keeps_to_its_own_cap() {
+        let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
+        let (mut companies, ms) = (Companies::default(), Duration::from_millis);
+        let sent_at = Instant::from_ns(1_000_000_000);
+        let now = sent_at + ms(20);
+        let mut took = [Some(Rate::from_bits(8_000_000)), None].map(|cap| {
+            let mut pacer = Pacer::new(CongestionControl::Steady, cap);
+            pacer.start(companies.join(Between { addresses, dscp: 0 }));
+            pacer.sent(sent_at, 986);
+            pacer
+        });
+        let sample = Sample { sent_at, round_trip: ms(20), delay: ms(0), path: 0, is_marked: false };
+        let progress = Progress { delivered_bytes: 1000, sample: Some(sample), ..Progress::default() };
+        took.iter_mut().for_each(|pacer| pacer.take(&progress, 1000, now));
+        let [capped, free] = took.map(|mut pacer| {
+            (0..100).for_each(|_| pacer.sent(now, 986));
+            pacer.wait(now).map_or(Duration::ZERO, |at| at - now)
+        });
+        assert!(capped >= ms(98) && free < ms(2), "100 packets of 1000 bytes: {capped:?} at 1 MB/s, and {free:?}");
     }
 
     #[test]

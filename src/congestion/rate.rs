@@ -2,6 +2,8 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
+use crate::time::Duration;
+
 /// A rate in bits of Ethernet frames a second, without preamble, checksum and gap. Written as iperf and tc write it:
 /// `500M`, `2.5G`, `1Gbit`, `1Gb/s`; at least 1k and at most 1000000G.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,16 @@ impl Rate {
     pub const fn from_bits(bits: u64) -> Rate {
         let bits = NonZeroU64::new(if bits < 8 { 8 } else { bits });
         Rate { bits: bits.expect("it is eight or more") }
+    }
+
+    /// One of so many equal parts of it; there is at least one.
+    pub(super) const fn part(self, parts: u32) -> Rate {
+        Rate::from_bits(self.bits.get() / parts as u64)
+    }
+
+    /// How long `bytes` take at it.
+    pub(super) const fn takes(self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes.saturating_mul(1_000_000_000).div_ceil(self.bytes()))
     }
 
     /// The rate in bytes a second.

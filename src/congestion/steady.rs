@@ -98,6 +98,15 @@ struct Round {
     full_at: Instant,
 }
 
+/// Why flows have parted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parted {
+    /// The way is short.
+    Short,
+    /// Enough fits for each of them to see something of each round trip.
+    Large,
+}
+
 /// Bytes in flight before anything is known of the network: what Linux sends in one piece (`tcp_tso_autosize`), and more than
 /// the thirteen packets of path MTU 4096 after which an acknowledge comes. Sixteen new flows overrun no buffer of 1 MB with it.
 /// As soon as the way is known to be long it is twice those packets.
@@ -209,6 +218,40 @@ impl Default for Steady {
 }
 
 impl Steady {
+    /// Why so many flows that it is the controller of part; `None` when they do not.
+    pub(super) fn parted(&self, parts: u32, flight: &Flight) -> Option<Parted> {
+        if flight.shortest().is_some_and(|base| base < NEAR) {
+            return Some(Parted::Short);
+        }
+        let is_small = self.packet.is_small(self.window / f64::from(parts));
+        (self.phase == Phase::Cruise && !is_small).then_some(Parted::Large)
+    }
+
+    /// Bytes of one of so many flows that can be in flight where a rate decides; `None` where none does.
+    pub(super) fn paced_part_bytes(&self, parts: u32) -> Option<u64> {
+        let (part, beside) = (self.window / f64::from(parts), self.beside_window());
+        (beside > 0.0).then_some((part + beside.min(part)) as u64)
+    }
+
+    /// The controller of one of so many flows that part, of which `flight` is known.
+    pub(super) fn part(&self, parts: u32, flight: &Flight, now: Instant) -> Steady {
+        let Steady { packet, is_beside_urgent, is_scavenger, allowance, .. } = *self;
+        let mut part = Steady { packet, is_beside_urgent, is_scavenger, allowance, ..Steady::default() };
+        if self.phase == Phase::Cruise {
+            (part.line, part.was_cut) = (self.line, self.was_cut);
+            part.window = (self.window / f64::from(parts)).max(LEAST_WINDOW);
+            part.begin_phase(Phase::Cruise, flight, now);
+        }
+        part
+    }
+
+    /// Bytes in flight beside the window: where the rate decides, those that the peer has not reported.
+    fn beside_window(&self) -> f64 {
+        let is_away = self.far.as_ref().and_then(|far| far.retreat.as_ref()).is_some_and(|retreat| retreat.is_away());
+        let is_paced = self.phase == Phase::Cruise && self.rate.is_some() && !is_away;
+        if is_paced { UNREPORTED * self.packet.bytes() } else { 0.0 }
+    }
+
     /// The delay in queues up to which the window grows.
     fn target(&self, base: Duration) -> f64 {
         if self.is_calm() {
@@ -630,7 +673,10 @@ impl Controller for Steady {
     }
 
     fn set_scavenger(&mut self, is_scavenger: bool, now: Instant) {
-        self.is_scavenger = is_scavenger;
+        // Each flow of a company says so.
+        if is_scavenger == std::mem::replace(&mut self.is_scavenger, is_scavenger) {
+            return;
+        }
         if let Some(far) = &mut self.far {
             far.retreat = None;
         }
@@ -640,7 +686,9 @@ impl Controller for Steady {
     }
 
     fn set_beside_urgent(&mut self, is_beside: bool, flight: &Flight, now: Instant) {
-        self.is_beside_urgent = is_beside;
+        if is_beside == std::mem::replace(&mut self.is_beside_urgent, is_beside) {
+            return;
+        }
         if self.phase == Phase::Cruise {
             if let (true, Some(base)) = (is_beside, flight.shortest()) {
                 let queue = flight.queue().unwrap_or_default();
@@ -677,10 +725,7 @@ impl Controller for Steady {
     }
 
     fn window_bytes(&self) -> u64 {
-        let is_away = self.far.as_ref().and_then(|far| far.retreat.as_ref()).is_some_and(|retreat| retreat.is_away());
-        let is_paced = self.phase == Phase::Cruise && self.rate.is_some() && !is_away;
-        let unreported = if is_paced { UNREPORTED * self.packet.bytes() } else { 0.0 };
-        (self.window + unreported) as u64
+        (self.window + self.beside_window()) as u64
     }
 }
 

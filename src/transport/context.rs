@@ -3,6 +3,7 @@ use std::net::IpAddr;
 
 use rustc_hash::FxHashSet;
 
+use crate::congestion::Companies;
 use crate::memory::MemoryTable;
 use crate::time::Instant;
 use crate::wire::{Psn, Qpn};
@@ -29,6 +30,8 @@ pub(super) struct Context<'a> {
     pub waiting_elsewhere: usize,
     /// Until when urgent messages count as under way.
     pub urgent: &'a mut Urgent,
+    /// The companies of queue pairs to the same peer.
+    pub companies: &'a mut Companies,
     /// The addresses that datagrams can go to; `None` for any.
     pub local_addresses: &'a Option<FxHashSet<IpAddr>>,
     /// Whether a completion queue had no room, and is in error.

@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 
 use crate::Forked;
 use crate::cache;
-use crate::congestion::{FlowStatus, Rate};
+use crate::congestion::{Companies, FlowStatus, Rate};
 use crate::frame::{FrameBytes, Hop};
 use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::{Duration, Instant};
@@ -56,6 +56,8 @@ pub struct Endpoint {
     latest: Qpn,
     /// Until when urgent messages count as under way.
     urgent: Urgent,
+    /// The companies of queue pairs to the same peer.
+    companies: Companies,
     /// The next IPv4 identification, and by how much each packet raises it: not at all where the link imposes it.
     identification: u16,
     identification_step: u16,
@@ -165,6 +167,7 @@ impl Endpoint {
             schedule: Schedule::default(),
             latest: Qpn::default(),
             urgent: Urgent::default(),
+            companies: Companies::default(),
             identification,
             identification_step: 1,
             imposed_port: None,
@@ -860,6 +863,7 @@ impl Endpoint {
             schedule,
             latest,
             urgent,
+            companies,
             local_rails,
             hop_seekers,
             waiting_bytes,
@@ -884,6 +888,7 @@ impl Endpoint {
             multipath,
             waiting_elsewhere,
             urgent,
+            companies,
             local_addresses,
             has_lost_completion: false,
             is_cold,

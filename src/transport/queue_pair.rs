@@ -3,7 +3,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::congestion::{CongestionControl, FlowStatus, Pacer};
+use crate::congestion::{Between, CongestionControl, FlowStatus, Pacer};
 use crate::memory::{MemoryTable, Pd};
 use crate::path::Probe;
 use crate::time::{Duration, Instant, earliest};
@@ -1032,6 +1032,24 @@ impl QueuePairMachine {
         sent
     }
 
+    /// Starts the congestion controller, if it is not: of a queue pair with one path in the company of others to the same peer.
+    #[inline]
+    fn start_controller(&mut self, cx: &mut Context<'_>) {
+        if !self.pacer.is_controlled() {
+            self.begin_control(cx);
+        }
+    }
+
+    #[cold]
+    fn begin_control(&mut self, cx: &mut Context<'_>) {
+        let settings = self.settings();
+        let has_company = settings.congestion.keeps_company() && settings.paths == 1 && cx.multipath.is_none();
+        let flow = self.connection.path.filter(|_| has_company).map(|path| path.flow);
+        let between = flow.map(|flow| Between { addresses: flow.addresses, dscp: flow.traffic_class >> 2 });
+        let seat = between.and_then(|between| cx.companies.join(between));
+        self.pacer.start(seat);
+    }
+
     /// Takes what part of the rate it uses: paths that carry nothing take their share with them.
     fn take_share(&mut self, cx: &Context<'_>) {
         let (good, count) = match &cx.multipath {
@@ -1061,8 +1079,15 @@ impl QueuePairMachine {
             return Some(transmit);
         }
         if !is_paced {
-            self.pacer.start();
-            return self.poll_unpaced(out, cx);
+            let transmit = self.poll_unpaced(out, cx)?;
+            if transmit.is_data {
+                self.start_controller(cx);
+                // A company knows what its flows have in flight. Others hear of what became of it only.
+                if self.settings().congestion.keeps_company() {
+                    self.pacer.sent_unpaced(cx.now, transmit.len);
+                }
+            }
+            return Some(transmit);
         }
         if cx.multipath.as_ref().is_some_and(|multipath| multipath.may_transmit())
             && let Some(transmit) = self.poll_paths(out, cx)
@@ -1088,7 +1113,10 @@ impl QueuePairMachine {
         let is_data = transmit.is_data
             || mutated!("acknowledges-have-a-controller", by "uroce --test congestion a_side_that_only");
         match is_data {
-            true => self.pacer.sent(cx.now, transmit.len),
+            true => {
+                self.start_controller(cx);
+                self.pacer.sent(cx.now, transmit.len);
+            }
             false => self.pacer.sent_without_data(cx.now, transmit.len),
         }
         Some(transmit)
@@ -1247,12 +1275,13 @@ impl QueuePairMachine {
         if !self.state.sends() || !self.requester.may_transmit(|| true) {
             return None;
         }
+        self.start_controller(cx);
         let window = self.window();
         let new_messages = self.state != State::SendQueueDrained;
         let mtu = self.connection.path_mtu.bytes() as u64;
         // Of more packets, one asks for an acknowledge anyway.
         let is_last = (window.in_flight < ASKS_WITHIN * mtu && !window.has_room_beside(mtu)) || !window.has_room();
-        let next_at = if self.pacer.is_capped() && self.is_paced() {
+        let next_at = if self.pacer.can_ask_late() && self.is_paced() {
             self.pacer.next_after(cx.now, mtu as usize)
         } else {
             cx.now

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::congestion::Companies;
 use crate::frame::Hop;
 use crate::memory::{KeySource, MemoryTable, Pd};
 use crate::time::Instant;
@@ -64,6 +65,7 @@ impl World {
             multipath: &mut None,
             waiting_elsewhere: 0,
             urgent: &mut Urgent::default(),
+            companies: &mut Companies::default(),
             local_addresses: &None,
             has_lost_completion: false,
             is_cold: false,

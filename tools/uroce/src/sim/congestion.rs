@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     /// Run only matching cells: scenario=wan, controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
     /// loss=1%, line_bps=100000000; conditions separated by commas, values by |. A key that is not given matches all its values. Scenarios: wan, wan-loss, fair,
     /// newcomer, rtt-mix, parking-lot, on-off, microburst, policer, dc-wan, incast, new-incast,
-    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, busy-hosts, scavenger,
+    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, one-peer, busy-hosts, scavenger,
     /// scavengers, versus, beside-tcp.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
