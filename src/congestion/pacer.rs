@@ -264,6 +264,11 @@ impl Pacer {
         })
     }
 
+    /// Whether there is a controller to start, which has not begun.
+    pub fn awaits_start(&self) -> bool {
+        self.control.is_none() && self.kind != CongestionControl::Fixed
+    }
+
     /// Starts the controller, in the company of that seat. Otherwise the first data starts it, without company: queue pairs that are
     /// never used, or only receive, need none.
     #[cold]
@@ -275,7 +280,7 @@ impl Pacer {
     /// Accounts for an IP packet of `bytes` that goes now: a request, or an answer with data.
     #[inline]
     pub fn sent(&mut self, now: Instant, bytes: usize) {
-        if self.control.is_none() {
+        if self.awaits_start() {
             self.start(None);
         }
         self.sent_unpaced(now, bytes);

@@ -1035,7 +1035,7 @@ impl QueuePairMachine {
     /// Starts the congestion controller, if it is not: of a queue pair with one path in the company of others to the same peer.
     #[inline]
     fn start_controller(&mut self, cx: &mut Context<'_>) {
-        if !self.pacer.is_controlled() {
+        if self.pacer.awaits_start() {
             self.begin_control(cx);
         }
     }
