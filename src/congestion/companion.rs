@@ -168,7 +168,7 @@ impl Company {
     /// decides. Else flows send at the same time, and a queue comes and goes with each packet that they have in flight.
     fn turn(&mut self, bytes: u64, earliest: Instant) -> Option<Instant> {
         let rate = self.steady.rate()?;
-        let takes = if mutated!("a-company-sends-at-once") { Duration::ZERO } else { rate.takes(bytes) };
+        let takes = if mutated!("a-company-sends-at-once") { Duration::ZERO } else { rate.takes(bytes, (1, 1)) };
         self.turn = self.turn.max(earliest) + takes;
         Some(self.turn)
     }
@@ -424,7 +424,7 @@ mod tests {
         let (_companies, mut flows) = company(4, FRAME);
         flows[1].hear(FRAME, FRAME, FAR, Instant::ZERO + FAR * 4);
         let (now, rate) = (Instant::from_ns(1_000_000_000), flows[0].controller.rate().unwrap());
-        let takes = rate.takes(FRAME).as_nanos() as u64 / 4;
+        let takes = rate.takes(FRAME, (1, 1)).as_nanos() as u64 / 4;
         let mut at = now.as_ns();
         for of in 0..8 {
             let turn = flows[of % 4].controller.turn(FRAME, now).unwrap().as_ns();

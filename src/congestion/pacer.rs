@@ -3,6 +3,7 @@ use crate::time::{Duration, Instant};
 use crate::wire::Telemetry;
 
 use super::lateness::Lateness;
+use super::rate::NANOS_IN_A_SECOND;
 use super::{CongestionControl, Controller, Flight, FlowStatus, Progress, Rate, Seat};
 
 /// Paces packets: spaces them out so that they keep to a rate, which a [`Controller`] decides on, up to a cap.
@@ -82,8 +83,6 @@ const CALM_BURST: u32 = 64;
 
 /// The rate of a link that does not report it: what most RNICs have today.
 const LINE: Rate = Rate::from_bits(100_000_000_000);
-
-const NANOS_IN_A_SECOND: u64 = 1_000_000_000;
 
 /// Length of the Ethernet header, in bytes: rates count it.
 const ETHERNET_BYTES: u64 = 14;
@@ -332,9 +331,7 @@ impl Pacer {
 
     /// How long bytes take at the share of `rate` that is used.
     fn takes(&self, rate: Rate, bytes: u64) -> Duration {
-        let (part, whole) = self.share;
-        let scaled = bytes.saturating_mul(whole).saturating_mul(NANOS_IN_A_SECOND);
-        Duration::from_nanos(scaled.div_ceil(rate.bytes().saturating_mul(part)))
+        rate.takes(bytes, self.share)
     }
 }
 

@@ -16,6 +16,9 @@ pub struct Rate {
 #[error("`{0}` is not a rate: write bits a second, 1k to 1000000G, as in 500M, 2.5G or 1Gbit")]
 pub struct RateError(String);
 
+/// Nanoseconds in a second.
+pub(super) const NANOS_IN_A_SECOND: u64 = 1_000_000_000;
+
 impl Rate {
     /// A rate of `bits` a second, at least eight.
     pub const fn from_bits(bits: u64) -> Rate {
@@ -28,9 +31,10 @@ impl Rate {
         Rate::from_bits(self.bits.get() / parts as u64)
     }
 
-    /// How long `bytes` take at it.
-    pub(super) const fn takes(self, bytes: u64) -> Duration {
-        Duration::from_nanos(bytes.saturating_mul(1_000_000_000).div_ceil(self.bytes()))
+    /// How long `bytes` take at `part` / `whole` of it; both are at least 1.
+    pub(super) fn takes(self, bytes: u64, (part, whole): (u64, u64)) -> Duration {
+        let scaled = bytes.saturating_mul(whole).saturating_mul(NANOS_IN_A_SECOND);
+        Duration::from_nanos(scaled.div_ceil(self.bytes().saturating_mul(part)))
     }
 
     /// The rate in bytes a second.
