@@ -234,7 +234,7 @@ impl Controller for Told {
 /// answer from before a message of the other on, until ten seconds after it. Without `other` it is another program that has an
 /// urgent message, for two seconds.
 fn told(class: Class, other: Option<Class>) -> Vec<bool> {
-    let own = OwnController { name: "told", start: |_| Box::new(Told) };
+    let own = OwnController { name: "told", reacts_to_marks: false, start: |_| Box::new(Told) };
     let mut host = host();
     host.endpoint.set_recovery(RecoverySettings::default().with_congestion(CongestionControl::Own(own)));
     let [first, second] = [(class, 0), (other.unwrap_or_default(), 1)].map(|(class, peer)| {

@@ -5,7 +5,7 @@ use uroce::congestion::CongestionControl;
 use uroce::time::Duration;
 use uroce::transport::{RecoveryMode, SendOperation};
 use uroce_laboratory::sim::TransferOperation;
-use uroce_laboratory::sim::congestion::{Congestion, CongestionCell, Scenario};
+use uroce_laboratory::sim::congestion::{Congestion, CongestionCell, PAPER_DCQCN, Scenario};
 use uroce_laboratory::sim::loss_rtt::{Cell, Ends};
 use uroce_laboratory::world::Many;
 
@@ -348,4 +348,48 @@ fn a_side_that_only_acknowledges_needs_no_controller() {
     many.post(1, SendOperation::Read(remote), 64);
     many.complete(1);
     assert_eq!(many.controllers(), [2, 1]);
+}
+
+/// The share of marked packets at which nothing changes in the fluid model of DCQCN, for so many flows over 40 Gb/s with packets of
+/// 1082 bytes, and a timer of increases of `timer` seconds (Zhu et al., ECN or Delay, CoNEXT 2016, section 3). Rates are in packets.
+fn fixed_point(flows: f64, timer: f64) -> f64 {
+    const PACKET_BITS: f64 = 1082.0 * 8.0;
+    let (rate, added, bytes) = (40e9 / PACKET_BITS / flows, 40e6 / PACKET_BITS, 10e6 * 8.0 / PACKET_BITS);
+    let change = |p: f64| {
+        let kept = |packets: f64| (1.0 - p).powf(packets);
+        let [cut, alpha] = [50e-6, 55e-6].map(|interval| 1.0 - kept(rate * interval));
+        let [by_bytes, by_time] = [bytes, timer * rate].map(|packets| p / (1.0 / kept(packets) - 1.0));
+        // Five increases do not raise the target.
+        let target = added * (by_bytes * kept(5.0 * bytes) + by_time * kept(5.0 * timer * rate)) * rate * 50e-6 / cut;
+        alpha * cut * rate / 50e-6 - target * (by_bytes + by_time) * rate
+    };
+    let (mut low, mut high) = (1e-7_f64, 0.5_f64);
+    while high / low > 1.0 + 1e-9 {
+        let middle = (low * high).sqrt();
+        if change(middle) < 0.0 { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// Packets are marked by chance, and the model has only means: it is met within a quarter with the timer of ConnectX. With the
+/// paper's rates change more: two flows meet it within a half, and more have queues at which all packets are marked, at times.
+#[test]
+fn dcqcn_comes_to_the_fixed_point_of_its_published_model() {
+    let model = [
+        (CongestionControl::Dcqcn, 300e-6, 2, 1.25),
+        (CongestionControl::Dcqcn, 300e-6, 8, 1.25),
+        (PAPER_DCQCN, 55e-6, 2, 1.5),
+    ];
+    for (control, timer, flows, factor) in model {
+        let mut cells = CongestionCell::scenarios(control).into_iter();
+        let cell =
+            cells.find(|cell| cell.scenario == Scenario::LongFlows && cell.flows == flows).expect("a cell of it");
+        let reached = run(&cell);
+        let marked = fixed_point(flows as f64, timer);
+        let queue = 5_000.0 + marked / 0.01 * 195_000.0;
+        for ratio in [reached.marked / marked, reached.queue_bytes[1] / queue] {
+            assert!((1.0 / factor..factor).contains(&ratio), "seed {SEED}, {cell:?}, {marked}, {queue}: {reached:?}");
+        }
+        assert!(reached.jain > 0.98 && reached.queue_drops == 0.0, "seed {SEED}, {cell:?}: {reached:?}");
+    }
 }

@@ -63,7 +63,11 @@ impl CongestionControl {
 
     /// Whether the controller reacts when switches mark packets: without, they are not to be marked.
     pub fn reacts_to_marks(self) -> bool {
-        matches!(self, CongestionControl::Steady | CongestionControl::Dcqcn | CongestionControl::Nscc)
+        match self {
+            CongestionControl::Steady | CongestionControl::Dcqcn | CongestionControl::Nscc => true,
+            CongestionControl::Own(own) => own.reacts_to_marks,
+            _ => false,
+        }
     }
 
     /// Whether the controller follows telemetry of switches. Without it, it keeps what is on the way at the link's rate in flight.

@@ -8,6 +8,8 @@ use super::{Controller, Flight, Progress, Rate};
 /// It starts at the rate of the link. It reacts to nothing but marks, and every notification counts, as with RNICs.
 #[derive(Debug)]
 pub struct Dcqcn {
+    /// The period of the timer of increases.
+    increase_time: Duration,
     /// The rate of the link, in bits a second: R_C and R_T are never above it.
     line: f64,
     /// R_C, the current rate, and R_T, the target that recovery approaches.
@@ -64,10 +66,16 @@ const MAX_DECAYS: u32 = 1 << 24;
 const NEAR: f64 = 1.0;
 
 impl Dcqcn {
-    /// A controller without history, which starts at the rate of the link.
+    /// A controller without history, which starts at the rate of the link, with the timer of ConnectX: 300 µs.
     pub fn new(line: Rate) -> Dcqcn {
+        Dcqcn::with_timer(line, INCREASE_TIME)
+    }
+
+    /// The same with another period of the timer of increases.
+    pub fn with_timer(line: Rate, increase_time: Duration) -> Dcqcn {
         let line = (line.bytes() * 8) as f64;
         Dcqcn {
+            increase_time,
             line,
             current: line,
             target: line,
@@ -93,7 +101,7 @@ impl Dcqcn {
         }
         while self.is_limited && self.increase_at <= now {
             self.times += 1;
-            self.increase_at = self.increase_at + INCREASE_TIME;
+            self.increase_at = self.increase_at + self.increase_time;
             self.increase();
         }
     }
@@ -119,7 +127,7 @@ impl Dcqcn {
         self.current = (self.current * (1.0 - self.alpha / 2.0)).max(LEAST);
         self.alpha = (1.0 - G) * self.alpha + G;
         (self.times, self.byte_times, self.bytes_left) = (0, 0, INCREASE_BYTES);
-        (self.alpha_at, self.increase_at) = (Some(now + ALPHA_TIME), now + INCREASE_TIME);
+        (self.alpha_at, self.increase_at) = (Some(now + ALPHA_TIME), now + self.increase_time);
         self.is_limited = true;
     }
 }

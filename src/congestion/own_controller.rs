@@ -5,6 +5,8 @@ use super::{Controller, Rate};
 pub struct OwnController {
     /// Its name.
     pub name: &'static str,
+    /// Whether it reacts when switches mark packets: without, they are not to be marked.
+    pub reacts_to_marks: bool,
     /// Makes a controller without history, on a link of this rate.
     pub start: fn(Rate) -> Box<dyn Controller>,
 }

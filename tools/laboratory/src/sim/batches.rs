@@ -3,6 +3,7 @@
 use uroce::congestion::CongestionControl;
 use uroce::time::Duration;
 use uroce::transport::RecoverySettings;
+use uroce::wire::PathMtu;
 
 use super::goodput::DataMeter;
 use super::ideal::Ideal;
@@ -189,6 +190,7 @@ impl BatchCell {
     fn plan(&self) -> TransferPlan {
         let recovery = RecoverySettings::default().with_congestion(self.congestion);
         TransferPlan {
+            path_mtu: PathMtu::Mtu4096,
             operation: self.operation,
             message_bytes: BATCH_BYTES / self.messages,
             outstanding: self.messages,

@@ -1,7 +1,7 @@
 use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::{Duration, Instant};
 use uroce::transport::RecoverySettings;
-use uroce::wire::{Bth, Opcode, Operation, Psn};
+use uroce::wire::{Bth, Opcode, Operation, PathMtu, Psn};
 use zerocopy::FromBytes;
 
 use super::frame_pool::Condition;
@@ -14,7 +14,12 @@ pub(super) const RATE: u64 = 1_250_000_000;
 pub(super) const PAYLOAD: u64 = 4096;
 
 /// Length of the frame of a MIDDLE packet, in bytes: Ethernet, IPv4, UDP, BTH, payload, ICRC.
-pub(super) const FRAME: u64 = 14 + 20 + 8 + 12 + PAYLOAD + 4;
+pub(super) const FRAME: u64 = frame_bytes(PAYLOAD);
+
+/// Length of a MIDDLE packet's frame with so much payload, in bytes.
+const fn frame_bytes(payload: u64) -> u64 {
+    14 + 20 + 8 + 12 + payload + 4
+}
 
 /// The result of a transfer.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +40,12 @@ pub struct Goodput {
 
 /// The payload that a network of [`RATE`] carries when it loses a share of `loss` of its frames, in bits a second.
 pub(super) fn ideal_bps(loss: f64) -> f64 {
-    RATE as f64 * 8.0 * PAYLOAD as f64 / FRAME as f64 * (1.0 - loss)
+    ideal_bps_of(PAYLOAD, loss)
+}
+
+/// The same of packets with this payload, in bytes.
+pub(super) fn ideal_bps_of(payload: u64, loss: f64) -> f64 {
+    RATE as f64 * 8.0 * payload as f64 / frame_bytes(payload) as f64 * (1.0 - loss)
 }
 
 /// A transfer that keeps a network of [`RATE`] busy over a round trip of 100 ms, as far as its ends are able to.
@@ -61,7 +71,7 @@ pub(super) fn plan(
         (_, false) => (1 << 16, 64),
     };
     let region_bytes = if paced { 256 << 20 } else { message_bytes * outstanding };
-    TransferPlan { operation, message_bytes, outstanding, region_bytes, recovery, timeout }
+    TransferPlan { path_mtu: PathMtu::Mtu4096, operation, message_bytes, outstanding, region_bytes, recovery, timeout }
 }
 
 /// Continues a transfer for `span`, and returns its result. `loss` is the share of frames that the network loses.

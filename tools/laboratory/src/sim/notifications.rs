@@ -7,7 +7,7 @@ use uroce::congestion::{CongestionControl, Rate};
 use uroce::frame::FrameBytes;
 use uroce::time::{Duration, Instant};
 use uroce::transport::{Counters, RecoveryMode, RecoverySettings};
-use uroce::wire::{Cnp, Qpn};
+use uroce::wire::{Cnp, PathMtu, Qpn};
 
 use crate::ethernet::with_ethernet;
 use crate::world;
@@ -68,6 +68,7 @@ impl FloodCell {
         let settings = RecoverySettings { recovery, ..RecoverySettings::default() }.with_congestion(self.control);
         let outstanding = 4000;
         let plan = TransferPlan {
+            path_mtu: PathMtu::Mtu4096,
             operation: TransferOperation::Write,
             message_bytes: MESSAGE_BYTES,
             outstanding,
@@ -174,6 +175,7 @@ impl MarkedCell {
             .with_line_rate(Some(Rate::from_bits(self.line_bps)));
         let outstanding = 64;
         let plan = TransferPlan {
+            path_mtu: PathMtu::Mtu4096,
             operation: self.operation,
             message_bytes: 1 << 16,
             outstanding,

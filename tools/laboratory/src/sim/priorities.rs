@@ -3,6 +3,7 @@
 use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{Class, RecoveryMode, RecoverySettings};
+use uroce::wire::PathMtu;
 
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, Network, NodeId, Observer, Step};
@@ -208,6 +209,7 @@ impl PriorityCell {
         let settings = RecoverySettings { rate: (self.load < 1.0).then_some(rate), ..settings };
         let outstanding = 8;
         let plan = TransferPlan {
+            path_mtu: PathMtu::Mtu4096,
             operation: TransferOperation::Write,
             message_bytes: 1 << 18,
             outstanding,

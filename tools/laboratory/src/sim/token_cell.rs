@@ -1,6 +1,7 @@
 use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::{Duration, Instant};
 use uroce::transport::{Class, RecoveryMode, RecoverySettings};
+use uroce::wire::PathMtu;
 
 use super::link::{Faults, LinkProfile};
 use super::network::{LinkEnd, LinkId, Network, NodeId, Step};
@@ -110,6 +111,7 @@ impl TokenCell {
         let class = |class| if run == Run::OneClass { Class::Normal } else { class };
         let mut tokens = Tokens::new(&mut network, nodes, settings, class(Class::Urgent));
         let plan = TransferPlan {
+            path_mtu: PathMtu::Mtu4096,
             operation: TransferOperation::Write,
             message_bytes: MESSAGE_BYTES,
             outstanding: OUTSTANDING,

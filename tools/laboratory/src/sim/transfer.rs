@@ -42,6 +42,8 @@ impl TransferOperation {
 /// The parameters of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct TransferPlan {
+    /// The path MTU.
+    pub path_mtu: PathMtu,
     /// The operation of all messages.
     pub operation: TransferOperation,
     /// Length of a message, in bytes.
@@ -90,8 +92,6 @@ struct Side {
     cq: Arc<CompletionRing>,
 }
 
-const MTU: PathMtu = PathMtu::Mtu4096;
-
 impl Transfer {
     /// Connects `nodes` of `network` with a queue pair each, and fills the source's memory.
     pub fn new(network: &mut Network, nodes: [NodeId; 2], plan: TransferPlan, seed: u64) -> Transfer {
@@ -115,7 +115,7 @@ impl Transfer {
             let pd = endpoint.allocate_pd();
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;
             let key = endpoint.memory().register(pd, memory.clone(), access);
-            let init = queue_pair(Service::Rc, pd, [plan.outstanding; 2], &cq, MTU);
+            let init = queue_pair(Service::Rc, pd, [plan.outstanding; 2], &cq, plan.path_mtu);
             let qpn = endpoint.create_queue_pair(init).expect("the first queue pair");
             Side { node, qpn, memory, key, cq }
         });
@@ -181,7 +181,7 @@ impl Transfer {
             };
             let peering = Peering {
                 access: Access::REMOTE_WRITE | Access::REMOTE_READ,
-                path_mtu: MTU,
+                path_mtu: self.plan.path_mtu,
                 send_psn: Psn::new(0xff_fe00),
                 receive_psn: Psn::new(0xff_fe00),
                 timeout: self.plan.timeout,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use uroce::congestion::{CongestionControl, CongestionControlError};
 use uroce_laboratory::sim::TransferError;
-use uroce_laboratory::sim::congestion::{CUBIC, Congestion, CongestionCell, SizeBin, TCP_BBR, TCP_CUBIC};
+use uroce_laboratory::sim::congestion::{CUBIC, Congestion, CongestionCell, PAPER_DCQCN, SizeBin, TCP_BBR, TCP_CUBIC};
 
 use crate::Failure;
 
@@ -26,12 +26,12 @@ pub(super) struct Arguments {
     /// Run only matching cells: scenario=wan, controller=steady, rival=dcqcn, default=true, flows=4, rtt_ms=40, buffer_bdp=0.1,
     /// loss=1%, line_bps=100000000; conditions separated by commas, values by |. A key that is not given matches all its values. Scenarios: wan, wan-loss, fair,
     /// newcomer, rtt-mix, parking-lot, on-off, microburst, policer, dc-wan, incast, new-incast,
-    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, one-peer, busy-hosts, scavenger,
+    /// web-search, fb-hdp, ali-storage, google-rpc, slow-link, small-shares, long-flows, one-peer, busy-hosts, scavenger,
     /// scavengers, versus, beside-tcp.
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', help_heading = "Test")]
     only: Vec<String>,
-    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, hpcc, bbr, fixed, or as TCP: cubic,
-    /// tcp-cubic, tcp-bbr. With dcqcn and nscc the bottleneck marks packets; with hpcc all switches write telemetry.
+    /// What decides on the rate of each flow: steady, dcqcn, swift, timely, nscc, hpcc, bbr, fixed, as TCP: cubic,
+    /// tcp-cubic, tcp-bbr, or with the paper's timer: dcqcn-paper. With dcqcn and nscc the bottleneck marks packets; with hpcc all switches write telemetry.
     #[arg(long, value_name = "NAME", help_heading = "Test", default_value_t = CongestionControl::Steady, value_parser = controller)]
     congestion: CongestionControl,
     /// Print what happened in each half round trip.
@@ -68,6 +68,7 @@ impl Cell for CongestionCell {
                 "p99_queue_over_rtt": result.p99_queue_over_rtt,
                 "mean_queue_over_rtt": result.mean_queue_over_rtt,
                 "queue_drops": result.queue_drops,
+                "marked": result.marked,
                 "start_rtts": result.start_rtts,
                 "start_drops_buffers": result.start_drops_buffers,
                 "retransmitted": result.spurious_fraction,
@@ -127,6 +128,9 @@ impl Cell for CongestionCell {
             result.jain,
             result.spurious_fraction * 100.0,
         );
+        if result.marked > 0.0 {
+            text += &format!("  marked {:.3} %", result.marked * 100.0);
+        }
         if let Some(round_trips) = result.convergence_rtts {
             text += &format!("  share after {round_trips:.1} RTT");
         }
@@ -163,10 +167,10 @@ fn describe_bin(bin: &SizeBin) -> String {
     format!("{size:19} {:6} flows  {p50:6.2} times the least in the median, {p99:6.2} in 99 %", bin.flows)
 }
 
-/// A controller of this stack, or one of TCP's.
+/// A controller of this stack, one of TCP's, or the paper's DCQCN.
 pub(super) fn controller(name: &str) -> Result<CongestionControl, CongestionControlError> {
-    let tcp = [CUBIC, TCP_CUBIC, TCP_BBR].into_iter().find(|control| control.name() == name);
-    tcp.map_or_else(|| name.parse(), Ok)
+    let other = [CUBIC, TCP_CUBIC, TCP_BBR, PAPER_DCQCN].into_iter().find(|control| control.name() == name);
+    other.map_or_else(|| name.parse(), Ok)
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

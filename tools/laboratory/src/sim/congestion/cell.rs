@@ -1,6 +1,7 @@
 use uroce::congestion::{CongestionControl, Rate};
 use uroce::time::Duration;
 use uroce::transport::{RecoveryMode, RecoverySettings};
+use uroce::wire::PathMtu;
 
 use crate::sim::goodput;
 use crate::sim::random::Random;
@@ -44,6 +45,13 @@ const SLOW_BUFFERS: [f64; 2] = [20.0, 200.0];
 
 /// A line of 500 Mb/s, of which each of 64 flows has five packets in a round trip.
 const SMALL_SHARES_BPS: u64 = 500_000_000;
+
+/// A port of 40 Gb/s of a switch with a buffer of 12 MB, as in the published analysis of DCQCN; and numbers
+/// of flows for which that finds a queue below the length from which on all packets are marked.
+const LONG_FLOWS_BPS: u64 = 40_000_000_000;
+const LONG_FLOWS_ROUND_TRIP: Duration = Duration::from_micros(4);
+const LONG_FLOWS_BUFFER: f64 = 600.0;
+const LONG_FLOWS: [usize; 3] = [2, 4, 8];
 
 /// A line of 300 Mb/s between two hosts that are busy, as in the comparison of NIXL over uroce and over TCP.
 const BUSY_BPS: u64 = 300_000_000;
@@ -122,6 +130,10 @@ impl CongestionCell {
                 cells.push(CongestionCell { line_bps: SMALL_SHARES_BPS, loss, ..small });
             }
         }
+        for flows in LONG_FLOWS {
+            let long = wan(Scenario::LongFlows, flows, LONG_FLOWS_BUFFER);
+            cells.push(CongestionCell { round_trip: LONG_FLOWS_ROUND_TRIP, line_bps: LONG_FLOWS_BPS, ..long });
+        }
         for line_bps in [SMALL_SHARES_BPS, WAN_BPS] {
             for buffer_bdp in [0.1, 1.0] {
                 for loss in [0.0, 0.01] {
@@ -180,9 +192,18 @@ impl CongestionCell {
         self.line_bps as f64 / 8.0 * self.round_trip.as_secs_f64()
     }
 
+    fn path_mtu(&self) -> PathMtu {
+        if self.scenario == Scenario::LongFlows { PathMtu::Mtu1024 } else { PathMtu::Mtu4096 }
+    }
+
+    /// The payload of data packets, in bytes.
+    pub(super) fn payload(&self) -> u64 {
+        self.path_mtu().bytes() as u64
+    }
+
     /// What the bottleneck carries when it loses its share of frames, in bits of payload a second.
     pub(super) fn ideal_bps(&self) -> f64 {
-        goodput::ideal_bps(self.loss) * self.line_bps as f64 / (8.0 * goodput::RATE as f64)
+        goodput::ideal_bps_of(self.payload(), self.loss) * self.line_bps as f64 / (8.0 * goodput::RATE as f64)
     }
 
     /// Runs the cell with all randomness from `seed`.
@@ -210,6 +231,7 @@ impl CongestionCell {
                 ..RecoverySettings::default().with_congestion(flow.control)
             };
             TransferPlan {
+                path_mtu: self.path_mtu(),
                 operation: TransferOperation::Write,
                 message_bytes: MESSAGE_BYTES,
                 outstanding,

@@ -21,12 +21,16 @@ struct Cubic {
 }
 
 /// CUBIC as a controller of flows.
-pub const CUBIC: CongestionControl =
-    CongestionControl::Own(OwnController { name: "cubic", start: |_| Box::new(Cubic::default()) });
+pub const CUBIC: CongestionControl = CongestionControl::Own(OwnController {
+    name: "cubic",
+    reacts_to_marks: false,
+    start: |_| Box::new(Cubic::default()),
+});
 
 /// The same with windows of TCP's segments, of which a frame of path MTU 4096 carries three.
 pub const TCP_CUBIC: CongestionControl = CongestionControl::Own(OwnController {
     name: "tcp-cubic",
+    reacts_to_marks: false,
     start: |_| Box::new(Cubic { is_of_tcp: true, ..Cubic::default() }),
 });
 

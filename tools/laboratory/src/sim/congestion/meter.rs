@@ -3,6 +3,7 @@ use uroce::time::{Duration, Instant};
 use uroce::wire::{Bth, Qpn};
 use zerocopy::FromBytes;
 
+use crate::ethernet::is_marked;
 use crate::sim::frame_pool::Condition;
 use crate::sim::goodput::{DataMeter, Delivered};
 use crate::sim::link::Lost;
@@ -28,6 +29,8 @@ pub(super) struct Meter {
     from: Vec<[Delivered; 2]>,
     sent: u64,
     dropped: u64,
+    /// Packets that arrived in the measured time, and those of them that were marked.
+    arrived: [u64; 2],
     /// Bytes of the background that the bottleneck carried in the measured time.
     background: u64,
     /// Bytes that were dropped before the measured time.
@@ -52,6 +55,7 @@ impl Meter {
             from: Vec::new(),
             sent: 0,
             dropped: 0,
+            arrived: [0; 2],
             background: 0,
             dropped_before: 0,
         }
@@ -122,6 +126,12 @@ impl Meter {
         self.dropped as f64 / self.sent.max(1) as f64
     }
 
+    /// Packets that switches marked, of those that arrived in the measured time.
+    pub fn marked(&self) -> f64 {
+        let [all, marked] = self.arrived;
+        marked as f64 / all.max(1) as f64
+    }
+
     pub fn spurious_fraction(&self) -> f64 {
         let twice: u64 = self.receivers.iter().map(|receiver| receiver.delivered().twice).sum();
         twice as f64 / self.useful().iter().sum::<u64>().max(1) as f64
@@ -149,6 +159,10 @@ impl Observer for Meter {
     fn arriving(&mut self, now: Instant, node: NodeId, frame: &[u8], condition: Condition) {
         if let Some(&flow) = self.flows.get(&(node, destination(frame))) {
             self.receivers[flow].arriving(now, node, frame, condition);
+            if self.is_measuring {
+                self.arrived[0] += 1;
+                self.arrived[1] += u64::from(is_marked(frame));
+            }
         }
     }
 }

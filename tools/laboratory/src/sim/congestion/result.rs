@@ -15,6 +15,8 @@ pub struct Congestion {
     /// The share of frames that the bottleneck dropped in the measured time, because its queue was full or its policer
     /// had no tokens.
     pub queue_drops: f64,
+    /// The share of packets that switches marked, of those that arrived in the measured time.
+    pub marked: f64,
     /// Round trips until the flows together reached 80 % of what the bottleneck carries; `None` when they did not, and
     /// where flows have an end.
     pub start_rtts: Option<f64>,

@@ -1,6 +1,6 @@
 use uroce::time::{Duration, Instant};
 
-use crate::sim::goodput::{FRAME, PAYLOAD};
+use crate::sim::goodput::FRAME;
 use crate::sim::network::{NodeId, Step};
 use crate::sim::random::Random;
 use crate::sim::transfer::{Transfer, TransferError, TransferPlan};
@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
             self.until(self.chain.network.now() + every)?;
             let useful = self.meter.useful();
             let arrived = useful.iter().zip(&before).map(|(useful, before)| useful - before);
-            let goodput_bps = arrived.map(|arrived| bits(arrived) / every.as_secs_f64()).collect();
+            let goodput_bps = arrived.map(|arrived| self.bits(arrived) / every.as_secs_f64()).collect();
             self.intervals.push(Interval { goodput_bps, queue: self.meter.take_mean_queue() });
             before = useful;
         }
@@ -197,7 +197,7 @@ impl<'a> Run<'a> {
         let sent: Vec<f64> = match &self.offered {
             // Their packets are of all lengths, and connections are not to be equal.
             Some(offered) => vec![offered.done_bytes() as f64 * 8.0 / seconds],
-            None => meter.measured_useful().iter().map(|useful| bits(*useful) / seconds).collect(),
+            None => meter.measured_useful().iter().map(|useful| self.bits(*useful) / seconds).collect(),
         };
         let free = 1.0 - meter.measured_background() as f64 * 8.0 / seconds / setup.line_bps as f64;
         let ideal = cell.ideal_bps() * free;
@@ -227,6 +227,7 @@ impl<'a> Run<'a> {
             mean_queue_over_rtt: mean / round_trip,
             queue_bytes: [p99, mean].map(|delay| delay * setup.line_bps as f64 / 8.0),
             queue_drops: meter.queue_drops(),
+            marked: meter.marked(),
             start_rtts: start.map(|interval| (interval + 1) as f64 * self.every().div_duration_f64(cell.round_trip)),
             start_drops_buffers: meter.dropped_before as f64 / setup.buffer_bytes as f64,
             spurious_fraction: meter.spurious_fraction(),
@@ -240,6 +241,11 @@ impl<'a> Run<'a> {
             goodput_bps,
             timeline,
         }
+    }
+
+    /// The payload of so many data packets, in bits.
+    fn bits(&self, packets: u64) -> f64 {
+        (packets * self.cell.payload() * 8) as f64
     }
 
     /// What the bottlenecks carry of these flows, as a mean.
@@ -303,9 +309,4 @@ impl<'a> Run<'a> {
 fn end_of(flow: &FlowPlan, now: Instant) -> Option<u64> {
     let greeting = if flow.greets.is_some() { MESSAGE_BYTES as u64 } else { 0 };
     flow.bytes.map(|bytes| if now < flow.start { greeting } else { greeting + bytes })
-}
-
-/// The payload of data packets, in bits.
-fn bits(packets: u64) -> f64 {
-    (packets * PAYLOAD * 8) as f64
 }

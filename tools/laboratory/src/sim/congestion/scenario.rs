@@ -35,6 +35,8 @@ pub enum Scenario {
     SlowLink,
     /// Many flows of equal round trips on a slow link, each of which has a share of a few packets.
     SmallShares,
+    /// Long flows over a short way, whose switch marks packets as in the published analysis of DCQCN.
+    LongFlows,
     /// Many queue pairs of one host to one peer.
     OnePeer,
     /// Hosts whose processor often belongs to other programs: they look at packets late, and send late.
@@ -71,6 +73,7 @@ impl Scenario {
             Scenario::Microburst => "microburst",
             Scenario::SlowLink => "slow-link",
             Scenario::SmallShares => "small-shares",
+            Scenario::LongFlows => "long-flows",
             Scenario::OnePeer => "one-peer",
             Scenario::BusyHosts => "busy-hosts",
             Scenario::Scavenger => "scavenger",
@@ -87,6 +90,9 @@ impl Scenario {
 
     /// Whether the network is a data centre's, whose switches have shallow buffers and mark packets.
     pub(super) fn is_data_centre(self) -> bool {
-        matches!(self, Scenario::DcWan | Scenario::Incast | Scenario::NewIncast | Scenario::Flows(_))
+        matches!(
+            self,
+            Scenario::DcWan | Scenario::Incast | Scenario::NewIncast | Scenario::Flows(_) | Scenario::LongFlows
+        )
     }
 }

@@ -53,6 +53,13 @@ const MARKED_SHARE: u64 = 31_250;
 /// In a data centre it marks as those simulations do: from 100 KB on at 25 Gb/s, a fifth just below 400 KB, and all above.
 const DATA_CENTRE_MARKED: f64 = 0.2;
 
+/// So it does for long flows: Kmin 5 KB, Kmax 200 KB, Pmax 1 % (Zhu et al., ECN or Delay: Lessons Learnt from Analysis of DCQCN and
+/// TIMELY, CoNEXT 2016).
+const LONG_FLOWS_MARKING: Marking = Marking { none_bytes: 5_000, all_bytes: 200_000, share: 0.01 };
+
+/// How long these flows have to become steady, and how long they are measured then.
+const LONG_FLOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(200)];
+
 /// The local ACK timeout codes: 268 ms, which is more than twice the longest round trip, and 67 ms, which is the default of
 /// ibv_rc_pingpong and perftest.
 const WAN_TIMEOUT: u8 = 16;
@@ -91,9 +98,9 @@ const BESIDE_TCP: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(
 /// How long TCP sends beside a scavenger, and then pauses: as in `uroce-wan --beside`.
 const TURN: Duration = Duration::from_secs(2);
 
-/// Whether a controller needs the marks of switches.
+/// Whether a controller needs the marks of switches, and does not only take them.
 fn needs_marks(control: CongestionControl) -> bool {
-    matches!(control, CongestionControl::Dcqcn | CongestionControl::Nscc)
+    control.reacts_to_marks() && control != CongestionControl::Steady
 }
 
 impl Setup {
@@ -113,7 +120,9 @@ impl Setup {
         let flows: Vec<FlowPlan> = (0..cell.flows).map(flow).collect();
         let line = cell.line_bps / 8;
         let rival = cell.scenario.rival();
-        let marking = if cell.scenario.is_data_centre() {
+        let marking = if cell.scenario == Scenario::LongFlows {
+            Some(LONG_FLOWS_MARKING)
+        } else if cell.scenario.is_data_centre() {
             Some(Marking { none_bytes: line / 31_250, all_bytes: 4 * line / 31_250, share: DATA_CENTRE_MARKED })
         } else {
             let is_needed = needs_marks(cell.control) || rival.is_some_and(needs_marks);
@@ -201,6 +210,10 @@ impl Setup {
                 self.policer = Some(Policer { bytes_per_second: cell.line_bps / 8, burst_bytes });
                 self.buffer_bytes = burst_bytes;
                 round_trips(WARM_UP, MEASURED)
+            }
+            Scenario::LongFlows => {
+                self.access_bps = cell.line_bps;
+                LONG_FLOWS
             }
             Scenario::SlowLink => [Duration::from_millis(500); 2],
             Scenario::BusyHosts => {

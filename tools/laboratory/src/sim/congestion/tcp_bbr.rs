@@ -37,8 +37,11 @@ enum Phase {
 }
 
 /// BBR of version 1 as a controller of flows.
-pub const TCP_BBR: CongestionControl =
-    CongestionControl::Own(OwnController { name: "tcp-bbr", start: |_| Box::new(TcpBbr::default()) });
+pub const TCP_BBR: CongestionControl = CongestionControl::Own(OwnController {
+    name: "tcp-bbr",
+    reacts_to_marks: false,
+    start: |_| Box::new(TcpBbr::default()),
+});
 
 /// Round trips in which the largest rate counts.
 const ROUNDS: usize = 10;

@@ -1,5 +1,5 @@
 use uroce::time::{Duration, Instant};
-use uroce::wire::{Bth, Qpn};
+use uroce::wire::{Bth, PathMtu, Qpn};
 use zerocopy::FromBytes;
 
 use crate::sim::frame_pool::Condition;
@@ -76,6 +76,7 @@ impl Pool {
         let Depth { message_bytes, outstanding } = depth;
         let busy = Depth::in_flight(&line, transport).div_ceil(message_bytes).min(outstanding);
         let plan = TransferPlan {
+            path_mtu: PathMtu::Mtu4096,
             operation: TransferOperation::Write,
             message_bytes: message_bytes as usize,
             outstanding: outstanding as usize,

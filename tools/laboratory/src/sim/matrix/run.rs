@@ -1,4 +1,5 @@
 use uroce::time::{Duration, Instant};
+use uroce::wire::PathMtu;
 
 use crate::sim::network::{Network, NodeId, Step};
 use crate::sim::transfer::{Transfer, TransferError, TransferOperation, TransferPlan};
@@ -75,6 +76,7 @@ impl<'a> Run<'a> {
         for (index, flow) in cell.matrix.flows.iter().enumerate() {
             let length = flow.bytes.max(GREETING_BYTES) as usize;
             let plan = TransferPlan {
+                path_mtu: PathMtu::Mtu4096,
                 operation: TransferOperation::Write,
                 message_bytes: length,
                 outstanding: 2,
