@@ -25,6 +25,10 @@ pub struct GoBackN {
     /// Whether the next request cannot be sent, and so nothing after it.
     is_stopped: bool,
     timeout: Option<Duration>,
+    /// How long is to be waited, in microseconds: two round trips. While none is known, longer after each acknowledge that can be
+    /// that of a packet which was sent before.
+    wanted_us: u32,
+    is_round_trip_known: bool,
     retransmit_at: Option<Instant>,
     /// The packets in flight, in order.
     flights: VecDeque<Flight>,
@@ -42,9 +46,21 @@ struct Flight {
     is_again: bool,
 }
 
+/// Upper bound on the timeouts after which is retransmitted (IBTA 9.7.6.1.3: at least the local ACK timeout, and at most four
+/// times as long).
+const MAX_PATIENCE: u32 = 4;
+
+/// No round trip is longer that is not known: light takes 200 ms around the world in a fibre. Four timeouts of perftest's.
+const LONGEST: Duration = Duration::from_millis(268);
+
 /// Every packet whose position is a multiple of this asks for an acknowledge, so that the window never closes without
 /// one on its way.
 const ACK_REQUEST_EVERY: u64 = 64;
+
+/// A time in microseconds, as queue pairs keep it.
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
 
 impl GoBackN {
     /// Upper bound on the positions in flight. rxe stalls at 128 itself (RXE_MAX_UNACKED_PSNS); more overruns the
@@ -63,6 +79,8 @@ impl GoBackN {
             is_gap_reported: false,
             is_stopped: false,
             timeout,
+            wanted_us: 0,
+            is_round_trip_known: false,
             retransmit_at: None,
             flights: VecDeque::new(),
             in_flight_bytes: 0,
@@ -97,18 +115,22 @@ impl GoBackN {
 
     /// Takes the packets that have executed out of the flight.
     fn land(&mut self, now: Instant) {
+        let mut is_doubtful = false;
         while let Some(flight) = self.flights.pop_front_if(|flight| flight.position < self.carried_out) {
             self.in_flight_bytes -= u64::from(flight.bytes);
             self.progress.delivered_bytes += u64::from(flight.bytes);
             if !flight.is_again {
-                self.progress.sample = Some(Sample {
-                    sent_at: flight.at,
-                    round_trip: now.saturating_since(flight.at),
-                    delay: Duration::ZERO,
-                    path: 0,
-                    is_marked: false,
-                });
+                let round_trip = now.saturating_since(flight.at);
+                (self.wanted_us, self.is_round_trip_known) = (micros(round_trip * 2), true);
+                let delay = Duration::ZERO;
+                self.progress.sample =
+                    Some(Sample { sent_at: flight.at, round_trip, delay, path: 0, is_marked: false });
             }
+            is_doubtful |= flight.is_again;
+        }
+        if is_doubtful && !self.is_round_trip_known {
+            // The round trip may be longer than the timeout: it would never be known (RFC 6298, 5.5 to 5.7).
+            self.wanted_us = micros((self.patience().unwrap_or_default() * 2).min(LONGEST));
         }
         // Idle queue pairs are small.
         if self.flights.is_empty() && self.flights.capacity() > 16 {
@@ -118,7 +140,7 @@ impl GoBackN {
 
     /// Starts the next timeout, if something is in flight.
     fn restart_timer(&mut self, now: Instant) {
-        self.retransmit_at = self.timeout.filter(|_| self.first < self.next).map(|timeout| now + timeout);
+        self.retransmit_at = self.patience().filter(|_| self.first < self.next).map(|patience| now + patience);
     }
 
     fn start_timer(&mut self, now: Instant) {
@@ -147,6 +169,12 @@ impl Recovery for GoBackN {
 
     fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        let timeout = self.timeout?;
+        let wanted = Duration::from_micros(self.wanted_us.into());
+        Some(wanted.clamp(timeout, timeout * MAX_PATIENCE))
     }
 
     fn may_send_new(&self) -> bool {
@@ -297,6 +325,44 @@ impl Recovery for GoBackN {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A packet of 1000 bytes.
+    fn packet() -> Departure {
+        Departure { count: 1, answers: false, path: 0, bytes: 1000, asks: true }
+    }
+
+    /// Takes at `now` that all until `before` was carried out.
+    fn hear(recovery: &mut GoBackN, before: u64, now: Instant) {
+        recovery.acknowledge(&Said::before(before), now);
+        recovery.settle(now);
+    }
+
+    /// Else over a way that is longer than the timeout each packet is sent twice, and the round trip is never known.
+    #[test]
+    fn what_was_sent_twice_and_arrives_makes_the_timeout_longer_until_a_round_trip_is_known() {
+        let ms = Duration::from_millis;
+        let mut recovery = GoBackN::new(0, Some(ms(67)));
+        let mut now = Instant::ZERO;
+        let mut patience = Vec::new();
+        for position in 0..3 {
+            recovery.sent(packet(), now);
+            let expires_at = recovery.deadline().expect("a packet is in flight");
+            recovery.handle_timeout(expires_at);
+            recovery.sent_again(Wants::Request(position), 0, 1000, expires_at);
+            now = now + ms(300);
+            hear(&mut recovery, position + 1, now);
+            patience.push(recovery.patience());
+        }
+        assert_eq!(patience, [134, 268, 268].map(|time| Some(ms(time))));
+        // One that was sent once tells the round trip: it is waited for two of them, by the timeout at least, and four at most.
+        for (position, (round_trip, expected)) in (3..).zip([(100, 200), (20, 67), (300, 268)]) {
+            recovery.sent(packet(), now);
+            now = now + ms(round_trip);
+            hear(&mut recovery, position + 1, now);
+            assert_eq!(recovery.patience(), Some(ms(expected)), "{round_trip} ms");
+        }
+        assert_eq!(GoBackN::new(0, None).patience(), None);
+    }
 
     /// Else a congestion controller that has heard of nothing sends as much as before, again and again.
     #[test]

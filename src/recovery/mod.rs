@@ -53,6 +53,9 @@ pub trait Recovery: Debug + Send + Sync {
     /// Sets the silence of the peer that costs a retry; `None` for no limit.
     fn set_timeout(&mut self, timeout: Option<Duration>);
 
+    /// How long it waits for a sign of what is in flight; `None` for ever.
+    fn patience(&self) -> Option<Duration>;
+
     /// Whether a new packet can go out.
     fn may_send_new(&self) -> bool;
 

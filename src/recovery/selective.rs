@@ -72,6 +72,10 @@ impl Recovery for Selective {
         self.timeout = timeout;
     }
 
+    fn patience(&self) -> Option<Duration> {
+        Some(self.board.patience())
+    }
+
     fn may_send_new(&self) -> bool {
         let window = if mutated!("selective-window-off") { u64::MAX } else { self.window };
         self.board.next() - self.board.first() < window

@@ -145,7 +145,8 @@ impl Requester {
     /// `round_trip` is that to the peer, if it is known.
     pub fn repeat_selectively(&mut self, connection: &Connection, round_trip: Option<Duration>, now: Instant) {
         let (first, next) = (self.recovery.first(), self.recovery.next());
-        let mut recovery = connection.extension.selective(first, self.timeout);
+        let mut recovery = connection.extension.selective(first, self.recovery.patience());
+        recovery.set_timeout(self.timeout);
         if let Some(round_trip) = round_trip {
             recovery.path_answered(0, round_trip, false);
         }

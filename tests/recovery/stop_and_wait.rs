@@ -33,6 +33,10 @@ impl Recovery for StopAndWait {
     fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
+
+    fn patience(&self) -> Option<Duration> {
+        self.timeout
+    }
     fn may_send_new(&self) -> bool {
         self.first == self.next
     }
