@@ -4,8 +4,9 @@ use crate::time::{Duration, Instant};
 /// has an allowance of nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lateness {
-    /// The most in the period before this one, and in this one.
-    most: [Duration; 2],
+    /// The two times by which it was latest in the period before this one, and in this one, the longer one first, in microseconds:
+    /// each queue pair keeps them.
+    most: [[u32; 2]; 2],
     began: Instant,
 }
 
@@ -24,15 +25,21 @@ impl Lateness {
     pub fn take(&mut self, late: Duration, now: Instant) {
         let passed = now.saturating_since(self.began);
         if passed > PERIOD {
-            let before = if passed > PERIOD * 2 { Duration::ZERO } else { self.most[1] };
-            (self.most, self.began) = ([before, Duration::ZERO], now);
+            let before = if passed > PERIOD * 2 { [0; 2] } else { self.most[1] };
+            (self.most, self.began) = ([before, [0; 2]], now);
         }
-        self.most[1] = self.most[1].max(late);
+        let late = u32::try_from(late.as_micros()).unwrap_or(u32::MAX);
+        let [first, second] = &mut self.most[1];
+        *second = late.clamp(*second, *first);
+        *first = late.max(*first);
     }
 
     /// What is to be allowed for on a way with this round trip without queues.
     pub fn allowance(&self, round_trip: Duration) -> Duration {
-        self.most[0].max(self.most[1]).min(Lateness::SLICE).min(round_trip / Lateness::SHARE)
+        let [before, now] = self.most;
+        // The second of all four.
+        let second = before[0].min(now[0]).max(before[1]).max(now[1]);
+        Duration::from_micros(second.into()).min(Lateness::SLICE).min(round_trip / Lateness::SHARE)
     }
 }
 
@@ -46,30 +53,38 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    #[test]
-    fn the_most_lately_counts_up_to_a_time_slice_and_a_part_of_the_round_trip() {
+    /// The allowance on a long way after these times by which a host was late, each this time after the first, in milliseconds.
+    fn allowance(times: &[(u64, u64)]) -> Duration {
         let mut lateness = Lateness::default();
-        let now = Instant::from_ns(1_000_000_000);
-        assert_eq!(lateness.allowance(LONG), Duration::ZERO);
-        lateness.take(ms(2), now);
-        lateness.take(ms(1), now + ms(10));
-        assert_eq!(lateness.allowance(LONG), ms(2));
+        times.iter().for_each(|(at, late)| lateness.take(ms(*late), Instant::from_ns((1000 + at) * 1_000_000)));
+        lateness.allowance(LONG)
+    }
+
+    #[test]
+    fn the_second_most_lately_counts_up_to_a_time_slice_and_a_part_of_the_round_trip() {
+        assert_eq!(Lateness::default().allowance(LONG), Duration::ZERO);
+        assert_eq!(allowance(&[(0, 2), (10, 1)]), ms(1));
+        assert_eq!(allowance(&[(0, 2), (10, 1), (20, 2)]), ms(2));
+        assert_eq!(allowance(&[(0, 1), (10, 2), (110, 3)]), ms(2), "of two periods");
+        assert_eq!(allowance(&[(0, 2), (10, 3), (110, 1)]), ms(2), "both of the one before");
+        assert_eq!(allowance(&[(0, 50), (20, 50)]), ms(4));
+        let mut lateness = Lateness::default();
+        (0..2).for_each(|_| lateness.take(ms(2), Instant::from_ns(1_000_000_000)));
         assert_eq!(lateness.allowance(ms(8)), ms(1));
-        lateness.take(ms(50), now + ms(20));
-        assert_eq!(lateness.allowance(LONG), ms(4));
+    }
+
+    /// What is caught up for it would stand in the queue, at once.
+    #[test]
+    fn a_host_that_was_late_once_is_on_time() {
+        assert_eq!(allowance(&[(0, 3)]), Duration::ZERO);
+        assert_eq!(allowance(&[(0, 3), (10, 0), (90, 0)]), Duration::ZERO);
+        assert_eq!(allowance(&[(0, 3), (300, 3)]), Duration::ZERO);
     }
 
     #[test]
     fn what_was_long_ago_is_forgotten() {
-        let mut lateness = Lateness::default();
-        let now = Instant::from_ns(1_000_000_000);
-        lateness.take(ms(3), now);
-        lateness.take(ms(0), now + ms(150));
-        assert_eq!(lateness.allowance(LONG), ms(3), "in the period before");
-        lateness.take(ms(0), now + ms(300));
-        assert_eq!(lateness.allowance(LONG), ms(0));
-        lateness.take(ms(3), now + ms(310));
-        lateness.take(ms(0), now + ms(1000));
-        assert_eq!(lateness.allowance(LONG), ms(0), "nothing was looked at for long");
+        assert_eq!(allowance(&[(0, 3), (0, 3), (150, 0)]), ms(3), "in the period before");
+        assert_eq!(allowance(&[(0, 3), (0, 3), (150, 0), (300, 0)]), ms(0));
+        assert_eq!(allowance(&[(0, 3), (0, 3), (1000, 0)]), ms(0), "nothing was looked at for long");
     }
 }

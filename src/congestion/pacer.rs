@@ -404,6 +404,8 @@ mod tests {
         let (packets_before, room_before) = (burst(&mut pacer), room(&pacer));
         let rate = pacer.rate.expect("a long way is paced").bytes();
         pacer.was_late(ms(2), now);
+        assert_eq!(burst(&mut pacer), packets_before, "late once");
+        pacer.was_late(ms(2), now);
         // 2 ms of the rate, of which a burst was there before.
         let caught_up = burst(&mut pacer) - packets_before;
         let more = rate * 2 / 1_000_000;
@@ -432,7 +434,7 @@ mod tests {
         };
         // At 10 MB/s: a millisecond, and a quarter of one.
         assert_eq!([false, true, false].map(|is_beside| burst(&mut pacer, is_beside)), [11, 3, 11]);
-        pacer.was_late(ms(2), now);
+        (0..2).for_each(|_| pacer.was_late(ms(2), now));
         assert_eq!([false, true].map(|is_beside| burst(&mut pacer, is_beside)), [21, 3], "a host that is late");
     }
 
