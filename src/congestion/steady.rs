@@ -50,6 +50,8 @@ pub struct Steady {
     is_scavenger: bool,
     /// What is allowed for this host's lateness, in seconds.
     allowance: f64,
+    /// Whether packets [go evenly](Self::goes_evenly).
+    is_even: bool,
 }
 
 /// What is kept of a long way alone.
@@ -169,6 +171,17 @@ const UNREPORTED_MAX: f64 = 0.02;
 /// The part of the line beyond which nobody else can need it: a flow that is alone loses what it does not count on.
 const MOST: f64 = 0.6;
 
+/// The part of the line beyond which a window is that of a faster one: others took a part of the train that showed it.
+const MORE: f64 = 1.2;
+
+/// Packets go evenly where the line takes so long for those that are reported together, in seconds. There, what is in flight beside the window, as a share of it, so that the window does not decide when one
+/// goes; and by which part of the target the queue grows at most in a round trip. The host is late by no more than the pacer
+/// catches up on any host, in seconds.
+const EVEN_FROM: f64 = 500e-6;
+const EVEN_BESIDE: f64 = 0.01;
+const EVEN_STEP: f64 = 0.2;
+const EVEN_LATE: f64 = 1e-3;
+
 /// The part of a round trip for which a queue lasts that ends the start.
 const RAMP_QUEUE: u32 = 8;
 
@@ -213,6 +226,7 @@ impl Default for Steady {
             is_beside_urgent: false,
             is_scavenger: false,
             allowance: 0.0,
+            is_even: false,
         }
     }
 }
@@ -249,7 +263,8 @@ impl Steady {
     fn beside_window(&self) -> f64 {
         let is_away = self.far.as_ref().and_then(|far| far.retreat.as_ref()).is_some_and(|retreat| retreat.is_away());
         let is_paced = self.phase == Phase::Cruise && self.rate.is_some() && !is_away;
-        if is_paced { UNREPORTED * self.packet.bytes() } else { 0.0 }
+        let is_sent_evenly = if self.is_even { self.window * EVEN_BESIDE } else { 0.0 };
+        if is_paced { UNREPORTED * self.packet.bytes() + is_sent_evenly } else { 0.0 }
     }
 
     /// The delay in queues up to which the window grows.
@@ -334,12 +349,29 @@ impl Steady {
     /// Bytes of what arrives that are not those of the window. A host that is late needs all that arrives: its own pauses
     /// look like a queue. So does a flow that has most of the line, as trains have shown it.
     fn unreported(&self, base: Duration) -> f64 {
-        let has_most = self.line.is_infinite() || self.window > self.line * base.as_secs_f64() * MOST;
-        if self.is_late() || has_most {
+        if self.is_late() || self.line.is_infinite() || self.has_most(base) {
             0.0
         } else {
             (UNREPORTED * self.packet.bytes()).min(self.window * UNREPORTED_MAX)
         }
+    }
+
+    /// Whether it has most of the line, as trains have shown it.
+    fn has_most(&self, base: Duration) -> bool {
+        self.window > self.line * base.as_secs_f64() * MOST
+    }
+
+    /// Whether packets go evenly, by the rate alone. Else reports decide, when the window is full, and the packets of one go
+    /// together: on a slow line those stand in a queue of their own, which hides that of the window. One that has to share the line
+    /// needs that its queue follows the window at once, since that tells a fair one.
+    fn goes_evenly(&self, base: Duration) -> bool {
+        let is_slow = UNREPORTED * self.packet.bytes() > EVEN_FROM * self.line;
+        let is_usual = self.phase == Phase::Cruise && !self.is_calm() && self.allowance <= EVEN_LATE;
+        is_usual
+            && is_slow
+            && !self.is_small(base)
+            && self.has_most(base)
+            && self.window < self.line * base.as_secs_f64() * MORE
     }
 
     /// Whether this host is late: delays can be its own.
@@ -433,6 +465,27 @@ impl Steady {
     /// Sends so many bytes in a time from now on.
     fn pace(&mut self, bytes: f64, time: Duration) {
         self.rate = Some(Rate::from_bits((bytes * 8.0 / time.as_secs_f64()) as u64));
+    }
+
+    /// Sends at the rate of its phase from now on.
+    fn pace_by_phase(&mut self, flight: &Flight, base: Duration) {
+        self.is_even = self.goes_evenly(base);
+        let grows_by = self.far.as_ref().map_or(0.0, |far| far.climb.grows_by());
+        let paced = match self.phase {
+            Phase::Trains => self.window * TRAIN_PACE,
+            Phase::Ramp(_) => self.window * PACE,
+            Phase::Cruise if self.is_calm() => self.window * CALM_PACE,
+            // A whole window goes next, which nothing makes room for: any faster it would stand in a queue.
+            Phase::Cruise if flight.in_flight_bytes() == 0 => self.window,
+            Phase::Cruise if self.is_even => self.window + grows_by,
+            Phase::Cruise => self.window * PACE + grows_by,
+        };
+        // A host that falls behind is bounded by its window alone: its own delays are no queue, by which it would be slower.
+        let queue = match self.phase {
+            Phase::Cruise if self.falls_behind(base) => Duration::ZERO,
+            _ => flight.queue().unwrap_or_default(),
+        };
+        self.pace(paced, base + queue);
     }
 
     /// Looks for the round trip without a queue that nobody has seen. Returns whether that is all it does now.
@@ -550,9 +603,15 @@ impl Steady {
         let delays_are_own = base < Lateness::SLICE && self.falls_behind(base);
         let Some(Far { climb, probe_rtt, retreat, .. }) = self.far.as_deref_mut() else { return };
         if !self.is_held && self.round.peak as f64 > self.window * 0.8 {
+            let usual = (self.window * STEP).max(STEP_BYTES);
             let most = match retreat {
                 Some(_) => self.window * SCAVENGER_STEP,
-                None => (self.window * STEP).max(STEP_BYTES),
+                None if self.is_even => {
+                    // Of a train, too, chance has taken its part.
+                    let room = self.line * base.as_secs_f64() / (1.0 - self.chance.share()) - self.window;
+                    room.min(usual).max(self.line * target * EVEN_STEP)
+                }
+                None => usual,
             };
             self.window += climb.grow(most, base, now);
         } else {
@@ -565,11 +624,13 @@ impl Steady {
         // Beside urgent messages a part is left free of what surely arrives, too.
         let sure = match self.is_calm() {
             true => self.delivery.sure(base) * (1.0 - self.gait().free),
+            // What chance takes of it was in flight, too.
+            false if self.is_even => self.delivery.sure(base) / (1.0 - self.chance.share()),
             false => self.delivery.sure(base) - self.unreported(base),
         };
         let fit =
             if top.lasts && is_crowded { top.fit } else { top.fit.max(sure) }.clamp(self.window / 2.0, self.window);
-        let mut share = top.share(fit, is_late);
+        let mut share = top.share(fit, is_late || self.is_even);
         if self.is_beside_urgent {
             share = share.clamp(CALM_LESS, CALM_MORE);
         }
@@ -635,6 +696,10 @@ impl Controller for Steady {
             Phase::Trains | Phase::Ramp(_) => {
                 self.start(progress, flight, base, now);
                 if now - self.round.began > smoothed {
+                    // Trains overrun queues, and so do many small windows.
+                    if matches!(self.phase, Phase::Ramp(_)) && !self.is_small(base) {
+                        self.chance.learn(flight);
+                    }
                     let Round { queued_from, full, full_from, full_at, .. } = self.round;
                     self.begin_round(flight, now);
                     self.round = Round { queued_from, full, full_from, full_at, ..self.round };
@@ -647,20 +712,7 @@ impl Controller for Steady {
                 }
             }
         }
-        let paced = match self.phase {
-            Phase::Trains => self.window * TRAIN_PACE,
-            Phase::Ramp(_) => self.window * PACE,
-            Phase::Cruise if self.is_calm() => self.window * CALM_PACE,
-            // A whole window goes next, which nothing makes room for: any faster it would stand in a queue.
-            Phase::Cruise if flight.in_flight_bytes() == 0 => self.window,
-            Phase::Cruise => self.window * PACE + self.far.as_ref().map_or(0.0, |far| far.climb.grows_by()),
-        };
-        // A host that falls behind is bounded by its window alone: its own delays are no queue, by which it would be slower.
-        let queue = match self.phase {
-            Phase::Cruise if self.falls_behind(base) => Duration::ZERO,
-            _ => flight.queue().unwrap_or_default(),
-        };
-        self.pace(paced, base + queue);
+        self.pace_by_phase(flight, base);
     }
 
     fn sent(&mut self, bytes: u64, now: Instant) -> bool {
@@ -826,6 +878,39 @@ mod tests {
         assert_eq!(steady.unreported(ms(40)), 0.0, "a late host");
         let unknown = Steady { window: 1e7, packet: steady.packet, ..Steady::default() };
         assert_eq!(unknown.unreported(ms(40)), 0.0, "nobody knows the line");
+    }
+
+    /// Else the packets of a report go together, and stand in a queue that hides the window's own; but a fair window shows in a
+    /// queue that follows the window at once.
+    #[test]
+    fn packets_go_evenly_over_a_slow_line_that_a_flow_has_for_itself() {
+        let ms = Duration::from_millis;
+        let alone = || {
+            let mut steady = Steady { window: 1.2e6, phase: Phase::Cruise, line: 62.5e6, ..Steady::default() };
+            steady.sent(FRAME, Instant::ZERO);
+            steady
+        };
+        let is_even = |change: fn(&mut Steady)| {
+            let mut steady = alone();
+            change(&mut steady);
+            steady.goes_evenly(ms(20))
+        };
+        assert!(is_even(|_| ()));
+        assert!(!is_even(|steady| steady.window = 0.7e6), "of 1.25 MB");
+        assert!(!is_even(|steady| (steady.window, steady.line) = (24e6, 1.25e9)), "of a fast line");
+        assert!(!is_even(|steady| steady.line = f64::INFINITY), "of one that nobody knows");
+        assert!(!is_even(|steady| steady.is_beside_urgent = true) && !is_even(|steady| steady.is_scavenger = true));
+        assert!(!is_even(|steady| steady.set_lateness(Duration::from_millis(2))), "on a late host");
+        assert!(is_even(|steady| steady.set_lateness(Duration::from_millis(1))));
+        let (mut steady, mut flight) = (alone(), Flight::default());
+        let sample = Sample { sent_at: Instant::ZERO, round_trip: ms(20), delay: ms(0), path: 0, is_marked: false };
+        let progress = Progress { delivered_bytes: FRAME, sample: Some(sample), ..Progress::default() };
+        flight.take(&progress, FRAME, Instant::ZERO + ms(20));
+        steady.take(&progress, &flight, Instant::ZERO + ms(20));
+        let grows_by = steady.far.as_ref().unwrap().climb.grows_by();
+        let rate = steady.rate().unwrap().bytes() as f64;
+        assert!((0.999..1.001).contains(&(rate * 0.02 / (steady.window + grows_by))), "{rate}");
+        assert_eq!(steady.window_bytes(), (1.01 * steady.window) as u64 + 13 * FRAME);
     }
 
     /// Else its own delays, which look like a queue, leave a line of 2 ms idle for 4 % of the time.
