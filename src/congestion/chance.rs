@@ -63,6 +63,11 @@ impl Chance {
         self.share
     }
 
+    /// The bytes of which so many arrive.
+    pub fn sent_for(&self, arriving: f64) -> f64 {
+        arriving / (1.0 - self.share)
+    }
+
     /// Learns of the losses of a round trip of the start: what is lost by chance is lost in each, and too much is sent in the last.
     pub fn learn(&mut self, flight: &Flight) {
         let Some((share, _)) = self.lost(flight) else { return };
@@ -121,11 +126,16 @@ mod tests {
     /// Packets of a round trip.
     const PACKETS: u64 = 1000;
 
-    /// What is said of a round trip in which this share of its packets is lost.
-    fn look(chance: &mut Chance, flight: &mut Flight, share: f64, is_full: bool) -> Verdict {
+    /// Passes a round trip in which this share of its packets is lost.
+    fn pass(flight: &mut Flight, share: f64) {
         let lost = (share * PACKETS as f64) as u64;
         let [delivered_bytes, lost_bytes] = [PACKETS - lost, lost].map(|packets| packets * 4300);
         flight.take(&Progress { delivered_bytes, lost_bytes, ..Progress::default() }, 0, Instant::from_ns(1));
+    }
+
+    /// What is said of such a round trip.
+    fn look(chance: &mut Chance, flight: &mut Flight, share: f64, is_full: bool) -> Verdict {
+        pass(flight, share);
         chance.look(flight, is_full)
     }
 
@@ -159,9 +169,7 @@ mod tests {
     fn what_is_lost_in_each_round_trip_of_the_start_is_chance() {
         let (mut chance, mut flight) = (Chance::default(), Flight::default());
         let mut learn = |share: f64| {
-            let lost = (share * PACKETS as f64) as u64;
-            let [delivered_bytes, lost_bytes] = [PACKETS - lost, lost].map(|packets| packets * 4300);
-            flight.take(&Progress { delivered_bytes, lost_bytes, ..Progress::default() }, 0, Instant::from_ns(1));
+            pass(&mut flight, share);
             chance.learn(&flight);
             (chance.share() * 1000.0).round()
         };

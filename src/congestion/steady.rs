@@ -171,16 +171,19 @@ const UNREPORTED_MAX: f64 = 0.02;
 /// The part of the line beyond which nobody else can need it: a flow that is alone loses what it does not count on.
 const MOST: f64 = 0.6;
 
-/// The part of the line beyond which a window is that of a faster one: others took a part of the train that showed it.
-const MORE: f64 = 1.2;
+/// Packets go evenly in a window of such a part of the line: a larger one is that of a faster line, of which others took a part
+/// while a train showed it.
+const EVEN_OF: Range<f64> = MOST..1.2;
 
-/// Packets go evenly where the line takes so long for those that are reported together, in seconds. There, what is in flight beside the window, as a share of it, so that the window does not decide when one
-/// goes; and by which part of the target the queue grows at most in a round trip. The host is late by no more than the pacer
-/// catches up on any host, in seconds.
+/// They do where the line takes longer for those that are reported together, and the host is late by no more than the pacer
+/// catches up on any host, both in seconds.
 const EVEN_FROM: f64 = 500e-6;
+const EVEN_LATE: f64 = 1e-3;
+
+/// What is in flight beside the window then, as a share of it, so that the window does not decide when a packet goes; and the part
+/// of the target by which the queue grows at most in a round trip.
 const EVEN_BESIDE: f64 = 0.01;
 const EVEN_STEP: f64 = 0.2;
-const EVEN_LATE: f64 = 1e-3;
 
 /// The part of a round trip for which a queue lasts that ends the start.
 const RAMP_QUEUE: u32 = 8;
@@ -270,9 +273,8 @@ impl Steady {
     /// The delay in queues up to which the window grows.
     fn target(&self, base: Duration) -> f64 {
         if self.is_calm() {
-            let base = base.as_secs_f64();
-            let is_alone = CALM_ALONE.contains(&(self.window / (self.line * base)));
-            return (base * CALM_SHARE).max(if is_alone { CALM_LEAST_ALONE } else { CALM_LEAST });
+            let is_alone = CALM_ALONE.contains(&self.of_line(base));
+            return (base.as_secs_f64() * CALM_SHARE).max(if is_alone { CALM_LEAST_ALONE } else { CALM_LEAST });
         }
         let most = if self.falls_behind(base) { BEHIND_TARGET } else { 1.0 };
         self.usual_target(base) * most
@@ -349,16 +351,16 @@ impl Steady {
     /// Bytes of what arrives that are not those of the window. A host that is late needs all that arrives: its own pauses
     /// look like a queue. So does a flow that has most of the line, as trains have shown it.
     fn unreported(&self, base: Duration) -> f64 {
-        if self.is_late() || self.line.is_infinite() || self.has_most(base) {
+        if self.is_late() || self.line.is_infinite() || self.of_line(base) > MOST {
             0.0
         } else {
             (UNREPORTED * self.packet.bytes()).min(self.window * UNREPORTED_MAX)
         }
     }
 
-    /// Whether it has most of the line, as trains have shown it.
-    fn has_most(&self, base: Duration) -> bool {
-        self.window > self.line * base.as_secs_f64() * MOST
+    /// The part of the line that the window is, as trains have shown it; 0 while they have not.
+    fn of_line(&self, base: Duration) -> f64 {
+        self.window / (self.line * base.as_secs_f64())
     }
 
     /// Whether packets go evenly, by the rate alone. Else reports decide, when the window is full, and the packets of one go
@@ -367,11 +369,7 @@ impl Steady {
     fn goes_evenly(&self, base: Duration) -> bool {
         let is_slow = UNREPORTED * self.packet.bytes() > EVEN_FROM * self.line;
         let is_usual = self.phase == Phase::Cruise && !self.is_calm() && self.allowance <= EVEN_LATE;
-        is_usual
-            && is_slow
-            && !self.is_small(base)
-            && self.has_most(base)
-            && self.window < self.line * base.as_secs_f64() * MORE
+        is_usual && is_slow && !self.is_small(base) && EVEN_OF.contains(&self.of_line(base))
     }
 
     /// Whether this host is late: delays can be its own.
@@ -608,7 +606,7 @@ impl Steady {
                 Some(_) => self.window * SCAVENGER_STEP,
                 None if self.is_even => {
                     // Of a train, too, chance has taken its part.
-                    let room = self.line * base.as_secs_f64() / (1.0 - self.chance.share()) - self.window;
+                    let room = self.chance.sent_for(self.line * base.as_secs_f64()) - self.window;
                     room.min(usual).max(self.line * target * EVEN_STEP)
                 }
                 None => usual,
@@ -625,7 +623,7 @@ impl Steady {
         let sure = match self.is_calm() {
             true => self.delivery.sure(base) * (1.0 - self.gait().free),
             // What chance takes of it was in flight, too.
-            false if self.is_even => self.delivery.sure(base) / (1.0 - self.chance.share()),
+            false if self.is_even => self.chance.sent_for(self.delivery.sure(base)),
             false => self.delivery.sure(base) - self.unreported(base),
         };
         let fit =

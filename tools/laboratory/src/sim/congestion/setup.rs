@@ -58,7 +58,7 @@ const DATA_CENTRE_MARKED: f64 = 0.2;
 const LONG_FLOWS_MARKING: Marking = Marking { none_bytes: 5_000, all_bytes: 200_000, share: 0.01 };
 
 /// How long these flows have to become steady, and how long they are measured then.
-const LONG_FLOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(200)];
+const LONG_FLOWS_TIMES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(200)];
 
 /// The local ACK timeout codes: 268 ms, which is more than twice the longest round trip, and 67 ms, which is the default of
 /// ibv_rc_pingpong and perftest.
@@ -213,7 +213,7 @@ impl Setup {
             }
             Scenario::LongFlows => {
                 self.access_bps = cell.line_bps;
-                LONG_FLOWS
+                LONG_FLOWS_TIMES
             }
             Scenario::SlowLink => [Duration::from_millis(500); 2],
             Scenario::BusyHosts => {
